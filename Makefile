@@ -1,0 +1,43 @@
+# Everything is in .venv; `uv` is used where it is there, and not needed.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+export DAGSTER_HOME := $(CURDIR)/.persist/dagster
+export PYTHONUTF8 := 1
+
+.PHONY: help setup demo ui test lint types acceptance lock clean
+
+help: ## Show this list.
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+setup: $(VENV)/installed ## Make the environment, and nothing else.
+
+$(VENV)/installed: pyproject.toml requirements.lock
+	@$(PYTHON) scripts/setup.py $(VENV)
+	@touch $@
+
+demo: setup ## Prepare real data, build everything through Dagster, and show it.
+	@$(BIN)/python examples/flights/demo.py
+
+ui: setup ## Start Dagster's UI on the demo.
+	@$(BIN)/python -c "from persist_assets.plugin.runs import write_home; from pathlib import Path; write_home(Path('$(DAGSTER_HOME)'))"
+	$(BIN)/dagster dev -w workspace.yaml -h 127.0.0.1 -p $${PORT:-3000}
+
+test: setup ## Run all tests.
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: setup
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+acceptance: setup ## Write docs/acceptance.md from the rows and the tests that prove them.
+	$(BIN)/python scripts/acceptance.py
+
+lock: setup ## Pin every dependency for development and CI.
+	$(BIN)/python scripts/lock.py
+
+clean: ## Remove the environment and everything that was built.
+	rm -rf $(VENV) .persist
