@@ -1,0 +1,119 @@
+"""Spark's SQL as sqlglot sees it: the one parser of the project, and Spark's names of types."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.parsers.spark import SparkParser
+from sqlglot.tokenizer_core import Token, TokenType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SPARK = Spark()
+
+_MARK = "ƒ"
+_SPECIAL = frozenset(
+    (
+        "CAST",
+        "TRY_CAST",
+        "EXTRACT",
+        "POSITION",
+        "TRIM",
+        "SUBSTRING",
+        "SUBSTR",
+        "OVERLAY",
+        "TRANSFORM",
+    )
+)
+"""Functions whose arguments have a grammar of their own."""
+_FUNCTIONS = (frozenset(SparkParser.FUNCTIONS) | frozenset(SparkParser.FUNCTION_PARSERS)) - _SPECIAL
+
+
+def faithful(tokens: Sequence[Token], text: str) -> list[Token]:
+    """Return tokens from which the parser makes a tree that loses nothing.
+
+    Left to itself it reads many spellings as one node (date formats, functions of other
+    dialects, default arguments), so that different queries would have equal trees. Function
+    names are therefore marked (see `plain`), which keeps calls as they are written; strings with
+    escapes keep their source text; adjacent strings become one, as in Spark.
+    """
+    out: list[Token] = []
+    for token, after in zip(tokens, [*tokens[1:], None], strict=True):
+        kind, word = token.token_type, token.text
+        if kind is TokenType.STRING:
+            source = text[token.start : token.end + 1]
+            if "\\" in source or source[1:-1] != word:
+                word = source
+            if out and out[-1].token_type is TokenType.STRING:
+                # 'it''s' is one string with a quote in it, 'it' 's' is two strings joined.
+                previous = out.pop()
+                glue = source[0] if previous.end + 1 == token.start else ""
+                word = previous.text + glue + word
+                token = Token(kind, word, previous.line, previous.col, previous.start, token.end)
+            elif word != token.text:
+                token = Token(kind, word, token.line, token.col, token.start, token.end)
+        elif (
+            kind is TokenType.VAR
+            and after is not None
+            and after.token_type is TokenType.L_PAREN
+            and word.upper() in _FUNCTIONS
+        ):
+            token = Token(kind, _MARK + word, token.line, token.col, token.start, token.end)
+        out.append(token)
+    return out
+
+
+def plain(name: str) -> str:
+    """Return a name as written: without the mark that `faithful` gives to functions.
+
+    Examples
+    --------
+    >>> plain("ƒcount"), plain("carrier")
+    ('count', 'carrier')
+    """
+    return name.removeprefix(_MARK)
+
+
+_SIMPLE = {
+    exp.DType.TIMESTAMPTZ: "timestamp",
+    exp.DType.TIMESTAMPLTZ: "timestamp",
+    exp.DType.TIMESTAMP: "timestamp",
+    exp.DType.TIMESTAMPNTZ: "timestamp_ntz",
+    exp.DType.TEXT: "string",
+    exp.DType.VARBINARY: "binary",
+    exp.DType.NULL: "void",
+}
+
+
+def type_name(kind: Any) -> str | None:
+    """Return Spark's name of a sqlglot type, as `DataType.simpleString` spells it, or None.
+
+    Examples
+    --------
+    >>> type_name(exp.DataType.build("STRUCT<aB: INT, c: ARRAY<DEC(3)>>", dialect="spark"))
+    'struct<aB:int,c:array<decimal(3,0)>>'
+    """
+    if not isinstance(kind, exp.DataType):
+        return str(kind.sql("spark")).lower() if isinstance(kind, exp.Interval) else None
+    if kind.this in _SIMPLE:
+        return _SIMPLE[kind.this]
+    inner = kind.expressions
+    match kind.this:
+        case exp.DType.UNKNOWN | exp.DType.USERDEFINED:
+            return None
+        case exp.DType.DECIMAL:
+            digits = [p.this.name for p in inner] or ["10"]
+            return f"decimal({digits[0]},{digits[1] if len(digits) > 1 else '0'})"
+        case exp.DType.ARRAY | exp.DType.MAP:
+            names = [type_name(e) for e in inner]
+            return (
+                f"{kind.this.value.lower()}<{','.join(n or '?' for n in names)}>" if names else None
+            )
+        case exp.DType.STRUCT:
+            fields = [f"{f.name}:{type_name(f.args.get('kind'))}" for f in inner]
+            return f"struct<{','.join(fields)}>" if fields else None
+        case _:
+            return kind.sql("spark").lower().replace(", ", ",")

@@ -1,0 +1,188 @@
+"""Everything that can go wrong, as one tree of exceptions and one value for located problems.
+
+The invariant: every failure a user can cause or meet is a `PersistError` that says where it
+is (if it is somewhere), what is wrong, and what to do next. Anything else is a defect of ours.
+
+    PersistError
+    ├── SettingsError        wrong usage, or a setting that cannot be
+    ├── SourcesError         the user's sources are wrong: carries every `Problem` at once
+    ├── NotFoundError        a name that names nothing
+    ├── ConflictError        somebody else holds, or already changed, what is asked for
+    ├── BuildError           a build failed
+    │   ├── CheckFailedError     … because its rows failed a blocking check
+    │   └── StrictError          … because strict mode forbids reading what is not built
+    ├── LedgerError          the ledger cannot be opened, read or written
+    │   └── LedgerTooNewError    … because a newer release wrote it
+    └── StorageError         Spark or the file system failed
+        └── JavaMissingError     … because there is no Java to run Spark with
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Location:
+    """A place in a text file of the project.
+
+    Attributes
+    ----------
+    path
+        Relative to the project root, POSIX separators.
+    line, column
+        Counted from one, in characters.
+    """
+
+    path: str
+    line: int = 1
+    column: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}:{self.column}"
+
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with the user's sources, and where.
+
+    Attributes
+    ----------
+    code
+        Stable, kebab-case: what kind of problem, for machines.
+    message
+        What is wrong, for people; one sentence without a final stop.
+    location
+        Where it is.
+    hint
+        What to do about it, or None.
+    severity
+        ``error`` stops the project from loading, ``warning`` and ``note`` do not.
+    """
+
+    code: str
+    message: str
+    location: Location
+    hint: str | None = None
+    severity: Severity = "error"
+
+    def __str__(self) -> str:
+        hint = f"\n    hint: {self.hint}" if self.hint else ""
+        return f"{self.location}: {self.severity}: {self.message} [{self.code}]{hint}"
+
+
+class PersistError(Exception):
+    """The root of all errors of this package.
+
+    Parameters
+    ----------
+    message
+        What is wrong, one sentence.
+    hint
+        What to do about it.
+    location
+        Where it is wrong, if it is in a file of the project.
+    """
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, location: Location | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.location = location
+
+    def __str__(self) -> str:
+        where = f"{self.location}: " if self.location else ""
+        hint = f"\n    hint: {self.hint}" if self.hint else ""
+        return f"{where}{self.message}{hint}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Dagster sends errors from one process to another.
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+
+def _rebuild(kind: type[PersistError], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class SettingsError(PersistError):
+    """Wrong usage of the command line, or a setting that cannot be."""
+
+
+class SourcesError(PersistError):
+    """The user's sources are wrong.
+
+    Parameters
+    ----------
+    problems
+        All that is wrong, sorted by location.
+    """
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        n = len(self.problems)
+        listing = "\n".join(str(p) for p in self.problems)
+        super().__init__(f"{n} problem{'s' if n != 1 else ''} in the sources\n{listing}")
+
+
+class NotFoundError(PersistError):
+    """A name that names nothing."""
+
+
+class ConflictError(PersistError):
+    """Somebody else holds, or already changed, what is asked for."""
+
+
+class BuildError(PersistError):
+    """A build failed; what readers see has not changed."""
+
+
+class CheckFailedError(BuildError):
+    """The rows of a build failed a blocking check, so it was not published."""
+
+
+class StrictError(BuildError):
+    """Strict mode is on and something that would be read is not built."""
+
+
+class LedgerError(PersistError):
+    """The ledger cannot be opened, read or written."""
+
+
+class LedgerTooNewError(LedgerError):
+    """A newer release of this package wrote the ledger."""
+
+
+class StorageError(PersistError):
+    """Spark or the file system failed."""
+
+
+class JavaMissingError(StorageError):
+    """Spark needs Java and there is none that fits."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """Return a hint that names what was probably meant, or None.
+
+    Examples
+    --------
+    >>> did_you_mean("persit", ["persist", "partition"])
+    'did you mean `persist`?'
+    >>> did_you_mean("x", ["persist"]) is None
+    True
+    """
+    by_lower = {k.lower(): k for k in known}
+    close = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f"did you mean `{by_lower[close[0]]}`?" if close else None

@@ -1,0 +1,515 @@
+"""Spark SQL files → declarations. Pure.
+
+A file is a list of ``CREATE VIEW`` (sources) and ``CREATE TABLE … USING`` (raw tables)
+statements. sqlglot parses; this module finds statements, the comments above them, and the
+places where a query names other sources. The invariant: what is executed later is the user's
+own text (`Query.text`), never text that a parser wrote.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+from sqlglot.errors import ParseError, TokenError
+from sqlglot.tokenizer_core import TokenType
+
+from persist_assets.dialect import SPARK, faithful, type_name
+from persist_assets.errors import Location, Problem, SourcesError, did_you_mean
+from persist_assets.frontends.annotations import (
+    IDENTIFIER,
+    KEYS,
+    NEEDS_PERSIST,
+    Line,
+    read_annotation,
+)
+from persist_assets.model import Annotation, Column, Declaration, Kind, Query, RawTable, Reference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sqlglot.tokenizer_core import Token
+
+LANGUAGE = "sql"
+
+REFERENCE = "persist_reference"
+"""The key in the `meta` of a table in a query's tree that holds the number of its reference."""
+
+
+def parse_sql(text: str, path: str) -> tuple[list[Declaration], list[Problem]]:
+    """Return what a SQL file declares, and all that is wrong with it.
+
+    Parameters
+    ----------
+    text
+        The file.
+    path
+        Its path relative to the project root, for locations.
+    """
+    file = _File(text, path)
+    return file.declarations, file.problems
+
+
+def parse_query(text: str) -> Query:
+    """Return a query that stands in no file.
+
+    Raises
+    ------
+    SourcesError
+        It is not one query.
+    """
+    file = _File(text, "query", statements=False)
+    try:
+        if file.problems:
+            raise SourcesError(file.problems)
+        statements = list(_split(SPARK.tokenize(text)))
+        if len(statements) != 1:
+            raise _Refused("syntax", "one query, please", Location("query"))
+        tokens = [t for t in statements[0] if t.token_type is not TokenType.SEMICOLON]
+        return file.query(tokens, ())
+    except _Refused as refused:
+        raise SourcesError([refused.problem]) from refused
+
+
+class _Refused(Exception):
+    """A statement cannot be understood."""
+
+    def __init__(
+        self, code: str, message: str, location: Location, hint: str | None = None
+    ) -> None:
+        self.problem = Problem(code, message, location, hint)
+
+
+@dataclass(frozen=True, slots=True)
+class _Comment:
+    start: int
+    end: int
+    text: str
+
+    @property
+    def is_annotation(self) -> bool:
+        return self.text.startswith("--@")
+
+
+_COMMENT = re.compile(r"--[^\n]*|/\*")
+_ALMOST = re.compile(r"--\s+@\s*(\w+)")
+
+
+class _File:
+    """One file being read: the text, its statements, what came of them."""
+
+    def __init__(self, text: str, path: str, *, statements: bool = True) -> None:
+        self.text, self.path = text, path
+        self.line_starts = [0, *(m.end() for m in re.finditer("\n", text))]
+        self.declarations: list[Declaration] = []
+        self.problems: list[Problem] = []
+        self.declared = None
+        try:
+            tokens = SPARK.tokenize(text)
+        except TokenError as error:
+            self.problems.append(self.unreadable(error))
+            return
+        end = 0
+        for statement in _split(tokens) if statements else ():
+            self.statement(statement, end)
+            end = statement[-1].end + 1
+        self.dangling(end, len(text), trailing_from=end)
+
+    # ------------------------------------------------------------------------------- places
+
+    def location(self, offset: int) -> Location:
+        line = bisect_right(self.line_starts, offset)
+        return Location(self.path, line, offset - self.line_starts[line - 1] + 1)
+
+    def unreadable(self, error: TokenError) -> Problem:
+        place = re.search(r"Missing (\S+) from (\d+):(\d+)", str(error.__context__ or error))
+        if place:
+            line = int(place[2])
+            start = self.line_starts[line - 1]
+            location = Location(self.path, line, max(int(place[3]) - start + 1, 1))
+            return Problem("syntax", f"{place[1]} is not closed", location)
+        opened = self.text.rfind("/*")
+        if opened > self.text.rfind("*/"):
+            return Problem("syntax", "/* is not closed", self.location(opened))
+        return Problem("syntax", "this is not SQL", self.location(0))
+
+    # ----------------------------------------------------------------------------- comments
+
+    def comments(self, start: int, end: int) -> Iterator[_Comment]:
+        """Yield the comments in a stretch of text that holds no token."""
+        while match := _COMMENT.search(self.text, start, end):
+            stop = match.end() if match[0] != "/*" else self._block_end(match.start(), end)
+            yield _Comment(match.start(), stop, self.text[match.start() : stop])
+            start = stop
+
+    def _block_end(self, start: int, end: int) -> int:
+        depth = 0
+        for mark in re.compile(r"/\*|\*/").finditer(self.text, start, end):
+            depth += 1 if mark[0] == "/*" else -1
+            if depth == 0:
+                return mark.end()
+        return end
+
+    def lead(self, start: int, end: int) -> tuple[list[Line], str | None]:
+        """Return the annotation lines and the description in the text above a statement."""
+        lines: list[Line] = []
+        prose: list[str] = []
+        previous_end = start
+        for comment in self.comments(start, end):
+            between = self.text[previous_end : comment.start]
+            previous_end = comment.end
+            if start and comment.start < self._line_end(start):
+                self.stray(comment)  # on the line where the statement before it ended
+                continue
+            if between.count("\n") > 1:
+                prose.clear()
+            if comment.is_annotation:
+                lines.append(Line(comment.text[3:].rstrip("\r"), self.location(comment.start + 3)))
+            else:
+                self.almost(comment)
+                prose.append(_plain(comment.text))
+        if self.text[previous_end:end].count("\n") > 1:
+            prose.clear()
+        return lines, "\n".join(prose).strip() or None
+
+    def _line_end(self, offset: int) -> int:
+        end = self.text.find("\n", offset)
+        return end if end >= 0 else len(self.text)
+
+    def almost(self, comment: _Comment) -> None:
+        match = _ALMOST.match(comment.text)
+        if match and (match[1] in KEYS or did_you_mean(match[1], KEYS)):
+            message = "this comment looks like an annotation but is none"
+            place = self.location(comment.start)
+            self.problems.append(
+                Problem("annotation-almost", message, place, "write --@", "warning")
+            )
+
+    def stray(self, comment: _Comment) -> None:
+        if comment.is_annotation:
+            self.problems.append(
+                Problem(
+                    "annotation-dangling",
+                    "this annotation stands above nothing",
+                    self.location(comment.start),
+                    "annotations stand on lines of their own, above the CREATE they belong to",
+                )
+            )
+
+    def dangling(self, start: int, end: int, trailing_from: int | None = None) -> None:
+        if "--@" in self.text[start:end]:
+            for comment in self.comments(start, end):
+                self.stray(comment)
+
+    # --------------------------------------------------------------------------- statements
+
+    def statement(self, tokens: Sequence[Token], previous_end: int) -> None:
+        lines, description = self.lead(previous_end, tokens[0].start)
+        for before, after in pairwise(tokens):
+            if after.start - before.end > 3:
+                self.dangling(before.end + 1, after.start)
+        annotation, problems = read_annotation(lines)
+        self.problems += problems
+        if tokens[-1].token_type is TokenType.SEMICOLON:
+            tokens = tokens[:-1]
+        if not tokens:
+            self.dangling_lines(lines)
+            return
+        self.declared = None
+        try:
+            declaration = self.declaration(tokens, annotation, description)
+            self.check_annotation(declaration)
+        except _Refused as refused:
+            self.problems.append(refused.problem)
+            if self.declared is None:
+                return
+            # Its name is known: what reads it has nothing to complain about.
+            declaration = Declaration(self.declared[0], Kind.QUERY, LANGUAGE, self.declared[1])
+        self.declarations.append(declaration)
+
+    def dangling_lines(self, lines: Sequence[Line]) -> None:
+        for line in lines:
+            place = line.location
+            self.problems.append(
+                Problem("annotation-dangling", "this annotation stands above nothing", place)
+            )
+
+    def declaration(
+        self, tokens: Sequence[Token], annotation: Annotation, description: str | None
+    ) -> Declaration:
+        words = [t.text.upper() for t in tokens[:6]]
+        start = self.location(tokens[0].start)
+        if words[0] == "CREATE" and "VIEW" in words:
+            return self.view(tokens, words[: words.index("VIEW")], annotation, description)
+        if words[0] == "CREATE" and "TABLE" in words:
+            return self.table(tokens, words[: words.index("TABLE")], annotation, description)
+        raise _Refused(
+            "statement",
+            f"`{words[0]}` does not declare a source",
+            start,
+            "a file of sources holds CREATE VIEW … AS … and CREATE TABLE … USING … statements",
+        )
+
+    def view(
+        self,
+        tokens: Sequence[Token],
+        words: Sequence[str],
+        annotation: Annotation,
+        description: str | None,
+    ) -> Declaration:
+        split = next((i for i, t in enumerate(tokens) if t.token_type is TokenType.ALIAS), None)
+        if split is None or split == len(tokens) - 1:
+            raise _Refused("syntax", "a view wants AS and a query", self.location(tokens[-1].start))
+        head = self.parse(
+            [t for t in tokens[:split] if t.text.upper() != "LOCAL" or t.start > tokens[3].start]
+        )
+        name, location = self.name(head)
+        columns = [e for e in head.this.expressions] if isinstance(head.this, exp.Schema) else []
+        return Declaration(
+            name=name,
+            kind=Kind.QUERY,
+            language=LANGUAGE,
+            location=location,
+            annotation=annotation,
+            description=description or _property(head, exp.SchemaCommentProperty),
+            materialized="MATERIALIZED" in words,
+            query=self.query(tokens[split + 1 :], tuple(c.name for c in columns)),
+            columns=tuple(Column(c.name, None, _comment(c)) for c in columns),
+        )
+
+    def table(
+        self,
+        tokens: Sequence[Token],
+        words: Sequence[str],
+        annotation: Annotation,
+        description: str | None,
+    ) -> Declaration:
+        tree = self.parse(tokens)
+        name, location = self.name(tree)
+        if "EXTERNAL" in words:
+            raise _Refused(
+                "not-yet",
+                "external tables cannot be ingested yet",
+                location,
+                "to read the data where it is, write CREATE TABLE … USING delta LOCATION '…'",
+            )
+        collation = next((t for t in tokens if t.text.upper() == "COLLATE"), None)
+        if collation:
+            raise _Refused("type", "collations are not supported", self.location(collation.start))
+        if tree.expression:
+            hint = "write CREATE VIEW … AS"
+            raise _Refused(
+                "statement", "a raw table holds data that exists already", location, hint
+            )
+        form = _property(tree, exp.FileFormatProperty)
+        if not form:
+            raise _Refused(
+                "raw-format",
+                f"`{name}` does not say what its data is",
+                location,
+                "for example USING parquet LOCATION 'data/…'",
+            )
+        options = {
+            p.name.lower(): _option(p.args["value"])
+            for group in tree.find_all(exp.OptionsProperty)
+            for p in group.expressions
+        }
+        place = _property(tree, exp.LocationProperty) or options.pop("path", None)
+        form = form.lower()
+        if not place and form in ("parquet", "delta", "csv", "json", "orc", "text"):
+            raise _Refused(
+                "raw-location",
+                f"`{name}` does not say where its data is",
+                location,
+                "add LOCATION '…'",
+            )
+        return Declaration(
+            name=name,
+            kind=Kind.RAW,
+            language=LANGUAGE,
+            location=location,
+            annotation=annotation,
+            description=description or _property(tree, exp.SchemaCommentProperty),
+            raw=RawTable(form, place, tuple(sorted(options.items()))),
+            columns=tuple(self.column(c) for c in _columns(tree)),
+        )
+
+    def column(self, definition: exp.ColumnDef) -> Column:
+        kind = definition.args.get("kind")
+        name = type_name(kind)
+        if name is None:
+            place = self.location(definition.this.meta.get("start", 0))
+            raise _Refused(
+                "type", f"column `{definition.name}` has no type that Spark knows", place
+            )
+        return Column(definition.name, name, _comment(definition))
+
+    def check_annotation(self, declaration: Declaration) -> None:
+        annotation = declaration.annotation
+        persisted = annotation.persist or (
+            declaration.materialized and annotation.persist is not False
+        )
+        for key, place in annotation.keys:
+            if declaration.kind is Kind.RAW and key in ("persist", *NEEDS_PERSIST):
+                message = f"`{key}` has no meaning for a raw table, which is data already"
+                self.problems.append(Problem("annotation-misplaced", message, place))
+            elif not persisted and key in NEEDS_PERSIST:
+                message = f"`{key}` has no effect on a source that is not persisted"
+                self.problems.append(
+                    Problem(
+                        "annotation-misplaced",
+                        message,
+                        place,
+                        "add the word persist to its annotation",
+                    )
+                )
+
+    # ------------------------------------------------------------------------------ parsing
+
+    def parse(self, tokens: Sequence[Token]) -> Any:
+        try:
+            trees = SPARK.parser().parse(list(tokens), self.text)
+        except ParseError as error:
+            raise self.refusal(error, tokens) from error
+        tree = trees[0] if len(trees) == 1 else None
+        if tree is None or isinstance(tree, exp.Command):
+            raise _Refused(
+                "syntax", "this is not SQL that Spark knows", self.location(tokens[0].start)
+            )
+        return tree
+
+    def refusal(self, error: ParseError, tokens: Sequence[Token]) -> _Refused:
+        first = error.errors[0] if error.errors else {}
+        line, near = first.get("line"), first.get("highlight") or ""
+        if line:
+            column = max(int(first.get("col") or 1) - len(near) + 1, 1)
+            location = Location(self.path, int(line), column)
+        else:
+            location = self.location(tokens[0].start)
+        said = str(first.get("description") or error).split(" but got ")[0].rstrip(".")
+        return _Refused("syntax", f"{said}, near `{near}`" if near else said, location)
+
+    def name(self, tree: Any) -> tuple[str, Location]:
+        table = tree.find(exp.Table)
+        location = self.location(table.this.meta.get("start", 0))
+        if table.args.get("db"):
+            raise _Refused(
+                "name",
+                f"`{table.name}` has a qualifier",
+                location,
+                "the file a source is in qualifies it; write its name alone",
+            )
+        if not IDENTIFIER.fullmatch(table.name):
+            raise _Refused(
+                "name",
+                f"`{table.name}` is not a name for a source",
+                location,
+                "letters, digits and underscores",
+            )
+        self.declared = table.name, location
+        return table.name, location
+
+    def query(self, tokens: Sequence[Token], column_names: tuple[str, ...]) -> Query:
+        tree = self.parse(faithful(tokens, self.text))
+        if not isinstance(tree, exp.Query | exp.Values):
+            raise _Refused(
+                "syntax", "a source is a query", self.location(tokens[0].start), "SELECT …"
+            )
+        base = tokens[0].start
+        tables = _tables(tree)
+        for i, table in enumerate(tables):
+            table.meta[REFERENCE] = i
+        references = tuple(self.reference(t, tokens, base) for t in tables)
+        return Query(self.text[base : tokens[-1].end + 1], references, column_names, tree)
+
+    def reference(self, table: exp.Table, tokens: Sequence[Token], base: int) -> Reference:
+        parts = table.parts
+        start, end = parts[0].meta["start"], parts[-1].meta["end"] + 1
+        location = self.location(start)
+        if table.args.get("version") or table.args.get("when"):
+            raise _Refused(
+                "time-travel",
+                "a source reads other sources as they are pinned, not at a version",
+                location,
+            )
+        alias_at = None if table.args.get("alias") else _after_sample(tokens, end) - base
+        return Reference(tuple(p.name for p in parts), start - base, end - base, alias_at, location)
+
+
+def _split(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
+    start = 0
+    for i, token in enumerate(tokens):
+        if token.token_type is TokenType.SEMICOLON:
+            yield tokens[start : i + 1]
+            start = i + 1
+    if start < len(tokens):
+        yield tokens[start:]
+
+
+def _plain(comment: str) -> str:
+    if comment.startswith("--"):
+        return comment[2:].strip()
+    lines = (line.strip().removeprefix("*").strip() for line in comment[2:-2].splitlines())
+    return "\n".join(lines).strip()
+
+
+def _property(tree: Any, kind: type[exp.Expr]) -> str | None:
+    found = tree.find(kind)
+    return found.this.name if found else None
+
+
+def _option(value: Any) -> str:
+    if isinstance(value, exp.Boolean):
+        return str(value.this).lower()
+    return value.name if isinstance(value, exp.Expr) else str(value)
+
+
+def _columns(tree: Any) -> Sequence[exp.ColumnDef]:
+    schema = tree.this if isinstance(tree.this, exp.Schema) else None
+    return [e for e in schema.expressions if isinstance(e, exp.ColumnDef)] if schema else []
+
+
+def _comment(definition: Any) -> str | None:
+    found = definition.find(exp.CommentColumnConstraint)
+    return found.name if found else None
+
+
+def _after_sample(tokens: Sequence[Token], end: int) -> int:
+    """Return where an alias goes after a table name that ends at `end`: behind TABLESAMPLE."""
+    i = next((i for i, t in enumerate(tokens) if t.start >= end), len(tokens))
+    while (i < len(tokens) and tokens[i].token_type is TokenType.TABLE_SAMPLE) or (
+        i < len(tokens) and tokens[i].text.upper() == "REPEATABLE"
+    ):
+        depth = 0
+        while i < len(tokens):
+            depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(tokens[i].token_type, 0)
+            i += 1
+            if depth == 0 and tokens[i - 1].token_type is TokenType.R_PAREN:
+                break
+        end = tokens[i - 1].end + 1
+    return end
+
+
+def _tables(tree: exp.Expr) -> list[exp.Table]:
+    """Return the tables a query names that are not its own common table expressions."""
+    found: list[exp.Table] = []
+    stack: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
+    while stack:
+        node, visible = stack.pop()
+        with_ = node.args.get("with_")
+        for cte in with_.expressions if with_ else ():
+            name = frozenset((cte.alias.lower(),))
+            stack.append((cte.this, visible | name if with_.args.get("recursive") else visible))
+            visible |= name
+        named = isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier)
+        if named and (node.args.get("db") or node.name.lower() not in visible):
+            found.append(node)
+        for key, value in node.args.items():
+            if key not in ("with_", "hint"):
+                children = value if isinstance(value, list) else (value,)
+                stack += [(child, visible) for child in children if isinstance(child, exp.Expr)]
+    return sorted(found, key=lambda table: table.parts[0].meta["start"])

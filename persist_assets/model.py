@@ -1,0 +1,588 @@
+"""The values that flow through the product: declarations, sources, projects, plans, snapshots.
+
+All are frozen and hold tuples and names, never live objects, so that equal things are equal,
+can be keys, and can be sent to another process. The words are those of `docs/architecture.md`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+
+    from persist_assets.errors import Location, Problem
+
+Scalar = str | int | float | bool
+SourceID = str
+BuildID = str
+
+
+class Kind(StrEnum):
+    """What a declaration declares."""
+
+    QUERY = "query"
+    RAW = "raw"
+
+
+# ---------------------------------------------------------------------------------- annotations
+
+
+CheckKind = Literal["not_null", "unique", "accepted_values", "expr"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One assertion about the rows of a source.
+
+    Attributes
+    ----------
+    kind
+        Which assertion.
+    name
+        Unique within the source, letters, digits and underscores.
+    columns
+        For ``not_null`` and ``accepted_values`` one column, for ``unique`` the key's columns.
+    values
+        The accepted values; NULL always passes.
+    expression
+        For ``expr``: a Spark SQL condition on one row. As in SQL's own CHECK, NULL passes.
+    blocking
+        A failure keeps the rows from being published.
+    location
+        Of the annotation.
+    """
+
+    kind: CheckKind
+    name: str
+    columns: tuple[str, ...] = ()
+    values: tuple[Scalar, ...] = ()
+    expression: str | None = None
+    blocking: bool = True
+    location: Location | None = field(default=None, compare=False)
+
+    @property
+    def definition(self) -> str:
+        """What is checked, in words: equal for equal checks."""
+        if self.kind == "expr":
+            return f"{self.expression}"
+        if self.kind == "accepted_values":
+            return f"{self.columns[0]} in {list(self.values)}"
+        return f"{', '.join(self.columns)} {self.kind.replace('_', ' ')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """How old a source's table may get.
+
+    Attributes
+    ----------
+    window_s
+        Older than this many seconds is a failure.
+    warn_s
+        Older than this many seconds is a warning, or None.
+    """
+
+    window_s: int
+    warn_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """What the annotation lines above a definition say, validated.
+
+    Attributes
+    ----------
+    persist
+        True or False if said, None if not.
+    name
+        The table's name, where it differs from the source's.
+    time_column
+        The column whose greatest value is recorded as the watermark of every snapshot.
+    tags
+        Sorted pairs; a bare tag has the value ``""``.
+    keys
+        The keys that were given, with their places.
+    """
+
+    persist: bool | None = None
+    name: str | None = None
+    time_column: str | None = None
+    owners: tuple[str, ...] = ()
+    tags: tuple[tuple[str, str], ...] = ()
+    group: str | None = None
+    freshness: Freshness | None = None
+    checks: tuple[Check, ...] = ()
+    keys: tuple[tuple[str, Location], ...] = field(default=(), compare=False)
+
+
+# --------------------------------------------------------------------------------- declarations
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a source.
+
+    Attributes
+    ----------
+    type
+        Spark's name of the type (``decimal(10,2)``, ``struct<a:int>``), or None where it is not
+        known before the query has run.
+    """
+
+    name: str
+    type: str | None = None
+    description: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A place in a query's text that names another source.
+
+    Attributes
+    ----------
+    parts
+        The name as written, unquoted, its qualifiers first.
+    start, end
+        Offsets of the name in the query's text, end exclusive.
+    alias_at
+        Offset where `` AS name`` has to be inserted when the name is replaced; None when the
+        query gives an alias itself.
+    """
+
+    parts: tuple[str, ...]
+    start: int
+    end: int
+    alias_at: int | None
+    location: Location = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The text of a query with the places where it names other sources.
+
+    Attributes
+    ----------
+    text
+        The user's own text, from its first to its last token.
+    references
+        In the order of the text.
+    column_names
+        New names for all output columns (``CREATE VIEW v (a, b) AS …``), or empty.
+    tree
+        What the parser made of the text: the compiler's input, gone afterwards.
+    """
+
+    text: str
+    references: tuple[Reference, ...] = ()
+    column_names: tuple[str, ...] = ()
+    tree: Any = field(default=None, compare=False, repr=False, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RawTable:
+    """Where and how data lives that exists outside the project.
+
+    Attributes
+    ----------
+    format
+        Lower case: ``parquet``, ``delta``, ``csv``, ….
+    location
+        Path or URI as written; a relative path counts from the project root. None for data that
+        only options describe (``jdbc``).
+    options
+        Sorted pairs, names lower case.
+    """
+
+    format: str
+    location: str | None
+    options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """A definition in a file, before names mean anything.
+
+    One with neither a query nor a raw table could not be understood, which is a problem
+    already reported; it stands for its name.
+    """
+
+    name: str
+    kind: Kind
+    language: str
+    location: Location
+    annotation: Annotation = Annotation()
+    description: str | None = None
+    materialized: bool = False
+    query: Query | None = None
+    raw: RawTable | None = None
+    columns: tuple[Column, ...] = ()
+
+
+# -------------------------------------------------------------------------------------- project
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ColumnRef:
+    """A column of a source."""
+
+    source_id: SourceID
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnEdge:
+    """A column that another is computed from.
+
+    Attributes
+    ----------
+    upstream
+        A column of a persisted source or raw table: what lies between is dissolved.
+    column
+        The name of the column computed from it.
+    """
+
+    upstream: ColumnRef
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A compiled source.
+
+    Attributes
+    ----------
+    source_id
+        ``name@path``, path relative to the project root.
+    asset_key
+        Path below the sources directory without its suffix, then the name.
+    persisted
+        It has a table and is an asset.
+    build_id
+        SHA-256 hex of connection and meaning; for a raw table, of where its data is.
+    definition
+        SHA-256 hex of what this source says itself, whatever its upstreams mean.
+    columns
+        In order.
+    bindings
+        The SourceID that each reference of the query means, in order.
+    lineage
+        Which columns its columns are computed from.
+    volatile
+        Another build on the same data has other rows: it draws lots.
+    reads_clock
+        Its rows depend on the ``day`` or the ``instant`` at which they are computed.
+    notes
+        What readers of a plan should know, one sentence each.
+    """
+
+    source_id: SourceID
+    asset_key: tuple[str, ...]
+    kind: Kind
+    language: str
+    location: Location
+    annotation: Annotation
+    persisted: bool
+    build_id: BuildID
+    definition: str
+    description: str | None = None
+    columns: tuple[Column, ...] = ()
+    query: Query | None = None
+    raw: RawTable | None = None
+    bindings: tuple[SourceID, ...] = ()
+    lineage: tuple[ColumnEdge, ...] = ()
+    volatile: bool = False
+    reads_clock: Literal["day", "instant"] | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The last part of the asset key."""
+        return self.asset_key[-1]
+
+    @property
+    def key(self) -> str:
+        """The asset key in one string: ``flights/daily_delays``."""
+        return "/".join(self.asset_key)
+
+    @property
+    def reads(self) -> tuple[SourceID, ...]:
+        """The SourceIDs that the query names, each once, in the order of the text."""
+        return tuple(dict.fromkeys(self.bindings))
+
+    @property
+    def table(self) -> str:
+        """The name of the directory of its table: readable, and one per BuildID."""
+        return f"{self.annotation.name or self.name}-{self.build_id[:12]}"
+
+    @property
+    def group(self) -> str:
+        """The annotated group, else the name of its file with its folders."""
+        return self.annotation.group or "_".join(self.asset_key[:-1])
+
+
+@dataclass(frozen=True)
+class Project:
+    """Everything the sources directory defines.
+
+    Attributes
+    ----------
+    sources
+        Every source after all it reads.
+    problems
+        Sorted by location. A project that has errors among them holds only the sources that
+        could be compiled.
+    """
+
+    sources: tuple[Source, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    @cached_property
+    def by_id(self) -> Mapping[SourceID, Source]:
+        """The sources by SourceID."""
+        return {s.source_id: s for s in self.sources}
+
+    @cached_property
+    def readers(self) -> Mapping[SourceID, tuple[SourceID, ...]]:
+        """Which sources read a source directly."""
+        readers: dict[SourceID, list[SourceID]] = {s.source_id: [] for s in self.sources}
+        for source in self.sources:
+            for upstream in source.reads:
+                readers[upstream].append(source.source_id)
+        return {k: tuple(v) for k, v in readers.items()}
+
+    @property
+    def persisted(self) -> tuple[Source, ...]:
+        """The persisted sources, every one after all it reads."""
+        return tuple(s for s in self.sources if s.persisted)
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        """The problems that stop the project from loading."""
+        return tuple(p for p in self.problems if p.severity == "error")
+
+    def inputs(self, source: Source) -> tuple[Source, ...]:
+        """Return what a build of `source` reads: persisted sources and raw tables.
+
+        Sources between them that are not persisted are dissolved. In dependency order.
+        """
+        found: dict[SourceID, Source] = {}
+        seen: set[SourceID] = set()
+
+        def visit(source_id: SourceID) -> None:
+            if source_id in seen:
+                return
+            seen.add(source_id)
+            upstream = self.by_id[source_id]
+            if upstream.persisted or upstream.kind is Kind.RAW:
+                found[source_id] = upstream
+            else:
+                for further in upstream.reads:
+                    visit(further)
+
+        for source_id in source.reads:
+            visit(source_id)
+        return tuple(found.values())
+
+
+# ------------------------------------------------------------------------------ builds and plans
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RawVersion:
+    """A version of a raw table.
+
+    Attributes
+    ----------
+    raw
+        The BuildID of the raw table, which says where the data is.
+    version
+        Equal if and only if the data is the same (``delta:12:<table id>``, ``files:<digest>``).
+    """
+
+    raw: BuildID
+    version: str
+
+
+AsOf = tuple[RawVersion, ...]
+"""The versions of all raw tables that rows rest on, sorted. Two versions of one raw table mean
+that the rows mix them."""
+
+
+def merge_as_of(parts: Iterable[Iterable[RawVersion]]) -> AsOf:
+    """Return the versions that rows rest on which were computed from rows resting on `parts`."""
+    return tuple(sorted({version for part in parts for version in part}))
+
+
+def mixed(as_of: AsOf) -> tuple[BuildID, ...]:
+    """Return the raw tables of which `as_of` holds more than one version."""
+    raws = [v.raw for v in as_of]
+    return tuple(sorted({raw for raw in raws if raws.count(raw) > 1}))
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What came of one check of one build.
+
+    Attributes
+    ----------
+    definition
+        What was checked (`Check.definition`).
+    """
+
+    name: str
+    passed: bool
+    blocking: bool
+    failed_rows: int
+    definition: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """An immutable version of a table: what a build produces.
+
+    Attributes
+    ----------
+    build_uid
+        The build that wrote it.
+    table
+        The table's directory below the warehouse.
+    version
+        Of the Delta table.
+    as_of
+        The raw versions its rows rest on.
+    content
+        Digest of the rows, whatever their order; equal contents are interchangeable.
+    watermark
+        The greatest value of the time column, as text, or None.
+    columns
+        Names and Spark types as written.
+    """
+
+    build_uid: str
+    source_id: SourceID
+    build_id: BuildID
+    table: str
+    version: int
+    as_of: AsOf
+    content: str
+    rows: int
+    bytes: int
+    built_at: datetime
+    columns: tuple[Column, ...] = ()
+    watermark: str | None = None
+
+
+BuildState = Literal["started", "succeeded", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One recorded attempt to compute one source.
+
+    Attributes
+    ----------
+    definition
+        The source's own definition digest at the time.
+    action
+        ``built`` computed rows, ``reused`` found them.
+    snapshot
+        What readers get since it succeeded.
+    """
+
+    build_uid: str
+    source_id: SourceID
+    build_id: BuildID
+    definition: str
+    environment: str
+    run_id: str | None
+    state: BuildState
+    action: Literal["built", "reused"]
+    started_at: datetime
+    finished_at: datetime | None = None
+    error: str | None = None
+    snapshot: Snapshot | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took, in seconds."""
+        return (self.finished_at - self.started_at).total_seconds() if self.finished_at else None
+
+
+ReasonCode = Literal[
+    "new",
+    "code",
+    "upstream",
+    "input",
+    "unversioned",
+    "clock",
+    "mixed",
+    "missing",
+    "forced",
+    "failed",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a step is in a plan.
+
+    Attributes
+    ----------
+    source_id
+        What caused it, if not the step's own source.
+    """
+
+    code: ReasonCode
+    message: str
+    source_id: SourceID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a step will probably cost: what it cost the last time."""
+
+    rows: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One source in a plan.
+
+    Attributes
+    ----------
+    as_of
+        What its snapshot will rest on.
+    """
+
+    source_id: SourceID
+    action: Literal["build", "reuse"]
+    build_id: BuildID
+    as_of: AsOf
+    reasons: tuple[Reason, ...] = ()
+    estimate: Estimate | None = None
+    partition: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What would be built and what reused, every step after those it needs."""
+
+    environment: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A past fact. `idx` is its gapless position in the ledger's log."""
+
+    idx: int
+    at: datetime
+    kind: str
+    data: Mapping[str, Any] = field(hash=False)
