@@ -1,0 +1,555 @@
+"""Declarations of all files → one `Project`. Pure.
+
+An ordered tuple of passes over one compilation: names are resolved, sources put in order,
+queries bound, digested and checked against their annotations. The invariant: every problem of
+every file is found in one go, each is reported once, and what depends on something broken is
+left out in silence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from persist_assets.dialect import SPARK, faithful, plain
+from persist_assets.errors import Problem, SourcesError, did_you_mean
+from persist_assets.frontends.sql import REFERENCE
+from persist_assets.meaning.algebra import (
+    Block,
+    Call,
+    Generate,
+    Given,
+    Node,
+    Opaque,
+    Out,
+    Rebuild,
+    walk,
+)
+from persist_assets.meaning.binder import MAX_LEAVES, Binder, Face, Unanalysable
+from persist_assets.meaning.functions import AGGREGATES, CLOCK, DAY_CLOCK, VOLATILE
+from persist_assets.meaning.identity import Fold, digest, text_of
+from persist_assets.meaning.lineage import Lineage
+from persist_assets.model import Column, ColumnEdge, ColumnRef, Declaration, Kind, Project, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from persist_assets.errors import Location
+    from persist_assets.model import Query, Reference, SourceID
+
+
+@dataclass(frozen=True, slots=True)
+class RawFacts:
+    """What is known of a raw table besides its declaration.
+
+    Attributes
+    ----------
+    place
+        Its location in a form that means the same data wherever digests are compared.
+    columns
+        As declared or, where nothing is declared, as found in the data; None if that failed,
+        which has been reported.
+    options
+        Its options without secrets.
+    """
+
+    place: str
+    columns: tuple[Column, ...] | None
+    options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class _Unit:
+    """A declaration on its way to become a source."""
+
+    declaration: Declaration
+    source_id: SourceID
+    asset_key: tuple[str, ...]
+    bindings: tuple[SourceID, ...] = ()
+    broken: bool = False
+    source: Source | None = None
+    face: Face | None = None
+
+
+@dataclass(slots=True)
+class _Compilation:
+    sources_dir: str
+    connection: str
+    raws: Mapping[SourceID, RawFacts]
+    problems: list[Problem]
+    units: dict[SourceID, _Unit] = field(default_factory=dict)
+    fold: Fold = field(default_factory=Fold)
+
+    def report(self, code: str, message: str, unit: _Unit, hint: str | None = None) -> None:
+        """Add a problem of a whole declaration, which breaks it."""
+        self.problems.append(Problem(code, message, unit.declaration.location, hint))
+        unit.broken = True
+
+
+def source_id(declaration: Declaration) -> SourceID:
+    """Return the SourceID of a declaration: ``name@path``."""
+    return f"{declaration.name}@{declaration.location.path}"
+
+
+def compile_project(
+    declarations: Iterable[Declaration],
+    *,
+    sources_dir: str,
+    connection: str,
+    raws: Mapping[SourceID, RawFacts],
+    problems: Iterable[Problem] = (),
+) -> Project:
+    """Compile declarations into a project.
+
+    Parameters
+    ----------
+    declarations
+        Of all files, in any order.
+    sources_dir
+        Where asset keys start, relative to the project root.
+    connection
+        Digest of everything about the session that changes results.
+    raws
+        For every raw table what is known of it.
+    problems
+        Already found by the frontends; they become the project's.
+
+    Returns
+    -------
+    Project
+        With the sources that could be compiled, and all problems.
+    """
+    compilation = _Compilation(sources_dir, connection, raws, list(problems))
+    ordered = sorted(
+        declarations, key=lambda d: (d.location.path, d.location.line, d.location.column)
+    )
+    _collect(compilation, ordered)
+    for compile_pass in PASSES:
+        compile_pass(compilation)
+    sources = tuple(u.source for u in compilation.units.values() if u.source is not None)
+    unique = sorted(set(compilation.problems), key=lambda p: (p.location, p.code, p.message))
+    return Project(sources, tuple(unique))
+
+
+def _collect(compilation: _Compilation, declarations: Iterable[Declaration]) -> None:
+    taken: dict[tuple[str, ...], _Unit] = {}
+    for declaration in declarations:
+        path = PurePosixPath(declaration.location.path).relative_to(compilation.sources_dir)
+        unit = _Unit(
+            declaration,
+            source_id(declaration),
+            (*path.with_suffix("").parts, declaration.name),
+            broken=declaration.query is None and declaration.raw is None,
+        )
+        key = tuple(part.lower() for part in unit.asset_key)
+        if key in taken:
+            other = taken[key].declaration
+            compilation.report(
+                "duplicate-name",
+                f"`{declaration.name}` is defined already at {other.location}",
+                unit,
+            )
+            continue
+        taken[key] = compilation.units[unit.source_id] = unit
+
+
+# ------------------------------------------------------------------------------ names and order
+
+
+class _Names:
+    """What names mean: the sources of a project by the last part of their asset keys."""
+
+    def __init__(self, keys: Iterable[tuple[tuple[str, ...], SourceID]]) -> None:
+        self.by_name: dict[str, list[tuple[tuple[str, ...], SourceID]]] = {}
+        for key, source_id in keys:
+            self.by_name.setdefault(key[-1].lower(), []).append((key, source_id))
+
+    def resolve(self, reference: Reference, path: str | None) -> SourceID | Problem:
+        """Return what a reference in the file `path` means: its own file's sources come first."""
+        parts = tuple(part.lower() for part in reference.parts)
+        named = self.by_name.get(parts[-1], [])
+        fits = [(k, s) for k, s in named if tuple(p.lower() for p in k[-len(parts) :]) == parts]
+        if len(parts) == 1:
+            own = [(k, s) for k, s in fits if s.partition("@")[2] == path]
+            fits = own or fits
+        if len(fits) == 1:
+            return fits[0][1]
+        written = ".".join(reference.parts)
+        if fits:
+            names = ", ".join(".".join(key) for key, _ in fits)
+            message = f"`{written}` may be any of {names}"
+            return Problem("ambiguous-name", message, reference.location, "qualify it")
+        hint = did_you_mean(
+            reference.parts[-1], {k[-1] for many in self.by_name.values() for k, _ in many}
+        )
+        if parts[0] in ("parquet", "delta", "csv", "json", "orc", "text") and len(parts) == 2:
+            hint = f"declare it: CREATE TABLE … USING {parts[0]} LOCATION '{reference.parts[1]}'"
+        elif hint is None:
+            hint = "data from outside is declared with CREATE TABLE … USING … LOCATION"
+        message = f"`{written}` is not a source of this project"
+        return Problem("unknown-name", message, reference.location, hint)
+
+
+def _resolve_names(compilation: _Compilation) -> None:
+    names = _Names((u.asset_key, u.source_id) for u in compilation.units.values())
+    for unit in compilation.units.values():
+        query = unit.declaration.query
+        references = query.references if query else ()
+        found = [names.resolve(r, unit.declaration.location.path) for r in references]
+        wrong = [f for f in found if isinstance(f, Problem)]
+        compilation.problems += wrong
+        unit.broken |= bool(wrong)
+        unit.bindings = tuple(f for f in found if not isinstance(f, Problem))
+
+
+def resolve_query(project: Project, query: Query) -> tuple[SourceID, ...]:
+    """Return what the references of a query mean that stands in no file of the project.
+
+    Raises
+    ------
+    SourcesError
+        Some mean nothing.
+    """
+    names = _Names((s.asset_key, s.source_id) for s in project.sources)
+    found = [names.resolve(reference, None) for reference in query.references]
+    wrong = [f for f in found if isinstance(f, Problem)]
+    if wrong:
+        raise SourcesError(wrong)
+    return tuple(f for f in found if not isinstance(f, Problem))
+
+
+def _put_in_order(compilation: _Compilation) -> None:
+    """Put every unit after those it reads; report cycles; spread brokenness to readers."""
+    done: dict[SourceID, _Unit] = {}
+    for start in compilation.units.values():
+        trail: list[_Unit] = []
+        stack: list[tuple[_Unit, bool]] = [(start, False)]
+        while stack:
+            unit, leaving = stack.pop()
+            if leaving:
+                trail.pop()
+                unit.broken |= any(compilation.units[b].broken for b in unit.bindings)
+                done[unit.source_id] = unit
+                continue
+            if unit.source_id in done:
+                continue
+            if unit in trail:
+                _report_cycle(compilation, [*trail[trail.index(unit) :], unit])
+                continue
+            trail.append(unit)
+            stack.append((unit, True))
+            stack += [(compilation.units[b], False) for b in reversed(dict.fromkeys(unit.bindings))]
+    compilation.units = done
+
+
+def _report_cycle(compilation: _Compilation, cycle: Sequence[_Unit]) -> None:
+    if any(unit.broken for unit in cycle):
+        return
+    path = " → ".join(unit.asset_key[-1] for unit in cycle)
+    for unit in cycle:
+        unit.broken = True
+    first = min(cycle, key=lambda u: u.declaration.location)
+    compilation.report("cycle", f"sources read each other in a circle: {path}", first)
+
+
+# -------------------------------------------------------------------------------------- meaning
+
+
+def _compile_meaning(compilation: _Compilation) -> None:
+    for unit in compilation.units.values():
+        unit.broken |= any(compilation.units[b].broken for b in unit.bindings)
+        if not unit.broken and unit.declaration.kind is Kind.RAW:
+            _compile_raw(compilation, unit)
+        elif not unit.broken:
+            _compile_query(compilation, unit)
+
+
+_BY_NAME = ("parquet", "delta", "orc")
+"""Formats whose columns are found by name: a column more changes nothing for the others."""
+
+
+def _compile_raw(compilation: _Compilation, unit: _Unit) -> None:
+    declaration, facts = unit.declaration, compilation.raws[unit.source_id]
+    raw = declaration.raw
+    if raw is None or facts.columns is None:
+        unit.broken = True
+        return
+    fields = [f"{c.name} {c.type}" for c in facts.columns]
+    identity = ["raw", compilation.connection, raw.format, facts.place, facts.options]
+    rows = digest(*identity, [] if raw.format in _BY_NAME else fields)
+    source = Source(
+        source_id=unit.source_id,
+        asset_key=unit.asset_key,
+        kind=Kind.RAW,
+        language=declaration.language,
+        location=declaration.location,
+        annotation=declaration.annotation,
+        persisted=False,
+        build_id=digest(*identity, fields),
+        definition=digest("definition", raw.format, raw.location, facts.options, fields),
+        description=declaration.description,
+        columns=facts.columns,
+        raw=raw,
+    )
+    unit.source = source
+    given = Given(
+        rows,
+        tuple(digest("column", rows, c.name.lower(), c.type) for c in facts.columns),
+        None,
+        _own_origins(source),
+        tuple(c.type for c in facts.columns),
+    )
+    unit.face = Face(None, given, tuple(c.name for c in facts.columns))
+
+
+def _own_origins(source: Source) -> tuple[frozenset[ColumnRef], ...]:
+    """Return the origins that readers see where lineage stops at a source."""
+    return tuple(frozenset((ColumnRef(source.source_id, c.name),)) for c in source.columns)
+
+
+def _compile_query(compilation: _Compilation, unit: _Unit) -> None:
+    declaration = unit.declaration
+    query = declaration.query
+    assert query is not None
+    faces = [compilation.units[b].face for b in unit.bindings]
+    upstream = [face for face in faces if face is not None]
+    binder = Binder(declaration.location.path, upstream, REFERENCE)
+    block, notes = _bind(binder, declaration, upstream)
+    if binder.problems:
+        compilation.problems += binder.problems
+        unit.broken = True
+        return
+    names = query.column_names or tuple(o.name for o in block.columns)
+    if query.column_names and len(names) != len(block.columns) and block.columns:
+        n, m = len(names), len(block.columns)
+        compilation.report(
+            "columns", f"`{declaration.name}` names {n} columns, its query has {m}", unit
+        )
+        return
+    outs = tuple(replace(o, name=n, written=n) for o, n in zip(block.columns, names, strict=False))
+    if not query.column_names and not _well_named(compilation, unit, binder, outs):
+        return
+    block = replace(block, columns=outs)
+    unit.source, unit.face = _source(compilation, unit, binder, block, [*notes, *binder.notes])
+
+
+def _bind(
+    binder: Binder, declaration: Declaration, upstream: Sequence[Face]
+) -> tuple[Block, list[str]]:
+    """Return the algebra of a query, or the query as a whole where it has none."""
+    query = declaration.query
+    assert query is not None
+    try:
+        return binder.query(query.tree, None, {}), []
+    except Unanalysable as error:
+        reason = error.reason
+    except RecursionError:
+        reason = "because it is nested too deeply"
+    because = reason if reason.startswith("because") else f"because {reason}"
+    note = f"treated as a whole {because}: any change of what it reads rebuilds it"
+    binder.notes.clear()
+    names = _names_of_text(query.tree) if not query.column_names else query.column_names
+    words = text_of(query.tree, REFERENCE)
+    leaf = Opaque(words, tuple(face.given for face in upstream), len(names))
+    calls = binder.calls
+    instance = next(binder.instances)
+    outs = tuple(Out(n, n, calls.ref(instance, i)) for i, n in enumerate(names))
+    return Block(((instance, leaf),), (), outs), [note]
+
+
+def _names_of_text(tree: exp.Expr) -> tuple[str, ...]:
+    """Return the names of a query's columns where the text alone tells them, else nothing."""
+    while isinstance(tree, exp.SetOperation | exp.Subquery):
+        tree = tree.this
+    names = (
+        [plain(e.alias_or_name) for e in tree.expressions] if isinstance(tree, exp.Select) else []
+    )
+    named = all(isinstance(e, exp.Alias | exp.Column) for e in tree.expressions)
+    return tuple(names) if named and "*" not in names and all(names) else ()
+
+
+_BAD_IN_TABLES = " ,;{}()\n\t="
+
+
+def _well_named(
+    compilation: _Compilation, unit: _Unit, binder: Binder, outs: Sequence[Out]
+) -> bool:
+    seen: set[str] = set()
+    for number, out in enumerate(outs, 1):
+        if not out.name:
+            place = binder.unnamed.get(out.expr, unit.declaration.location)
+            message = f"column {number} of `{unit.asset_key[-1]}` has no name"
+            compilation.problems.append(
+                Problem("column-name", message, place, "give it one: … AS name")
+            )
+        elif out.name.lower() in seen:
+            message = f"`{unit.asset_key[-1]}` has two columns named `{out.name}`"
+            compilation.report("column-name", message, unit, "rename one: … AS other_name")
+        elif set(out.name) & set(_BAD_IN_TABLES):
+            message = f"`{out.name}` cannot be a column of a table"
+            compilation.report("column-name", message, unit, "rename it: … AS other_name")
+        else:
+            seen.add(out.name.lower())
+    unit.broken |= len(seen) != len(outs)
+    return not unit.broken
+
+
+def _source(
+    compilation: _Compilation, unit: _Unit, binder: Binder, block: Block, notes: list[str]
+) -> tuple[Source, Face]:
+    declaration = unit.declaration
+    query, annotation = declaration.query, declaration.annotation
+    assert query is not None
+    persisted = annotation.persist if annotation.persist is not None else declaration.materialized
+    digests = compilation.fold.relation(block)
+    lineage = Lineage(binder.origins)
+    origins = lineage.columns(block)
+    described = {c.name.lower(): c.description for c in declaration.columns}
+    columns = tuple(Column(o.name, o.type, described.get(o.name.lower())) for o in block.columns)
+    inlined = [u.source for u in (compilation.units[b] for b in unit.bindings) if u.source]
+    functions = {
+        t.op for t in walk(block) if isinstance(t, Call) and (t.op in CLOCK or t.op in VOLATILE)
+    }
+    volatile = bool(functions & VOLATILE) or any(s.volatile and not s.persisted for s in inlined)
+    clocks = {"day" if f in DAY_CLOCK else "instant" for f in functions & CLOCK}
+    clocks |= {s.reads_clock for s in inlined if s.reads_clock and not s.persisted}
+    if functions & VOLATILE:
+        drawn = ", ".join(sorted(functions & VOLATILE))
+        notes.append(f"draws lots with {drawn}: another build has other rows")
+    if functions & CLOCK:
+        read = ", ".join(sorted(functions & CLOCK))
+        soon = "at once" if "instant" in clocks else "the next day"
+        notes.append(f"reads the clock with {read}: it is out of date {soon}")
+    words = text_of(query.tree, REFERENCE)
+    source = Source(
+        source_id=unit.source_id,
+        asset_key=unit.asset_key,
+        kind=Kind.QUERY,
+        language=declaration.language,
+        location=declaration.location,
+        annotation=annotation,
+        persisted=persisted,
+        build_id=digest(
+            "build",
+            compilation.connection,
+            digests.rows,
+            [(o.name, d) for o, d in zip(block.columns, digests.columns, strict=True)],
+        ),
+        definition=digest("definition", words, unit.bindings, query.column_names),
+        description=declaration.description,
+        columns=columns,
+        query=replace(query, tree=None),
+        bindings=unit.bindings,
+        lineage=tuple(
+            ColumnEdge(ref, column.name)
+            for column, refs in zip(columns, origins, strict=True)
+            for ref in sorted(refs)
+        ),
+        volatile=volatile,
+        reads_clock="instant" if "instant" in clocks else "day" if clocks else None,
+        notes=tuple(notes),
+    )
+    given = Given(
+        digests.rows,
+        digests.columns,
+        digests.order,
+        _own_origins(source) if persisted else origins,
+        tuple(c.type for c in columns),
+    )
+    names = tuple(c.name for c in columns) or None
+    flat = block if names and 0 < len(block.leaves) <= MAX_LEAVES else None
+    if flat is not None:
+        flat = _as_given(compilation.fold, binder, flat)
+    return source, Face(flat, given, names)
+
+
+def _as_given(fold: Fold, binder: Binder, block: Block) -> Block:
+    """Return a block whose leaves, at every depth, are known by their digests only."""
+    types = {
+        id(node): binder.types.get(instance, ())
+        for inner in walk(block)
+        if isinstance(inner, Block)
+        for instance, node in inner.leaves
+    }
+
+    def given(node: Node) -> Node | None:
+        if isinstance(node, Given | Generate) or fold.free(node):
+            return None
+        made = fold.node(node, {})
+        # Readers know the origins of the columns they see; those of the leaves are not asked for.
+        nowhere = (frozenset[ColumnRef](),) * len(made.columns)
+        return Given(made.rows, made.columns, made.order, nowhere, types[id(node)])
+
+    return Rebuild(binder.calls, node=given).block(block)
+
+
+# ---------------------------------------------------------------------------------- annotations
+
+
+def _check_annotations(compilation: _Compilation) -> None:
+    table_names: dict[str, Source] = {}
+    for unit in compilation.units.values():
+        source = unit.source
+        if source is None or not source.persisted:
+            continue
+        annotation = source.annotation
+        places = dict(annotation.keys)
+        if annotation.name:
+            other = table_names.setdefault(annotation.name.lower(), source)
+            if other.build_id != source.build_id:
+                message = f"`{other.key}` has the table name `{annotation.name}` already"
+                compilation.problems.append(Problem("table-name", message, places["name"]))
+        if not source.columns:
+            continue
+        wanted = [
+            (c.location or places["check"], name) for c in annotation.checks for name in c.columns
+        ]
+        if annotation.time_column:
+            wanted.append((places["time_column"], annotation.time_column))
+        for place, name in wanted:
+            compilation.problems += _missing_column(source, name, place)
+        for check in annotation.checks:
+            if check.expression is not None:
+                place = check.location or places["check"]
+                compilation.problems += _check_condition(source, check.expression, place)
+
+
+def _missing_column(source: Source, name: str, place: Location) -> list[Problem]:
+    names = {c.name.lower(): c.name for c in source.columns}
+    if name.lower() in names:
+        return []
+    hint = did_you_mean(name, names.values())
+    return [Problem("unknown-column", f"`{name}` is not a column of `{source.name}`", place, hint)]
+
+
+def _check_condition(source: Source, text: str, place: Location) -> list[Problem]:
+    """Return what is wrong with a condition on one row of a source."""
+    try:
+        tokens = faithful(SPARK.tokenize(text), text)
+        trees = SPARK.parser().parse(tokens, text)
+    except SqlglotError:
+        trees = []
+    tree = trees[0] if len(trees) == 1 else None
+    if not isinstance(tree, exp.Condition):
+        return [Problem("check", f"`{text}` is not a condition", place)]
+    if tree.find(exp.Query, exp.Window):
+        return [Problem("check", f"`{text}` looks at more than one row", place)]
+    called = {plain(f.name).lower() for f in tree.find_all(exp.Anonymous)}
+    if called & AGGREGATES:
+        return [Problem("check", f"`{text}` looks at more than one row", place)]
+    problems: list[Problem] = []
+    for column in tree.find_all(exp.Column):
+        problems += _missing_column(source, plain(column.parts[0].name), place)
+    return problems
+
+
+PASSES: tuple[Callable[[_Compilation], None], ...] = (
+    _resolve_names,
+    _put_in_order,
+    _compile_meaning,
+    _check_annotations,
+)

@@ -1,0 +1,498 @@
+"""Relational algebra: what a query is, with names, aliases and spelling gone. Pure.
+
+The invariant everything rests on: **a relation is a multiset of base tuples**. A base tuple of
+a `Block` is one row from each of its leaves; its conjuncts decide which base tuples there are,
+its columns are functions of a base tuple. Filter, projection and inner join need no nodes of
+their own: they flatten into Blocks, and so subqueries, CTEs and sources that are not persisted
+disappear by substitution.
+
+    Expr   Ref | Call | Subquery | Window
+    Node   Given | Derived | Outer | Aggregate | SetOperation | Limit | Generate | Values | Opaque
+
+A leaf of a Block is a Node with an instance number. A `Ref` names an instance and one of its
+columns; a Ref to an instance that no enclosing Block binds is correlated. Expressions are
+shared (`Calls`), so structurally equal ones are one object.
+
+The construction follows Abiteboul, Hull & Vianu's conjunctive queries extended by the nodes
+above; the windows' snapshots and the instance labels (`identity.py`) are our own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from persist_assets.meaning.functions import COMMUTATIVE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from persist_assets.model import ColumnRef
+
+# ------------------------------------------------------------------------------------ expressions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ref:
+    """Column number `column` of leaf `instance`."""
+
+    instance: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """An operator or function applied to expressions.
+
+    Attributes
+    ----------
+    op
+        Lower case; literals are ``number`` and ``string`` with their text in `words`.
+    words
+        What is not an expression: texts of literals, types, flags, names of fields.
+    """
+
+    op: str
+    args: tuple[Expr, ...] = ()
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subquery:
+    """A query used as a value (``scalar``), as a test (``exists``), or in ``in`` for `args`."""
+
+    kind: str
+    block: Block
+    args: tuple[Expr, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """A function over the rows around one row.
+
+    Attributes
+    ----------
+    function, partition, order
+        In terms of the instances of `rows`.
+    rows
+        The leaves and conjuncts at the point where the window is computed: filters that come
+        later do not change it.
+    mapping
+        For each instance of `rows`, the instance of the enclosing Block that it is now.
+    """
+
+    function: Expr
+    partition: tuple[Expr, ...]
+    order: tuple[Sort, ...]
+    frame: tuple[Expr | str, ...]
+    rows: Block
+    mapping: tuple[tuple[int, int], ...]
+
+
+Expr = Ref | Call | Subquery | Window
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sort:
+    """One key of an order."""
+
+    by: Expr
+    descending: bool
+    nulls_first: bool
+
+
+# -------------------------------------------------------------------------------------- relations
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Out:
+    """An output column of a Block.
+
+    Attributes
+    ----------
+    name
+        As it is published: an alias as written, else the name of the column it passes on.
+    written
+        As Spark itself names it where the block is read inline: a column's name in the case in
+        which the query spells it. Differs from `name` in case only.
+    type
+        Spark's type where it is certain, else None.
+    """
+
+    name: str
+    written: str
+    expr: Expr
+    type: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Leaves, the conjuncts that hold for their combinations, and columns computed from them.
+
+    Attributes
+    ----------
+    order
+        Of the rows, as far as the query asks for one.
+    """
+
+    leaves: tuple[tuple[int, Node], ...] = ()
+    conjuncts: tuple[Expr, ...] = ()
+    columns: tuple[Out, ...] = ()
+    order: tuple[Sort, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Given:
+    """A relation known by its digests: a raw table, or another source.
+
+    Attributes
+    ----------
+    rows, columns, order
+        Digests: of which rows there are, of each column, of their order (or None).
+    origins
+        For each column, the columns of persisted sources and raw tables its value comes from.
+    types
+        Spark's types of the columns, None where not certain.
+    """
+
+    rows: str
+    columns: tuple[str, ...]
+    order: str | None = None
+    origins: tuple[frozenset[ColumnRef], ...] = ()
+    types: tuple[str | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Derived:
+    """A Block that is not merged into the one that reads it: it draws lots, or is large."""
+
+    block: Block
+    volatile: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outer:
+    """``left`` or ``full`` outer join. Columns: those of `left`, then those of `right`."""
+
+    kind: str
+    left: Block
+    right: Block
+    on: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Aggregate:
+    """Groups of the rows of `rows`. Columns: the keys, then the aggregates.
+
+    Attributes
+    ----------
+    sets
+        Grouping sets as sets of key numbers, or None for plain grouping. No keys and no sets:
+        one group, even of no rows.
+    """
+
+    rows: Block
+    keys: tuple[Expr, ...]
+    aggregates: tuple[Expr, ...]
+    sets: tuple[frozenset[int], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SetOperation:
+    """``union all``, or ``except``/``intersect`` with or without ``all``."""
+
+    kind: str
+    branches: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Limit:
+    """Some rows of a Block, the first in its order."""
+
+    block: Block
+    count: Expr | None
+    offset: Expr | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Generate:
+    """Rows made from each combination of the leaves its call refers to (explode, …)."""
+
+    call: Call
+    outer: bool
+    n_columns: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Values:
+    """Rows written out."""
+
+    rows: tuple[tuple[Expr, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opaque:
+    """What cannot be analysed: its text, and everything of everything it reads."""
+
+    text: tuple[str, ...]
+    reads: tuple[Given, ...]
+    n_columns: int
+
+
+Node = Given | Derived | Outer | Aggregate | SetOperation | Limit | Generate | Values | Opaque
+
+
+# ----------------------------------------------------------------------------------- construction
+
+
+@dataclass(slots=True)
+class Calls:
+    """Makes expressions in canonical form; equal ones are the same object.
+
+    Only equivalences that hold exactly in Spark, NULL, NaN and types included, are applied.
+    """
+
+    _table: dict[tuple[object, ...], Expr] = field(default_factory=dict)
+
+    def ref(self, instance: int, column: int) -> Ref:
+        """Return the one Ref for a column of an instance."""
+        made = self._table.setdefault((instance, column), Ref(instance, column))
+        assert isinstance(made, Ref)
+        return made
+
+    def call(self, op: str, args: Iterable[Expr] = (), words: Iterable[str] = ()) -> Call:
+        """Return the one Call of this shape, canonical."""
+        args, words = tuple(args), tuple(words)
+        match op, args:
+            case ">", (a, b):
+                op, args = "<", (b, a)
+            case ">=", (a, b):
+                op, args = "<=", (b, a)
+            case "not", (Call(op="not", args=(inner,)),) if isinstance(inner, Call) and _is_test(
+                inner
+            ):
+                return inner
+            case "not", (Call(op=("=" | "<" | "<=") as compared, args=(a, b)),):
+                op = {"=": "<>", "<": "<=", "<=": "<"}[compared]
+                args = (a, b) if compared == "=" else (b, a)
+            case (("and" | "or"), _):
+                args = tuple(dict.fromkeys(_flat(op, args)))
+                if len(args) == 1 and isinstance(args[0], Call):
+                    return args[0]
+            case (("+" | "*"), (Call(op="number", words=(a,)), Call(op="number", words=(b,)))):
+                folded = _fold(op, a, b)
+                if folded:
+                    op, args, words = "number", (), (folded,)
+            case "if", (condition, then, otherwise):
+                op, args, words = "case", (condition, then, otherwise), ("else",)
+            case _:
+                pass
+        key = (op, args, words)
+        if op in COMMUTATIVE and len(args) == 2:
+            made = self._table.get((op, args[::-1], words))
+            if isinstance(made, Call):
+                return made
+        made = self._table.setdefault(key, Call(op, args, words))
+        assert isinstance(made, Call)
+        return made
+
+
+def _is_test(expr: Call) -> bool:
+    return expr.op in {"=", "<>", "<", "<=", "<=>", "and", "or", "not", "is null", "in"}
+
+
+def _flat(op: str, args: Iterable[Expr]) -> Iterator[Expr]:
+    for arg in args:
+        if isinstance(arg, Call) and arg.op == op:
+            yield from arg.args
+        else:
+            yield arg
+
+
+def _fold(op: str, a: str, b: str) -> str | None:
+    """Return the text of a sum or product of two INT literals that is an INT itself."""
+    if not (a.isdecimal() and b.isdecimal() and a.isascii() and b.isascii()):
+        return None
+    result = int(a) + int(b) if op == "+" else int(a) * int(b)
+    return str(result) if max(int(a), int(b), result) < 2**31 else None
+
+
+def conjuncts(expr: Expr) -> tuple[Expr, ...]:
+    """Return the parts of a condition that all have to hold."""
+    if isinstance(expr, Call) and expr.op == "and":
+        return expr.args
+    if isinstance(expr, Call) and expr.op == "boolean" and expr.words == ("true",):
+        return ()
+    return (expr,)
+
+
+# -------------------------------------------------------------------------------------- traversal
+
+
+class Rebuild:
+    """Rewrites expressions and all that is below them, sharing what it made.
+
+    Parameters
+    ----------
+    calls
+        Where new expressions are made.
+    replace
+        Called for every expression before its parts are looked at; what it returns stands in
+        its place, None means go on below.
+    instance
+        What an instance is called afterwards.
+    node
+        Called for every node below; what it returns stands in its place, None: go on below.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        *,
+        replace: Callable[[Expr], Expr | None] = lambda _: None,
+        instances: Mapping[int, int] | None = None,
+        node: Callable[[Node], Node | None] = lambda _: None,
+    ) -> None:
+        self.calls, self.replace, self.replace_node = calls, replace, node
+        self.instances = instances or {}
+        self.done: dict[int, object] = {}
+        self.kept: list[object] = []  # what `done` knows by id must not be freed
+
+    def instance(self, instance: int) -> int:
+        """Return what `instance` is called afterwards."""
+        return self.instances.get(instance, instance)
+
+    def expr(self, expr: Expr) -> Expr:
+        """Return `expr` rewritten."""
+        made = self.done.get(id(expr))
+        if made is None:
+            made = self.replace(expr) or self._expr(expr)
+            self.done[id(expr)] = made
+            self.kept.append(expr)
+        return made  # pyright: ignore[reportReturnType]
+
+    def exprs(self, exprs: Iterable[Expr]) -> tuple[Expr, ...]:
+        """Return expressions rewritten."""
+        return tuple(self.expr(e) for e in exprs)
+
+    def _expr(self, expr: Expr) -> Expr:
+        match expr:
+            case Ref(instance, column):
+                return self.calls.ref(self.instance(instance), column)
+            case Call(op, args, words):
+                new = self.exprs(args)
+                return expr if new == args else self.calls.call(op, new, words)
+            case Subquery(kind, block, args):
+                return Subquery(kind, self.block(block), self.exprs(args))
+            case Window(function, partition, order, frame, rows, mapping):
+                return Window(
+                    self.expr(function),
+                    self.exprs(partition),
+                    self.sorts(order),
+                    tuple(f if isinstance(f, str) else self.expr(f) for f in frame),
+                    self.block(rows),
+                    tuple((self.instance(own), self.instance(now)) for own, now in mapping),
+                )
+
+    def sorts(self, order: Iterable[Sort]) -> tuple[Sort, ...]:
+        """Return an order rewritten."""
+        return tuple(Sort(self.expr(s.by), s.descending, s.nulls_first) for s in order)
+
+    def block(self, block: Block) -> Block:
+        """Return `block` rewritten."""
+        made = self.done.get(id(block))
+        if made is None:
+            made = Block(
+                tuple((self.instance(i), self.node(n)) for i, n in block.leaves),
+                self.exprs(block.conjuncts),
+                tuple(Out(o.name, o.written, self.expr(o.expr), o.type) for o in block.columns),
+                self.sorts(block.order),
+            )
+            self.done[id(block)] = made
+            self.kept.append(block)
+        return made  # pyright: ignore[reportReturnType]
+
+    def node(self, node: Node) -> Node:
+        """Return `node` rewritten."""
+        made = self.done.get(id(node))
+        if made is None:
+            made = self.replace_node(node) or self._node(node)
+            self.done[id(node)] = made
+            self.kept.append(node)
+        return made  # pyright: ignore[reportReturnType]
+
+    def _node(self, node: Node) -> Node:
+        match node:
+            case Given() | Opaque():
+                return node
+            case Derived(block, volatile):
+                return Derived(self.block(block), volatile)
+            case Outer(kind, left, right, on):
+                return Outer(kind, self.block(left), self.block(right), self.exprs(on))
+            case Aggregate(rows, keys, aggregates, sets):
+                return Aggregate(self.block(rows), self.exprs(keys), self.exprs(aggregates), sets)
+            case SetOperation(kind, branches):
+                return SetOperation(kind, tuple(self.block(b) for b in branches))
+            case Limit(block, count, offset):
+                return Limit(
+                    self.block(block),
+                    self.expr(count) if count else None,
+                    self.expr(offset) if offset else None,
+                )
+            case Generate(call, outer, n_columns):
+                new = self.expr(call)
+                assert isinstance(new, Call)
+                return Generate(new, outer, n_columns)
+            case Values(rows):
+                return Values(tuple(self.exprs(row) for row in rows))
+
+
+def walk(*things: object) -> Iterator[object]:
+    """Yield blocks, nodes and expressions with all that is in and below them, each once."""
+    seen: set[int] = set()
+    stack = [*things]
+    while stack:
+        thing = stack.pop()
+        if id(thing) not in seen:
+            seen.add(id(thing))
+            yield thing
+            stack += parts(thing)
+
+
+def parts(thing: object) -> list[object]:
+    """Return the expressions, nodes and blocks right below an expression, node or block."""
+    match thing:
+        case Call(_, args, _):
+            return [*args]
+        case Subquery(_, block, args):
+            return [block, *args]
+        case Window(function, partition, order, frame, rows, _):
+            return [
+                function,
+                *partition,
+                *order,
+                *(f for f in frame if not isinstance(f, str)),
+                rows,
+            ]
+        case Sort(by, _, _):
+            return [by]
+        case Out(_, _, expr, _):
+            return [expr]
+        case Block(leaves, conditions, columns, order):
+            return [*(n for _, n in leaves), *conditions, *columns, *order]
+        case Derived(block, _):
+            return [block]
+        case Outer(_, left, right, on):
+            return [left, right, *on]
+        case Aggregate(rows, keys, aggregates, _):
+            return [rows, *keys, *aggregates]
+        case SetOperation(_, branches):
+            return [*branches]
+        case Limit(block, count, offset):
+            return [block, *(e for e in (count, offset) if e)]
+        case Generate(call, _, _):
+            return [call]
+        case Values(rows):
+            return [e for row in rows for e in row]
+        case _:
+            return []

@@ -1,0 +1,410 @@
+"""Digests of meaning: a fold over the algebra. Pure.
+
+The invariant: **equal digests ⇒ equal rows, column names and types on the same data.** When in
+doubt digests differ, which costs a rebuild and never a wrong table.
+
+A relation has one *rows* digest (which base tuples there are) and one digest for each column
+(which function of a base tuple it is), so that a reader depends on the rows and on the columns
+it uses, and on nothing else. Inside a Block, instances are told apart by labels made of what
+they are, not of what they are called:
+
+- the only leaf of a Block has the empty label, so that filters and projections leave the
+  digests of columns alone;
+- else the label is the leaf's rows digest; equal ones are refined by the conjuncts they occur
+  in, and what is still tied is numbered in written order, which is always sound because the
+  labelled structure is what is digested;
+- on entering a nested relation, the labels of all outer instances get one more ``^`` (their
+  De Bruijn level), so that inner and outer instances never share one.
+
+The rows-and-columns split follows Merkle's trees and Buneman et al.'s where-provenance; labels
+are colour refinement as in Weisfeiler & Leman's graph canonisation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from persist_assets.meaning.algebra import (
+    Aggregate,
+    Block,
+    Call,
+    Derived,
+    Expr,
+    Generate,
+    Given,
+    Limit,
+    Node,
+    Opaque,
+    Outer,
+    Ref,
+    SetOperation,
+    Subquery,
+    Values,
+    Window,
+    parts,
+)
+from persist_assets.meaning.functions import COMMUTATIVE, ORDER_SENSITIVE, ORDERLESS_RANKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+VERSION = "persist-1"
+"""The format of all digests; a change of construction changes it, and so every digest."""
+
+
+def digest(*parts: object) -> str:
+    """Return the SHA-256 hex of texts, numbers and (nested) sequences of them.
+
+    Examples
+    --------
+    >>> digest("ab", "c") == digest("a", "bc")
+    False
+    """
+    return hashlib.sha256(json.dumps((VERSION, *parts), ensure_ascii=False).encode()).hexdigest()
+
+
+# --------------------------------------------------------------------------------------- the fold
+
+
+@dataclass(frozen=True, slots=True)
+class Digests:
+    """What is known of a relation: digests of its rows, of each column, of its order."""
+
+    rows: str
+    columns: tuple[str, ...]
+    order: str | None = None
+
+
+Instances = dict[int, tuple[str, tuple[str, ...]]]
+"""For each instance in sight its label, and the digests of its leaf's columns."""
+
+
+@dataclass(slots=True)
+class Scope:
+    """A Block whose instances have got their labels.
+
+    Attributes
+    ----------
+    instances
+        Of the Block, and of those around it.
+    """
+
+    fold: Fold
+    instances: Instances
+    rows: str = ""
+    order: str | None = None
+    done: dict[int, str] = field(default_factory=dict)
+
+    def expr(self, expr: Expr) -> str:
+        """Return the digest of an expression over the instances of this scope."""
+        made = self.done.get(id(expr))
+        if made is None:
+            made = self.done[id(expr)] = self._expr(expr)
+        return made
+
+    def exprs(self, exprs: Iterable[Expr]) -> list[str]:
+        """Return the digests of expressions, in order."""
+        return [self.expr(e) for e in exprs]
+
+    def _expr(self, expr: Expr) -> str:
+        match expr:
+            case Ref(instance, column):
+                label, columns = self.instances[instance]
+                return digest("at", label, columns[column]) if label else columns[column]
+            case Call(op, args, words):
+                made = self.exprs(args)
+                if op in ("and", "or"):
+                    made = sorted(set(made))
+                elif op in COMMUTATIVE:
+                    made.sort()
+                elif op == "in":
+                    made = [made[0], *sorted(set(made[1:]))]
+                return digest(op, made, words)
+            case Subquery(kind, block, args):
+                inner = self.fold.relation(block, self.instances)
+                columns = () if kind == "exists" else inner.columns
+                return digest("subquery", kind, inner.rows, columns, self.exprs(args))
+            case Window():
+                return self._window(expr)
+
+    def _window(self, expr: Window) -> str:
+        rows = self.fold.scope(expr.rows, self.instances)
+        mapping = sorted((rows.instances[a][0], self.instances[b][0]) for a, b in expr.mapping)
+        function = expr.function.op if isinstance(expr.function, Call) else ""
+        order_matters = function in ORDERLESS_RANKS or function in ORDER_SENSITIVE
+        return digest(
+            "window",
+            rows.expr(expr.function),
+            sorted(set(rows.exprs(expr.partition))),
+            [(rows.expr(s.by), s.descending, s.nulls_first) for s in expr.order],
+            [f if isinstance(f, str) else ("expr", rows.expr(f)) for f in expr.frame],
+            rows.rows,
+            mapping,
+            rows.order if order_matters else None,
+        )
+
+
+class Fold:
+    """Digests blocks; remembers every relation that refers to nothing outside itself."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[int, Digests] = {}
+        self._scopes: dict[int, Scope] = {}
+        self._free: dict[int, frozenset[int]] = {}
+        self._kept: list[object] = []  # what is remembered by id must not be freed
+
+    def relation(self, block: Block, outer: Instances | None = None) -> Digests:
+        """Return the digests of a Block."""
+        scope = self.scope(block, outer or {})
+        return Digests(scope.rows, tuple(scope.exprs(o.expr for o in block.columns)), scope.order)
+
+    def scope(self, block: Block, outer: Instances) -> Scope:
+        """Give the instances of a Block their labels and digest its rows."""
+        known = self._scopes.get(id(block))
+        if known is not None:
+            return known
+        around: Instances = {i: (f"^{label}", columns) for i, (label, columns) in outer.items()}
+        leaves = {i: self.node(n, around) for i, n in block.leaves if not isinstance(n, Generate)}
+        generates = {i: n for i, n in block.leaves if isinstance(n, Generate)}
+        scope = Scope(self, around)
+        if len(block.leaves) == 1 and not generates:
+            ((instance, leaf),) = leaves.items()
+            scope.instances = around | {instance: ("", leaf.columns)}
+            conditions = sorted(set(scope.exprs(block.conjuncts)))
+            scope.rows = digest("filter", leaf.rows, conditions) if conditions else leaf.rows
+            scope.order = leaf.order
+        else:
+            labels = self._labels(block, leaves, generates, around)
+            scope.instances = labels
+            own = sorted(labels[i][0] for i, _ in block.leaves)
+            scope.rows = digest("join", own, sorted(set(scope.exprs(block.conjuncts))))
+        if block.order:
+            keys = [(scope.expr(s.by), s.descending, s.nulls_first) for s in block.order]
+            scope.order = digest("order", keys)
+        if not self.free(block):
+            self._scopes[id(block)] = scope
+            self._kept.append(block)
+        return scope
+
+    # -------------------------------------------------------------------------------- labels
+
+    def _labels(
+        self,
+        block: Block,
+        leaves: Mapping[int, Digests],
+        generates: Mapping[int, Generate],
+        around: Instances,
+    ) -> Instances:
+        """Return the instances of a Block of several leaves with labels, no two the same."""
+        order = [i for i, _ in block.leaves]
+        labels = {i: leaf.rows for i, leaf in leaves.items()}
+        columns = {i: leaf.columns for i, leaf in leaves.items()}
+
+        def instances() -> Instances:
+            return around | {i: (labels[i], columns[i]) for i in labels}
+
+        def generate() -> None:
+            # A generator's label follows from those of what it is applied to; written order
+            # is an order of dependence.
+            for i in order:
+                if i in generates:
+                    node = generates[i]
+                    call = Scope(self, instances()).expr(node.call)
+                    labels[i] = digest("generate", call, node.outer)
+                    columns[i] = _numbered("generated", call, node.n_columns)
+
+        generate()
+        for _ in range(3):
+            tied = [i for same in _groups(labels, order) if len(same) > 1 for i in same]
+            if not tied:
+                break
+            calls = {i: g.call for i, g in generates.items()}
+            refined: dict[int, str] = {}
+            for i in tied:
+                seen = [c for c in (*block.conjuncts, *calls.values()) if i in self.free(c)]
+                if i in calls:
+                    seen.append(calls[i])
+                scope = Scope(self, instances() | {i: (f"@{labels[i]}", columns[i])})
+                refined[i] = digest("refined", labels[i], sorted(scope.exprs(seen)))
+            labels.update(refined)
+        for same in _groups(labels, order):
+            if len(same) > 1:
+                labels.update({i: f"{labels[i]}#{number}" for number, i in enumerate(same)})
+        final = dict(around)
+        for i in order:  # the columns of generators in terms of the final labels
+            if i in generates:
+                node = generates[i]
+                call = Scope(self, final).expr(node.call)
+                columns[i] = _numbered("generated", call, node.n_columns)
+            final[i] = (labels[i], columns[i])
+        return final
+
+    def free(self, thing: object) -> frozenset[int]:
+        """Return the instances that something refers to but does not bind."""
+        known = self._free.get(id(thing))
+        if known is not None:
+            return known
+        if isinstance(thing, Ref):
+            found = frozenset((thing.instance,))
+        else:
+            found = frozenset[int]().union(*(self.free(p) for p in parts(thing)))
+            if isinstance(thing, Block):
+                found -= {i for i, _ in thing.leaves}
+            elif isinstance(thing, Window):
+                found -= {own for own, _ in thing.mapping}
+                found |= {now for _, now in thing.mapping}
+        self._free[id(thing)] = found
+        self._kept.append(thing)
+        return found
+
+    # --------------------------------------------------------------------------------- nodes
+
+    def node(self, node: Node, around: Instances) -> Digests:
+        """Return the digests of a leaf."""
+        known = self._nodes.get(id(node))
+        if known is None:
+            known = self._node(node, around)
+            if not self.free(node):
+                self._nodes[id(node)] = known
+                self._kept.append(node)
+        return known
+
+    def _node(self, node: Node, around: Instances) -> Digests:
+        match node:
+            case Given(rows, columns, order):
+                return Digests(rows, columns, order)
+            case Derived(block, volatile):
+                made = self.relation(block, around)
+                if not volatile:
+                    return made
+                # Reading one draw twice is not drawing twice.
+                return Digests(
+                    made.rows, tuple(digest("drawn", c) for c in made.columns), made.order
+                )
+            case Outer(kind, left, right, on):
+                return self._outer(kind, left, right, on, around)
+            case Aggregate(rows, keys, aggregates, sets):
+                return self._aggregate(rows, keys, aggregates, sets, around)
+            case SetOperation(kind, branches):
+                return self._set_operation(kind, [self.relation(b, around) for b in branches])
+            case Limit(block, count, offset):
+                made = self.relation(block, around)
+                scope = Scope(self, around)
+                numbers = [scope.expr(e) if e else None for e in (count, offset)]
+                return Digests(
+                    digest("limit", made.rows, numbers, made.order), made.columns, made.order
+                )
+            case Values(rows):
+                scope = Scope(self, around)
+                written = digest("values", [scope.exprs(row) for row in rows])
+                return Digests(written, _numbered("value", written, len(rows[0])))
+            case Opaque(text, reads, n_columns):
+                everything = [(r.rows, r.columns, r.order) for r in reads]
+                whole = digest("opaque", text, everything)
+                return Digests(whole, _numbered("opaque", whole, n_columns))
+            case Generate():
+                raise AssertionError("a generator is digested within its Block")
+
+    def _outer(
+        self, kind: str, left: Block, right: Block, on: Sequence[Expr], around: Instances
+    ) -> Digests:
+        scopes = [self.scope(left, around), self.scope(right, around)]
+        deeper = {i: (f"^{label}", columns) for i, (label, columns) in around.items()}
+        both: Instances = dict(deeper)
+        for side, block, scope in zip("LR", (left, right), scopes, strict=True):
+            for i, _ in block.leaves:
+                label, columns = scope.instances[i]
+                both[i] = (f"{side}{label}", columns)
+        conditions = sorted(set(Scope(self, both).exprs(on)))
+        # Columns of a side that may be missing are not those of the side itself, constants
+        # included, and the two sides differ even where they are the same relation.
+        columns = [
+            digest("side", side, scope.expr(out.expr))
+            for side, block, scope in zip("LR", (left, right), scopes, strict=True)
+            for out in block.columns
+        ]
+        return Digests(digest("outer", kind, [s.rows for s in scopes], conditions), tuple(columns))
+
+    def _aggregate(
+        self,
+        rows: Block,
+        keys: Sequence[Expr],
+        aggregates: Sequence[Expr],
+        sets: Sequence[frozenset[int]] | None,
+        around: Instances,
+    ) -> Digests:
+        scope = self.scope(rows, around)
+        key_digests = scope.exprs(keys)
+        grouping: object = "all rows" if not keys else "keys"
+        if sets is not None:
+            grouping = sorted(sorted(key_digests[k] for k in one) for one in sets)
+        whole = digest("aggregate", scope.rows, sorted(set(key_digests)), grouping)
+        columns = [digest("key", k) for k in key_digests]
+        for call in aggregates:
+            ordered = isinstance(call, Call) and call.op in ORDER_SENSITIVE
+            columns.append(
+                digest("aggregated", scope.expr(call), whole, scope.order if ordered else None)
+            )
+        return Digests(whole, tuple(columns))
+
+    @staticmethod
+    def _set_operation(kind: str, branches: list[Digests]) -> Digests:
+        if kind != "union all":
+            whole = digest(kind, [(b.rows, b.columns) for b in branches])
+            return Digests(whole, _numbered("set", whole, len(branches[0].columns)))
+        branches = sorted(branches, key=lambda b: b.rows)  # stable: ties stay in written order
+        n = len(branches[0].columns)
+        columns = tuple(digest("union", [b.columns[i] for b in branches]) for i in range(n))
+        return Digests(digest(kind, [b.rows for b in branches]), columns)
+
+
+def _groups(labels: Mapping[int, str], order: Sequence[int]) -> list[list[int]]:
+    """Return instances of equal labels together, in written order."""
+    groups: dict[str, list[int]] = {}
+    for i in order:
+        groups.setdefault(labels[i], []).append(i)
+    return list(groups.values())
+
+
+def _numbered(kind: str, whole: str, n: int) -> tuple[str, ...]:
+    return tuple(digest(kind, whole, i) for i in range(n))
+
+
+# ------------------------------------------------------------------------------- text of a query
+
+
+def text_of(tree: exp.Expr, reference: str) -> tuple[str, ...]:
+    """Return a query's tree as words, for what cannot be analysed; sources by number.
+
+    Parameters
+    ----------
+    reference
+        The key in a table's `meta` that holds the number of the source it names.
+    """
+    out: list[str] = []
+    stack: list[Any] = [tree]  # not recursive: a long chain of ANDs is a deep tree
+    while stack:
+        node = stack.pop()
+        if isinstance(node, str):
+            out.append(node)
+        elif isinstance(node, list):
+            stack += [";", *reversed(node)]
+        elif not isinstance(node, exp.Expr):
+            out.append(f"{type(node).__name__}={node}")
+        else:
+            out.append("(" + type(node).__name__)
+            args = {k: v for k, v in sorted(node.args.items()) if v not in (None, False, [])}
+            number = node.meta.get(reference) if isinstance(node, exp.Table) else None
+            if number is not None:
+                # Unless an alias hides it, the name as written also qualifies columns.
+                out += ["reference", str(number), "" if args.get("alias") else node.name.lower()]
+                args = {k: v for k, v in args.items() if k not in ("this", "db", "catalog")}
+            stack.append(")")
+            for key, value in reversed(args.items()):
+                stack += [value, key]
+    return tuple(out)

@@ -1,0 +1,174 @@
+"""What would be built, what reused, and why. Pure: everything known comes as an argument."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from persist_assets.model import (
+    AsOf,
+    Build,
+    Estimate,
+    Kind,
+    Plan,
+    RawVersion,
+    Reason,
+    Snapshot,
+    Source,
+    Step,
+    merge_as_of,
+    mixed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from persist_assets.model import BuildID, Project, SourceID
+
+CLOCK = "clock"
+"""The name under which the clock stands in an as_of, for sources that read it."""
+UNVERSIONED = "unversioned:"
+"""What the made-up versions of data without versions begin with."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a plan is made against.
+
+    Attributes
+    ----------
+    manifest
+        What the environment's readers read.
+    versions
+        Of every raw table that the plan may need, its present version by SourceID; one made up
+        for this run (`unversioned`) for data that has none.
+    day, instant
+        What the clock says, for sources that read it.
+    history
+        The latest finished build of every source.
+    missing
+        BuildIDs whose table is in the manifest but not there.
+    """
+
+    environment: str
+    manifest: Mapping[BuildID, Snapshot]
+    versions: Mapping[SourceID, str]
+    day: str
+    instant: str
+    history: Mapping[SourceID, Build]
+    missing: Collection[BuildID] = ()
+
+
+def plan(
+    project: Project,
+    selected: Iterable[SourceID],
+    world: World,
+    *,
+    force: bool = False,
+) -> Plan:
+    """Return a step for every selected persisted source, each after those it reads.
+
+    Parameters
+    ----------
+    force
+        Build even what is up to date.
+    """
+    chosen = set(selected)
+    coming: dict[SourceID, Step] = {}
+    for source in project.persisted:
+        if source.source_id in chosen:
+            coming[source.source_id] = _step(project, source, world, coming, force=force)
+    return Plan(world.environment, tuple(coming.values()))
+
+
+def as_of(
+    project: Project, source: Source, world: World, coming: Mapping[SourceID, Step] | None = None
+) -> AsOf:
+    """Return the raw versions that a build of `source` would rest on."""
+    parts: list[Iterable[RawVersion]] = []
+    if source.reads_clock:
+        parts.append(
+            [RawVersion(CLOCK, world.day if source.reads_clock == "day" else world.instant)]
+        )
+    for upstream in project.inputs(source):
+        if upstream.kind is Kind.RAW:
+            parts.append([RawVersion(upstream.build_id, world.versions[upstream.source_id])])
+        elif coming and upstream.source_id in coming:
+            parts.append(coming[upstream.source_id].as_of)
+        elif (snapshot := world.manifest.get(upstream.build_id)) is not None:
+            parts.append(snapshot.as_of)
+        else:  # read inline
+            parts.append(as_of(project, upstream, world, coming))
+    return merge_as_of(parts)
+
+
+def _step(
+    project: Project, source: Source, world: World, coming: Mapping[SourceID, Step], *, force: bool
+) -> Step:
+    expected = as_of(project, source, world, coming)
+    snapshot = world.manifest.get(source.build_id)
+    last = world.history.get(source.source_id)
+    reasons: list[Reason] = []
+    if snapshot is None:
+        reasons.append(_why_no_table(project, source, last, coming))
+    elif source.build_id in world.missing:
+        reasons.append(Reason("missing", f"its table {snapshot.table} is gone"))
+    elif snapshot.as_of != expected:
+        reasons += _why_other_data(project, source, snapshot, expected)
+    if force:
+        reasons.append(Reason("forced", "asked for"))
+    if reasons and last is not None and last.state == "failed":
+        error = (last.error or "").splitlines()
+        reasons.append(Reason("failed", f"failed last time: {error[0] if error else 'unknown'}"))
+    estimate = None
+    known = last.snapshot if last else snapshot
+    if reasons and known is not None:
+        seconds = (
+            last.seconds if last and last.seconds is not None and last.action == "built" else 0.0
+        )
+        estimate = Estimate(known.rows, known.bytes, round(seconds, 3))
+    return Step(
+        source_id=source.source_id,
+        action="build" if reasons else "reuse",
+        build_id=source.build_id,
+        as_of=expected,
+        reasons=tuple(reasons),
+        estimate=estimate,
+    )
+
+
+def _why_no_table(
+    project: Project, source: Source, last: Build | None, coming: Mapping[SourceID, Step]
+) -> Reason:
+    if last is None or last.build_id == source.build_id:
+        return Reason("new", "never built")
+    if last.definition != source.definition:
+        return Reason("code", f"changed in {source.location}")
+    for upstream_id in source.reads:
+        step = coming.get(upstream_id)
+        if step is not None and any(r.code in ("code", "upstream") for r in step.reasons):
+            name = project.by_id[upstream_id].name
+            return Reason("upstream", f"what it reads of {name} changed", upstream_id)
+    return Reason("upstream", "something it reads changed its meaning")
+
+
+def _why_other_data(
+    project: Project, source: Source, snapshot: Snapshot, expected: AsOf
+) -> Iterable[Reason]:
+    names = {s.build_id: s for s in project.sources if s.kind is Kind.RAW}
+    then, now = set(snapshot.as_of), set(expected)
+    changed = {v.raw: v.version for v in sorted(then - now) + sorted(now - then)}
+    for raw, version in changed.items():
+        upstream = names.get(raw)
+        if raw == CLOCK:
+            yield Reason("clock", f"`{source.name}` or what it reads looks at the clock")
+        elif upstream is None:
+            yield Reason("input", "it rests on data that is no longer read")
+        elif version.startswith(UNVERSIONED):
+            message = f"the data of {upstream.name} does not tell whether it changed"
+            yield Reason("unversioned", message, upstream.source_id)
+        elif raw in mixed(snapshot.as_of) and raw not in mixed(expected):
+            message = f"it mixes two versions of the data of {upstream.name}"
+            yield Reason("mixed", message, upstream.source_id)
+        else:
+            yield Reason("input", f"the data of {upstream.name} changed", upstream.source_id)

@@ -1,0 +1,111 @@
+"""A query and what is built already → one SQL statement. Pure.
+
+What is in the manifest is read from its table; what is not is inlined as a common table
+expression, under names that no user can write. The user's own text is never rewritten, except
+that names of other sources become names of those tables and expressions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from persist_assets.model import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from persist_assets.model import Project, Query, Source, SourceID
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """Something to run.
+
+    Attributes
+    ----------
+    sql
+        Complete, Spark SQL.
+    leaves
+        The SourceIDs it reads through the views given for them, in dependency order.
+    inlined
+        The SourceIDs whose queries are part of it, in dependency order.
+    """
+
+    sql: str
+    leaves: tuple[SourceID, ...]
+    inlined: tuple[SourceID, ...]
+
+
+def quote(name: str) -> str:
+    """Return a name as a quoted identifier.
+
+    Examples
+    --------
+    >>> quote("a`b")
+    '`a``b`'
+    """
+    return "`" + name.replace("`", "``") + "`"
+
+
+def substitute(
+    project: Project,
+    query: Query,
+    bindings: Sequence[SourceID],
+    views: Mapping[SourceID, str],
+) -> Statement:
+    """Return a query as one statement over views and inlined sources.
+
+    Parameters
+    ----------
+    bindings
+        What the references of the query mean.
+    views
+        For raw tables, and for sources that are read from their tables, the view that has
+        their rows.
+    """
+    needed: set[SourceID] = set()
+    stack = [*bindings]
+    while stack:
+        source_id = stack.pop()
+        if source_id not in needed:
+            needed.add(source_id)
+            if source_id not in views:
+                stack += project.by_id[source_id].bindings
+    sources = [s for s in project.sources if s.source_id in needed]
+    names = {s.source_id: views.get(s.source_id) or s.key for s in sources}
+    inlined = [s for s in sources if s.source_id not in views]
+    expressions = [_expression(s, names) for s in inlined]
+    text = splice(query, [names[b] for b in bindings])
+    if query.column_names:
+        columns = ", ".join(quote(c) for c in query.column_names)
+        text = f"SELECT * FROM (\n{text}\n) AS renamed({columns})"
+    if expressions:
+        defined = ",\n".join(expressions)
+        text = f"WITH {defined}\n({text})"
+    return Statement(
+        text,
+        tuple(s.source_id for s in sources if s.source_id in views),
+        tuple(s.source_id for s in inlined),
+    )
+
+
+def _expression(source: Source, names: Mapping[SourceID, str]) -> str:
+    assert source.query is not None, f"{source.source_id} ({Kind.RAW}) cannot be inlined"
+    body = splice(source.query, [names[b] for b in source.bindings])
+    # The columns' names are ours, not those that Spark takes from the spelling of the query.
+    columns = f"({', '.join(quote(c.name) for c in source.columns)})" if source.columns else ""
+    return f"{quote(source.key)}{columns} AS (\n{body}\n)"
+
+
+def splice(query: Query, names: Sequence[str]) -> str:
+    """Return a query's text with its references replaced, in order, by `names`."""
+    text = query.text
+    for reference, name in sorted(
+        zip(query.references, names, strict=True), key=lambda pair: -pair[0].start
+    ):
+        if reference.alias_at is not None:
+            at = reference.alias_at
+            text = f"{text[:at]} AS {quote(reference.parts[-1])}{text[at:]}"
+        text = text[: reference.start] + quote(name) + text[reference.end :]
+    return text
