@@ -1,0 +1,780 @@
+"""The command line `persist`: prints values, decides nothing.
+
+Results go to stdout, as one JSON document with ``--json``; progress and messages go to stderr.
+"""
+
+import functools
+import inspect
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.tree import Tree
+
+from persist_assets.errors import (
+    BuildError,
+    ConflictError,
+    LedgerError,
+    NotFoundError,
+    PersistError,
+    Problem,
+    SettingsError,
+    SourcesError,
+    StorageError,
+)
+from persist_assets.model import Build, Kind, Plan, Project, Snapshot, Source, SourceID
+from persist_assets.project import load_project, require
+from persist_assets.selection import find_source, is_simple, select
+from persist_assets.settings import Settings, find_root, load_settings
+
+if TYPE_CHECKING:
+    from persist_assets.builder import Builder
+    from persist_assets.ledger.store import Ledger
+
+EXIT_CODES: Sequence[tuple[type[PersistError], int]] = (
+    (StorageError, 6),
+    (LedgerError, 5),
+    (NotFoundError, 4),
+    (ConflictError, 4),
+    (SourcesError, 3),
+    (SettingsError, 2),
+    (BuildError, 1),
+    (PersistError, 1),
+)
+"""What the process ends with for each class of error; the first that fits."""
+INTERRUPTED = 130
+SPARK_LOG = "spark.log"
+"""The file below `.persist` that Spark and Dagster log to while the command line works."""
+
+app = typer.Typer(
+    name="persist",
+    help="Persistent sources for Dagster on Spark.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+_WIDE = 4000  # what is not a terminal gets whole lines
+err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else _WIDE)
+out = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
+
+
+# ------------------------------------------------------------------------------------ what is given
+
+
+@dataclass
+class Given:
+    """What a command works on, made when it is first asked for."""
+
+    project_dir: Path | None = None
+    env: str | None = None
+    as_json: bool = False
+    verbose: bool = False
+    _closing: list[Callable[[], None]] = field(default_factory=list)
+
+    @cached_property
+    def settings(self) -> Settings:
+        root = self.project_dir.resolve() if self.project_dir else find_root(Path.cwd())
+        if not root.is_dir():
+            raise SettingsError(f"there is no directory {root}")
+        return load_settings(root, environment=self.env)
+
+    @cached_property
+    def project(self) -> Project:
+        project = require(load_project(self.settings))
+        for problem in project.problems:
+            print_problem(problem)
+        return project
+
+    @cached_property
+    def ledger(self) -> "Ledger":
+        from persist_assets.ledger.store import Ledger
+
+        ledger = Ledger(self.settings.ledger)
+        self._closing.append(ledger.close)
+        return ledger
+
+    @cached_property
+    def builder(self) -> "Builder":
+        from persist_assets.builder import Builder
+        from persist_assets.engine import Engine, create_session
+
+        engine = Engine(self.settings, lambda: create_session(self.settings))
+        return Builder(self.settings, self.project, self.ledger, engine)
+
+    def select(self, patterns: Sequence[str] | None) -> tuple[SourceID, ...]:
+        if not patterns:
+            return tuple(s.source_id for s in self.project.persisted)
+        if all(is_simple(p) for p in patterns):
+            return select(self.project, patterns)
+        from persist_assets.plugin.selection import select_as_dagster
+
+        return select_as_dagster(self.settings, self.project, patterns)
+
+    def close(self) -> None:
+        for act in self._closing:
+            act()
+
+
+ProjectOption = Annotated[
+    Path | None,
+    typer.Option("--project", help="The project root; else the nearest persist.toml upwards is."),
+]
+EnvOption = Annotated[str | None, typer.Option("--env", help="The environment.")]
+VerboseOption = Annotated[
+    bool, typer.Option("-v", "--verbose", help="Logs, and tracebacks of errors.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+SelectArgument = Annotated[
+    list[str] | None,
+    typer.Argument(help="Which sources, in Dagster's selection syntax; all if none."),
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Build even what is up to date.")]
+
+
+@app.callback()
+def everywhere(
+    ctx: typer.Context,
+    project: ProjectOption = None,
+    env: EnvOption = None,
+    verbose: VerboseOption = False,
+) -> None:
+    """Remember the options that stand before the command."""
+    ctx.obj = {"project": project, "env": env, "verbose": verbose}
+
+
+_COMMON = (
+    ("ctx", typer.Context, inspect.Parameter.empty),
+    ("project", ProjectOption, None),
+    ("env", EnvOption, None),
+    ("as_json", JsonOption, False),
+    ("verbose", VerboseOption, False),
+)
+
+
+def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function a command: options that all have, and errors as exit codes."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        own = [p for n, p in inspect.signature(function).parameters.items() if n != "given"]
+        common = [
+            inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+            for n, kind, default in _COMMON
+        ]
+
+        @functools.wraps(function)
+        def run(ctx: typer.Context, **values: Any) -> None:
+            before: Mapping[str, Any] = ctx.obj or {}
+            given = Given(
+                values.pop("project") or before.get("project"),
+                values.pop("env") or before.get("env"),
+                values.pop("as_json"),
+                values.pop("verbose") or bool(before.get("verbose")),
+            )
+            with as_exit_codes(given):
+                function(given, **values)
+
+        signature = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in own] + common)
+        run.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+        run.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+        app.command(name)(run)
+        return function
+
+    return decorate
+
+
+@contextmanager
+def as_exit_codes(given: Given) -> Generator[None]:
+    """End the process with the code of the error's class, if there is an error."""
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except KeyboardInterrupt as error:
+        err.print("interrupted")
+        raise typer.Exit(INTERRUPTED) from error
+    except PersistError as error:
+        if given.verbose:
+            err.print_exception()
+        if isinstance(error, SourcesError):
+            for problem in error.problems:
+                print_problem(problem)
+        else:
+            print_error(error)
+        raise typer.Exit(exit_code(error)) from error
+    except Exception as error:
+        if given.verbose:
+            err.print_exception()
+        err.print(f"[red]error[/]: {escape(f'{type(error).__name__}: {error}')}")
+        err.print("  hint: this should not happen: run it again with -v and report what it prints")
+        raise typer.Exit(1) from error
+    finally:
+        given.close()
+
+
+def exit_code(error: PersistError) -> int:
+    """Return the exit code of an error."""
+    return next(code for kind, code in EXIT_CODES if isinstance(error, kind))
+
+
+def print_error(error: PersistError) -> None:
+    """Print an error on stderr."""
+    where = f"{error.location}: " if error.location else ""
+    err.print(f"{escape(where)}[red]error[/]: {escape(error.message)}", soft_wrap=True)
+    if error.hint:
+        err.print(f"  hint: {escape(error.hint)}", soft_wrap=True)
+
+
+def print_problem(problem: Problem) -> None:
+    """Print a problem on stderr."""
+    colour = {"error": "red", "warning": "yellow", "note": "cyan"}[problem.severity]
+    text = escape(f"{problem.message} [{problem.code}]")
+    err.print(f"{problem.location}: [{colour}]{problem.severity}[/]: {text}", soft_wrap=True)
+    if problem.hint:
+        err.print(f"  hint: {escape(problem.hint)}", soft_wrap=True)
+
+
+def print_json(document: object) -> None:
+    """Print one JSON document on stdout."""
+    sys.stdout.write(json.dumps(document, indent=2, default=str, ensure_ascii=False) + "\n")
+
+
+# -------------------------------------------------------------------------------------------- check
+
+
+@command("check")
+def check(given: Given) -> None:
+    """Compile all sources and say what is wrong with them."""
+    project = load_project(given.settings)
+    if given.as_json:
+        print_json(
+            {
+                "sources": [_source_json(s) for s in project.sources],
+                "problems": [_problem_json(p) for p in project.problems],
+            }
+        )
+    else:
+        for problem in project.problems:
+            print_problem(problem)
+        for source in project.sources:
+            for note in source.notes:
+                err.print(
+                    f"{source.location}: [cyan]note[/]: {escape(source.name)} {escape(note)}",
+                    soft_wrap=True,
+                )
+        n, persisted = len(project.sources), len(project.persisted)
+        out.print(f"{n} sources, {persisted} persisted, {len(project.errors)} errors")
+    if project.errors:
+        raise typer.Exit(3)
+
+
+def _source_json(source: Source) -> dict[str, Any]:
+    return {
+        "source_id": source.source_id,
+        "asset_key": source.key,
+        "language": source.language,
+        "kind": source.kind.value,
+        "persisted": source.persisted,
+        "build_id": source.build_id,
+        "columns": [{"name": c.name, "type": c.type} for c in source.columns],
+        "reads": list(source.reads),
+        "path": source.location.path,
+        "line": source.location.line,
+        "description": source.description,
+        "notes": list(source.notes),
+    }
+
+
+def _problem_json(problem: Problem) -> dict[str, Any]:
+    return {
+        "code": problem.code,
+        "severity": problem.severity,
+        "message": problem.message,
+        "path": problem.location.path,
+        "line": problem.location.line,
+        "column": problem.location.column,
+        "hint": problem.hint,
+    }
+
+
+# --------------------------------------------------------------------------------------------- plan
+
+
+@command("plan")
+def plan(given: Given, selection: SelectArgument = None, force: ForceOption = False) -> None:
+    """Show what a build would do, and why. Builds nothing, starts no Spark."""
+    planned = given.builder.plan(given.select(selection), force=force)
+    if given.as_json:
+        print_json(_plan_json(planned))
+        return
+    out.print(plan_tree(given.project, planned))
+    n = sum(step.action == "build" for step in planned.steps)
+    out.print(
+        f"{n} to build, {len(planned.steps) - n} up to date in [bold]{planned.environment}[/]"
+    )
+
+
+def _plan_json(planned: Plan) -> dict[str, Any]:
+    return {
+        "environment": planned.environment,
+        "steps": [
+            {
+                "source_id": step.source_id,
+                "partition": step.partition,
+                "action": step.action,
+                "reasons": [
+                    {"code": r.code, "message": r.message, "source_id": r.source_id}
+                    for r in step.reasons
+                ],
+                "build_id": step.build_id,
+                "estimate": {
+                    "rows": step.estimate.rows,
+                    "bytes": step.estimate.bytes,
+                    "seconds": step.estimate.seconds,
+                }
+                if step.estimate
+                else None,
+            }
+            for step in planned.steps
+        ],
+        "external": [],
+    }
+
+
+def plan_tree(project: Project, planned: Plan) -> Tree:
+    """Return a plan as a tree: every step below one that it reads."""
+    steps = {step.source_id: step for step in planned.steps}
+    root = Tree(f"[bold]{planned.environment}[/]")
+    branches: dict[SourceID, Tree] = {}
+    for step in planned.steps:
+        source = project.by_id[step.source_id]
+        inputs = project.inputs(source)
+        parent = next(
+            (branches[s.source_id] for s in reversed(inputs) if s.source_id in branches), root
+        )
+        also = [
+            s.name
+            for s in inputs
+            if s.source_id in steps and branches.get(s.source_id) is not parent
+        ]
+        reads = f" [dim](reads {', '.join(also)} too)[/]" if also else ""
+        if step.action == "build":
+            why = "; ".join(r.message for r in step.reasons)
+            label = f"[yellow]build[/] {escape(source.key)} [dim]{escape(why)}[/]{reads}"
+        else:
+            label = f"[green]reuse[/] {escape(source.key)}{reads}"
+        branches[step.source_id] = parent.add(label)
+    return root
+
+
+# -------------------------------------------------------------------------------------------- build
+
+
+@command("build")
+def build(given: Given, selection: SelectArgument = None, force: ForceOption = False) -> None:
+    """Build what is out of date, in one Dagster run."""
+    chosen = [given.project.by_id[s] for s in given.select(selection)]
+    if not chosen:
+        raise NotFoundError("nothing is persisted", hint="annotate a source: --@ persist")
+    given.ledger.fetch_events(limit=1)  # an unreadable ledger is our error, not that of a step
+    from persist_assets.engine import check_java
+    from persist_assets.plugin.runs import run_assets
+
+    if "spark.remote" not in dict(given.settings.spark):
+        planned = given.builder.plan([s.source_id for s in chosen], force=force)
+        if any(step.action == "build" for step in planned.steps):
+            check_java()
+    seen = {b.build_uid for b in given.ledger.fetch_builds(limit=10_000)}
+    with _quiet(given), _progress(given, chosen, seen):
+        result = run_assets(given.settings, chosen, force=force, verbose=given.verbose)
+    latest: dict[SourceID, Build] = {}
+    for done in reversed(given.ledger.fetch_builds(run_id=result.run_id)):
+        latest[done.source_id] = done
+    rows = [_build_json(s, latest.get(s.source_id)) for s in chosen]
+    if given.as_json:
+        print_json({"run_id": result.run_id, "published": result.success, "builds": rows})
+    else:
+        _print_builds(given.project, rows)
+        out.print(
+            f"run {result.run_id} {'[green]succeeded[/]' if result.success else '[red]failed[/]'}"
+        )
+    if not result.success:
+        for key, message in result.failures:
+            if not any(row["error"] for row in rows):
+                err.print(f"[red]error[/]: {escape(key)}: {escape(message)}", soft_wrap=True)
+        if not given.verbose:
+            log = given.settings.state_dir / SPARK_LOG
+            err.print(f"[dim]Spark's log is {log}; -v shows it here[/]", soft_wrap=True)
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _quiet(given: Given) -> Generator[None]:
+    """Send what Spark, Dagster and user code print to a log: stdout and stderr are ours.
+
+    With ``-v`` it goes to stderr.
+    """
+    given.settings.state_dir.mkdir(parents=True, exist_ok=True)
+    kept = [os.dup(1), os.dup(2)]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ours = os.fdopen(os.dup(2), "w", encoding="utf-8")
+    err.file, before = ours, err.file
+    try:
+        if given.verbose:
+            os.dup2(2, 1)
+        else:
+            with (given.settings.state_dir / SPARK_LOG).open("ab") as log:
+                os.dup2(log.fileno(), 1)
+                os.dup2(log.fileno(), 2)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for fd, copy in enumerate(kept, 1):
+            os.dup2(copy, fd)
+            os.close(copy)
+        err.file = before
+        ours.close()
+
+
+@contextmanager
+def _progress(given: Given, chosen: Sequence[Source], seen: set[str]) -> Generator[None]:
+    """Print each build on stderr as it begins and ends, as the ledger tells."""
+    stop = threading.Event()
+    status = err.status("starting") if err.is_terminal else None
+
+    def watch() -> None:
+        told: dict[str, str] = {}
+        while True:
+            last = stop.wait(0.2)
+            for one in reversed(given.ledger.fetch_builds(limit=len(chosen) + 8)):
+                if one.build_uid in seen or told.get(one.build_uid) == one.state:
+                    continue
+                told[one.build_uid] = one.state
+                name = escape(one.source_id.partition("@")[0])
+                if one.state == "started" and status:
+                    status.update(f"{'building' if one.action == 'built' else 'checking'} {name}")
+                elif one.state == "succeeded" and one.snapshot:
+                    n = f"{one.snapshot.rows:,} rows"
+                    err.print(
+                        f"  [green]{one.action}[/] {name} [dim]{n}, {one.seconds or 0:.1f} s[/]"
+                    )
+                elif one.state == "failed":
+                    err.print(f"  [red]failed[/] {name}: {escape(one.error or '')}", soft_wrap=True)
+            if last:
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True, name="progress")
+    if status:
+        status.start()
+    watcher.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        watcher.join()
+        if status:
+            status.stop()
+
+
+def _build_json(source: Source, done: Build | None) -> dict[str, Any]:
+    snapshot = done.snapshot if done else None
+    action = "skipped" if done is None else "failed" if done.state != "succeeded" else done.action
+    return {
+        "source_id": source.source_id,
+        "partition": None,
+        "build_id": source.build_id,
+        "action": action,
+        "rows": snapshot.rows if snapshot else None,
+        "bytes": snapshot.bytes if snapshot else None,
+        "seconds": done.seconds if done else None,
+        "table": snapshot.table if snapshot else None,
+        "version": snapshot.version if snapshot else None,
+        "error": done.error if done else None,
+    }
+
+
+def _print_builds(project: Project, rows: Sequence[Mapping[str, Any]]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for title in ("source", "action", "rows", "bytes", "seconds", "table"):
+        table.add_column(
+            title, justify="right" if title in ("rows", "bytes", "seconds") else "left"
+        )
+    colours = {"built": "yellow", "reused": "green", "failed": "red", "skipped": "dim"}
+    for row in rows:
+        action = row["action"]
+        numbers = [f"{row[k]:,}" if row[k] is not None else "" for k in ("rows", "bytes")]
+        seconds = f"{row['seconds']:.1f}" if row["seconds"] is not None else ""
+        where = f"{row['table']} v{row['version']}" if row["table"] else ""
+        key = escape(project.by_id[row["source_id"]].key)
+        table.add_row(key, f"[{colours[action]}]{action}[/]", *numbers, seconds, where)
+    out.print(table)
+
+
+# --------------------------------------------------------------------------------------------- show
+
+
+@command("show")
+def show(
+    given: Given, source: Annotated[str, typer.Argument(help="A name or an asset key.")]
+) -> None:
+    """Show everything known of one source."""
+    found = find_source(given.project, source)
+    document = _show_json(given, found)
+    if given.as_json:
+        print_json(document)
+        return
+    out.print(f"[bold]{escape(found.key)}[/]  [dim]{found.location}[/]")
+    if found.description:
+        out.print(escape(found.description))
+    facts = Table(box=None, show_header=False, pad_edge=False)
+    for title in ("kind", "persisted", "build_id", "owners", "tags", "reads", "readers"):
+        value = document[title]
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        if value not in ([], None, {}):
+            facts.add_row(f"[dim]{title}[/]", escape(shown))
+    out.print(facts)
+    columns = Table(box=None, pad_edge=False, title_justify="left")
+    for title in ("column", "type", "from"):
+        columns.add_column(title)
+    for column in document["columns"]:
+        origins = ", ".join(column["from"])
+        columns.add_row(
+            escape(column["name"]), escape(column["type"] or "?"), f"[dim]{escape(origins)}[/]"
+        )
+    out.print(columns)
+    for note in found.notes:
+        out.print(f"[cyan]note[/] {escape(note)}")
+    for title in ("tables", "builds"):
+        for row in document[title]:
+            said = ", ".join(f"{k} {v}" for k, v in row.items() if v is not None)
+            out.print(f"[dim]{title[:-1]}[/] {escape(said)}", soft_wrap=True)
+
+
+def _show_json(given: Given, source: Source) -> dict[str, Any]:
+    project, ledger = given.project, given.ledger
+    snapshot = ledger.find_snapshot(given.settings.environment, source.build_id)
+    origins: dict[str, list[str]] = {c.name: [] for c in source.columns}
+    for edge in source.lineage:
+        upstream = project.by_id[edge.upstream.source_id]
+        origins[edge.column].append(f"{upstream.key}.{edge.upstream.column}")
+    checks = {c.name: c for c in ledger.fetch_checks(snapshot.build_uid)} if snapshot else {}
+    known = {c.name: c.type for c in snapshot.columns} if snapshot else {}
+    return {
+        **_source_json(source),
+        "columns": [
+            {
+                "name": c.name,
+                "type": known.get(c.name, c.type),
+                "description": c.description,
+                "from": origins[c.name],
+            }
+            for c in source.columns
+        ],
+        "owners": list(source.annotation.owners),
+        "tags": dict(source.annotation.tags),
+        "group": source.group,
+        "definition": source.query.text if source.query else None,
+        "readers": list(project.readers[source.source_id]),
+        "tables": [_table_json(given.settings, snapshot)] if snapshot else [],
+        "builds": [
+            {
+                "at": b.started_at.isoformat(),
+                "environment": b.environment,
+                "action": b.action,
+                "state": b.state,
+                "build_id": b.build_id,
+                "rows": b.snapshot.rows if b.snapshot else None,
+                "seconds": b.seconds,
+                "run_id": b.run_id,
+                "error": b.error,
+            }
+            for b in ledger.fetch_builds(source_id=source.source_id, limit=5)
+        ],
+        "checks": [
+            {
+                "name": c.name,
+                "check": c.definition,
+                "blocking": c.blocking,
+                "passed": checks[c.name].passed if c.name in checks else None,
+                "failed_rows": checks[c.name].failed_rows if c.name in checks else None,
+            }
+            for c in source.annotation.checks
+        ],
+        "wants": [],
+    }
+
+
+def _table_json(settings: Settings, snapshot: Snapshot) -> dict[str, Any]:
+    return {
+        "environment": settings.environment,
+        "table": snapshot.table,
+        "version": snapshot.version,
+        "rows": snapshot.rows,
+        "bytes": snapshot.bytes,
+        "built_at": snapshot.built_at.isoformat(),
+        "watermark": snapshot.watermark,
+        "as_of": {v.raw: v.version for v in snapshot.as_of},
+    }
+
+
+# -------------------------------------------------------------------------------------------- query
+
+
+@command("query")
+def query(
+    given: Given,
+    sql: Annotated[str, typer.Argument(help="A query over sources and raw tables.")],
+    limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many rows.")] = 100,
+    form: Annotated[str, typer.Option("--format", help="table, json or csv.")] = "table",
+    only_sql: Annotated[
+        bool, typer.Option("--sql", help="Print what would run, and run nothing.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Read no persisted source inline.")
+    ] = False,
+) -> None:
+    """Run a query: what is built is read from its table, the rest is computed."""
+    from dataclasses import replace
+
+    from persist_assets.compiler import resolve_query
+    from persist_assets.frontends.sql import parse_query
+
+    if form not in ("table", "json", "csv"):
+        raise SettingsError(f"`{form}` is no format", hint="table, json or csv")
+    if strict:
+        given.settings = replace(given.settings, strict=True)
+    parsed = parse_query(sql)
+    bindings = resolve_query(given.project, parsed)
+    manifest = given.ledger.fetch_manifest(given.settings.environment)
+    statement, read = given.builder.statement(parsed, bindings, manifest)
+    route = [_route(s, read, statement.inlined) for s in (*statement.leaves, *statement.inlined)]
+    if only_sql:
+        print_json({"sql": statement.sql, "route": route}) if given.as_json else out.print(
+            statement.sql, markup=False, soft_wrap=True
+        )
+        return
+    with _quiet(given):
+        frame = given.builder.load(statement, read)
+        columns = [{"name": f.name, "type": f.dataType.simpleString()} for f in frame.schema.fields]
+        found = given.builder.engine.collect(frame, limit + 1)
+    rows = [[_cell(v) for v in row] for row in found[:limit]]
+    truncated = len(found) > limit
+    if given.as_json or form == "json":
+        print_json({"columns": columns, "rows": rows, "truncated": truncated, "route": route})
+    elif form == "csv":
+        import csv
+
+        writer = csv.writer(sys.stdout)
+        writer.writerow([c["name"] for c in columns])
+        writer.writerows(rows)
+    else:
+        _print_rows(columns, rows, truncated, route)
+
+
+def _route(
+    source_id: SourceID, read: Mapping[SourceID, Snapshot], inlined: Sequence[SourceID]
+) -> dict[str, Any]:
+    if source_id in read:
+        return {"source_id": source_id, "from": "table", "version": read[source_id].version}
+    origin = "inline" if source_id in inlined else "raw"
+    return {"source_id": source_id, "from": origin, "version": None}
+
+
+def _cell(value: Any) -> Any:
+    """Return a value of a row as JSON has it: numbers stay numbers, exact ones stay exact."""
+    from pyspark.sql import Row
+
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case Row():
+            return {k: _cell(v) for k, v in value.asDict().items()}
+        case dict():
+            return {str(k): _cell(v) for k, v in value.items()}
+        case list():
+            return [_cell(v) for v in value]
+        case bytes() | bytearray():
+            return value.hex()
+        case _:
+            return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def _shown(value: Any) -> str:
+    """Return a cell for people's eyes."""
+    if value is None:
+        return "[dim]NULL[/]"
+    return escape(f"{value:.6g}" if isinstance(value, float) else str(value))
+
+
+def _print_rows(
+    columns: Sequence[Mapping[str, str]],
+    rows: Sequence[Sequence[Any]],
+    truncated: bool,
+    route: Sequence[Mapping[str, Any]],
+) -> None:
+    table = Table(box=None, pad_edge=False)
+    numeric = ("int", "bigint", "double", "float", "decimal", "smallint", "tinyint")
+    for column in columns:
+        right = column["type"].startswith(numeric)
+        table.add_column(escape(column["name"]), justify="right" if right else "left")
+    for row in rows:
+        table.add_row(*(_shown(v) for v in row))
+    out.print(table)
+    told = [
+        f"{r['source_id'].partition('@')[0]} from its {r['from']}"
+        for r in route
+        if r["from"] == "table"
+    ]
+    told += [f"{r['source_id'].partition('@')[0]} inline" for r in route if r["from"] == "inline"]
+    err.print(
+        f"[dim]{len(rows)} rows{', there are more' if truncated else ''}; {'; '.join(told)}[/]"
+    )
+
+
+# ----------------------------------------------------------------------------------------- manifest
+
+
+@command("manifest")
+def manifest(given: Given) -> None:
+    """Print the environment's manifest: BuildID → table, as Malloy writes it."""
+    entries = given.builder.manifest_entries()
+    document = {"entries": entries, "strict": given.settings.strict}
+    if given.as_json:
+        print_json(document)
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("build", "source", "table", "rows"):
+        table.add_column(title, justify="right" if title == "rows" else "left")
+    for build_id, entry in entries.items():
+        table.add_row(
+            build_id[:12],
+            escape(entry["sourceId"]),
+            escape(entry["tableName"]),
+            f"{entry['rows']:,}",
+        )
+    out.print(table)
+    out.print(f"[dim]{given.settings.manifest_path}[/]", soft_wrap=True)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+__all__ = ["Kind", "app", "main"]
+
+
+if __name__ == "__main__":
+    main()

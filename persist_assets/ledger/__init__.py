@@ -1,0 +1,1 @@
+"""The ledger: the database of events, builds, manifests and leases; the only mutable state."""

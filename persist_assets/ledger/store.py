@@ -1,0 +1,548 @@
+"""The only writer of state: every transition of builds, manifests and leases is a method here.
+
+The invariant: what must change together changes in one transaction, and every change appends an
+event in that same transaction. Readers see whole publications or nothing of them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+import uuid
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
+
+from persist_assets.errors import ConflictError, LedgerError
+from persist_assets.ledger.migrations import MIGRATIONS, migrate, version_of
+from persist_assets.ledger.tables import builds, counters, events, leases, manifest_entries
+from persist_assets.model import Build, CheckResult, Column, Event, RawVersion, Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+
+    from sqlalchemy.engine import Connection, Row
+
+    from persist_assets.model import BuildID, SourceID
+
+log = logging.getLogger(__name__)
+
+LEASE_S = 60.0
+"""How long a lease lives without a heartbeat, in seconds."""
+_BUSY_MS = 60_000
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Ledger:
+    """A connection to a ledger, safe to share between threads.
+
+    Parameters
+    ----------
+    url
+        SQLAlchemy URL. A SQLite file is created with its directory.
+    clock
+        Returns the present instant, aware.
+
+    Raises
+    ------
+    LedgerError
+        It cannot be opened.
+    LedgerTooNewError
+        A newer release wrote it.
+    """
+
+    def __init__(self, url: str, *, clock: Callable[[], datetime] = _now) -> None:
+        self.url = url
+        self._clock = clock
+        try:
+            self._engine = sa.create_engine(url)
+        except (SQLAlchemyError, ImportError) as error:
+            raise LedgerError(f"`{url}` is no ledger: {error}") from error
+        if self._engine.dialect.name == "sqlite":
+            self._set_up_sqlite()
+        with self._read() as connection:
+            behind = version_of(connection) != len(MIGRATIONS)
+        if behind:
+            with self._write() as connection:
+                migrate(connection)
+
+    def close(self) -> None:
+        """Give back every connection."""
+        self._engine.dispose()
+
+    def _set_up_sqlite(self) -> None:
+        database = self._engine.url.database
+        if database and database != ":memory:":
+            try:
+                Path(database).parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                message = f"the ledger {database} cannot be created: {error.strerror}"
+                raise LedgerError(message) from error
+
+        @event.listens_for(self._engine, "connect")
+        def connect(connection: Any, _: Any) -> None:  # pyright: ignore[reportUnusedFunction]
+            connection.isolation_level = None  # transactions are ours to begin
+            connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA foreign_keys = ON")
+
+        @event.listens_for(self._engine, "begin")
+        def begin(connection: Connection) -> None:  # pyright: ignore[reportUnusedFunction]
+            write = connection.get_execution_options().get("persist_write")
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    @contextmanager
+    def _write(self) -> Generator[Connection]:
+        with self._translated(), self._engine.connect() as connection:
+            writing = connection.execution_options(persist_write=True)
+            with writing.begin():
+                yield writing
+
+    @contextmanager
+    def _read(self) -> Generator[Connection]:
+        with self._translated(), self._engine.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def _translated(self) -> Generator[None]:
+        try:
+            yield
+        except IntegrityError:
+            raise
+        except (DBAPIError, SQLAlchemyError) as error:
+            raise _explained(error, self._engine.url.render_as_string()) from error
+
+    # -------------------------------------------------------------------------------- events
+
+    def _append(self, connection: Connection, kind: str, data: Mapping[str, Any]) -> int:
+        """Append an event within a transaction; return its position."""
+        bumped = connection.execute(
+            counters.update()
+            .where(counters.c.name == "events")
+            .values(value=counters.c.value + 1)
+            .returning(counters.c.value)
+        ).scalar()
+        if bumped is None:
+            connection.execute(counters.insert().values(name="events", value=1))
+            bumped = 1
+        connection.execute(
+            events.insert().values(idx=bumped, at=self._clock(), kind=kind, data=data)
+        )
+        return int(bumped)
+
+    def fetch_events(self, since: int = 0, *, limit: int = 1000) -> list[Event]:
+        """Return the events after position `since`, in order, at most `limit`."""
+        query = sa.select(events).where(events.c.idx > since).order_by(events.c.idx).limit(limit)
+        with self._read() as connection:
+            return [Event(r.idx, r.at, r.kind, r.data) for r in connection.execute(query)]
+
+    # -------------------------------------------------------------------------------- builds
+
+    def record_started(self, build: Build, table: str) -> None:
+        """Record that a build has begun."""
+        with self._write() as connection:
+            connection.execute(builds.insert().values(**_build_values(build), table_name=table))
+            self._append(connection, "build-started", _event_data(build))
+
+    def record_failed(self, build: Build, error: str) -> None:
+        """Record that a build failed; what readers see is as before."""
+        with self._write() as connection:
+            self._fail(connection, build.build_uid, error)
+            self._append(connection, "build-failed", {**_event_data(build), "error": error})
+
+    def _fail(self, connection: Connection, build_uid: str, error: str) -> None:
+        started = sa.and_(builds.c.build_uid == build_uid, builds.c.state == "started")
+        values = {"state": "failed", "finished_at": self._clock(), "error": error}
+        connection.execute(builds.update().where(started).values(**values))
+
+    def record_interrupted(self, table: str) -> list[str]:
+        """Record builds of a table as failed that can never end; return their uids.
+
+        The caller holds the table's lease, so that whoever began them is gone.
+        """
+        query = sa.select(builds).where(builds.c.table_name == table, builds.c.state == "started")
+        with self._write() as connection:
+            dead = [_build(row) for row in connection.execute(query)]
+            for build in dead:
+                self._fail(connection, build.build_uid, "interrupted")
+                self._append(
+                    connection, "build-failed", {**_event_data(build), "error": "interrupted"}
+                )
+        return [build.build_uid for build in dead]
+
+    def publish(
+        self,
+        environment: str,
+        publications: Iterable[tuple[Build, Snapshot, Sequence[CheckResult]]],
+        *,
+        lease: Lease | None = None,
+    ) -> None:
+        """Let readers see new snapshots, all of them at once.
+
+        Parameters
+        ----------
+        publications
+            Builds that have begun, what they produced, and what came of their checks.
+        lease
+            Under which the snapshots were written.
+
+        Raises
+        ------
+        ConflictError
+            The lease is lost: somebody else may write the table by now. Nothing was published.
+        """
+        with self._write() as connection:
+            if lease is not None:
+                held = sa.select(leases.c.token).where(leases.c.name == lease.name)
+                if connection.scalar(held) != lease.token:
+                    raise ConflictError(
+                        f"the lease on {lease.name} was lost while it was being built",
+                        hint="the build took no heartbeat for too long; run it again",
+                    )
+            for build, snapshot, checks in publications:
+                values = {
+                    "state": "succeeded",
+                    "finished_at": self._clock(),
+                    "checks": [_check_values(c) for c in checks],
+                    **_snapshot_values(snapshot),
+                }
+                connection.execute(
+                    builds.update().where(builds.c.build_uid == build.build_uid).values(**values)
+                )
+                self._move(connection, environment, build, snapshot)
+
+    def _move(
+        self, connection: Connection, environment: str, build: Build, snapshot: Snapshot
+    ) -> None:
+        """Point an environment's manifest entry at a build."""
+        key = {"environment": environment, "build_id": build.build_id, "partition": ""}
+        found = sa.and_(*(manifest_entries.c[k] == v for k, v in key.items()))
+        values = {"build_uid": build.build_uid, "published_at": self._clock()}
+        if not connection.execute(manifest_entries.update().where(found).values(**values)).rowcount:
+            connection.execute(manifest_entries.insert().values(**key, **values))
+        self._append(
+            connection,
+            "build-succeeded",
+            {
+                **_event_data(build),
+                "action": build.action,
+                "table": snapshot.table,
+                "version": snapshot.version,
+            },
+        )
+
+    def fetch_builds(
+        self, *, run_id: str | None = None, source_id: SourceID | None = None, limit: int = 1000
+    ) -> list[Build]:
+        """Return builds, the latest first, of one run or one source."""
+        query = (
+            sa.select(builds).order_by(builds.c.started_at.desc(), builds.c.build_uid).limit(limit)
+        )
+        if run_id is not None:
+            query = query.where(builds.c.run_id == run_id)
+        if source_id is not None:
+            query = query.where(builds.c.source_id == source_id)
+        with self._read() as connection:
+            return [_build(row) for row in connection.execute(query)]
+
+    def fetch_last_builds(self, environment: str) -> dict[SourceID, Build]:
+        """Return the latest finished build of every source in an environment."""
+        ranked = (
+            sa.select(
+                builds,
+                sa.func.row_number()
+                .over(
+                    partition_by=builds.c.source_id,
+                    order_by=(builds.c.started_at.desc(), builds.c.build_uid),
+                )
+                .label("recency"),
+            )
+            .where(builds.c.environment == environment, builds.c.state != "started")
+            .subquery()
+        )
+        with self._read() as connection:
+            rows = connection.execute(sa.select(ranked).where(ranked.c.recency == 1))
+            return {row.source_id: _build(row) for row in rows}
+
+    def fetch_checks(self, build_uid: str) -> list[CheckResult]:
+        """Return what came of the checks of a build."""
+        query = sa.select(builds.c.checks).where(builds.c.build_uid == build_uid)
+        with self._read() as connection:
+            return [CheckResult(**values) for values in connection.scalar(query) or ()]
+
+    # ------------------------------------------------------------------------------ manifest
+
+    def fetch_manifest(self, environment: str) -> dict[BuildID, Snapshot]:
+        """Return what an environment's readers read: one consistent state."""
+        query = (
+            sa.select(builds)
+            .join(manifest_entries, manifest_entries.c.build_uid == builds.c.build_uid)
+            .where(manifest_entries.c.environment == environment)
+            .order_by(builds.c.build_id)
+        )
+        with self._read() as connection:
+            return {row.build_id: _snapshot(row) for row in connection.execute(query)}
+
+    def find_snapshot(self, environment: str, build_id: BuildID) -> Snapshot | None:
+        """Return what readers of one BuildID read, or None."""
+        query = (
+            sa.select(builds)
+            .join(manifest_entries, manifest_entries.c.build_uid == builds.c.build_uid)
+            .where(
+                manifest_entries.c.environment == environment,
+                manifest_entries.c.build_id == build_id,
+            )
+        )
+        with self._read() as connection:
+            row = connection.execute(query).one_or_none()
+        return _snapshot(row) if row is not None else None
+
+    def find_pinned_version(self, table: str) -> int | None:
+        """Return the greatest version of a table that was ever published, or None."""
+        query = sa.select(sa.func.max(builds.c.version)).where(builds.c.table_name == table)
+        with self._read() as connection:
+            return connection.scalar(query)
+
+    # -------------------------------------------------------------------------------- leases
+
+    @contextmanager
+    def lease(self, name: str, holder: str, *, wait_s: float = 3600.0) -> Generator[Lease]:
+        """Hold the only lease of a name, with heartbeats, until the block ends.
+
+        Parameters
+        ----------
+        holder
+            Whom others are told they wait for.
+        wait_s
+            How long to wait for another holder, in seconds.
+
+        Raises
+        ------
+        ConflictError
+            Another holder did not let go in time.
+        """
+        lease = Lease(name, uuid.uuid4().hex, holder)
+        waiting = threading.Event()
+        deadline = self._clock() + timedelta(seconds=wait_s)
+        pause = 0.05
+        while not self._try_lease(lease):
+            if self._clock() >= deadline:
+                raise ConflictError(
+                    f"{name} is held by {self._holder(name)}", hint="wait, or end it"
+                )
+            waiting.wait(pause)
+            pause = min(pause * 1.5, 1.0)
+        stop = threading.Event()
+        beat = threading.Thread(
+            target=self._heartbeat, args=(lease, stop), daemon=True, name=f"lease {name}"
+        )
+        beat.start()
+        try:
+            yield lease
+        finally:
+            stop.set()
+            beat.join()
+            with self._write() as connection:
+                mine = sa.and_(leases.c.name == name, leases.c.token == lease.token)
+                connection.execute(leases.delete().where(mine))
+
+    def _try_lease(self, lease: Lease) -> bool:
+        try:
+            return self._take_lease(lease)
+        except IntegrityError:  # pk_leases: another one was a moment faster
+            return False
+
+    def _take_lease(self, lease: Lease) -> bool:
+        now = self._clock()
+        with self._write() as connection:
+            held = connection.execute(
+                sa.select(leases).where(leases.c.name == lease.name)
+            ).one_or_none()
+            if held is not None:
+                if held.expires_at > now and not _is_dead(held.host, held.pid):
+                    return False
+                connection.execute(leases.delete().where(leases.c.name == lease.name))
+                self._append(
+                    connection, "lease-broken", {"name": lease.name, "holder": held.holder}
+                )
+            connection.execute(
+                leases.insert().values(
+                    name=lease.name,
+                    token=lease.token,
+                    holder=lease.holder,
+                    host=socket.gethostname(),
+                    pid=os.getpid(),
+                    acquired_at=now,
+                    expires_at=now + timedelta(seconds=LEASE_S),
+                )
+            )
+        return True
+
+    def _heartbeat(self, lease: Lease, stop: threading.Event) -> None:
+        while not stop.wait(LEASE_S / 4):
+            mine = sa.and_(leases.c.name == lease.name, leases.c.token == lease.token)
+            until = self._clock() + timedelta(seconds=LEASE_S)
+            try:
+                with self._write() as connection:
+                    connection.execute(leases.update().where(mine).values(expires_at=until))
+            except LedgerError as error:  # publication will notice if the lease is lost
+                log.warning("action=heartbeat lease=%s error=%s", lease.name, error.message)
+
+    def _holder(self, name: str) -> str:
+        with self._read() as connection:
+            return (
+                connection.scalar(sa.select(leases.c.holder).where(leases.c.name == name))
+                or "nobody"
+            )
+
+
+class Lease:
+    """The right to write something, while its token stands in the ledger."""
+
+    __slots__ = ("holder", "name", "token")
+
+    def __init__(self, name: str, token: str, holder: str) -> None:
+        self.name, self.token, self.holder = name, token, holder
+
+
+def _is_dead(host: str, pid: int) -> bool:
+    """Whether a process of this machine is gone; of other machines nothing is known."""
+    if host != socket.gethostname():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+# ----------------------------------------------------------------------------------- translation
+
+
+_CORRUPT = "it is corrupt: restore a copy, or move it away and build again; no table is lost"
+
+
+def _explained(error: Exception, url: str) -> LedgerError:
+    said = str(error.orig if isinstance(error, DBAPIError) else error).splitlines()[0]
+    hints = {
+        "not a database": _CORRUPT,
+        "malformed": _CORRUPT,
+        "readonly": "make it writable",
+        "read-only": "make it writable",
+        "unable to open": "check that its directory exists and may be written",
+        "is full": "free some space; nothing was changed",
+        "locked": "another process holds it; try again",
+    }
+    hint = next((h for words, h in hints.items() if words in said), None)
+    if hint is None and isinstance(error, OperationalError):
+        hint = "check that the database is up and its URL is right"
+    return LedgerError(f"the ledger {url} failed: {said}", hint=hint)
+
+
+def _event_data(build: Build) -> dict[str, Any]:
+    return {
+        "source_id": build.source_id,
+        "build_id": build.build_id,
+        "build_uid": build.build_uid,
+        "environment": build.environment,
+        "run_id": build.run_id,
+    }
+
+
+def _build_values(build: Build) -> dict[str, Any]:
+    return {
+        "build_uid": build.build_uid,
+        "source_id": build.source_id,
+        "build_id": build.build_id,
+        "definition": build.definition,
+        "environment": build.environment,
+        "run_id": build.run_id,
+        "state": build.state,
+        "action": build.action,
+        "started_at": build.started_at,
+    }
+
+
+def _snapshot_values(snapshot: Snapshot) -> dict[str, Any]:
+    return {
+        "snapshot_uid": snapshot.build_uid,
+        "version": snapshot.version,
+        "as_of": [[v.raw, v.version] for v in snapshot.as_of],
+        "content": snapshot.content,
+        "rows": snapshot.rows,
+        "bytes": snapshot.bytes,
+        "built_at": snapshot.built_at,
+        "columns": [[c.name, c.type] for c in snapshot.columns],
+        "watermark": snapshot.watermark,
+    }
+
+
+def _check_values(result: CheckResult) -> dict[str, Any]:
+    return {name: getattr(result, name) for name in CheckResult.__slots__}
+
+
+def _snapshot(row: Row[Any]) -> Snapshot:
+    return Snapshot(
+        build_uid=row.snapshot_uid,
+        source_id=row.source_id,
+        build_id=row.build_id,
+        table=row.table_name,
+        version=row.version,
+        as_of=tuple(RawVersion(raw, version) for raw, version in row.as_of),
+        content=row.content,
+        rows=row.rows,
+        bytes=row.bytes,
+        built_at=row.built_at,
+        columns=tuple(Column(name, kind) for name, kind in row.columns),
+        watermark=row.watermark,
+    )
+
+
+def _build(row: Row[Any]) -> Build:
+    return Build(
+        build_uid=row.build_uid,
+        source_id=row.source_id,
+        build_id=row.build_id,
+        definition=row.definition,
+        environment=row.environment,
+        run_id=row.run_id,
+        state=row.state,
+        action=row.action,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        error=row.error,
+        snapshot=_snapshot(row) if row.state == "succeeded" else None,
+    )
+
+
+def export_manifest(
+    path: Path, entries: Mapping[BuildID, Mapping[str, Any]], *, strict: bool
+) -> None:
+    """Write a manifest in Malloy's format: the file is always whole, the old one or the new one.
+
+    Parameters
+    ----------
+    entries
+        BuildID → at least ``tableName``.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    text = json.dumps({"entries": entries, "strict": strict}, indent=2, sort_keys=True)
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

@@ -1,0 +1,121 @@
+"""The tables of the ledger. Constraints have names, and each says in one sentence what it keeps.
+
+A change here is a change of `migrations.py` first: these tables are what its migrations make.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from sqlalchemy.types import TypeDecorator
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Dialect
+
+
+class Instant(TypeDecorator[datetime]):
+    """An aware UTC instant, on databases that know time zones and on those that do not."""
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Store instants in UTC."""
+        return None if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Return instants as aware."""
+        return value if value is None or value.tzinfo else value.replace(tzinfo=UTC)
+
+
+metadata = sa.MetaData(
+    naming_convention={"pk": "pk_%(table_name)s", "fk": "fk_%(table_name)s_%(column_0_name)s"}
+)
+
+ledger_version = sa.Table(
+    "ledger_version",
+    metadata,
+    sa.Column("version", sa.Integer, primary_key=True),
+    sa.Column("migrated_at", Instant, nullable=False),
+)
+
+# One row for each gapless sequence. It is updated in the transaction that uses the number, so
+# that numbers become visible in their order and none is ever missing.
+counters = sa.Table(
+    "counters",
+    metadata,
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("value", sa.BigInteger, nullable=False),
+)
+
+events = sa.Table(
+    "events",
+    metadata,
+    sa.Column("idx", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("at", Instant, nullable=False),
+    sa.Column("kind", sa.String(64), nullable=False),
+    sa.Column("data", sa.JSON, nullable=False),
+)
+
+builds = sa.Table(
+    "builds",
+    metadata,
+    sa.Column("build_uid", sa.String(64), primary_key=True),
+    sa.Column("source_id", sa.Text, nullable=False),
+    sa.Column("build_id", sa.String(64), nullable=False),
+    sa.Column("definition", sa.String(64), nullable=False),
+    sa.Column("environment", sa.String(64), nullable=False),
+    sa.Column("run_id", sa.String(64)),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("action", sa.String(16), nullable=False),
+    sa.Column("started_at", Instant, nullable=False),
+    sa.Column("finished_at", Instant),
+    sa.Column("error", sa.Text),
+    sa.Column("table_name", sa.Text, nullable=False),
+    # The snapshot, once it succeeded:
+    sa.Column("snapshot_uid", sa.String(64)),
+    sa.Column("version", sa.BigInteger),
+    sa.Column("as_of", sa.JSON),
+    sa.Column("content", sa.String(128)),
+    sa.Column("rows", sa.BigInteger),
+    sa.Column("bytes", sa.BigInteger),
+    sa.Column("built_at", Instant),
+    sa.Column("columns", sa.JSON),
+    sa.Column("watermark", sa.Text),
+    sa.Column("checks", sa.JSON),
+    # What a state means is written where the state is.
+    sa.CheckConstraint("state IN ('started', 'succeeded', 'failed')", name="ck_builds_state"),
+    sa.CheckConstraint("action IN ('built', 'reused')", name="ck_builds_action"),
+    # A build that succeeded has a snapshot, and only such a build has one.
+    sa.CheckConstraint("(state = 'succeeded') = (version IS NOT NULL)", name="ck_builds_snapshot"),
+    sa.Index("ix_builds_source_id", "source_id", "started_at"),
+    sa.Index("ix_builds_run_id", "run_id"),
+    sa.Index("ix_builds_table_name", "table_name", "state"),
+)
+
+manifest_entries = sa.Table(
+    "manifest_entries",
+    metadata,
+    sa.Column("environment", sa.String(64), nullable=False),
+    sa.Column("build_id", sa.String(64), nullable=False),
+    sa.Column("partition", sa.Text, nullable=False, server_default=""),
+    sa.Column("build_uid", sa.ForeignKey("builds.build_uid"), nullable=False),
+    sa.Column("published_at", Instant, nullable=False),
+    # In one environment a BuildID means one snapshot.
+    sa.PrimaryKeyConstraint("environment", "build_id", "partition", name="pk_manifest_entries"),
+)
+
+leases = sa.Table(
+    "leases",
+    metadata,
+    # One holder at a time: the name is the key.
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("token", sa.String(64), nullable=False),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("host", sa.Text, nullable=False),
+    sa.Column("pid", sa.Integer, nullable=False),
+    sa.Column("acquired_at", Instant, nullable=False),
+    sa.Column("expires_at", Instant, nullable=False),
+)

@@ -1,0 +1,222 @@
+"""`load_sources`: a directory of sources → `dagster.Definitions`."""
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from persist_assets.builder import Builder, ChecksFailed
+from persist_assets.errors import PersistError, SettingsError
+from persist_assets.model import CheckResult, Kind, Source
+from persist_assets.plugin import beta
+from persist_assets.plugin.io_manager import PersistIOManager
+from persist_assets.plugin.runtime import Runtime
+from persist_assets.plugin.translator import AssetTranslator
+from persist_assets.project import load_project, require
+from persist_assets.settings import FILE, load_settings
+
+IO_MANAGER = "persist_io_manager"
+"""The key of the IO manager: ordinary assets that name it write tables of the warehouse."""
+PYSPARK = "pyspark"
+DATA_VERSION = "dagster/data_version"
+FORCE_TAG = "persist/force"
+"""A run with this tag set to ``true`` builds even what is up to date."""
+
+
+def load_sources(
+    path: str | Path,
+    *,
+    assets: Sequence[Any] = (),
+    resources: Mapping[str, Any] | None = None,
+    translator: type[AssetTranslator] = AssetTranslator,
+) -> dg.Definitions:
+    """Return Dagster definitions with one asset for each persisted source below `path`.
+
+    Loading compiles the sources. It starts no JVM and touches no ledger.
+
+    Parameters
+    ----------
+    path
+        The sources directory; a relative path counts from the directory of the calling module.
+    assets
+        Ordinary assets of the same code location. One whose key is that of a raw table feeds
+        it: it stands in for the raw table, and the sources that read it wait for it.
+    resources
+        Further resources; ``pyspark`` among them replaces the Spark session's.
+    translator
+        Says what assets look like.
+
+    Raises
+    ------
+    SettingsError
+        There is no such directory, or `persist.toml` is wrong.
+    SourcesError
+        Sources are wrong: lists every problem.
+
+    Examples
+    --------
+    The whole of a `definitions.py`::
+
+        from persist_assets import load_sources
+
+        defs = load_sources("sources")
+    """
+    directory = _directory(path)
+    settings = load_settings(_root(directory))
+    if (settings.root / settings.sources) != directory:
+        if not directory.is_relative_to(settings.root):
+            raise SettingsError(
+                f"the sources directory {directory} is outside the project {settings.root}"
+            )
+        settings = settings.with_sources(directory)
+    project = require(load_project(settings))
+    produced = {tuple(key.path) for asset in assets for key in _keys(asset)}
+    fed = frozenset(s.source_id for s in project.sources if s.asset_key in produced)
+    runtime = Runtime(settings, project, fed)
+    look = translator(settings, project)
+    definitions: list[Any] = []
+    for source in project.sources:
+        if source.persisted:
+            definitions.append(_asset(runtime, source, look.asset_spec(source)))
+        elif source.kind is Kind.RAW and source.source_id not in fed:
+            definitions.append(look.asset_spec(source))
+    return dg.Definitions(
+        assets=[*definitions, *assets],
+        resources={
+            PYSPARK: _pyspark(dict(settings.spark)),
+            IO_MANAGER: _io_manager(runtime),
+            **(resources or {}),
+        },
+        # One warm Spark session serves all steps of a run: see docs/architecture.md.
+        executor=dg.in_process_executor,
+    )
+
+
+def _directory(path: str | Path) -> Path:
+    given = Path(path)
+    if not given.is_absolute():
+        frame = inspect.stack()[2].frame
+        caller = frame.f_globals.get("__file__")
+        given = (Path(caller).parent if caller else Path.cwd()) / given
+    directory = given.resolve()
+    if not directory.is_dir():
+        raise SettingsError(
+            f"there is no directory {directory}", hint="load_sources takes the sources directory"
+        )
+    return directory
+
+
+def _root(directory: Path) -> Path:
+    return next((d for d in directory.parents if (d / FILE).is_file()), directory.parent)
+
+
+def _keys(asset: Any) -> Iterator[dg.AssetKey]:
+    if isinstance(asset, dg.AssetsDefinition):
+        yield from asset.keys
+    elif isinstance(asset, dg.AssetSpec):
+        yield asset.key
+
+
+def _pyspark(config: Mapping[str, str]) -> Any:
+    from dagster_pyspark import LazyPySparkResource
+
+    return LazyPySparkResource(spark_config=dict(config))
+
+
+def _io_manager(runtime: Runtime) -> dg.IOManagerDefinition:
+    @dg.io_manager(required_resource_keys={PYSPARK})
+    def persist_io_manager(context: dg.InitResourceContext) -> PersistIOManager:
+        return PersistIOManager(runtime, context.run_id or "", getattr(context.resources, PYSPARK))
+
+    return persist_io_manager
+
+
+def op_name(source: Source) -> str:
+    """Return a name for a source's op: readable, ASCII, and no other source's.
+
+    Examples
+    --------
+    An asset key of plain names is joined by two underscores: ``flights__daily_delays``.
+    """
+    plain = "__".join(source.asset_key)
+    cleaned = re.sub(r"[^A-Za-z0-9_]", "_", plain)
+    if cleaned == plain and all("__" not in part for part in source.asset_key):
+        return cleaned
+    return f"{cleaned}_{sha256(source.key.encode()).hexdigest()[:8]}"
+
+
+def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDefinition:
+    checks = source.annotation.checks
+    out = dg.AssetOut.from_spec(
+        spec.replace_attributes(deps=[]),
+        is_required=False,
+        io_manager_key=IO_MANAGER,
+    )
+
+    @dg.multi_asset(
+        name=op_name(source),
+        outs={"table": out},
+        deps=spec.deps,
+        check_specs=[
+            dg.AssetCheckSpec(c.name, asset=spec.key, blocking=c.blocking, description=c.definition)
+            for c in checks
+        ],
+        config_schema={
+            "force": dg.Field(
+                bool, default_value=False, description="Build even if the table is up to date."
+            )
+        },
+        required_resource_keys={PYSPARK},
+    )
+    def build(context: dg.AssetExecutionContext) -> Iterator[Any]:
+        session = getattr(context.resources, PYSPARK)
+        builder = runtime.builder(context.run_id, lambda: session.spark_session)
+        force = bool(context.op_execution_context.op_config["force"])
+        force |= context.run.tags.get(FORCE_TAG, "").lower() == "true"
+        runtime.once(context.run_id, lambda: observe_raw(context.instance, builder))
+        try:
+            with builder.work(source, force=force) as work:
+                yield from _results(spec.key, work.checks)
+                with beta():
+                    output = dg.Output(work, output_name="table", data_version=_data_version(work))
+                yield output
+        except ChecksFailed as error:
+            yield from _results(spec.key, error.results)
+            raise dg.Failure(str(error), allow_retries=False) from error
+        except PersistError as error:
+            raise dg.Failure(str(error)) from error
+
+    return build
+
+
+def _data_version(work: Any) -> dg.DataVersion:
+    content = work.measured.content if work.measured else work.snapshot.content
+    return dg.DataVersion(content)
+
+
+def _results(key: dg.AssetKey, results: Sequence[CheckResult]) -> Iterator[dg.AssetCheckResult]:
+    for result in results:
+        yield dg.AssetCheckResult(
+            asset_key=key,
+            check_name=result.name,
+            passed=result.passed,
+            severity=dg.AssetCheckSeverity.ERROR if result.blocking else dg.AssetCheckSeverity.WARN,
+            metadata={"failed_rows": result.failed_rows, "check": result.definition},
+        )
+
+
+def observe_raw(instance: dg.DagsterInstance, builder: Builder) -> None:
+    """Tell Dagster the versions of the raw tables that a run reads, where they are news to it."""
+    for source in builder.project.sources:
+        if source.kind is not Kind.RAW or source.source_id in builder.fed:
+            continue
+        version, key = builder.find_version(source), dg.AssetKey(source.asset_key)
+        records = instance.fetch_observations(key, limit=1).records
+        told = records[0].asset_observation if records else None
+        if version is not None and (told is None or told.tags.get(DATA_VERSION) != version):
+            tags = {DATA_VERSION: version}
+            instance.report_runless_asset_event(dg.AssetObservation(key, tags=tags))

@@ -1,0 +1,155 @@
+"""The IO manager: where tables are committed and published, and the manifest is emitted.
+
+Persisted sources hand over a `Work`: files that are written, measured and checked, and not yet
+visible to anybody. Ordinary assets hand over a Spark DataFrame: if their key is that of a raw
+table, its data is replaced, else it becomes a table of its own. Both kinds are read as Spark
+DataFrames.
+"""
+
+import uuid
+from typing import Any
+
+import dagster as dg
+
+from persist_assets.builder import Builder, Work
+from persist_assets.engine import translated
+from persist_assets.errors import BuildError, SettingsError
+from persist_assets.model import Column, Kind, Snapshot, Source
+from persist_assets.plugin.runtime import Runtime
+from persist_assets.plugin.translator import table_schema
+from persist_assets.storage.raw import Pin
+from persist_assets.storage.tables import (
+    Staged,
+    commit,
+    find_table,
+    read_sample,
+    read_version,
+    root_of,
+)
+
+SAMPLE_ROWS = 5
+
+
+class PersistIOManager(dg.IOManager):
+    """Writes and reads the tables of a code location."""
+
+    def __init__(self, runtime: Runtime, run_id: str, pyspark: Any) -> None:
+        self._runtime, self._run_id, self._pyspark = runtime, run_id, pyspark
+
+    @property
+    def _builder(self) -> Builder:
+        return self._runtime.builder(self._run_id, lambda: self._pyspark.spark_session)
+
+    def _source(self, key: dg.AssetKey) -> Source | None:
+        by_key = {s.asset_key: s for s in self._runtime.project.sources}
+        return by_key.get(tuple(key.path))
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        """Make what an asset computed visible to its readers.
+
+        Raises
+        ------
+        PersistError
+            It cannot be committed or published.
+        """
+        builder = self._builder
+        if isinstance(obj, Work):
+            snapshot = builder.publish(obj)
+            context.add_output_metadata(self._metadata(builder, obj, snapshot))
+        elif obj is not None:
+            context.add_output_metadata(self._write_frame(builder, context.asset_key, obj))
+
+    def load_input(self, context: dg.InputContext) -> Any:
+        """Return what readers of an asset read, as a Spark DataFrame."""
+        builder = self._builder
+        source = self._source(context.asset_key)
+        if source is not None:
+            return builder.read(source)
+        root = self._root(builder, context.asset_key)
+        table = find_table(root)
+        if table is None:
+            raise BuildError(f"the asset {context.asset_key.to_user_string()} has no table yet")
+        found = read_version(root, table.version())
+        return builder.engine.read_files("parquet", Pin(None, found.files), found.columns, {})
+
+    def _root(self, builder: Builder, key: dg.AssetKey) -> str:
+        return root_of(builder.settings.warehouse, "assets/" + "/".join(key.path))
+
+    def _write_frame(self, builder: Builder, key: dg.AssetKey, frame: Any) -> dict[str, Any]:
+        """Write the DataFrame of an ordinary asset."""
+        source = self._source(key)
+        root = self._root(builder, key)
+        if source is not None:
+            if source.kind is not Kind.RAW or source.raw is None or source.raw.format != "delta":
+                raise SettingsError(
+                    f"the asset {key.to_user_string()} would write the source `{source.name}`",
+                    hint="only raw tables declared USING delta can be written by assets",
+                    location=source.location,
+                )
+            root = builder.settings.resolve(source.raw.location or "")
+            _check_columns(source, frame.columns)
+        uid = uuid.uuid4().hex
+        holder = f"asset {key.to_user_string()}"
+        with (
+            builder.ledger.lease(f"table {root}", holder),
+            translated(f"computing {key.to_user_string()}"),
+        ):
+            staged: Staged = builder.engine.write_files(frame, root, uid)
+            version = commit(staged, build_id=uid, pinned=None)
+        return {
+            "dagster/row_count": staged.rows,
+            "dagster/column_schema": table_schema(read_version(root, version).columns),
+            "bytes": staged.bytes,
+            "version": version,
+            "dagster/uri": root,
+        }
+
+    def _metadata(self, builder: Builder, work: Work, snapshot: Snapshot) -> dict[str, Any]:
+        root = root_of(builder.settings.warehouse, snapshot.table)
+        files = read_version(root, snapshot.version).files
+        metadata: dict[str, Any] = {
+            "dagster/row_count": snapshot.rows,
+            "dagster/column_schema": table_schema(_described(snapshot.columns, work.source)),
+            "dagster/table_name": snapshot.table,
+            "dagster/uri": root,
+            "action": work.build.action,
+            "why": "; ".join(r.message for r in work.step.reasons) or "nothing changed",
+            "bytes": snapshot.bytes,
+            "build_id": snapshot.build_id,
+            "version": snapshot.version,
+            "built_at": dg.MetadataValue.timestamp(snapshot.built_at),
+            "preview": dg.MetadataValue.md(as_markdown(read_sample(files, SAMPLE_ROWS))),
+        }
+        if snapshot.watermark is not None:
+            metadata["watermark"] = snapshot.watermark
+        return metadata
+
+
+def _described(columns: tuple[Column, ...], source: Source) -> tuple[Column, ...]:
+    texts = {c.name: c.description for c in source.columns}
+    return tuple(Column(c.name, c.type, texts.get(c.name)) for c in columns)
+
+
+def _check_columns(source: Source, columns: list[str]) -> None:
+    lacking = {c.name.lower() for c in source.columns} - {c.lower() for c in columns}
+    if lacking:
+        raise BuildError(
+            f"the asset for `{source.name}` has no column `{min(lacking)}`",
+            hint=f"it is declared at {source.location}",
+            location=source.location,
+        )
+
+
+def as_markdown(rows: list[dict[str, Any]]) -> str:
+    """Return rows as a table in Markdown."""
+    if not rows:
+        return "*no rows*"
+
+    def cell(value: object) -> str:
+        text = "" if value is None else str(value)
+        return (text if len(text) <= 80 else text[:79] + "…").replace("|", "\\|").replace("\n", " ")
+
+    head = list(rows[0])
+    lines = [" | ".join(head), " | ".join("---" for _ in head)]
+    lines += [" | ".join(cell(row.get(name)) for name in head) for row in rows]
+    return "\n".join(f"| {line} |" for line in lines)

@@ -1,0 +1,133 @@
+"""Runs started from our own command line: they are Dagster runs, and appear in its UI."""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from persist_assets.errors import SettingsError
+from persist_assets.model import Source
+from persist_assets.plugin.assets import FORCE_TAG, load_sources
+from persist_assets.settings import Settings
+
+_INSTANCE = """\
+telemetry:
+  enabled: false
+nux:
+  enabled: false
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What came of a run.
+
+    Attributes
+    ----------
+    failures
+        Keys of the assets that failed, with the error's first line.
+    """
+
+    run_id: str
+    success: bool
+    failures: tuple[tuple[str, str], ...]
+
+
+def dagster_home(settings: Settings) -> Path:
+    """Return Dagster's home for a project, made if need be; `DAGSTER_HOME` comes first.
+
+    Raises
+    ------
+    SettingsError
+        It cannot be made.
+    """
+    return write_home(Path(os.environ.get("DAGSTER_HOME") or settings.state_dir / "dagster"))
+
+
+def write_home(home: Path) -> Path:
+    """Make a directory Dagster's home: with settings of ours if it has none; return it."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        if not (home / "dagster.yaml").exists():
+            (home / "dagster.yaml").write_text(_INSTANCE, encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"{home} cannot be made: {error.strerror}") from error
+    return home.resolve()
+
+
+def load_definitions(root: str, sources: str) -> dg.Definitions:
+    """Return the definitions of a project: its `definitions.py`, else its sources alone.
+
+    Raises
+    ------
+    SettingsError
+        `definitions.py` holds no `dagster.Definitions`.
+    """
+    path = Path(root, "definitions.py")
+    if not path.is_file():
+        return load_sources(Path(root, sources))
+    spec = importlib.util.spec_from_file_location("definitions", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, root)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(root)
+    found = [value for value in vars(module).values() if isinstance(value, dg.Definitions)]
+    if len(found) != 1:
+        raise SettingsError(f"{path} defines {len(found)} dagster.Definitions, one is wanted")
+    return found[0]
+
+
+def project_job(root: str, sources: str) -> dg.JobDefinition:
+    """Return a job of all assets of a project; Dagster calls this by its name."""
+    definitions = load_definitions(root, sources)
+    job = dg.define_asset_job("persist_build", selection=dg.AssetSelection.all())
+    return dg.Definitions.merge(definitions, dg.Definitions(jobs=[job])).resolve_job_def(job.name)
+
+
+def run_assets(
+    settings: Settings, sources: Iterable[Source], *, force: bool, verbose: bool
+) -> RunResult:
+    """Build sources in one Dagster run in this process, and return when it has ended.
+
+    Raises
+    ------
+    SettingsError
+        The project's `definitions.py` does not define the sources.
+    """
+    os.environ["DAGSTER_HOME"] = str(dagster_home(settings))
+    os.environ["PERSIST_ENV"] = settings.environment
+    job = dg.build_reconstructable_job(
+        "persist_assets.plugin.runs",
+        "project_job",
+        reconstructable_kwargs={"root": str(settings.root), "sources": settings.sources},
+    )
+    tags = {"persist/environment": settings.environment, **({FORCE_TAG: "true"} if force else {})}
+    level = "DEBUG" if verbose else "CRITICAL"
+    keys = [dg.AssetKey(s.asset_key) for s in sources]
+    with dg.DagsterInstance.get() as instance:
+        result = dg.execute_job(
+            job,
+            instance=instance,
+            asset_selection=keys,
+            tags=tags,
+            run_config={"loggers": {"console": {"config": {"log_level": level}}}},
+        )
+        failures = tuple(
+            (event.step_key or "", _said(event.event_specific_data))
+            for event in result.all_events
+            if event.event_type_value == "STEP_FAILURE"
+        )
+        return RunResult(result.run_id, result.success, failures)
+
+
+def _said(data: Any) -> str:
+    error = getattr(data, "error", None)
+    return str(error.message if error else data).strip()

@@ -1,0 +1,63 @@
+"""What the assets and the IO manager of one code location share: the project, and a run's builder.
+
+A Dagster run asks for its builder by its run id; all steps of a run in one process get the same
+one, so that they share their view of the raw data and one Spark session.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from persist_assets.builder import Builder
+from persist_assets.engine import Engine
+from persist_assets.ledger.store import Ledger
+from persist_assets.model import Project, SourceID
+from persist_assets.settings import Settings
+
+_KEPT_RUNS = 8
+
+
+class Runtime:
+    """The project behind a code location.
+
+    Parameters
+    ----------
+    fed
+        Raw tables that assets of the code location write.
+    """
+
+    def __init__(self, settings: Settings, project: Project, fed: frozenset[SourceID]) -> None:
+        self.settings, self.project, self.fed = settings, project, fed
+        self._builders: OrderedDict[str, Builder] = OrderedDict()
+        self._begun: set[str] = set()
+        self._ledger: Ledger | None = None
+        self._lock = threading.Lock()
+
+    def builder(self, run_id: str, session: Callable[[], Any]) -> Builder:
+        """Return the builder of a run; its session is taken when it first needs one.
+
+        Raises
+        ------
+        LedgerError
+            The ledger cannot be opened.
+        """
+        with self._lock:
+            if self._ledger is None:
+                self._ledger = Ledger(self.settings.ledger)
+            if run_id not in self._builders:
+                engine = Engine(self.settings, session)
+                self._builders[run_id] = Builder(
+                    self.settings, self.project, self._ledger, engine, run_id=run_id, fed=self.fed
+                )
+                while len(self._builders) > _KEPT_RUNS:
+                    self._builders.popitem(last=False)
+            return self._builders[run_id]
+
+    def once(self, run_id: str, act: Callable[[], None]) -> None:
+        """Do something the first time that a run asks for it."""
+        with self._lock:
+            first = run_id not in self._begun
+            self._begun.add(run_id)
+        if first:
+            act()

@@ -1,0 +1,97 @@
+"""A source → Dagster's `AssetSpec`: the one thing a user overrides to change how assets look."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from persist_assets.model import Column, Kind, Project, Source
+from persist_assets.plugin import beta
+from persist_assets.settings import Settings
+
+
+class AssetTranslator:
+    """Says what a source looks like in Dagster. Override `asset_spec`, and call ours.
+
+    Examples
+    --------
+    A prefix for all keys, say::
+
+        class Prefixed(AssetTranslator):
+            def asset_spec(self, source):
+                return super().asset_spec(source).replace_attributes(group_name="lake")
+    """
+
+    def __init__(self, settings: Settings, project: Project) -> None:
+        self.settings, self.project = settings, project
+
+    def asset_spec(self, source: Source) -> dg.AssetSpec:
+        """Return the spec of a persisted source or a raw table."""
+        annotation = source.annotation
+        freshness = annotation.freshness
+        return dg.AssetSpec(
+            dg.AssetKey(source.asset_key),
+            deps=[dg.AssetKey(s.asset_key) for s in self.project.inputs(source)],
+            description=source.description,
+            group_name=source.group,
+            code_version=source.build_id if source.kind is not Kind.RAW else None,
+            owners=list(annotation.owners),
+            tags=dict(annotation.tags),
+            kinds=self._kinds(source),
+            metadata=self._metadata(source),
+            freshness_policy=dg.FreshnessPolicy.time_window(
+                fail_window=timedelta(seconds=freshness.window_s),
+                warn_window=timedelta(seconds=freshness.warn_s) if freshness.warn_s else None,
+            )
+            if freshness
+            else None,
+        )
+
+    def _kinds(self, source: Source) -> set[str]:
+        if source.raw is not None:
+            return {source.raw.format}
+        return {"spark", source.language}
+
+    def _metadata(self, source: Source) -> dict[str, Any]:
+        location = source.location
+        with beta():
+            reference = dg.LocalFileCodeReference(
+                file_path=str(Path(self.settings.root, location.path)),
+                line_number=location.line,
+                label=str(location),
+            )
+            references = dg.CodeReferencesMetadataValue(code_references=[reference])
+        metadata: dict[str, Any] = {
+            "dagster/code_references": references,
+            "source_id": source.source_id,
+            "build_id": source.build_id,
+        }
+        if source.columns:
+            metadata["dagster/column_schema"] = table_schema(source.columns)
+        if source.raw is not None and source.raw.location:
+            metadata["dagster/uri"] = self.settings.resolve(source.raw.location)
+        if source.kind is not Kind.RAW:
+            metadata["dagster/table_name"] = source.table
+            metadata["dagster/column_lineage"] = self.column_lineage(source)
+        if source.notes:
+            metadata["notes"] = dg.MetadataValue.md("\n".join(f"- {note}" for note in source.notes))
+        return metadata
+
+    def column_lineage(self, source: Source) -> dg.TableColumnLineage:
+        """Return which columns of its inputs the columns of a source are computed from."""
+        deps: dict[str, list[dg.TableColumnDep]] = {c.name: [] for c in source.columns}
+        for edge in source.lineage:
+            upstream = self.project.by_id[edge.upstream.source_id]
+            key = dg.AssetKey(upstream.asset_key)
+            deps[edge.column].append(
+                dg.TableColumnDep(asset_key=key, column_name=edge.upstream.column)
+            )
+        return dg.TableColumnLineage(deps)
+
+
+def table_schema(columns: tuple[Column, ...]) -> dg.TableSchema:
+    """Return columns as Dagster shows them; a type that is not known yet is ``?``."""
+    return dg.TableSchema(
+        [dg.TableColumn(c.name, c.type or "?", description=c.description) for c in columns]
+    )

@@ -1,0 +1,116 @@
+"""The files of a project → a compiled `Project`: the edge where sources are read from disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from persist_assets.compiler import RawFacts, compile_project, source_id
+from persist_assets.errors import Location, Problem, SettingsError, SourcesError, StorageError
+from persist_assets.frontends import FRONTENDS
+from persist_assets.meaning.identity import digest
+from persist_assets.storage.raw import find_columns, public_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from persist_assets.model import Declaration, Project, SourceID
+    from persist_assets.settings import Settings
+
+
+def load_project(settings: Settings) -> Project:
+    """Read and compile every source of a project, its problems included.
+
+    Costs no JVM: columns that raw tables do not declare come from their data's own metadata.
+
+    Raises
+    ------
+    SettingsError
+        There is no sources directory, or it is empty.
+    """
+    directory = settings.root / settings.sources
+    if not directory.is_dir():
+        raise SettingsError(
+            f"there is no directory {directory}",
+            hint='sources live in it; another one is named in persist.toml: sources = "…"',
+        )
+    declarations: list[Declaration] = []
+    problems: list[Problem] = []
+    paths = sorted(_files(directory))
+    if not paths:
+        raise SettingsError(
+            f"{directory} holds no sources", hint=f"files ending in {', '.join(FRONTENDS)} are read"
+        )
+    for path in paths:
+        relative = path.relative_to(settings.root).as_posix()
+        text = _read(path, relative, problems)
+        if text is not None:
+            declared, wrong = FRONTENDS[path.suffix](text, relative)
+            declarations += declared
+            problems += wrong
+    return compile_project(
+        declarations,
+        sources_dir=settings.sources,
+        connection=digest("connection", settings.connection),
+        raws=_raw_facts(settings, declarations, problems),
+        problems=problems,
+    )
+
+
+def require(project: Project) -> Project:
+    """Return a project that has no errors.
+
+    Raises
+    ------
+    SourcesError
+        With all its errors.
+    """
+    if project.errors:
+        raise SourcesError(project.errors)
+    return project
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    for path in directory.rglob("*"):
+        hidden = any(p.startswith((".", "_")) for p in path.relative_to(directory).parts)
+        if path.suffix in FRONTENDS and not hidden and path.is_file():
+            yield path
+
+
+def _read(path: Path, relative: str, problems: list[Problem]) -> str | None:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        problems.append(
+            Problem("file", f"this file cannot be read: {error.strerror}", Location(relative))
+        )
+        return None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
+        place = Location(relative, line, column)
+        problems.append(Problem("encoding", "this file is not UTF-8", place, "save it as UTF-8"))
+        return None
+
+
+def _raw_facts(
+    settings: Settings, declarations: list[Declaration], problems: list[Problem]
+) -> dict[SourceID, RawFacts]:
+    facts: dict[SourceID, RawFacts] = {}
+    for declaration in declarations:
+        raw = declaration.raw
+        if raw is None:
+            continue
+        columns = declaration.columns or None
+        if columns is None:
+            try:
+                columns = find_columns(raw, settings.resolve(raw.location or ""))
+            except StorageError as error:
+                problems.append(
+                    Problem("raw-columns", error.message, declaration.location, error.hint)
+                )
+        place = settings.place(raw.location) if raw.location else ""
+        facts[source_id(declaration)] = RawFacts(place, columns, public_options(raw))
+    return facts

@@ -1,0 +1,306 @@
+"""`persist.toml` and the environment → one frozen `Settings`.
+
+The invariant: everything that changes results is in `Settings.connection`, and nothing else is,
+so that moving the project or tuning Spark rebuilds nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
+
+from persist_assets.errors import Location, SettingsError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FILE = "persist.toml"
+
+KEYS: Mapping[str, type] = {
+    "sources": str,
+    "environment": str,
+    "warehouse": str,
+    "ledger": str,
+    "timezone": str,
+    "strict": bool,
+    "spark": dict,
+}
+"""The keys of `persist.toml` and the kinds of their values."""
+
+SPARK_FIXED: Mapping[str, str] = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.ansi.enabled": "true",
+}
+"""What every session is given unless the project says otherwise. INT96 timestamps have no
+statistics; ANSI mode makes wrong data an error instead of a wrong number."""
+
+SPARK_LOCAL: Mapping[str, str] = {
+    "spark.master": "local[*]",
+    "spark.app.name": "persist_assets",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.adaptive.enabled": "true",
+}
+"""Defaults that change no result."""
+
+SPARK_LOOPBACK: Mapping[str, str] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+"""Without a cluster nobody but this machine has to reach the driver."""
+
+_HARMLESS = (
+    "spark.app.",
+    "spark.connect.",
+    "spark.driver.",
+    "spark.dynamicAllocation.",
+    "spark.eventLog.",
+    "spark.executor.",
+    "spark.hadoop.",
+    "spark.jars",
+    "spark.kryo",
+    "spark.local.dir",
+    "spark.log.",
+    "spark.master",
+    "spark.memory.",
+    "spark.network.",
+    "spark.pyspark.",
+    "spark.remote",
+    "spark.rpc.",
+    "spark.scheduler.",
+    "spark.shuffle.",
+    "spark.speculation",
+    "spark.sql.adaptive.",
+    "spark.sql.artifact.",
+    "spark.sql.autoBroadcastJoinThreshold",
+    "spark.sql.catalogImplementation",
+    "spark.sql.execution.arrow.",
+    "spark.sql.files.maxPartitionBytes",
+    "spark.sql.files.openCostInBytes",
+    "spark.sql.parquet.compression.",
+    "spark.sql.shuffle.partitions",
+    "spark.sql.ui.",
+    "spark.sql.warehouse.dir",
+    "spark.submit.",
+    "spark.task.",
+    "spark.ui.",
+)
+"""Spark settings that cannot change which rows a query has. Any other one can, for all we know."""
+
+
+def is_harmless(key: str) -> bool:
+    """Whether a Spark setting cannot change which rows a query has."""
+    return key.startswith(_HARMLESS)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a project is built.
+
+    Attributes
+    ----------
+    root
+        The project root: the directory of `persist.toml`. Absolute.
+    sources
+        The directory of the sources, relative to `root`, POSIX.
+    warehouse
+        Where tables live: an absolute path or a URI.
+    ledger
+        SQLAlchemy URL.
+    timezone
+        IANA name; the session's time zone.
+    strict
+        Nothing may be read inline that is persisted: it has to be built.
+    spark
+        Settings of the Spark session, sorted pairs, defaults included.
+    """
+
+    root: Path
+    sources: str = "sources"
+    environment: str = "dev"
+    warehouse: str = ""
+    ledger: str = ""
+    timezone: str = "UTC"
+    strict: bool = False
+    spark: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def state_dir(self) -> Path:
+        """Where everything is kept that no URL moves elsewhere."""
+        return self.root / ".persist"
+
+    @property
+    def manifest_path(self) -> Path:
+        """The file that the environment's manifest is exported to."""
+        return self.state_dir / "manifests" / f"{self.environment}.json"
+
+    @property
+    def connection(self) -> tuple[tuple[str, str], ...]:
+        """What of the session changes results: part of every BuildID. Sorted pairs."""
+        changing = {k: v for k, v in self.spark if not is_harmless(k)}
+        return tuple(sorted({"dialect": "spark", **changing}.items()))
+
+    def place(self, location: str) -> str:
+        """Return a raw location in the form in which it is part of an identity.
+
+        A relative location stays relative where the ledger belongs to this project alone, so
+        that a moved checkout keeps its identities; in a shared ledger two projects may mean
+        different data by the same relative path, so there it is made absolute.
+        """
+        if urlsplit(location).scheme or Path(location).is_absolute() or self.owns_ledger:
+            return location
+        return (self.root / location).as_posix()
+
+    def with_sources(self, directory: Path) -> Settings:
+        """Return the settings with another sources directory, which is within the project."""
+        return replace(self, sources=directory.relative_to(self.root).as_posix())
+
+    @property
+    def owns_ledger(self) -> bool:
+        """Whether the ledger is a file within the project."""
+        path = self.ledger.removeprefix("sqlite:///")
+        return path != self.ledger and Path(path).is_relative_to(self.root)
+
+    def resolve(self, location: str) -> str:
+        """Return a location as an absolute path or URI."""
+        if urlsplit(location).scheme:
+            return location.removeprefix("file://") if location.startswith("file:///") else location
+        return str((self.root / location).resolve())
+
+
+def find_root(start: Path) -> Path:
+    """Return the nearest directory from `start` upwards that holds a `persist.toml`.
+
+    Raises
+    ------
+    SettingsError
+        There is none.
+    """
+    start = start.resolve()
+    for directory in (start, *start.parents):
+        if (directory / FILE).is_file():
+            return directory
+    raise SettingsError(
+        f"no {FILE} in {start} or above it",
+        hint=f"create an empty {FILE} in the project root, or name the root with --project",
+    )
+
+
+def load_settings(
+    root: Path, *, environment: str | None = None, environ: Mapping[str, str] = os.environ
+) -> Settings:
+    """Read the settings of a project.
+
+    Parameters
+    ----------
+    root
+        The project root; `persist.toml` in it is optional.
+    environment
+        Overrides ``PERSIST_ENV``, which overrides the file.
+    environ
+        Environment variables.
+
+    Raises
+    ------
+    SettingsError
+        The file cannot be read, or holds an unknown key or a value of the wrong kind.
+    """
+    root = root.resolve()
+    given = _read(root / FILE)
+    timezone = given.get("timezone", "UTC")
+    try:
+        ZoneInfo(timezone)
+    except (KeyError, ValueError, OSError) as error:
+        raise SettingsError(f"`{timezone}` is no time zone", location=Location(FILE)) from error
+    sources = Path(given.get("sources", "sources"))
+    if sources.is_absolute() or not (root / sources).resolve().is_relative_to(root):
+        raise SettingsError(
+            f"the sources directory {sources} is outside the project {root}",
+            hint="SourceIDs are paths within the project: move it, or move persist.toml up",
+            location=Location(FILE),
+        )
+    state = root / ".persist"
+    spark = {
+        **SPARK_FIXED,
+        **SPARK_LOCAL,
+        "spark.sql.session.timeZone": timezone,
+        **_flat_spark(given.get("spark", {})),
+    }
+    if spark["spark.master"].startswith("local") and "spark.remote" not in spark:
+        spark = {**SPARK_LOOPBACK, **spark}
+    name = environment or environ.get("PERSIST_ENV") or given.get("environment", "dev")
+    if not name.replace("-", "_").isidentifier():
+        hint = "letters, digits, underscores and dashes"
+        raise SettingsError(f"`{name}` is not a name for an environment", hint=hint)
+    settings = Settings(
+        root=root,
+        sources=(root / sources).resolve().relative_to(root).as_posix(),
+        environment=name,
+        ledger=_ledger_url(root, given.get("ledger", f"sqlite:///{state / 'ledger.db'}")),
+        timezone=spark["spark.sql.session.timeZone"],
+        strict=given.get("strict", False),
+        spark=tuple(sorted(spark.items())),
+    )
+    return replace(
+        settings, warehouse=settings.resolve(given.get("warehouse", ".persist/warehouse"))
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"this is not TOML: {error}", location=Location(FILE)) from error
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+    for key, value in given.items():
+        if key not in KEYS:
+            raise SettingsError(
+                f"unknown key `{key}`",
+                hint=did_you_mean(key, KEYS) or f"known keys: {', '.join(KEYS)}",
+                location=Location(FILE),
+            )
+        if not isinstance(value, KEYS[key]):
+            raise SettingsError(
+                f"`{key}` wants a {_KIND_NAMES[KEYS[key]]}, not {value!r}", location=Location(FILE)
+            )
+    return given
+
+
+_KIND_NAMES = {str: "text", bool: "true or false", dict: "table"}
+
+
+def _flat_spark(given: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return Spark settings with dotted keys, whether quoted ("spark.master") or nested."""
+    flat: dict[str, str] = {}
+    for key, value in given.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            flat |= _flat_spark(value, f"{name}.")  # pyright: ignore[reportUnknownArgumentType]
+        elif isinstance(value, str | int | float):
+            full = name if name.startswith("spark.") else f"spark.{name}"
+            flat[full] = str(value).lower() if isinstance(value, bool) else str(value)
+        else:
+            raise SettingsError(f"`spark.{name}` wants a text or number", location=Location(FILE))
+    return flat
+
+
+def _ledger_url(root: Path, url: str) -> str:
+    """Return the ledger's URL, a relative SQLite path made absolute."""
+    path = url.removeprefix("sqlite:///")
+    if "://" not in url:
+        raise SettingsError(
+            f"`ledger` is not a database URL: {url}",
+            hint='for example "sqlite:///.persist/ledger.db"',
+            location=Location(FILE),
+        )
+    if path == url or path == ":memory:" or not path:
+        return url
+    return f"sqlite:///{(root / path).resolve()}"

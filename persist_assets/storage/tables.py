@@ -1,0 +1,405 @@
+"""The Delta tables we write: Spark makes Parquet files, this module commits them. No Spark here.
+
+A table is a directory ``<warehouse>/<name>-<buildid[:12]>`` with one sub-directory of files for
+each build and Delta's log beside them. The invariant: a version, once committed, is immutable
+and complete (every file of it was there, with its size, when it was committed), and there are
+no Hive partition directories: statistics prune.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from persist_assets.errors import BuildError, ConflictError, StorageError
+from persist_assets.storage.raw import columns_of_struct
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from persist_assets.model import Column
+
+_STATISTICS_COLUMNS = 32
+"""As in Delta itself: the leading columns get statistics."""
+_TEXT_STATISTICS = 64
+"""Longer texts get no greatest value; a cut-off one would be too small."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A Parquet file of a build.
+
+    Attributes
+    ----------
+    path
+        Relative to the table's directory, POSIX.
+    statistics
+        Delta's, in JSON.
+    """
+
+    path: str
+    bytes: int
+    rows: int
+    statistics: str
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Files that are written and not yet part of any version.
+
+    Attributes
+    ----------
+    schema
+        Delta's schema in JSON.
+    """
+
+    root: str
+    build_uid: str
+    schema: str
+    files: tuple[File, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many rows the files hold."""
+        return sum(f.rows for f in self.files)
+
+    @property
+    def bytes(self) -> int:
+        """The files' sizes together."""
+        return sum(f.bytes for f in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """What there is to read of one version of a table: absolute paths, and the columns."""
+
+    files: tuple[str, ...]
+    columns: tuple[Column, ...]
+
+
+def root_of(warehouse: str, table: str) -> str:
+    """Return the directory of a table."""
+    return f"{warehouse.rstrip('/')}/{table}"
+
+
+# ---------------------------------------------------------------------------------------- schemas
+
+_REFUSED = ("void", "variant", "time", "interval", "calendarinterval", "geometry", "geography")
+
+
+def delta_schema(struct: Mapping[str, Any]) -> str:
+    """Return Delta's schema for a Spark schema, both JSON: everything nullable, no metadata.
+
+    Raises
+    ------
+    BuildError
+        A column has a type that Delta tables do not have.
+    """
+    for field in struct["fields"]:
+        refused = _find_refused(field["type"])
+        if refused:
+            hint = "cast it" if refused != "void" else "give NULL a type: CAST(NULL AS …)"
+            message = f"column `{field['name']}` has the type {refused}, which tables cannot hold"
+            raise BuildError(message, hint=hint)
+    return json.dumps(_nullable(struct))
+
+
+def _find_refused(kind: Any) -> str | None:
+    if isinstance(kind, str):
+        return kind if kind.split("(")[0].split(" ")[0] in _REFUSED else None
+    inner = [kind.get("elementType"), kind.get("keyType"), kind.get("valueType")]
+    inner += [f["type"] for f in kind.get("fields", ())]
+    return next((r for k in inner if k is not None and (r := _find_refused(k))), None)
+
+
+def _nullable(kind: Any) -> Any:
+    if isinstance(kind, str):
+        return kind
+    match kind["type"]:
+        case "struct":
+            fields = [
+                {"name": f["name"], "type": _nullable(f["type"]), "nullable": True, "metadata": {}}
+                for f in kind["fields"]
+            ]
+            return {"type": "struct", "fields": fields}
+        case "array":
+            return {
+                "type": "array",
+                "elementType": _nullable(kind["elementType"]),
+                "containsNull": True,
+            }
+        case _:
+            return {
+                "type": "map",
+                "keyType": _nullable(kind["keyType"]),
+                "valueType": _nullable(kind["valueType"]),
+                "valueContainsNull": True,
+            }
+
+
+# ---------------------------------------------------------------------------------------- staging
+
+
+def find_staged(root: str, build_uid: str, schema: str) -> Staged:
+    """Return the files that Spark has written for a build, with their statistics.
+
+    Raises
+    ------
+    StorageError
+        They cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    system, directory = _filesystem(root)
+    files: list[File] = []
+    try:
+        for entry in _entries(system, f"{directory}/{build_uid}"):
+            if entry.base_name.endswith(".parquet"):
+                with system.open_input_file(entry.path) as source:
+                    metadata = pq.read_metadata(source)
+                statistics = json.dumps(_statistics(metadata))
+                path = f"{build_uid}/{entry.base_name}"
+                files.append(File(path, int(entry.size), metadata.num_rows, statistics))
+    except (pa.ArrowException, OSError) as error:
+        raise StorageError(
+            f"what was written to {root}/{build_uid} cannot be read: {error}"
+        ) from error
+    return Staged(root, build_uid, schema, tuple(sorted(files, key=lambda f: f.path)))
+
+
+def _filesystem(location: str) -> tuple[Any, str]:
+    from pyarrow import fs
+
+    if urlsplit(location).scheme in ("", "file"):
+        return fs.LocalFileSystem(), location.removeprefix("file://")
+    return fs.FileSystem.from_uri(location)
+
+
+def _entries(system: Any, directory: str) -> Iterable[Any]:
+    from pyarrow import fs
+
+    return system.get_file_info(fs.FileSelector(directory, allow_not_found=True))
+
+
+def _statistics(metadata: Any) -> dict[str, Any]:
+    """Return Delta's statistics of a Parquet file from its footer; what is unsure is left out."""
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for i in range(min(metadata.num_columns, _STATISTICS_COLUMNS)):
+        name = metadata.schema.column(i).path
+        if "." in name:  # a field of a nested column
+            continue
+        groups = [
+            metadata.row_group(g).column(i).statistics for g in range(metadata.num_row_groups)
+        ]
+        if not groups or any(s is None for s in groups):
+            continue
+        if all(s.has_null_count for s in groups):
+            nulls[name] = sum(s.null_count for s in groups)
+        ranged = [s for s in groups if s.has_min_max]
+        full = all(s.has_min_max or s.null_count == s.num_values + s.null_count for s in groups)
+        if not ranged or not full:
+            continue
+        low, high = _plain(min(s.min for s in ranged)), _plain(max(s.max for s in ranged))
+        if low is not None and high is not None:
+            least[name], greatest[name] = low, high
+    return {
+        "numRecords": metadata.num_rows,
+        "minValues": least,
+        "maxValues": greatest,
+        "nullCount": nulls,
+    }
+
+
+def _plain(value: object) -> object:
+    """Return a statistic in Delta's JSON form, or None where it has none that is exact."""
+    match value:
+        case bool() | bytes():
+            return None
+        case int():
+            return value
+        case float():
+            return None if math.isnan(value) or math.isinf(value) else value
+        case str():
+            return value if len(value) <= _TEXT_STATISTICS else None
+        case datetime():
+            stamp = value.replace(tzinfo=None).isoformat(timespec="microseconds")
+            return f"{stamp}Z" if value.tzinfo else stamp
+        case date():
+            return value.isoformat()
+        case _:
+            return None
+
+
+def discard(root: str, build_uid: str) -> None:
+    """Delete the files of a build that are part of no version, if there are any."""
+    if urlsplit(root).scheme in ("", "file"):
+        shutil.rmtree(f"{root.removeprefix('file://')}/{build_uid}", ignore_errors=True)
+        return
+    system, directory = _filesystem(root)
+    try:
+        system.delete_dir(f"{directory}/{build_uid}")
+    except FileNotFoundError:
+        return
+
+
+# ----------------------------------------------------------------------------------------- commit
+
+
+def commit(staged: Staged, *, build_id: str, pinned: int | None) -> int:
+    """Make staged files the whole content of a table, as one new version.
+
+    Parameters
+    ----------
+    build_id
+        Recorded with the version.
+    pinned
+        The version that readers may be on. Where the table's head is ahead of it, a build died
+        between its commit and its publication: the head is put back first.
+
+    Returns
+    -------
+    int
+        The new version.
+
+    Raises
+    ------
+    StorageError
+        A staged file is gone or has another size than when it was staged.
+    ConflictError
+        Somebody else committed to the table meanwhile.
+    """
+    from deltalake import CommitProperties, PostCommitHookProperties, Schema
+    from deltalake.exceptions import CommitFailedError, DeltaError
+    from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+
+    _check_files(staged)
+    now = int(time.time() * 1000)
+    adds = [AddAction(f.path, f.bytes, {}, now, True, f.statistics) for f in staged.files]
+    properties = CommitProperties(
+        custom_metadata={"persist.build": staged.build_uid, "persist.build_id": build_id},
+        max_commit_retries=0,
+    )
+    # Old versions stay readable until we collect them ourselves.
+    hooks = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+    schema = Schema.from_json(staged.schema)
+    try:
+        table = find_table(staged.root)
+        if table is None:
+            create_table_with_add_actions(
+                staged.root,
+                schema,
+                adds,
+                mode="error",
+                commit_properties=properties,
+                post_commithook_properties=hooks,
+            )
+            return 0
+        if pinned is not None and table.version() > pinned:
+            table.restore(pinned, commit_properties=CommitProperties(max_commit_retries=0))
+        removes = [RemoveAction(path, True, now) for path in _paths(table)]
+        expected = table.version() + 1
+        table.create_write_transaction(
+            [*adds, *removes],
+            mode="append",
+            schema=schema,
+            commit_properties=properties,
+            post_commithook_properties=hooks,
+        )
+        return expected
+    except CommitFailedError as error:
+        raise ConflictError(
+            f"another writer committed to {staged.root} at the same time", hint="run it again"
+        ) from error
+    except (DeltaError, OSError) as error:
+        raise StorageError(f"the table {staged.root} cannot be committed: {error}") from error
+
+
+def _paths(table: Any) -> list[str]:
+    """Return the paths of a table's live files, relative and not quoted."""
+    import pyarrow as pa
+
+    return [
+        row["path"]
+        for row in pa.table(table.get_add_actions(flatten=True)).select(["path"]).to_pylist()
+    ]
+
+
+def _check_files(staged: Staged) -> None:
+    system, directory = _filesystem(staged.root)
+    there = {e.base_name: e.size for e in _entries(system, f"{directory}/{staged.build_uid}")}
+    for file in staged.files:
+        size = there.get(file.path.rsplit("/", 1)[-1])
+        if size != file.bytes:
+            found = "is gone" if size is None else f"has {size} bytes, not {file.bytes}"
+            raise StorageError(f"{staged.root}/{file.path} {found} before it was committed")
+
+
+# ---------------------------------------------------------------------------------------- reading
+
+
+def find_table(root: str, version: int | None = None) -> Any:
+    """Return the `deltalake.DeltaTable` at `root`, None where it or its version is not there."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    try:
+        return DeltaTable(root, version=version)
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError) as error:
+        if version is not None:
+            return None
+        raise StorageError(f"the table {root} cannot be opened: {error}") from error
+
+
+def read_version(root: str, version: int) -> TableVersion:
+    """Return what there is to read of one version of a table.
+
+    Raises
+    ------
+    StorageError
+        The version, or one of its files, is gone.
+    """
+    table = find_table(root, version)
+    if table is None:
+        raise StorageError(f"version {version} of the table {root} is gone", hint="build it again")
+    local = urlsplit(root).scheme in ("", "file")
+    base = root.removeprefix("file://") if local else root
+    files = tuple(f"{base}/{path}" for path in sorted(_paths(table)))
+    gone = [f for f in files if local and not os.path.exists(f)]
+    if gone:
+        raise StorageError(f"{gone[0]} is gone, a file of version {version}", hint="build it again")
+    return TableVersion(files, columns_of_struct(json.loads(table.schema().to_json())))
+
+
+def has_version(root: str, version: int) -> bool:
+    """Whether a version of a table is there, as far as its log tells. Costs one look at a file."""
+    if urlsplit(root).scheme in ("", "file"):
+        log = f"{root.removeprefix('file://')}/_delta_log/{version:020}.json"
+        return os.path.exists(log) or find_table(root, version) is not None
+    return find_table(root, version) is not None
+
+
+def read_sample(files: Iterable[str], n: int) -> list[dict[str, Any]]:
+    """Return the first rows of a version's files, at most `n`."""
+    import pyarrow.parquet as pq
+
+    rows: list[dict[str, Any]] = []
+    for path in files:
+        system, inner = _filesystem(path)
+        with system.open_input_file(inner) as source:
+            for batch in pq.ParquetFile(source).iter_batches(batch_size=n - len(rows)):
+                rows += batch.to_pylist()
+                if len(rows) >= n:
+                    return rows[:n]
+    return rows
