@@ -1,0 +1,17 @@
+-- The raw data: what other people write and we only read.
+
+-- All 336,776 departures from New York City's airports in 2013.
+CREATE TABLE flights_raw USING parquet LOCATION '.persist/demo/flights';
+
+-- Hourly weather at the three airports.
+CREATE TABLE weather_raw USING delta LOCATION '.persist/demo/weather';
+
+-- The aircraft, by tail number.
+CREATE TABLE planes USING parquet LOCATION '.persist/demo/planes';
+
+-- Names of the carriers.
+CREATE TABLE airlines (carrier STRING, name STRING)
+USING csv OPTIONS (header true) LOCATION '.persist/demo/airlines';
+
+-- Where the airports are.
+CREATE TABLE airports USING parquet LOCATION '.persist/demo/airports';
