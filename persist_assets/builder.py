@@ -34,7 +34,7 @@ from persist_assets.errors import (
 )
 from persist_assets.ledger.store import export_manifest
 from persist_assets.model import Build, CheckResult, Kind, Snapshot
-from persist_assets.planner import UNVERSIONED, World, plan
+from persist_assets.planner import UNVERSIONED, World, drawn, plan
 from persist_assets.storage.raw import pin_raw
 from persist_assets.storage.tables import (
     commit,
@@ -337,21 +337,22 @@ class Builder:
             except BaseException as error:
                 if not work.published:
                     self.ledger.record_failed(build, str(error) or type(error).__name__)
-                    if work.staged is not None and work.snapshot is None:
-                        discard(work.staged.root, build.build_uid)
+                    self._discard_uncommitted(table, build.build_uid)
                 raise
 
     def _tidy(self, table: str) -> None:
         """Remove what dead builds of a table left behind."""
-        root = root_of(self.settings.warehouse, table)
         for build_uid in self.ledger.record_interrupted(table):
             log.info("action=tidy table=%s build=%s", table, build_uid)
-            delta = find_table(root)
-            committed = delta is not None and any(
-                entry.get("persist.build") == build_uid for entry in delta.history()
-            )
-            if not committed:
-                discard(root, build_uid)
+            self._discard_uncommitted(table, build_uid)
+
+    def _discard_uncommitted(self, table: str, build_uid: str) -> None:
+        """Delete the files of a build, unless a version of its table holds them."""
+        root = root_of(self.settings.warehouse, table)
+        delta = find_table(root)
+        commits = delta.history() if delta is not None else []
+        if not any(entry.get("persist.build") == build_uid for entry in commits):
+            discard(root, build_uid)
 
     def _reuse(self, work: Work, present: Snapshot) -> None:
         read_version(root_of(self.settings.warehouse, present.table), present.version)
@@ -407,7 +408,7 @@ class Builder:
                 build_id=work.source.build_id,
                 table=work.table,
                 version=version,
-                as_of=work.step.as_of,
+                as_of=drawn(work.step.as_of, work.source, work.build.build_uid),
                 content=work.measured.content,
                 rows=work.measured.rows,
                 bytes=work.staged.bytes,

@@ -23,20 +23,21 @@ from persist_assets.meaning.algebra import (
     Call,
     Generate,
     Given,
+    Limit,
     Node,
     Opaque,
     Out,
     Rebuild,
     walk,
 )
-from persist_assets.meaning.binder import MAX_LEAVES, Binder, Face, Unanalysable
+from persist_assets.meaning.binder import MAX_LEAVES, Binder, Face, Unanalysable, called
 from persist_assets.meaning.functions import AGGREGATES, CLOCK, DAY_CLOCK, VOLATILE
 from persist_assets.meaning.identity import Fold, digest, text_of
 from persist_assets.meaning.lineage import Lineage
 from persist_assets.model import Column, ColumnEdge, ColumnRef, Declaration, Kind, Project, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from persist_assets.errors import Location
     from persist_assets.model import Query, Reference, SourceID
@@ -334,7 +335,7 @@ def _compile_query(compilation: _Compilation, unit: _Unit) -> None:
     if not query.column_names and not _well_named(compilation, unit, binder, outs):
         return
     block = replace(block, columns=outs)
-    unit.source, unit.face = _source(compilation, unit, binder, block, [*notes, *binder.notes])
+    unit.source, unit.face = _source(compilation, unit, binder, block, notes)
 
 
 def _bind(
@@ -351,7 +352,6 @@ def _bind(
         reason = "because it is nested too deeply"
     because = reason if reason.startswith("because") else f"because {reason}"
     note = f"treated as a whole {because}: any change of what it reads rebuilds it"
-    binder.notes.clear()
     names = _names_of_text(query.tree) if not query.column_names else query.column_names
     words = text_of(query.tree, REFERENCE)
     leaf = Opaque(words, tuple(face.given for face in upstream), len(names))
@@ -375,13 +375,27 @@ def _names_of_text(tree: exp.Expr) -> tuple[str, ...]:
 _BAD_IN_TABLES = " ,;{}()\n\t="
 
 
+def _unnamed(declaration: Declaration) -> Iterator[exp.Expr]:
+    """Yield the parts of a query's SELECT that give their column no name."""
+    tree = declaration.query.tree if declaration.query else None
+    while isinstance(tree, exp.SetOperation | exp.Subquery):
+        tree = tree.this
+    for item in tree.expressions if isinstance(tree, exp.Select) else ():
+        if not isinstance(item, exp.Alias | exp.Aliases | exp.Column | exp.Star | exp.Dot):
+            yield item
+    while True:
+        yield exp.Null()
+
+
 def _well_named(
     compilation: _Compilation, unit: _Unit, binder: Binder, outs: Sequence[Out]
 ) -> bool:
     seen: set[str] = set()
+    unnamed = _unnamed(unit.declaration)
     for number, out in enumerate(outs, 1):
         if not out.name:
-            place = binder.unnamed.get(out.expr, unit.declaration.location)
+            place = binder.place(next(unnamed))
+            place = place if place.line > 1 or place.column > 1 else unit.declaration.location
             message = f"column {number} of `{unit.asset_key[-1]}` has no name"
             compilation.problems.append(
                 Problem("column-name", message, place, "give it one: … AS name")
@@ -411,19 +425,16 @@ def _source(
     described = {c.name.lower(): c.description for c in declaration.columns}
     columns = tuple(Column(o.name, o.type, described.get(o.name.lower())) for o in block.columns)
     inlined = [u.source for u in (compilation.units[b] for b in unit.bindings) if u.source]
-    functions = {
-        t.op for t in walk(block) if isinstance(t, Call) and (t.op in CLOCK or t.op in VOLATILE)
-    }
-    volatile = bool(functions & VOLATILE) or any(s.volatile and not s.persisted for s in inlined)
-    clocks = {"day" if f in DAY_CLOCK else "instant" for f in functions & CLOCK}
+    functions = called(query.tree) if notes else _functions(block)
+    lots, clock = sorted(functions & LOTS), sorted(functions & CLOCK)
+    volatile = bool(lots) or any(s.volatile and not s.persisted for s in inlined)
+    clocks = {"day" if f in DAY_CLOCK else "instant" for f in clock}
     clocks |= {s.reads_clock for s in inlined if s.reads_clock and not s.persisted}
-    if functions & VOLATILE:
-        drawn = ", ".join(sorted(functions & VOLATILE))
-        notes.append(f"draws lots with {drawn}: another build has other rows")
-    if functions & CLOCK:
-        read = ", ".join(sorted(functions & CLOCK))
+    if lots:
+        notes.append(f"draws lots with {', '.join(lots)}: another build may have other rows")
+    if clock:
         soon = "at once" if "instant" in clocks else "the next day"
-        notes.append(f"reads the clock with {read}: it is out of date {soon}")
+        notes.append(f"reads the clock with {', '.join(clock)}: it is out of date {soon}")
     words = text_of(query.tree, REFERENCE)
     source = Source(
         source_id=unit.source_id,
@@ -453,18 +464,31 @@ def _source(
         reads_clock="instant" if "instant" in clocks else "day" if clocks else None,
         notes=tuple(notes),
     )
-    given = Given(
-        digests.rows,
-        digests.columns,
-        digests.order,
-        _own_origins(source) if persisted else origins,
-        tuple(c.type for c in columns),
-    )
+    types = tuple(c.type for c in columns)
     names = tuple(c.name for c in columns) or None
-    flat = block if names and 0 < len(block.leaves) <= MAX_LEAVES else None
-    if flat is not None:
-        flat = _as_given(compilation.fold, binder, flat)
+    if persisted and (volatile or clocks):
+        # Its readers see what the table says, not what another draw or a later look would say.
+        fixed = digest("table", source.build_id)
+        own = tuple(digest("column", fixed, d) for d in digests.columns)
+        given = Given(fixed, own, digests.order, _own_origins(source), types)
+        return source, Face(None, given, names)
+    seen = _own_origins(source) if persisted else origins
+    given = Given(digests.rows, digests.columns, digests.order, seen, types)
+    flat = None
+    if names and 0 < len(block.leaves) <= MAX_LEAVES:
+        flat = _as_given(compilation.fold, binder, block)
     return source, Face(flat, given, names)
+
+
+LOTS = VOLATILE | {"limit", "tablesample"}
+"""What may give other rows each time: functions, and LIMIT without ORDER BY."""
+
+
+def _functions(block: Block) -> frozenset[str]:
+    """Return the operators of a block, and ``limit`` if it takes some rows of no order."""
+    names = {thing.op for thing in walk(block) if isinstance(thing, Call)}
+    unordered = any(isinstance(thing, Limit) and not thing.block.order for thing in walk(block))
+    return frozenset(names | ({"limit"} if unordered else set()))
 
 
 def _as_given(fold: Fold, binder: Binder, block: Block) -> Block:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 CLOCK = "clock"
 """The name under which the clock stands in an as_of, for sources that read it."""
+DRAW = "draw:"
+"""What the names begin with under which draws stand in an as_of: which build of a source that
+draws lots its readers rest on."""
 UNVERSIONED = "unversioned:"
 """What the made-up versions of data without versions begin with."""
 
@@ -94,7 +97,10 @@ def as_of(
         if upstream.kind is Kind.RAW:
             parts.append([RawVersion(upstream.build_id, world.versions[upstream.source_id])])
         elif coming and upstream.source_id in coming:
-            parts.append(coming[upstream.source_id].as_of)
+            step = coming[upstream.source_id]
+            parts.append(step.as_of)
+            if upstream.volatile and step.action == "build":
+                parts.append([RawVersion(DRAW + upstream.build_id, "to come")])
         elif (snapshot := world.manifest.get(upstream.build_id)) is not None:
             parts.append(snapshot.as_of)
         else:  # read inline
@@ -113,7 +119,7 @@ def _step(
         reasons.append(_why_no_table(project, source, last, coming))
     elif source.build_id in world.missing:
         reasons.append(Reason("missing", f"its table {snapshot.table} is gone"))
-    elif snapshot.as_of != expected:
+    elif _without_draw(snapshot.as_of, source) != expected:
         reasons += _why_other_data(project, source, snapshot, expected)
     if force:
         reasons.append(Reason("forced", "asked for"))
@@ -127,6 +133,8 @@ def _step(
             last.seconds if last and last.seconds is not None and last.action == "built" else 0.0
         )
         estimate = Estimate(known.rows, known.bytes, round(seconds, 3))
+    if not reasons and snapshot is not None:
+        expected = snapshot.as_of
     return Step(
         source_id=source.source_id,
         action="build" if reasons else "reuse",
@@ -135,6 +143,17 @@ def _step(
         reasons=tuple(reasons),
         estimate=estimate,
     )
+
+
+def drawn(as_of: AsOf, source: Source, build_uid: str) -> AsOf:
+    """Return what a new snapshot rests on: its own draw too, if its source draws lots."""
+    own = [RawVersion(DRAW + source.build_id, build_uid)] if source.volatile else []
+    return merge_as_of([as_of, own])
+
+
+def _without_draw(as_of: AsOf, source: Source) -> AsOf:
+    """Return what a snapshot rests on besides its own draw."""
+    return tuple(v for v in as_of if v.raw != DRAW + source.build_id)
 
 
 def _why_no_table(
@@ -156,12 +175,16 @@ def _why_other_data(
     project: Project, source: Source, snapshot: Snapshot, expected: AsOf
 ) -> Iterable[Reason]:
     names = {s.build_id: s for s in project.sources if s.kind is Kind.RAW}
-    then, now = set(snapshot.as_of), set(expected)
+    then, now = set(_without_draw(snapshot.as_of, source)), set(expected)
     changed = {v.raw: v.version for v in sorted(then - now) + sorted(now - then)}
     for raw, version in changed.items():
         upstream = names.get(raw)
         if raw == CLOCK:
             yield Reason("clock", f"`{source.name}` or what it reads looks at the clock")
+        elif raw.startswith(DRAW):
+            drawn = next((s for s in project.sources if DRAW + s.build_id == raw), None)
+            name = drawn.name if drawn else "something it read"
+            yield Reason("upstream", f"{name} drew lots again", drawn.source_id if drawn else None)
         elif upstream is None:
             yield Reason("input", "it rests on data that is no longer read")
         elif version.startswith(UNVERSIONED):

@@ -117,7 +117,7 @@ class _File:
         for statement in _split(tokens) if statements else ():
             self.statement(statement, end)
             end = statement[-1].end + 1
-        self.dangling(end, len(text), trailing_from=end)
+        self.dangling(end, len(text))
 
     # ------------------------------------------------------------------------------- places
 
@@ -163,8 +163,8 @@ class _File:
             between = self.text[previous_end : comment.start]
             previous_end = comment.end
             if start and comment.start < self._line_end(start):
-                self.stray(comment)  # on the line where the statement before it ended
-                continue
+                self.dangling(comment.start, comment.end)
+                continue  # it stands where the statement before it ended
             if between.count("\n") > 1:
                 prose.clear()
             if comment.is_annotation:
@@ -189,26 +189,20 @@ class _File:
                 Problem("annotation-almost", message, place, "write --@", "warning")
             )
 
-    def stray(self, comment: _Comment) -> None:
-        if comment.is_annotation:
-            self.problems.append(
-                Problem(
-                    "annotation-dangling",
-                    "this annotation stands above nothing",
-                    self.location(comment.start),
-                    "annotations stand on lines of their own, above the CREATE they belong to",
-                )
-            )
-
-    def dangling(self, start: int, end: int, trailing_from: int | None = None) -> None:
-        if "--@" in self.text[start:end]:
-            for comment in self.comments(start, end):
-                self.stray(comment)
+    def dangling(self, start: int, end: int) -> None:
+        """Report the annotations in a stretch of text where they annotate nothing."""
+        for comment in self.comments(start, end) if "--@" in self.text[start:end] else ():
+            if comment.is_annotation:
+                message = "this annotation stands above nothing"
+                hint = "annotations stand on lines of their own, above the CREATE they belong to"
+                place = self.location(comment.start)
+                self.problems.append(Problem("annotation-dangling", message, place, hint))
 
     # --------------------------------------------------------------------------- statements
 
     def statement(self, tokens: Sequence[Token], previous_end: int) -> None:
-        lines, description = self.lead(previous_end, tokens[0].start)
+        end = tokens[0].start
+        lines, description = self.lead(previous_end, end)
         for before, after in pairwise(tokens):
             if after.start - before.end > 3:
                 self.dangling(before.end + 1, after.start)
@@ -217,7 +211,7 @@ class _File:
         if tokens[-1].token_type is TokenType.SEMICOLON:
             tokens = tokens[:-1]
         if not tokens:
-            self.dangling_lines(lines)
+            self.dangling(previous_end, end)
             return
         self.declared = None
         try:
@@ -230,13 +224,6 @@ class _File:
             # Its name is known: what reads it has nothing to complain about.
             declaration = Declaration(self.declared[0], Kind.QUERY, LANGUAGE, self.declared[1])
         self.declarations.append(declaration)
-
-    def dangling_lines(self, lines: Sequence[Line]) -> None:
-        for line in lines:
-            place = line.location
-            self.problems.append(
-                Problem("annotation-dangling", "this annotation stands above nothing", place)
-            )
 
     def declaration(
         self, tokens: Sequence[Token], annotation: Annotation, description: str | None

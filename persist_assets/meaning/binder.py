@@ -243,22 +243,18 @@ class Binder:
         self.calls = Calls()
         self.instances = count(1)
         self.problems: list[Problem] = []
-        self.notes: list[str] = []
         self.types: dict[int, tuple[str | None, ...]] = {}
-        self.unnamed: dict[Expr, Location] = {}
         self.origins: dict[Expr, frozenset[ColumnRef]] = {}
 
     # ------------------------------------------------------------------------------ problems
 
-    def _place(self, node: Any) -> Location:
+    def place(self, node: Any) -> Location:
         """Return where the first identifier in `node` stands."""
-        for identifier in node.find_all(exp.Identifier):
-            meta = identifier.meta
-            if "line" in meta:
-                return Location(
-                    self.path, meta["line"], meta["col"] - (meta["end"] - meta["start"])
-                )
-        return Location(self.path)
+        metas = [i.meta for i in node.find_all(exp.Identifier) if "start" in i.meta]
+        if not metas:
+            return Location(self.path)
+        first = min(metas, key=lambda meta: meta["start"])
+        return Location(self.path, first["line"], first["col"] - (first["end"] - first["start"]))
 
     # ------------------------------------------------------------------------------- queries
 
@@ -302,7 +298,7 @@ class Binder:
         if len(left.columns) != len(right.columns):
             n, m = len(left.columns), len(right.columns)
             message = f"the branches of a set operation have {n} and {m} columns"
-            self.problems.append(Problem("set-operation", message, self._place(node.expression)))
+            self.problems.append(Problem("set-operation", message, self.place(node.expression)))
             raise Unanalysable("of a set operation of unequal branches")
         kind, distinct = kinds[type(node)], bool(node.args.get("distinct"))
         if kind != "union all" and not distinct:
@@ -371,13 +367,7 @@ class Binder:
         select = Select(From(outer), ctes=ctes)
         how_many = self._expr(n, select) if n is not None else None
         skipped = self._expr(offset.expression, select) if offset is not None else None
-        if not block.order:
-            self._note("LIMIT without ORDER BY: which rows are kept may differ from build to build")
         return self._leaf(Limit(block, how_many, skipped), block.columns)
-
-    def _note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
 
     def _values(self, node: exp.Values, outer: From | None, ctes: Mapping[str, Cte]) -> Block:
         select = Select(From(outer), ctes=ctes)
@@ -431,7 +421,6 @@ class Binder:
             case _:
                 raise Unanalysable(f"of {_kind(node)} in FROM")
         if node.args.get("sample"):
-            self._note("TABLESAMPLE: which rows are kept may differ from build to build")
             raise Unanalysable("of TABLESAMPLE")
         for join in node.args.get("joins") or ():
             source = self._join(source, join, outer, ctes)
@@ -539,7 +528,8 @@ class Binder:
         right = self._from_item(node.this, outer, ctes, sibling=left)
         if isinstance(node.this, exp.Lateral) and (side or kind not in ("", "CROSS", "INNER")):
             raise Unanalysable("of an outer LATERAL join")
-        using = [plain(u.name) for u in node.args.get("using") or ()]
+        named = node.args.get("using") or ()
+        using = [plain(u.name) for u in named]
         if method:
             theirs = {e.name.lower() for e in right.entries}
             using = [e.name for e in left.entries if e.name.lower() in theirs]
@@ -550,7 +540,8 @@ class Binder:
             [*left.entries, *right.entries],
             [*left.hidden, *right.hidden],
         )
-        keys = [(self._using_key(u, left, node), self._using_key(u, right, node)) for u in using]
+        place = self.place(named[0] if named else node)
+        keys = [(self._using_key(u, left, place), self._using_key(u, right, place)) for u in using]
         condition: list[Expr] = [self.calls.call("=", (a.expr, b.expr)) for a, b in keys]
         if node.args.get("on") is not None:
             condition += conjuncts(self._expr(node.args["on"], Select(both, ctes=ctes)))
@@ -574,15 +565,14 @@ class Binder:
             entry.expr = out.expr
         return From(both.outer, dict(merged.leaves), [], both.entries, both.hidden)
 
-    def _using_key(self, name: str, side: From, node: exp.Join) -> Entry:
+    def _using_key(self, name: str, side: From, place: Location) -> Entry:
         found = [e for e in side.entries if e.name.lower() == name.lower()]
         if len(found) == 1:
             return found[0]
         what = "is in several columns" if found else "is no column"
         hint = None if found else did_you_mean(name, (e.name for e in side.entries))
-        self.problems.append(
-            Problem("join-key", f"`{name}` {what} of one side of the join", self._place(node), hint)
-        )
+        message = f"`{name}` {what} of one side of the join"
+        self.problems.append(Problem("join-key", message, place, hint))
         raise Unanalysable("of a join whose keys are not clear")
 
     def _merge_keys(
@@ -793,8 +783,6 @@ class Binder:
                 raise Unanalysable("of several aliases for one expression")
             expr = self._expr(inner, select)
             name, written = self._output_name(item, inner, select)
-            if not name:
-                self.unnamed[expr] = self._place(item)
             outs.append(Out(name, written, expr, self._type(expr)))
             if isinstance(item, exp.Alias):
                 key = name.lower()
@@ -1373,7 +1361,7 @@ class Binder:
             if len({id(entry.expr) for entry, _ in found}) > 1:
                 message = f"`{'.'.join(names)}` is in several columns that this query reads"
                 hint = "qualify it with the name or alias of one table"
-                self.problems.append(Problem("ambiguous-column", message, self._place(node), hint))
+                self.problems.append(Problem("ambiguous-column", message, self.place(node), hint))
                 raise Unanalysable("of an ambiguous column")
             if found:
                 entry, used = found[0]
@@ -1402,7 +1390,7 @@ class Binder:
         meant = select.aliases[name]
         if len(set(meant)) > 1:
             message = f"`{name}` is the alias of several expressions"
-            self.problems.append(Problem("ambiguous-column", message, self._place(node)))
+            self.problems.append(Problem("ambiguous-column", message, self.place(node)))
             raise Unanalysable("of an ambiguous alias")
         if self._volatile(meant[0]):
             raise Unanalysable("of an alias of a function that draws lots")
@@ -1431,7 +1419,7 @@ class Binder:
             hint = did_you_mean(name, known) or (
                 f"there are {', '.join(known[:8])}" if known else None
             )
-        self.problems.append(Problem("unknown-column", message, self._place(node), hint))
+        self.problems.append(Problem("unknown-column", message, self.place(node), hint))
         return self.calls.call("missing", (), (name,))
 
     # --------------------------------------------------------------------------------- types
@@ -1538,6 +1526,13 @@ def _arguments(node: Any) -> Iterable[Any]:
 
 def _windows(node: exp.Select) -> Mapping[str, Any]:
     return {plain(w.this.name).lower(): w for w in node.args.get("windows") or ()}
+
+
+def called(tree: Any) -> frozenset[str]:
+    """Return the functions that a parsed query calls, and ``tablesample`` if it samples."""
+    names = {plain(f.name).lower() for f in tree.find_all(exp.Anonymous)}
+    names |= {name for kind, name in _FUNCTIONS.items() if tree.find(kind)}
+    return frozenset(names | ({"tablesample"} if tree.find(exp.TableSample) else set()))
 
 
 def kind_of(node: Any) -> str:

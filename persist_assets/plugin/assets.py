@@ -130,7 +130,8 @@ def _pyspark(config: Mapping[str, str]) -> Any:
 def _io_manager(runtime: Runtime) -> dg.IOManagerDefinition:
     @dg.io_manager(required_resource_keys={PYSPARK})
     def persist_io_manager(context: dg.InitResourceContext) -> PersistIOManager:
-        return PersistIOManager(runtime, context.run_id or "", getattr(context.resources, PYSPARK))
+        run_id = context.run.run_id if context.run else ""
+        return PersistIOManager(runtime, run_id, getattr(context.resources, PYSPARK))
 
     return persist_io_manager
 
@@ -173,11 +174,12 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
         required_resource_keys={PYSPARK},
     )
     def build(context: dg.AssetExecutionContext) -> Iterator[Any]:
+        run_id = context.run.run_id
         session = getattr(context.resources, PYSPARK)
-        builder = runtime.builder(context.run_id, lambda: session.spark_session)
+        builder = runtime.builder(run_id, lambda: session.spark_session)
         force = bool(context.op_execution_context.op_config["force"])
         force |= context.run.tags.get(FORCE_TAG, "").lower() == "true"
-        runtime.once(context.run_id, lambda: observe_raw(context.instance, builder))
+        runtime.once(run_id, lambda: observe_raw(context.instance, builder))
         try:
             with builder.work(source, force=force) as work:
                 yield from _results(spec.key, work.checks)

@@ -1,0 +1,100 @@
+"""What all tests share: projects made of text, one Spark session, and what CI insists on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persist_assets.compiler import RawFacts, compile_project, source_id
+from persist_assets.frontends.sql import parse_sql
+from persist_assets.model import Project
+from persist_assets.storage.raw import public_options
+
+ROOT = Path(__file__).resolve().parents[1]
+CI = os.environ.get("CI", "").lower() == "true"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write what was got as expected")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--update-golden") and CI:
+        raise pytest.UsageError("--update-golden is for people, not for CI")
+    # What a test says of its own environment must not come from ours.
+    for name in ("PERSIST_ENV", "DAGSTER_HOME"):
+        os.environ.pop(name, None)
+
+
+def need(tool: str | None, sentence: str) -> str:
+    """Return `tool`, or skip the test with a sentence; in CI a missing tool is a failure."""
+    if tool is None:
+        if CI:
+            pytest.fail(f"CI must have it: {sentence}")
+        pytest.skip(sentence)
+    return tool
+
+
+def compiled(files: Mapping[str, str], *, sources_dir: str = "sources") -> Project:
+    """Compile files that exist only as text; raw tables have the columns they declare."""
+    declarations: list[Any] = []
+    problems: list[Any] = []
+    for path, text in files.items():
+        found, wrong = parse_sql(text, f"{sources_dir}/{path}")
+        declarations += found
+        problems += wrong
+    raws = {
+        source_id(d): RawFacts(d.raw.location or "", d.columns, public_options(d.raw))
+        for d in declarations
+        if d.raw is not None
+    }
+    return compile_project(
+        declarations, sources_dir=sources_dir, connection="test", raws=raws, problems=problems
+    )
+
+
+@pytest.fixture
+def make_project(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that writes a project: `persist.toml` and files of sources."""
+
+    def make(files: Mapping[str, str], settings: str = "", name: str = "project") -> Path:
+        root = tmp_path / name
+        (root / "sources").mkdir(parents=True, exist_ok=True)
+        (root / "persist.toml").write_text(settings + SPARK_TOML)
+        for path, text in files.items():
+            target = root / "sources" / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text)
+        return root
+
+    return make
+
+
+SPARK_TOML = """
+[spark]
+"spark.master" = "local[2]"
+"spark.sql.shuffle.partitions" = "2"
+"spark.default.parallelism" = "2"
+"spark.ui.enabled" = "false"
+"spark.driver.memory" = "1g"
+"""
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The one Spark session of the test process, as a project would make it."""
+    need(shutil.which("java"), "install Java 17: apt-get install openjdk-17-jre-headless")
+    from persist_assets.engine import create_session
+    from persist_assets.settings import load_settings
+
+    root = tmp_path_factory.mktemp("spark")
+    (root / "persist.toml").write_text(SPARK_TOML)
+    session = create_session(load_settings(root))
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()

@@ -1,0 +1,529 @@
+"""Building on a real Spark: write, audit, commit, publish, and every way it can go wrong."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT
+from deltalake import DeltaTable, write_deltalake
+
+from persist_assets.builder import Builder, ChecksFailed
+from persist_assets.engine import Engine, check_java
+from persist_assets.errors import (
+    BuildError,
+    ConflictError,
+    JavaMissingError,
+    SettingsError,
+    StorageError,
+    StrictError,
+)
+from persist_assets.frontends.sql import parse_query
+from persist_assets.ledger.store import Ledger
+from persist_assets.model import Source
+from persist_assets.project import load_project, require
+from persist_assets.settings import load_settings
+
+SOURCES = """
+CREATE TABLE t USING parquet LOCATION 'raw/t';
+--@ persist time_column=a
+CREATE VIEW p AS SELECT a, b FROM t WHERE a IS NOT NULL;
+CREATE VIEW v AS SELECT A + 1 AS c, b FROM P;
+--@ persist
+CREATE VIEW q AS SELECT b, sum(c) AS s FROM v GROUP BY b;
+"""
+
+
+def write(root: Path, rows: list[tuple[int | None, str | None]], name: str = "t") -> None:
+    path = root / "raw" / name / "part-0.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.table({"a": pa.array([r[0] for r in rows], pa.int64()), "b": [r[1] for r in rows]})
+    temporary = path.with_name(".new")
+    pq.write_table(table, temporary)
+    temporary.replace(path)
+
+
+@pytest.fixture
+def make_builder(make_project: Callable[..., Path], spark: Any) -> Iterator[Callable[..., Builder]]:
+    """Return a function that makes a builder, a new run, for a project of one SQL file."""
+    made: list[Ledger] = []
+
+    def make(sources: str = SOURCES, settings: str = "", root: Path | None = None) -> Builder:
+        if root is None:
+            root = make_project({"m.sql": sources}, settings)
+            if not (root / "raw").exists():
+                write(root, [(1, "x"), (2, "y"), (3, None), (None, "x")])
+        read = load_settings(root)
+        ledger = Ledger(read.ledger)
+        made.append(ledger)
+        project = require(load_project(read))
+        return Builder(read, project, ledger, Engine(read, lambda: spark), run_id="run")
+
+    yield make
+    for ledger in made:
+        ledger.close()
+
+
+def named(builder: Builder, name: str) -> Source:
+    return builder.project.by_id[f"{name}@sources/m.sql"]
+
+
+def rows(builder: Builder, name: str) -> list[tuple[Any, ...]]:
+    found = [tuple(r) for r in builder.read(named(builder, name)).collect()]
+    return sorted(found, key=repr)
+
+
+def build_all(builder: Builder) -> dict[str, str]:
+    return {s.name: builder.build(s).action for s in builder.project.persisted}
+
+
+def again(builder: Builder, make: Callable[..., Builder]) -> Builder:
+    """Return the builder of the next run of the same project."""
+    return make(root=builder.settings.root)
+
+
+# ------------------------------------------------------------------------------ the way it goes well
+
+
+@pytest.mark.proves("M2", "M8")
+def test_tables_hold_what_the_queries_say(make_builder: Callable[..., Builder]) -> None:
+    builder = make_builder()
+    inline = rows(builder, "q")
+    assert build_all(builder) == {"p": "built", "q": "built"}
+    assert rows(builder, "p") == [(1, "x"), (2, "y"), (3, None)]
+    assert rows(builder, "q") == inline == [("x", 2), ("y", 3), (None, 4)]
+    snapshot = builder.ledger.fetch_manifest("dev")[named(builder, "p").build_id]
+    assert (snapshot.rows, snapshot.watermark) == (3, "3")
+    assert [(c.name, c.type) for c in snapshot.columns] == [("a", "bigint"), ("b", "string")]
+
+
+def test_the_second_run_reuses_everything(make_builder: Callable[..., Builder]) -> None:
+    builder = make_builder()
+    build_all(builder)
+    later = again(builder, make_builder)
+    assert build_all(later) == {"p": "reused", "q": "reused"}
+    assert {s.action for s in later.plan([s.source_id for s in later.project.persisted]).steps} == {
+        "reuse"
+    }
+
+
+@pytest.mark.proves("M12")
+def test_newer_data_is_a_new_version_of_the_same_table(
+    make_builder: Callable[..., Builder],
+) -> None:
+    builder = make_builder()
+    build_all(builder)
+    write(builder.settings.root, [(5, "z")])
+    later = again(builder, make_builder)
+    assert build_all(later) == {"p": "built", "q": "built"}
+    snapshot = later.ledger.fetch_manifest("dev")[named(later, "q").build_id]
+    assert snapshot.version == 1
+    assert rows(later, "q") == [("z", 6)]
+
+
+def test_a_run_pins_a_delta_table_when_it_first_looks(
+    make_builder: Callable[..., Builder], make_project: Callable[..., Path]
+) -> None:
+    root = make_project({"m.sql": SOURCES.replace("USING parquet", "USING delta")})
+    where = str(root / "raw" / "t")
+    write_deltalake(where, pa.table({"a": [1], "b": ["x"]}))
+    builder = make_builder(root=root)
+    builder.build(named(builder, "p"))
+    write_deltalake(where, pa.table({"a": [7], "b": ["y"]}), mode="overwrite")
+    builder.build(named(builder, "q"))
+    assert rows(builder, "q") == [("x", 2)]
+    assert build_all(again(builder, make_builder)) == {"p": "built", "q": "built"}
+    assert rows(builder, "q") == [("y", 8)]
+
+
+def test_an_edit_makes_a_new_table_and_its_undoing_finds_the_old_one(
+    make_builder: Callable[..., Builder],
+) -> None:
+    builder = make_builder()
+    build_all(builder)
+    path = builder.settings.root / "sources" / "m.sql"
+    path.write_text(SOURCES.replace("A + 1", "A + 2"))
+    edited = again(builder, make_builder)
+    assert build_all(edited) == {"p": "reused", "q": "built"}
+    path.write_text(SOURCES)
+    assert build_all(again(builder, make_builder)) == {"p": "reused", "q": "reused"}
+
+
+@pytest.mark.proves("M7")
+def test_two_sources_of_one_meaning_share_one_table(make_builder: Callable[..., Builder]) -> None:
+    twin = "\n--@ persist\nCREATE VIEW twin AS SELECT x.a, x.b FROM t AS x WHERE NOT x.a IS NULL;"
+    builder = make_builder(SOURCES + twin)
+    assert build_all(builder) == {"p": "built", "q": "built", "twin": "reused"}
+    tables = [p for p in Path(builder.settings.warehouse).iterdir()]
+    assert len(tables) == 2
+
+
+def test_forced_work_is_done(make_builder: Callable[..., Builder]) -> None:
+    builder = make_builder()
+    build_all(builder)
+    assert builder.build(named(builder, "p"), force=True).action == "built"
+
+
+def test_names_of_columns_are_ours_whatever_case_the_query_has(
+    make_builder: Callable[..., Builder],
+) -> None:
+    text = "CREATE TABLE t USING parquet LOCATION 'raw/t';\n--@ persist\nCREATE VIEW p AS SELECT A, B AS bB FROM t"
+    builder = make_builder(text)
+    builder.build(named(builder, "p"))
+    assert builder.read(named(builder, "p")).columns == ["a", "bB"]
+
+
+def test_empty_results_and_every_type_of_value(make_builder: Callable[..., Builder]) -> None:
+    builder = make_builder(
+        """--@ persist
+        CREATE VIEW p AS SELECT 1 AS i, 2L AS l, 1.50 AS d, 1e0 AS f, 'x' AS s, true AS b, DATE'2020-02-29' AS da,
+          TIMESTAMP'2020-02-29 01:02:03.000004' AS ts, TIMESTAMP_NTZ'2020-02-29 01:02:03' AS tn, X'00FF' AS bi,
+          array(1, NULL) AS ar, map('k', 1) AS m, named_struct('aB', 1) AS st, CAST(NULL AS STRING) AS n;
+        --@ persist
+        CREATE VIEW q AS SELECT * FROM p WHERE i > 1;
+        """
+    )
+    assert build_all(builder) == {"p": "built", "q": "built"}
+    (row,) = builder.read(named(builder, "p")).collect()
+    assert row.d == Decimal("1.50")
+    assert row.ts == dt.datetime(2020, 2, 29, 1, 2, 3, 4)
+    assert row.m == {"k": 1}
+    assert row.ar == [1, None]
+    assert rows(builder, "q") == []
+    assert builder.read(named(builder, "q")).columns == builder.read(named(builder, "p")).columns
+
+
+@pytest.mark.proves("M9")
+def test_strict_mode_reads_tables_only_and_lists_what_is_missing(
+    make_builder: Callable[..., Builder],
+) -> None:
+    builder = make_builder(settings="strict = true\n")
+    query = parse_query("SELECT * FROM q JOIN p ON true")
+    bindings = [named(builder, n).source_id for n in ("q", "p")]
+    with pytest.raises(StrictError, match="not built in `dev`: m/p, m/q"):
+        builder.statement(query, bindings, {})
+    assert build_all(builder) == {"p": "built", "q": "built"}
+    builder.statement(query, bindings, builder.ledger.fetch_manifest("dev"))
+
+
+@pytest.mark.proves("M10")
+def test_environments_have_manifests_of_their_own(make_builder: Callable[..., Builder]) -> None:
+    builder = make_builder()
+    build_all(builder)
+    (builder.settings.root / "persist.toml").write_text('environment = "prod"\n')
+    prod = Builder(
+        load_settings(builder.settings.root), builder.project, builder.ledger, builder.engine
+    )
+    assert prod.ledger.fetch_manifest("prod") == {}
+    statement, read = prod.statement(
+        parse_query("SELECT * FROM p"),
+        [named(prod, "p").source_id],
+        prod.ledger.fetch_manifest("prod"),
+    )
+    assert (statement.inlined, read) == ((named(prod, "p").source_id,), {})
+
+
+# ------------------------------------------------------------------------------------------- checks
+
+
+CHECKED = """
+CREATE TABLE t USING parquet LOCATION 'raw/t';
+--@ persist
+--@ check { not_null=[a] unique=[b] accepted_values { b=[x, y] } expr { small="a < 3" } }
+CREATE VIEW p AS SELECT a, b FROM t;
+"""
+
+
+@pytest.mark.proves("K11")
+def test_bad_rows_are_not_published(make_builder: Callable[..., Builder]) -> None:
+    builder = make_builder(CHECKED)
+    write(builder.settings.root, [(1, "x"), (2, "y"), (2, None)])
+    builder = again(builder, make_builder)
+    builder.build(named(builder, "p"))
+    before = rows(builder, "p")
+    table = Path(builder.settings.warehouse) / named(builder, "p").table
+    files = sorted(table.rglob("*.parquet"))
+    write(builder.settings.root, [(None, "x"), (3, "x"), (4, "z"), (5, None)])
+    later = again(builder, make_builder)
+    with pytest.raises(ChecksFailed) as error:
+        later.build(named(later, "p"))
+    failed = {r.name: (r.passed, r.failed_rows) for r in error.value.results}
+    assert failed == {
+        "not_null_a": (False, 1),
+        "unique_b": (False, 2),
+        "accepted_values_b": (False, 1),
+        "expr_small": (False, 3),
+    }
+    assert "not_null_a (1 rows)" in str(error.value)
+    assert rows(later, "p") == before
+    assert sorted(table.rglob("*.parquet")) == files
+    assert DeltaTable(str(table)).version() == 0
+    assert later.ledger.fetch_last_builds("dev")["p@sources/m.sql"].state == "failed"
+
+
+def test_a_warning_is_published(make_builder: Callable[..., Builder]) -> None:
+    builder = make_builder(
+        CHECKED.replace("not_null=[a]", "not_null=[a] { severity=warn }").replace("unique=[b]", "")
+    )
+    write(builder.settings.root, [(1, "x"), (None, "x")])
+    builder = again(builder, make_builder)
+    build = builder.build(named(builder, "p"))
+    assert build.state == "succeeded"
+    assert [(c.name, c.passed) for c in builder.ledger.fetch_checks(build.build_uid)][0] == (
+        "not_null_a",
+        False,
+    )
+
+
+def test_a_check_that_is_new_looks_at_the_table_that_is_there(
+    make_builder: Callable[..., Builder],
+) -> None:
+    builder = make_builder(CHECKED.replace("--@ check", "-- no"))
+    builder.build(named(builder, "p"))
+    (builder.settings.root / "sources" / "m.sql").write_text(CHECKED)
+    later = again(builder, make_builder)
+    with pytest.raises(ChecksFailed) as error:
+        later.build(named(later, "p"))
+    assert {r.name: r.failed_rows for r in error.value.results} == {
+        "not_null_a": 1,
+        "unique_b": 2,
+        "accepted_values_b": 0,
+        "expr_small": 1,
+    }
+
+
+# ------------------------------------------------------------------------------------ content digest
+
+
+def content(builder: Builder, query: str) -> str:
+    builder.engine.session.sql(query).createOrReplaceTempView("digested")
+    frame = builder.engine.session.table("digested")
+    return builder.engine.write(frame, "digest", os.urandom(8).hex(), (), None)[1].content
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("VALUES (1, 2), (3, 4) AS t(a, b)", "VALUES (3, 4), (1, 2) AS t(a, b)", True),
+        ("VALUES (1, int(NULL)) AS t(a, b)", "VALUES (int(NULL), 1) AS t(a, b)", False),
+        ("VALUES (1), (1) AS t(a)", "VALUES (2), (2) AS t(a)", False),
+        ("VALUES (1), (1) AS t(a)", "VALUES (1) AS t(a)", False),
+        ("VALUES (array(1, NULL)) AS t(a)", "VALUES (array(NULL, 1)) AS t(a)", False),
+        (
+            "VALUES (array(array(1), array(2))) AS t(a)",
+            "VALUES (array(array(1, 2), array())) AS t(a)",
+            False,
+        ),
+        ("VALUES (map('a', 1, 'b', 2)) AS t(a)", "VALUES (map('b', 2, 'a', 1)) AS t(a)", True),
+        ("VALUES (map('a', 1, 'b', 2)) AS t(a)", "VALUES (map('a', 2, 'b', 1)) AS t(a)", False),
+        (
+            "VALUES (CAST(NULL AS MAP<STRING, INT>)) AS t(a)",
+            "VALUES (CAST(map() AS MAP<STRING, INT>)) AS t(a)",
+            False,
+        ),
+        (
+            "VALUES (named_struct('x', 1, 'y', int(NULL))) AS t(a)",
+            "VALUES (named_struct('x', int(NULL), 'y', 1)) AS t(a)",
+            False,
+        ),
+        ("VALUES (0.0d) AS t(a)", "VALUES (-0.0d) AS t(a)", False),
+        ("VALUES ('ab', 'c') AS t(a, b)", "VALUES ('a', 'bc') AS t(a, b)", False),
+    ],
+)
+def test_the_content_digest_tells_rows_apart(
+    make_builder: Callable[..., Builder], one: str, other: str, same: bool
+) -> None:
+    builder = make_builder()
+    assert (
+        content(builder, f"SELECT * FROM {one}") == content(builder, f"SELECT * FROM {other}")
+    ) is same
+
+
+# ------------------------------------------------------------------------------------ going wrong
+
+
+def test_a_query_that_fails_leaves_the_old_table(make_builder: Callable[..., Builder]) -> None:
+    text = "CREATE TABLE t USING parquet LOCATION 'raw/t';\n--@ persist\nCREATE VIEW p AS SELECT CAST(b AS INT) AS n FROM t"
+    builder = make_builder(text)
+    write(builder.settings.root, [(1, "7")])
+    builder = again(builder, make_builder)
+    builder.build(named(builder, "p"))
+    write(builder.settings.root, [(1, "seven")])
+    later = again(builder, make_builder)
+    with pytest.raises(BuildError, match="CAST_INVALID_INPUT"):
+        later.build(named(later, "p"))
+    assert rows(later, "p") == [(7,)]
+    table = Path(later.settings.warehouse) / named(later, "p").table
+    assert len([d for d in table.iterdir() if d.name != "_delta_log"]) == 1
+
+
+def test_raw_data_that_lacks_a_declared_column(make_builder: Callable[..., Builder]) -> None:
+    text = "CREATE TABLE t (a BIGINT, zz INT) USING parquet LOCATION 'raw/t';\n--@ persist\nCREATE VIEW p AS SELECT zz FROM t"
+    builder = make_builder(text)
+    with pytest.raises(StorageError, match="`t` has no column `zz`") as error:
+        builder.build(named(builder, "p"))
+    assert str(error.value.location) == "sources/m.sql:1:14"
+
+
+def test_raw_data_that_is_not_there(make_builder: Callable[..., Builder]) -> None:
+    text = "CREATE TABLE t (a BIGINT) USING parquet LOCATION 'nowhere';\n--@ persist\nCREATE VIEW p AS SELECT a FROM t"
+    builder = make_builder(text)
+    with pytest.raises(StorageError, match="`t`: there is no data at"):
+        builder.build(named(builder, "p"))
+
+
+def test_data_that_changes_while_it_is_read_is_refused(
+    make_builder: Callable[..., Builder],
+) -> None:
+    builder = make_builder()
+    builder.pin(named(builder, "t"))
+    time_before = (builder.settings.root / "raw" / "t" / "part-0.parquet").stat().st_mtime_ns
+    write(builder.settings.root, [(9, "n")])
+    assert (
+        builder.settings.root / "raw" / "t" / "part-0.parquet"
+    ).stat().st_mtime_ns != time_before
+    with pytest.raises(ConflictError, match="the data of `t` changed while it was being read"):
+        builder.build(named(builder, "p"))
+    assert builder.ledger.fetch_manifest("dev") == {}
+
+
+def test_types_that_have_no_place_in_a_table(make_builder: Callable[..., Builder]) -> None:
+    builder = make_builder("--@ persist\nCREATE VIEW p AS SELECT NULL AS x")
+    with pytest.raises(BuildError, match="column `x` has the type void"):
+        builder.build(named(builder, "p"))
+
+
+def test_a_table_deleted_by_hand_is_built_again(make_builder: Callable[..., Builder]) -> None:
+    import shutil
+
+    builder = make_builder()
+    build_all(builder)
+    shutil.rmtree(Path(builder.settings.warehouse) / named(builder, "p").table)
+    later = again(builder, make_builder)
+    step = later.plan([named(later, "p").source_id]).steps[0]
+    assert [r.code for r in step.reasons] == ["missing"]
+    assert later.build(named(later, "p")).action == "built"
+    assert rows(later, "p") == [(1, "x"), (2, "y"), (3, None)]
+
+
+def test_a_session_with_settings_of_its_own_is_refused(
+    make_builder: Callable[..., Builder], spark: Any
+) -> None:
+    spark.conf.set("spark.sql.legacy.timeParserPolicy", "LEGACY")
+    try:
+        with pytest.raises(
+            SettingsError, match=r"timeParserPolicy = LEGACY, which can change results"
+        ):
+            _ = make_builder().engine.session
+    finally:
+        spark.conf.unset("spark.sql.legacy.timeParserPolicy")
+
+
+def test_a_session_gets_the_projects_settings(
+    make_builder: Callable[..., Builder], spark: Any
+) -> None:
+    builder = make_builder(settings='timezone = "Asia/Tokyo"\n')
+    assert builder.engine.session.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_without_java_one_sentence_says_how_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(JavaMissingError, match="there is no Java") as error:
+        check_java({"PATH": str(tmp_path)})
+    assert "apt-get install openjdk-17" in (error.value.hint or "")
+    with pytest.raises(JavaMissingError, match="JAVA_HOME is /nowhere"):
+        check_java({"JAVA_HOME": "/nowhere"})
+    old = tmp_path / "bin" / "java"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    old.chmod(0o755)
+    with pytest.raises(JavaMissingError, match="is Java 11"):
+        check_java({"JAVA_HOME": str(tmp_path)})
+
+
+# --------------------------------------------------------------------------------- dying at each step
+
+
+KILL = """
+import os, sys
+from pathlib import Path
+from persist_assets import builder as b, engine as e
+from persist_assets.engine import Engine, create_session
+from persist_assets.ledger.store import Ledger
+from persist_assets.project import load_project
+from persist_assets.settings import load_settings
+
+def dies(function, *, before):
+    def call(*args, **kwargs):
+        result = None if before else function(*args, **kwargs)
+        os.kill(os.getpid(), 9)
+        return result
+    return call
+
+settings = load_settings(Path(sys.argv[1]))
+project = load_project(settings)
+ledger = Ledger(settings.ledger)
+made = b.Builder(settings, project, ledger, Engine(settings, lambda: create_session(settings)))
+point = sys.argv[2]
+if point == "after write":
+    e.find_staged = dies(e.find_staged, before=True)
+elif point == "before commit":
+    b.commit = dies(b.commit, before=True)
+elif point == "after commit":
+    b.commit = dies(b.commit, before=False)
+elif point == "before publication":
+    Ledger.publish = dies(Ledger.publish, before=True)
+elif point == "before manifest":
+    b.export_manifest = dies(b.export_manifest, before=True)
+made.build(project.by_id["p@sources/m.sql"])
+"""
+
+
+@pytest.mark.proves("P23")
+@pytest.mark.parametrize(
+    "point",
+    ["after write", "before commit", "after commit", "before publication", "before manifest"],
+)
+def test_a_killed_build_leaves_readers_alone_and_the_next_one_repairs(
+    point: str, make_builder: Callable[..., Builder]
+) -> None:
+    builder = make_builder()
+    build_all(builder)
+    write(builder.settings.root, [(8, "new")])
+    died = subprocess.run(
+        [sys.executable, "-c", KILL, str(builder.settings.root), point],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    assert died.returncode == -9, died.stderr.decode()[-2000:]
+    seen = rows(builder, "p")
+    published = point == "before manifest"
+    assert seen == ([(8, "new")] if published else [(1, "x"), (2, "y"), (3, None)])
+    began = time.monotonic()
+    later = again(builder, make_builder)
+    assert later.build(named(later, "p")).action == ("reused" if published else "built")
+    assert time.monotonic() - began < 30  # the dead one's lease was not waited for
+    assert rows(later, "p") == [(8, "new")]
+    table = Path(later.settings.warehouse) / named(later, "p").table
+    live = {Path(f).parent.name for f in DeltaTable(str(table)).file_uris()}
+    assert len(live) == 1
+    states = [b.state for b in later.ledger.fetch_builds(source_id="p@sources/m.sql")]
+    assert states.count("started") == 0
+    if not published:
+        assert "interrupted" in [
+            b.error for b in later.ledger.fetch_builds(source_id="p@sources/m.sql")
+        ]
+    assert str(later.ledger.find_snapshot("dev", named(later, "p").build_id).version) in (
+        later.settings.manifest_path.read_text()
+    )

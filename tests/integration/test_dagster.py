@@ -1,0 +1,340 @@
+"""Sources as Dagster assets: definitions, runs, checks, ordinary assets beside them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT
+
+from persist_assets import AssetTranslator, load_sources
+from persist_assets.errors import SettingsError, SourcesError
+from persist_assets.model import Source
+from persist_assets.project import load_project
+from persist_assets.settings import load_settings
+
+SOURCES = """
+CREATE TABLE t (a BIGINT, b STRING) USING parquet LOCATION 'raw/t';
+
+--@ persist owner="team:flights" tags=[nightly] tags.tier=gold freshness.window=24h freshness.warn=12h
+--@ time_column=a check { not_null=[a] { severity=warn } expr { small="a < 10" } }
+-- What this is.
+CREATE VIEW p AS SELECT a, b FROM t;
+
+CREATE VIEW v AS SELECT a + 1 AS c, b FROM p;
+
+--@ persist group=reports
+CREATE VIEW q AS SELECT b, sum(c) AS s FROM v GROUP BY b;
+
+--@ persist
+CREATE VIEW other AS SELECT count(*) AS n FROM t;
+"""
+P, Q, OTHER, T = (dg.AssetKey(["m", n]) for n in ("p", "q", "other", "t"))
+
+
+def write(root: Path, rows: list[tuple[int | None, str]]) -> None:
+    path = root / "raw" / "t" / "part-0.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.table({"a": pa.array([r[0] for r in rows], pa.int64()), "b": [r[1] for r in rows]})
+    pq.write_table(table, path)
+
+
+@pytest.fixture
+def root(make_project: Callable[..., Path]) -> Path:
+    made = make_project({"m.sql": SOURCES})
+    write(made, [(1, "x"), (2, "y")])
+    return made
+
+
+@pytest.fixture
+def load(spark: Any) -> Callable[..., dg.Definitions]:
+    session = dg.ResourceDefinition.hardcoded_resource(SimpleNamespace(spark_session=spark))
+    return lambda root, **given: load_sources(
+        root / "sources", resources={"pyspark": session}, **given
+    )
+
+
+def run(definitions: dg.Definitions, instance: dg.DagsterInstance, **given: Any) -> Any:
+    job = definitions.resolve_implicit_global_asset_job_def()
+    return job.execute_in_process(instance=instance, raise_on_error=False, **given)
+
+
+def materializations(result: Any) -> dict[str, dg.AssetMaterialization]:
+    events = result.get_asset_materialization_events()
+    return {e.asset_key.path[-1]: e.materialization for e in events if e.asset_key}
+
+
+@pytest.fixture
+def instance() -> Any:
+    with dg.DagsterInstance.ephemeral() as made:
+        yield made
+
+
+# ------------------------------------------------------------------------------------- definitions
+
+
+@pytest.mark.proves("K1", "K2")
+def test_one_asset_for_each_persisted_source_and_its_code_version_is_its_build_id(
+    root: Path, load: Callable[..., dg.Definitions]
+) -> None:
+    graph = load(root).resolve_asset_graph()
+    project = load_project(load_settings(root))
+    assert graph.executable_asset_keys == {P, Q, OTHER}
+    assert graph.external_asset_keys == {T}
+    for source in project.persisted:
+        spec = graph.get(dg.AssetKey(source.asset_key))
+        assert spec.code_version == source.build_id
+    assert graph.get(Q).parent_keys == {P}
+    assert graph.get(P).parent_keys == {T}
+
+
+@pytest.mark.proves("K12")
+def test_an_asset_says_all_that_its_source_says(
+    root: Path, load: Callable[..., dg.Definitions]
+) -> None:
+    specs = {s.key: s for s in load(root).resolve_all_asset_specs()}
+    p = specs[P]
+    assert p.description == "What this is."
+    assert list(p.owners) == ["team:flights"]
+    assert {k: v for k, v in p.tags.items() if not k.startswith("dagster/")} == {
+        "nightly": "",
+        "tier": "gold",
+    }
+    assert p.kinds == {"spark", "sql"}
+    assert (p.group_name, specs[Q].group_name) == ("m", "reports")
+    assert p.freshness_policy == dg.FreshnessPolicy.time_window(
+        fail_window=timedelta(hours=24), warn_window=timedelta(hours=12)
+    )
+    reference = p.metadata["dagster/code_references"].code_references[0]
+    assert (reference.file_path, reference.line_number) == (str(root / "sources" / "m.sql"), 7)
+    assert [c.name for c in p.metadata["dagster/column_schema"].columns] == ["a", "b"]
+    lineage = specs[Q].metadata["dagster/column_lineage"].deps_by_column
+    assert {k: [(d.asset_key, d.column_name) for d in v] for k, v in lineage.items()} == {
+        "b": [(P, "b")],
+        "s": [(P, "a")],
+    }
+    assert specs[T].kinds == {"parquet"}
+
+
+def test_loading_starts_no_jvm_and_touches_no_ledger(root: Path) -> None:
+    script = (
+        "import sys; from persist_assets import load_sources\n"
+        "d = load_sources(sys.argv[1]); d.resolve_asset_graph()\n"
+        "import pyspark; assert pyspark.SparkContext._gateway is None\n"
+        "assert 'deltalake' not in sys.modules, 'deltalake'"
+    )
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script, str(root / "sources")], check=True, cwd=ROOT
+    )
+    assert not (root / ".persist").exists()
+
+
+def test_wrong_sources_fail_to_load_with_all_their_problems(
+    make_project: Callable[..., Path],
+) -> None:
+    made = make_project(
+        {"a.sql": "CREATE VIEW v AS SELECT (;", "b.sql": "CREATE VIEW w AS SELECT x FROM nope"}
+    )
+    with pytest.raises(SourcesError, match=r"(?s)2 problems.*a\.sql:1:.*b\.sql:1:"):
+        load_sources(made / "sources")
+
+
+def test_a_directory_that_is_not_there_or_empty(
+    make_project: Callable[..., Path], tmp_path: Path
+) -> None:
+    with pytest.raises(SettingsError, match="there is no directory"):
+        load_sources(tmp_path / "nowhere")
+    with pytest.raises(SettingsError, match="holds no sources"):
+        load_sources(make_project({}) / "sources")
+
+
+def test_a_translator_changes_how_assets_look(
+    root: Path, load: Callable[..., dg.Definitions]
+) -> None:
+    class Prefixed(AssetTranslator):
+        def asset_spec(self, source: Source) -> dg.AssetSpec:
+            return super().asset_spec(source).replace_attributes(group_name="lake")
+
+    specs = load(root, translator=Prefixed).resolve_all_asset_specs()
+    assert {s.group_name for s in specs} == {"lake"}
+
+
+# -------------------------------------------------------------------------------------------- runs
+
+
+@pytest.mark.proves("K6", "K12")
+def test_a_run_builds_publishes_and_tells(
+    root: Path, load: Callable[..., dg.Definitions], instance: Any
+) -> None:
+    result = run(load(root), instance)
+    assert result.success
+    told = materializations(result)
+    metadata = told["p"].metadata
+    assert metadata["dagster/row_count"].value == 2
+    assert metadata["bytes"].value > 0
+    assert metadata["action"].value == "built"
+    assert metadata["why"].value == "never built"
+    assert metadata["watermark"].value == "2"
+    assert "| 1 | x |" in metadata["preview"].value
+    assert metadata["dagster/table_name"].value.startswith("p-")
+    assert metadata["build_id"].value in (root / ".persist" / "manifests" / "dev.json").read_text()
+    assert [c.type for c in metadata["dagster/column_schema"].value.columns] == ["bigint", "string"]
+    checks = {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
+    assert checks == {"not_null_a": True, "expr_small": True}
+    assert told["p"].tags["dagster/data_version"].startswith("2:")
+
+    again = run(load(root), instance)
+    assert again.success
+    assert {m.metadata["action"].value for m in materializations(again).values()} == {"reused"}
+    assert (
+        materializations(again)["p"].tags["dagster/data_version"]
+        == told["p"].tags["dagster/data_version"]
+    )
+
+
+def test_the_versions_of_raw_tables_are_told_once_each(
+    root: Path, load: Callable[..., dg.Definitions], instance: Any
+) -> None:
+    def versions() -> list[str]:
+        records = instance.fetch_observations(T, limit=10).records
+        return [r.asset_observation.tags["dagster/data_version"] for r in records]
+
+    run(load(root), instance)
+    run(load(root), instance)
+    assert len(versions()) == 1
+    write(root, [(3, "z")])
+    run(load(root), instance)
+    assert len(set(versions())) == 2
+
+
+@pytest.mark.parametrize("how", ["tag", "config"])
+def test_a_run_can_be_forced(
+    how: str, root: Path, load: Callable[..., dg.Definitions], instance: Any
+) -> None:
+    run(load(root), instance)
+    given: dict[str, Any] = {"tags": {"persist/force": "true"}}
+    if how == "config":
+        given = {"run_config": {"ops": {"m__p": {"config": {"force": True}}}}}
+    actions = {
+        k: m.metadata["action"].value
+        for k, m in materializations(run(load(root), instance, **given)).items()
+    }
+    assert actions["p"] == "built"
+    assert actions["q"] == ("built" if how == "tag" else "reused")
+
+
+@pytest.mark.proves("K11", "K13")
+def test_a_failed_check_stops_what_reads_it_and_nothing_else(
+    root: Path, load: Callable[..., dg.Definitions], instance: Any
+) -> None:
+    assert run(load(root), instance).success
+    table = sorted((root / ".persist" / "warehouse").glob("p-*/*/*.parquet"))
+    write(root, [(1, "x"), (99, "bad")])
+    result = run(load(root), instance)
+    assert not result.success
+    states = {
+        e.step_key: e.event_type_value
+        for e in result.all_events
+        if e.is_step_event and "STEP_" in e.event_type_value
+    }
+    assert states["m__p"] == "STEP_FAILURE"
+    assert states["m__other"] == "STEP_SUCCESS"
+    assert "m__q" not in materializations(result)
+    checks = {
+        e.check_name: (e.passed, e.metadata["failed_rows"].value)
+        for e in result.get_asset_check_evaluations()
+    }
+    assert checks["expr_small"] == (False, 1)
+    assert sorted((root / ".persist" / "warehouse").glob("p-*/*/*.parquet")) == table
+
+    write(root, [(1, "x"), (9, "good")])
+    job = load(root).resolve_implicit_global_asset_job_def()
+    repaired = job.execute_in_process(
+        instance=instance,
+        asset_selection=[P, Q],
+        raise_on_error=False,
+    )
+    assert {k: m.metadata["action"].value for k, m in materializations(repaired).items()} == {
+        "p": "built",
+        "q": "built",
+    }
+
+
+def test_an_edit_changes_the_code_version_of_the_affected_assets_only(
+    root: Path, load: Callable[..., dg.Definitions]
+) -> None:
+    def versions() -> dict[str, str | None]:
+        return {s.key.path[-1]: s.code_version for s in load(root).resolve_all_asset_specs()}
+
+    before = versions()
+    path = root / "sources" / "m.sql"
+    path.write_text(
+        SOURCES.replace("a + 1 AS c", "a + 2 AS c").replace("-- What", "-- Exactly what")
+    )
+    after = versions()
+    assert {name for name in before if before[name] != after[name]} == {"q"}
+
+
+# ------------------------------------------------------------------------------ beside other assets
+
+
+@pytest.mark.proves("K7")
+def test_ordinary_assets_read_sources_and_feed_them(
+    make_project: Callable[..., Path],
+    load: Callable[..., dg.Definitions],
+    instance: Any,
+    spark: Any,
+) -> None:
+    root = make_project(
+        {
+            "m.sql": """
+            CREATE TABLE fed (a BIGINT) USING delta LOCATION 'raw/fed';
+            --@ persist
+            CREATE VIEW p AS SELECT a + 1 AS b FROM fed;
+            """
+        }
+    )
+    rows = [1, 2]
+
+    @dg.asset(key=["m", "fed"], io_manager_key="persist_io_manager")
+    def fed() -> Any:
+        return spark.createDataFrame([(n,) for n in rows], "a BIGINT")
+
+    @dg.asset(ins={"p": dg.AssetIn(key=P)}, io_manager_key="persist_io_manager")
+    def doubled(p: Any) -> Any:
+        return p.selectExpr("b * 2 AS c")
+
+    @dg.asset(ins={"doubled": dg.AssetIn()})
+    def total(doubled: Any) -> int:
+        return doubled.agg({"c": "sum"}).collect()[0][0]
+
+    def outcome() -> Any:
+        result = run(load(root, assets=[fed, doubled, total]), instance)
+        assert result.success, [str(e) for e in result.all_events if e.is_failure]
+        return result.output_for_node("total")
+
+    assert outcome() == 10
+    rows.append(10)
+    assert outcome() == 32
+
+
+def test_an_asset_may_not_write_a_source(
+    root: Path, load: Callable[..., dg.Definitions], instance: Any, spark: Any
+) -> None:
+    @dg.asset(key=["m", "t"], io_manager_key="persist_io_manager")
+    def fed() -> Any:
+        return spark.range(1)
+
+    result = run(load(root, assets=[fed]), instance)
+    assert not result.success
+    failure = next(e for e in result.all_events if e.is_step_failure)
+    assert "only raw tables declared USING delta" in str(failure.event_specific_data)

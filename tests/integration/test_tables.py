@@ -1,0 +1,304 @@
+"""Delta tables that we write, and raw tables that others wrote. No Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT
+from deltalake import DeltaTable, write_deltalake
+
+from persist_assets.errors import BuildError, ConflictError, StorageError
+from persist_assets.model import Column, RawTable
+from persist_assets.storage.raw import find_columns, missing_columns, pin_raw, public_options
+from persist_assets.storage.tables import (
+    Staged,
+    commit,
+    delta_schema,
+    discard,
+    find_staged,
+    find_table,
+    has_version,
+    read_sample,
+    read_version,
+)
+
+STRUCT = {
+    "type": "struct",
+    "fields": [
+        {"name": "a", "type": "long", "nullable": False, "metadata": {"x": 1}},
+        {"name": "b", "type": "string", "nullable": True, "metadata": {}},
+    ],
+}
+FOREIGN = ROOT / "tests" / "data" / "foreign"
+
+
+def stage(root: Path, uid: str, rows: int) -> Staged:
+    (root / uid).mkdir(parents=True)
+    table = pa.table({"a": pa.array(range(rows), pa.int64()), "b": [f"x{n}" for n in range(rows)]})
+    pq.write_table(table, root / uid / "part-0.parquet")
+    return find_staged(str(root), uid, delta_schema(STRUCT))
+
+
+def test_a_commit_replaces_the_whole_content_as_one_version(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    assert commit(stage(root, "one", 3), build_id="b", pinned=None) == 0
+    assert commit(stage(root, "two", 5), build_id="b", pinned=0) == 1
+    assert DeltaTable(str(root)).to_pyarrow_table().num_rows == 5
+    assert [f.split("/")[-2] for f in read_version(str(root), 0).files] == ["one"]
+    assert [f.split("/")[-2] for f in read_version(str(root), 1).files] == ["two"]
+    assert read_version(str(root), 1).columns == (Column("a", "bigint"), Column("b", "string"))
+    assert has_version(str(root), 1)
+    assert not has_version(str(root), 2)
+
+
+@pytest.mark.proves("P12")
+def test_other_tools_read_what_we_write(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    commit(stage(root, "one", 3), build_id="b", pinned=None)
+    assert pl.read_delta(str(root)).rows() == [(0, "x0"), (1, "x1"), (2, "x2")]
+    assert DeltaTable(str(root)).to_pyarrow_dataset().count_rows() == 3
+
+
+def test_the_log_has_statistics_and_the_build(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    commit(stage(root, "one", 3), build_id="b", pinned=None)
+    (action,) = pa.table(DeltaTable(str(root)).get_add_actions(flatten=True)).to_pylist()
+    assert (action["num_records"], action["min.a"], action["max.a"], action["max.b"]) == (
+        3,
+        0,
+        2,
+        "x2",
+    )
+    assert DeltaTable(str(root)).history(1)[0]["persist.build"] == "one"
+
+
+def test_a_head_that_was_never_published_is_put_back_first(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    commit(stage(root, "one", 3), build_id="b", pinned=None)
+    commit(stage(root, "dead", 5), build_id="b", pinned=0)
+    assert commit(stage(root, "two", 7), build_id="b", pinned=0) == 3
+    table = DeltaTable(str(root))
+    assert [h["operation"] for h in reversed(table.history())][2] == "RESTORE"
+    assert table.to_pyarrow_table().num_rows == 7
+
+
+def test_two_writers_of_one_version_cannot_both_win(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    commit(stage(root, "one", 3), build_id="b", pinned=None)
+    stale = find_table(str(root))
+    commit(stage(root, "two", 5), build_id="b", pinned=0)
+    from persist_assets.storage import tables
+
+    original = tables.find_table
+    tables.find_table = lambda *_: stale  # what a writer sees that looked a moment too early
+    try:
+        with pytest.raises(ConflictError, match="another writer"):
+            commit(stage(root, "three", 7), build_id="b", pinned=0)
+    finally:
+        tables.find_table = original
+    assert DeltaTable(str(root)).to_pyarrow_table().num_rows == 5
+
+
+def test_a_file_that_changed_before_the_commit_is_found(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    staged = stage(root, "one", 3)
+    path = root / "one" / "part-0.parquet"
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(StorageError, match="bytes, not"):
+        commit(staged, build_id="b", pinned=None)
+    path.unlink()
+    with pytest.raises(StorageError, match="is gone"):
+        commit(staged, build_id="b", pinned=None)
+    assert find_table(str(root)) is None
+
+
+def test_a_version_whose_files_are_gone_cannot_be_read(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    commit(stage(root, "one", 3), build_id="b", pinned=None)
+    shutil.rmtree(root / "one")
+    with pytest.raises(StorageError, match="is gone, a file of version 0"):
+        read_version(str(root), 0)
+    with pytest.raises(StorageError, match="version 7 of the table"):
+        read_version(str(root), 7)
+
+
+def test_what_was_staged_can_be_discarded(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    stage(root, "one", 3)
+    discard(str(root), "one")
+    discard(str(root), "never")
+    assert not (root / "one").exists()
+
+
+def test_a_sample_is_the_first_rows(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    commit(stage(root, "one", 9), build_id="b", pinned=None)
+    assert [r["a"] for r in read_sample(read_version(str(root), 0).files, 2)] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "refused"),
+    [
+        ("void", True),
+        ("interval day to second", True),
+        ("variant", True),
+        ({"type": "array", "elementType": "void", "containsNull": True}, True),
+        ({"type": "struct", "fields": [{"name": "x", "type": "interval month"}]}, True),
+        ("decimal(10,2)", False),
+        ("timestamp_ntz", False),
+    ],
+)
+def test_types_that_tables_do_not_have_are_refused(kind: object, refused: bool) -> None:
+    struct = {"type": "struct", "fields": [{"name": "c", "type": kind}]}
+    if refused:
+        with pytest.raises(BuildError, match="column `c` has the type"):
+            delta_schema(struct)
+    else:
+        assert json.loads(delta_schema(struct))["fields"][0]["nullable"] is True
+
+
+# --------------------------------------------------------------------------------------------- raw
+
+
+def parquet(path: Path, **columns: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+
+
+def test_the_version_of_files_is_their_names_sizes_and_times(tmp_path: Path) -> None:
+    raw, where = RawTable("parquet", "t"), str(tmp_path / "t")
+    parquet(tmp_path / "t" / "a.parquet", x=[1])
+    first = pin_raw(raw, where)
+    (tmp_path / "t" / "_SUCCESS").touch()
+    (tmp_path / "t" / ".hidden").touch()
+    assert pin_raw(raw, where) == first
+    parquet(tmp_path / "t" / "b.parquet", x=[1])
+    second = pin_raw(raw, where)
+    assert second.version != first.version
+    assert len(second.files or ()) == 2
+    os.utime(tmp_path / "t" / "b.parquet", ns=(1, 1))
+    assert pin_raw(raw, where).version != second.version
+
+
+def test_data_that_is_not_there_is_told(tmp_path: Path) -> None:
+    for raw in (RawTable("parquet", "x"), RawTable("delta", "x"), RawTable("csv", "x")):
+        with pytest.raises(StorageError, match=r"there is no .*at"):
+            pin_raw(raw, str(tmp_path / "x"))
+
+
+def test_what_has_no_versions_says_so() -> None:
+    assert pin_raw(RawTable("jdbc", None), "").version is None
+
+
+def test_columns_come_from_the_footer_with_sparks_types(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "i": pa.array([1], pa.int32()),
+            "u": pa.array([1], pa.uint32()),
+            "t": pa.array([1], pa.timestamp("us", tz="UTC")),
+            "n": pa.array([1], pa.timestamp("us")),
+            "d": pa.array([None], pa.decimal128(10, 2)),
+            "l": pa.array([["x"]], pa.list_(pa.string())),
+            "s": pa.array([{"aB": 1.0}], pa.struct([("aB", pa.float64())])),
+            "m": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())),
+            "c": pa.array(["x"]).dictionary_encode(),
+        }
+    )
+    (tmp_path / "t").mkdir()
+    pq.write_table(table, tmp_path / "t" / "a.parquet")
+    found = find_columns(RawTable("parquet", "t"), str(tmp_path / "t"))
+    assert {c.name: c.type for c in found} == {
+        "i": "int",
+        "u": "bigint",
+        "t": "timestamp",
+        "n": "timestamp_ntz",
+        "d": "decimal(10,2)",
+        "l": "array<string>",
+        "s": "struct<aB:double>",
+        "m": "map<string,bigint>",
+        "c": "string",
+    }
+
+
+def test_directories_are_columns(tmp_path: Path) -> None:
+    for year, day, kind in (
+        (2013, "2013-01-01", "a%20b"),
+        (2014, "2014-01-01", "__HIVE_DEFAULT_PARTITION__"),
+    ):
+        parquet(
+            tmp_path / "t" / f"year={year}" / f"day={day}" / f"kind={kind}" / "p.parquet", x=[1]
+        )
+    found = find_columns(RawTable("parquet", "t"), str(tmp_path / "t"))
+    assert [(c.name, c.type) for c in found] == [
+        ("x", "bigint"),
+        ("year", "int"),
+        ("day", "date"),
+        ("kind", "string"),
+    ]
+
+
+def test_declared_columns_that_the_data_lacks_are_found(tmp_path: Path) -> None:
+    parquet(tmp_path / "t" / "a.parquet", X=[1])
+    raw = RawTable("parquet", "t")
+    pin = pin_raw(raw, str(tmp_path / "t"))
+    assert missing_columns(pin, raw, [Column("x", "int"), Column("y", "int")]) == ["y"]
+
+
+def test_what_is_not_parquet_is_told(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "a.parquet").write_text("no")
+    with pytest.raises(StorageError, match="is not Parquet"):
+        find_columns(RawTable("parquet", "t"), str(tmp_path / "t"))
+
+
+def test_a_delta_table_is_pinned_at_its_version(tmp_path: Path) -> None:
+    where = str(tmp_path / "t")
+    write_deltalake(where, pa.table({"x": [1]}))
+    first = pin_raw(RawTable("delta", "t"), where)
+    write_deltalake(where, pa.table({"x": [2]}), mode="overwrite")
+    second = pin_raw(RawTable("delta", "t"), where)
+    assert first.version != second.version
+    assert first.files != second.files
+    assert len(second.files or ()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("cdf-table", 9),
+        ("checkpoint-v2-table", 8),
+        ("delta-0.8.0-null-partition", 2),
+        ("delta-0.8.0-partitioned", 6),
+        ("simple_table", 5),
+        ("table-without-dv-small", 1),
+    ],
+)
+def test_tables_of_other_writers_are_pinned(name: str, rows: int) -> None:
+    assert len(pin_raw(RawTable("delta", name), str(FOREIGN / name)).files or ()) == rows
+
+
+@pytest.mark.parametrize(
+    ("name", "feature"),
+    [("table-with-dv-small", "deletionVectors"), ("table_with_column_mapping", "columnMapping")],
+)
+def test_tables_whose_files_alone_would_be_wrong_rows_are_refused(name: str, feature: str) -> None:
+    with pytest.raises(StorageError, match=f"uses {feature}"):
+        pin_raw(RawTable("delta", name), str(FOREIGN / name))
+
+
+def test_secrets_enter_no_identity() -> None:
+    options = (
+        ("accesskey", "x"),
+        ("dbtable", "t"),
+        ("fs.s3a.secret.key", "y"),
+        ("password", "z"),
+        ("user", "u"),
+    )
+    assert public_options(RawTable("jdbc", None, options)) == (("dbtable", "t"),)

@@ -1,0 +1,192 @@
+"""What is built, what is reused, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from conftest import compiled
+
+from persist_assets.model import AsOf, Build, Plan, Project, RawVersion, Snapshot, Source
+from persist_assets.planner import DRAW, UNVERSIONED, World, as_of, drawn, plan
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+RAW = "CREATE TABLE t (a INT, b INT) USING parquet LOCATION 't';\nCREATE TABLE j (a INT) USING jdbc OPTIONS (url 'x');\n"
+CHAIN = f"""{RAW}
+--@ persist
+CREATE VIEW p AS SELECT a, b FROM t WHERE a > 0;
+CREATE VIEW v AS SELECT a, b + 1 AS c FROM p;
+--@ persist
+CREATE VIEW q AS SELECT c FROM v;
+--@ persist
+CREATE VIEW r AS SELECT a FROM p;
+"""
+
+
+def project(text: str = CHAIN) -> Project:
+    made = compiled({"a.sql": text})
+    assert not made.errors, made.errors
+    return made
+
+
+def named(made: Project, name: str) -> Source:
+    return made.by_id[f"{name}@sources/a.sql"]
+
+
+def snapshot(source: Source, rests_on: AsOf) -> Snapshot:
+    return Snapshot(
+        "uid", source.source_id, source.build_id, source.table, 0, rests_on, "c", 10, 100, NOW
+    )
+
+
+def build(source: Source, made: Snapshot | None, error: str | None = None) -> Build:
+    return Build(
+        "uid", source.source_id, source.build_id, source.definition, "dev", "run",
+        "failed" if error else "succeeded", "built", NOW, NOW, error, made,
+    )  # fmt: skip
+
+
+def fresh(made: Project) -> World:
+    versions = {s.source_id: "files:1" for s in made.sources if s.raw}
+    return World("dev", {}, versions, "2026-01-02", NOW.isoformat(), {})
+
+
+def built(made: Project, world: World | None = None) -> World:
+    """Return a world in which everything is built on what `world` holds."""
+    world = world or fresh(made)
+    manifest, history = dict(world.manifest), dict(world.history)
+    for source in made.persisted:
+        now = replace(world, manifest=manifest)
+        made_now = snapshot(source, drawn(as_of(made, source, now), source, "uid"))
+        manifest[source.build_id] = made_now
+        history[source.source_id] = build(source, made_now)
+    return replace(world, manifest=manifest, history=history)
+
+
+def told(planned: Plan) -> dict[str, list[str]]:
+    return {s.source_id.partition("@")[0]: [r.code for r in s.reasons] for s in planned.steps}
+
+
+def everything(made: Project, world: World, *, force: bool = False) -> Plan:
+    return plan(made, [s.source_id for s in made.persisted], world, force=force)
+
+
+def test_what_was_never_built_is_new_and_comes_in_order() -> None:
+    made = project()
+    planned = everything(made, fresh(made))
+    assert told(planned) == {"p": ["new"], "q": ["new"], "r": ["new"]}
+    assert [s.action for s in planned.steps] == ["build"] * 3
+    raw = named(made, "t")
+    assert {s.as_of for s in planned.steps} == {(RawVersion(raw.build_id, "files:1"),)}
+
+
+def test_what_is_built_on_the_same_data_is_reused() -> None:
+    made = project()
+    planned = everything(made, built(made))
+    assert told(planned) == {"p": [], "q": [], "r": []}
+    assert all(s.estimate is None for s in planned.steps)
+
+
+@pytest.mark.proves("M12")
+def test_newer_data_rebuilds_all_that_rests_on_it() -> None:
+    made = project()
+    world = built(made)
+    world = replace(world, versions={**world.versions, "t@sources/a.sql": "files:2"})
+    planned = everything(made, world)
+    assert told(planned) == {"p": ["input"], "q": ["input"], "r": ["input"]}
+    assert planned.steps[0].reasons[0].message == "the data of t changed"
+    assert planned.steps[0].estimate is not None
+    assert planned.steps[0].estimate.rows == 10
+
+
+def test_a_source_alone_rests_on_what_its_upstream_rests_on() -> None:
+    made = project()
+    world = built(made)
+    world = replace(world, versions={**world.versions, "t@sources/a.sql": "files:2"})
+    assert told(plan(made, [named(made, "q").source_id], world)) == {"q": []}
+
+
+@pytest.mark.proves("M12")
+def test_a_changed_column_rebuilds_its_source_and_its_readers_only() -> None:
+    before, after = (
+        project(),
+        project(CHAIN.replace("SELECT a, b FROM t", "SELECT a, b + 1 AS b FROM t")),
+    )
+    planned = everything(after, built(before))
+    assert told(planned) == {"p": ["code"], "q": ["upstream"], "r": []}
+    assert "sources/a.sql:5" in planned.steps[0].reasons[0].message
+
+
+def test_a_missing_table_and_an_order_are_reasons() -> None:
+    made = project()
+    world = replace(built(made), missing={named(made, "p").build_id})
+    assert told(everything(made, world))["p"] == ["missing"]
+    assert told(everything(made, built(made), force=True)) == dict.fromkeys("pqr", ["forced"])
+
+
+def test_a_failure_is_told_beside_the_reason() -> None:
+    made = project()
+    world = fresh(made)
+    failed = build(named(made, "p"), None, "no space\nat all")
+    planned = everything(made, replace(world, history={failed.source_id: failed}))
+    assert [r.message for r in planned.steps[0].reasons] == [
+        "never built",
+        "failed last time: no space",
+    ]
+
+
+def test_data_without_versions_is_never_known_to_be_the_same() -> None:
+    made = project(
+        f"{RAW}--@ persist\nCREATE VIEW p AS SELECT a FROM j;\n--@ persist\nCREATE VIEW q AS SELECT a FROM p"
+    )
+    world = replace(
+        fresh(made), versions={"j@sources/a.sql": f"{UNVERSIONED}1", "t@sources/a.sql": "x"}
+    )
+    later = replace(
+        built(made, world), versions={"j@sources/a.sql": f"{UNVERSIONED}2", "t@sources/a.sql": "x"}
+    )
+    assert told(everything(made, later)) == {"p": ["unversioned"], "q": ["unversioned"]}
+    # but what stands in p is what it was:
+    assert told(plan(made, ["q@sources/a.sql"], later)) == {"q": []}
+
+
+@pytest.mark.parametrize(
+    ("function", "day", "instant", "codes"),
+    [
+        ("current_date", "2026-01-02", "later", []),
+        ("current_date", "2026-01-03", "later", ["clock"]),
+        ("now()", "2026-01-02", "later", ["clock"]),
+    ],
+)
+def test_a_clock_is_an_input(function: str, day: str, instant: str, codes: list[str]) -> None:
+    made = project(
+        f"{RAW}--@ persist\nCREATE VIEW p AS SELECT a, {function} AS d FROM t;\n--@ persist\nCREATE VIEW q AS SELECT d FROM p"
+    )
+    later = replace(built(made), day=day, instant=instant)
+    assert told(everything(made, later)) == {"p": codes, "q": codes}
+    assert told(plan(made, ["q@sources/a.sql"], later)) == {"q": []}
+
+
+def test_readers_of_a_draw_follow_it() -> None:
+    made = project(
+        f"{RAW}--@ persist\nCREATE VIEW p AS SELECT a, rand() AS x FROM t;\n--@ persist\nCREATE VIEW q AS SELECT x FROM p"
+    )
+    world = built(made)
+    assert told(everything(made, world)) == {"p": [], "q": []}
+    again = everything(made, world, force=True)
+    assert told(again)["q"] == ["upstream", "forced"]
+    p = named(made, "p")
+    redrawn = snapshot(p, drawn(as_of(made, p, world), p, "another"))
+    later = replace(world, manifest={**world.manifest, p.build_id: redrawn})
+    assert told(everything(made, later)) == {"p": [], "q": ["upstream"]}
+    assert any(v.raw == DRAW + p.build_id for v in redrawn.as_of)
+
+
+def test_what_mixes_versions_is_rebuilt_once_it_need_not() -> None:
+    made = project()
+    world = built(made)
+    t, r = named(made, "t"), named(made, "r")
+    both = tuple(RawVersion(t.build_id, f"files:{n}") for n in (1, 2))
+    world = replace(world, manifest={**world.manifest, r.build_id: snapshot(r, both)})
+    assert told(everything(made, world))["r"] == ["mixed"]

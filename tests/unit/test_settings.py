@@ -1,0 +1,92 @@
+"""persist.toml and the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from persist_assets.errors import SettingsError
+from persist_assets.settings import find_root, is_harmless, load_settings
+
+
+def write(root: Path, text: str) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "persist.toml").write_text(text)
+    return root
+
+
+def test_everything_has_a_default(tmp_path: Path) -> None:
+    settings = load_settings(tmp_path, environ={})
+    assert settings.environment == "dev"
+    assert settings.sources == "sources"
+    assert settings.warehouse == str(tmp_path / ".persist" / "warehouse")
+    assert settings.ledger == f"sqlite:///{tmp_path / '.persist' / 'ledger.db'}"
+    assert settings.manifest_path == tmp_path / ".persist" / "manifests" / "dev.json"
+
+
+def test_the_environment_is_said_by_the_option_then_the_variable_then_the_file(
+    tmp_path: Path,
+) -> None:
+    root = write(tmp_path, 'environment = "a"')
+    assert load_settings(root, environ={}).environment == "a"
+    assert load_settings(root, environ={"PERSIST_ENV": "b"}).environment == "b"
+    assert load_settings(root, environment="c", environ={"PERSIST_ENV": "b"}).environment == "c"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("warehuose = 'x'", "unknown key `warehuose`\n    hint: did you mean `warehouse`?"),
+        ("strict = 1", "`strict` wants a true or false, not 1"),
+        ("timezone = 'Mars/Olympus'", "`Mars/Olympus` is no time zone"),
+        ("sources = '../elsewhere'", "is outside the project"),
+        ("sources = '/etc'", "is outside the project"),
+        ("ledger = 'ledger.db'", "`ledger` is not a database URL: ledger.db"),
+        ("environment = 'a/b'", "`a/b` is not a name for an environment"),
+        ("x = ", "this is not TOML"),
+        ('[spark]\n"spark.x" = [1]', "`spark.spark.x` wants a text or number"),
+    ],
+)
+def test_what_cannot_be_is_told(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        load_settings(write(tmp_path, text), environ={})
+    assert says in str(error.value)
+
+
+def test_the_root_is_found_upwards(tmp_path: Path) -> None:
+    root = write(tmp_path / "p", "")
+    below = root / "a" / "b"
+    below.mkdir(parents=True)
+    assert find_root(below) == root
+    with pytest.raises(SettingsError, match=r"no persist\.toml"):
+        find_root(tmp_path)
+
+
+def test_only_what_changes_results_is_part_of_the_connection(tmp_path: Path) -> None:
+    plain = load_settings(write(tmp_path / "a", ""), environ={})
+    tuned = load_settings(
+        write(
+            tmp_path / "b", '[spark]\n"spark.executor.memory" = "4g"\nsql.shuffle.partitions = 7'
+        ),
+        environ={},
+    )
+    changed = load_settings(
+        write(tmp_path / "c", '[spark]\n"spark.sql.ansi.enabled" = false'), environ={}
+    )
+    elsewhere = load_settings(write(tmp_path / "d", 'timezone = "Europe/Berlin"'), environ={})
+    assert plain.connection == tuned.connection
+    assert dict(tuned.spark)["spark.sql.shuffle.partitions"] == "7"
+    assert plain.connection != changed.connection != elsewhere.connection
+    assert dict(changed.connection)["spark.sql.ansi.enabled"] == "false"
+    assert not is_harmless("spark.sql.something.new")
+
+
+def test_a_relative_place_is_absolute_in_a_ledger_that_others_share(tmp_path: Path) -> None:
+    own = load_settings(write(tmp_path / "a", ""), environ={})
+    shared = load_settings(
+        write(tmp_path / "b", f'ledger = "sqlite:///{tmp_path}/ledger.db"'), environ={}
+    )
+    assert own.place("data/t") == "data/t"
+    assert shared.place("data/t") == str(tmp_path / "b" / "data" / "t")
+    assert own.place("s3://bucket/t") == shared.place("s3://bucket/t") == "s3://bucket/t"

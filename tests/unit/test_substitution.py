@@ -1,0 +1,78 @@
+"""A query and what is built → one statement."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import compiled
+
+from persist_assets.frontends.sql import parse_query
+from persist_assets.substitution import quote, splice, substitute
+
+PROJECT = compiled(
+    {
+        "raw.sql": "CREATE TABLE t (a INT, B INT) USING parquet LOCATION 't'",
+        "d/m.sql": """
+        --@ persist
+        CREATE VIEW p AS SELECT A, b FROM t;
+        CREATE VIEW v (x, y) AS WITH t AS (SELECT * FROM p) SELECT t.a, q.b FROM t JOIN raw.t AS q ON t.a = q.a;
+        --@ persist
+        CREATE VIEW r AS SELECT v.x FROM V JOIN p TABLESAMPLE (5 ROWS) ON v.x = p.a;
+        """,
+    }
+)
+T, P, V, R = "t@sources/raw.sql", "p@sources/d/m.sql", "v@sources/d/m.sql", "r@sources/d/m.sql"
+
+
+def statement(views: dict[str, str]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    source = PROJECT.by_id[R]
+    assert source.query is not None
+    made = substitute(PROJECT, source.query, source.bindings, views)
+    return made.sql, made.leaves, made.inlined
+
+
+@pytest.mark.proves("M8")
+def test_what_is_in_the_manifest_is_read_and_the_rest_is_inlined() -> None:
+    sql, leaves, inlined = statement({T: "raw/t@files:1", P: "p-123@v4"})
+    assert sql == (
+        "WITH `d/m/v`(`x`, `y`) AS (\n"
+        "WITH t AS (SELECT * FROM `p-123@v4` AS `p`) "
+        "SELECT t.a, q.b FROM t JOIN `raw/t@files:1` AS q ON t.a = q.a\n"
+        ")\n"
+        "(SELECT v.x FROM `d/m/v` AS `V` JOIN `p-123@v4` TABLESAMPLE (5 ROWS) AS `p` ON v.x = p.a)"
+    )
+    assert leaves == (T, P)
+    assert inlined == (V,)
+
+
+@pytest.mark.proves("M8")
+def test_without_a_manifest_everything_is_inlined() -> None:
+    sql, leaves, inlined = statement({T: "t"})
+    assert leaves == (T,)
+    assert inlined == (P, V)
+    assert "`d/m/p`(`a`, `B`) AS (\nSELECT A, b FROM `t` AS `t`\n)" in sql
+
+
+@pytest.mark.proves("M8", "M10")
+def test_three_manifests_make_three_statements_of_one_model() -> None:
+    made = {statement(views)[0] for views in ({T: "t"}, {T: "t", P: "p@v1"}, {T: "t", P: "p@v2"})}
+    assert len(made) == 3
+
+
+def test_the_columns_a_view_names_are_those_of_the_statement() -> None:
+    source = PROJECT.by_id[V]
+    assert source.query is not None
+    made = substitute(PROJECT, source.query, source.bindings, {T: "t", P: "p"})
+    assert made.sql.startswith("SELECT * FROM (\nWITH t AS")
+    assert made.sql.endswith("\n) AS renamed(`x`, `y`)")
+
+
+def test_a_name_in_the_text_is_replaced_where_it_is_a_reference_only() -> None:
+    query = parse_query("SELECT p.a, 'p' AS p FROM p, (SELECT p FROM p AS x)")
+    assert (
+        splice(query, ["A", "B"])
+        == "SELECT p.a, 'p' AS p FROM `A` AS `p`, (SELECT p FROM `B` AS x)"
+    )
+
+
+def test_quotes_cannot_be_left() -> None:
+    assert quote("a`; DROP TABLE x --") == "`a``; DROP TABLE x --`"
