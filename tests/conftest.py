@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,18 @@ def need(tool: str | None, sentence: str) -> str:
             pytest.fail(f"CI must have it: {sentence}")
         pytest.skip(sentence)
     return tool
+
+
+def wait_for(condition: Callable[[], Any], *, seconds: float = 120.0) -> Any:
+    """Return what `condition` answers once that is true; fail after `seconds`."""
+    pause, deadline = threading.Event(), time.monotonic() + seconds
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {seconds} s: {condition}")
+        pause.wait(0.1)
 
 
 def compiled(files: Mapping[str, str], *, sources_dir: str = "sources") -> Project:

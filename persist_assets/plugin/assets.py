@@ -130,8 +130,12 @@ def _pyspark(config: Mapping[str, str]) -> Any:
 def _io_manager(runtime: Runtime) -> dg.IOManagerDefinition:
     @dg.io_manager(required_resource_keys={PYSPARK})
     def persist_io_manager(context: dg.InitResourceContext) -> PersistIOManager:
-        run_id = context.run.run_id if context.run else ""
-        return PersistIOManager(runtime, run_id, getattr(context.resources, PYSPARK))
+        pyspark, run_id = getattr(context.resources, PYSPARK), ""
+        if context.run and context.instance:
+            run_id = context.run.run_id
+            builder = runtime.builder(run_id, lambda: pyspark.spark_session)
+            report_raw_versions(context.instance, builder)
+        return PersistIOManager(runtime, run_id, pyspark)
 
     return persist_io_manager
 
@@ -179,7 +183,6 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
         builder = runtime.builder(run_id, lambda: session.spark_session)
         force = bool(context.op_execution_context.op_config["force"])
         force |= context.run.tags.get(FORCE_TAG, "").lower() == "true"
-        runtime.once(run_id, lambda: observe_raw(context.instance, builder))
         try:
             with builder.work(source, force=force) as work:
                 yield from _results(spec.key, work.checks)
@@ -211,14 +214,18 @@ def _results(key: dg.AssetKey, results: Sequence[CheckResult]) -> Iterator[dg.As
         )
 
 
-def observe_raw(instance: dg.DagsterInstance, builder: Builder) -> None:
-    """Tell Dagster the versions of the raw tables that a run reads, where they are news to it."""
+def report_raw_versions(instance: dg.DagsterInstance, builder: Builder) -> None:
+    """Tell Dagster the versions of the raw tables that a run reads, where they are news to it.
+
+    They are reported as materializations: of external assets Dagster takes no other event as
+    their data version. It has to happen before the first step begins, which looks them up.
+    """
     for source in builder.project.sources:
         if source.kind is not Kind.RAW or source.source_id in builder.fed:
             continue
         version, key = builder.find_version(source), dg.AssetKey(source.asset_key)
-        records = instance.fetch_observations(key, limit=1).records
-        told = records[0].asset_observation if records else None
-        if version is not None and (told is None or told.tags.get(DATA_VERSION) != version):
-            tags = {DATA_VERSION: version}
-            instance.report_runless_asset_event(dg.AssetObservation(key, tags=tags))
+        records = instance.fetch_materializations(key, limit=1).records
+        told = records[0].asset_materialization if records else None
+        if version is not None and (told is None or (told.tags or {}).get(DATA_VERSION) != version):
+            event = dg.AssetMaterialization(key, tags={DATA_VERSION: version})
+            instance.report_runless_asset_event(event)

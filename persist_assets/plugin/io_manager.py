@@ -16,7 +16,7 @@ from persist_assets.engine import translated
 from persist_assets.errors import BuildError, SettingsError
 from persist_assets.model import Column, Kind, Snapshot, Source
 from persist_assets.plugin.runtime import Runtime
-from persist_assets.plugin.translator import table_schema
+from persist_assets.plugin.translator import column_lineage, table_schema
 from persist_assets.storage.raw import Pin
 from persist_assets.storage.tables import (
     Staged,
@@ -110,6 +110,7 @@ class PersistIOManager(dg.IOManager):
         metadata: dict[str, Any] = {
             "dagster/row_count": snapshot.rows,
             "dagster/column_schema": table_schema(_described(snapshot.columns, work.source)),
+            "dagster/column_lineage": column_lineage(builder.project, work.source),
             "dagster/table_name": snapshot.table,
             "dagster/uri": root,
             "action": work.build.action,

@@ -30,7 +30,6 @@ class Runtime:
     def __init__(self, settings: Settings, project: Project, fed: frozenset[SourceID]) -> None:
         self.settings, self.project, self.fed = settings, project, fed
         self._builders: OrderedDict[str, Builder] = OrderedDict()
-        self._begun: set[str] = set()
         self._ledger: Ledger | None = None
         self._lock = threading.Lock()
 
@@ -53,11 +52,3 @@ class Runtime:
                 while len(self._builders) > _KEPT_RUNS:
                     self._builders.popitem(last=False)
             return self._builders[run_id]
-
-    def once(self, run_id: str, act: Callable[[], None]) -> None:
-        """Do something the first time that a run asks for it."""
-        with self._lock:
-            first = run_id not in self._begun
-            self._begun.add(run_id)
-        if first:
-            act()

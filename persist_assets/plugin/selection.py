@@ -6,6 +6,7 @@ import dagster as dg
 
 from persist_assets.errors import NotFoundError
 from persist_assets.model import Project, SourceID
+from persist_assets.plugin import beta
 from persist_assets.plugin.translator import AssetTranslator
 from persist_assets.settings import Settings
 
@@ -26,8 +27,9 @@ def select_as_dagster(
     chosen: set[tuple[str, ...]] = set()
     for pattern in patterns:
         try:
-            selection = dg.AssetSelection.from_string(pattern)
-            found = {tuple(key.path) for key in selection.resolve(graph)}
+            with beta():
+                selection = dg.AssetSelection.from_string(pattern, include_sources=True)
+                found = {tuple(key.path) for key in selection.resolve(graph)}
         except (dg.DagsterError, NotImplementedError) as error:
             raise NotFoundError(f"`{pattern}` is not a selection: {error}") from error
         if not found:

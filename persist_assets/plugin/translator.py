@@ -73,21 +73,35 @@ class AssetTranslator:
             metadata["dagster/uri"] = self.settings.resolve(source.raw.location)
         if source.kind is not Kind.RAW:
             metadata["dagster/table_name"] = source.table
-            metadata["dagster/column_lineage"] = self.column_lineage(source)
+            metadata["dagster/column_lineage"] = column_lineage(self.project, source)
+            # Dagster's open source UI keeps the above and does not show it.
+            metadata["column lineage"] = dg.MetadataValue.md(_lineage_table(self.project, source))
         if source.notes:
             metadata["notes"] = dg.MetadataValue.md("\n".join(f"- {note}" for note in source.notes))
         return metadata
 
-    def column_lineage(self, source: Source) -> dg.TableColumnLineage:
-        """Return which columns of its inputs the columns of a source are computed from."""
-        deps: dict[str, list[dg.TableColumnDep]] = {c.name: [] for c in source.columns}
+
+def column_lineage(project: Project, source: Source) -> dg.TableColumnLineage:
+    """Return which columns of its inputs the columns of a source are computed from."""
+    deps: dict[str, list[dg.TableColumnDep]] = {c.name: [] for c in source.columns}
+    for edge in source.lineage:
+        key = dg.AssetKey(project.by_id[edge.upstream.source_id].asset_key)
+        deps[edge.column].append(dg.TableColumnDep(asset_key=key, column_name=edge.upstream.column))
+    return dg.TableColumnLineage(deps)
+
+
+def _lineage_table(project: Project, source: Source) -> str:
+    """Return the same as a table in Markdown, with links to the assets."""
+    lines = ["| column | from |", "| --- | --- |"]
+    for column in source.columns:
+        origins: list[str] = []
         for edge in source.lineage:
-            upstream = self.project.by_id[edge.upstream.source_id]
-            key = dg.AssetKey(upstream.asset_key)
-            deps[edge.column].append(
-                dg.TableColumnDep(asset_key=key, column_name=edge.upstream.column)
-            )
-        return dg.TableColumnLineage(deps)
+            if edge.column == column.name:
+                upstream = project.by_id[edge.upstream.source_id]
+                link = f"[{upstream.name}](/assets/{upstream.key})"
+                origins.append(f"{link}.{edge.upstream.column}")
+        lines.append(f"| {column.name} | {', '.join(origins)} |")
+    return "\n".join(lines)
 
 
 def table_schema(columns: tuple[Column, ...]) -> dg.TableSchema:

@@ -279,7 +279,7 @@ def test_a_warning_is_published(make_builder: Callable[..., Builder]) -> None:
     builder = again(builder, make_builder)
     build = builder.build(named(builder, "p"))
     assert build.state == "succeeded"
-    assert [(c.name, c.passed) for c in builder.ledger.fetch_checks(build.build_uid)][0] == (
+    assert next((c.name, c.passed) for c in builder.ledger.fetch_checks(build.build_uid)) == (
         "not_null_a",
         False,
     )

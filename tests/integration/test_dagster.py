@@ -205,12 +205,14 @@ def test_the_versions_of_raw_tables_are_told_once_each(
     root: Path, load: Callable[..., dg.Definitions], instance: Any
 ) -> None:
     def versions() -> list[str]:
-        records = instance.fetch_observations(T, limit=10).records
-        return [r.asset_observation.tags["dagster/data_version"] for r in records]
+        records = instance.fetch_materializations(T, limit=10).records
+        return [r.asset_materialization.tags["dagster/data_version"] for r in records]
 
-    run(load(root), instance)
+    first = run(load(root), instance)
     run(load(root), instance)
     assert len(versions()) == 1
+    # The very first step of the run knows the version that it reads.
+    assert materializations(first)["p"].tags["dagster/input_data_version/m/t"] == versions()[0]
     write(root, [(3, "z")])
     run(load(root), instance)
     assert len(set(versions())) == 2

@@ -122,7 +122,7 @@ def test_a_missing_table_and_an_order_are_reasons() -> None:
     made = project()
     world = replace(built(made), missing={named(made, "p").build_id})
     assert told(everything(made, world))["p"] == ["missing"]
-    assert told(everything(made, built(made), force=True)) == dict.fromkeys("pqr", ["forced"])
+    assert told(everything(made, built(made), force=True)) == {name: ["forced"] for name in "pqr"}
 
 
 def test_a_failure_is_told_beside_the_reason() -> None:

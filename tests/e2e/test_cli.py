@@ -1,0 +1,357 @@
+"""The command line as a user runs it: its JSON, its exit codes, its sentences."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import need, wait_for
+
+SOURCES = """
+CREATE TABLE t (a BIGINT, b STRING) USING parquet LOCATION 'raw/t';
+--@ persist
+--@ check { not_null=[a] }
+-- Cleaned.
+CREATE VIEW p AS SELECT a, b FROM t WHERE a > 0;
+CREATE VIEW v AS SELECT a + 1 AS c, b FROM p;
+--@ persist tags=[nightly]
+CREATE VIEW q AS SELECT b, sum(c) AS s FROM v GROUP BY b;
+"""
+
+
+def persist(
+    *arguments: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if k not in ("DAGSTER_HOME", "PERSIST_ENV")}
+    return subprocess.run(
+        [sys.executable, "-m", "persist_assets.cli", *arguments],
+        cwd=cwd,
+        env={**clean, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+
+
+def document(done: subprocess.CompletedProcess[str]) -> Any:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def root(make_project: Callable[..., Path]) -> Path:
+    made = make_project({"m.sql": SOURCES})
+    (made / "raw" / "t").mkdir(parents=True)
+    table = pa.table({"a": pa.array([1, 2, -1], pa.int64()), "b": ["x", "y", "z"]})
+    pq.write_table(table, made / "raw" / "t" / "p.parquet")
+    return made
+
+
+# ------------------------------------------------------------------------------- without any Spark
+
+
+@pytest.mark.proves("K2")
+def test_check_tells_all_sources(root: Path) -> None:
+    told = document(persist("check", "--json", cwd=root))
+    assert told["problems"] == []
+    by_key = {s["asset_key"]: s for s in told["sources"]}
+    assert list(by_key) == ["m/t", "m/p", "m/v", "m/q"]
+    p = by_key["m/p"]
+    assert (p["source_id"], p["kind"], p["persisted"], p["language"]) == (
+        "p@sources/m.sql",
+        "query",
+        True,
+        "sql",
+    )
+    assert p["columns"] == [{"name": "a", "type": "bigint"}, {"name": "b", "type": "string"}]
+    assert (p["reads"], p["path"], p["line"]) == (["t@sources/m.sql"], "sources/m.sql", 6)
+    assert len(p["build_id"]) == 64
+
+
+def test_check_tells_all_problems_and_ends_with_three(root: Path) -> None:
+    (root / "sources" / "bad.sql").write_text("--@ presist\nCREATE VIEW w AS SELECT zz FROM p;")
+    done = persist("check", "--json", "--project", str(root))
+    assert done.returncode == 3
+    assert [
+        (p["code"], p["path"], p["line"], p["column"]) for p in json.loads(done.stdout)["problems"]
+    ] == [
+        ("annotation-key", "sources/bad.sql", 1, 5),
+        ("unknown-column", "sources/bad.sql", 2, 25),
+    ]
+    plain = persist("check", cwd=root)
+    assert "sources/bad.sql:1:5: error: unknown key `presist`" in plain.stderr
+    assert "hint: did you mean `persist`?" in plain.stderr
+
+
+@pytest.mark.proves("M5")
+def test_plan_tells_steps_in_order_with_reasons(root: Path) -> None:
+    told = document(persist("plan", "--json", cwd=root / "sources"))
+    assert told["environment"] == "dev"
+    assert [(s["source_id"], s["action"], s["partition"]) for s in told["steps"]] == [
+        ("p@sources/m.sql", "build", None),
+        ("q@sources/m.sql", "build", None),
+    ]
+    assert told["steps"][0]["reasons"] == [
+        {"code": "new", "message": "never built", "source_id": None}
+    ]
+    assert told["external"] == []
+
+
+def test_options_may_stand_before_and_after_the_command(root: Path) -> None:
+    for arguments in (
+        ("--project", str(root), "--env", "prod", "plan", "--json"),
+        ("plan", "--json", "--project", str(root), "--env", "prod"),
+    ):
+        assert document(persist(*arguments))["environment"] == "prod"
+    told = document(persist("plan", "--json", cwd=root, env={"PERSIST_ENV": "stage"}))
+    assert told["environment"] == "stage"
+
+
+def test_selections(root: Path) -> None:
+    def chosen(*patterns: str) -> list[str]:
+        told = document(persist("plan", "--json", *patterns, cwd=root))
+        return [s["source_id"].partition("@")[0] for s in told["steps"]]
+
+    assert chosen("q") == ["q"]
+    assert chosen("+q") == ["p", "q"]
+    assert chosen("tag:nightly") == ["q"]
+    assert chosen('key:"m/p" or tag:nightly') == ["p", "q"]
+
+
+def test_query_shows_its_statement_without_spark(root: Path) -> None:
+    done = persist("query", "SELECT c FROM v", "--sql", "--json", cwd=root)
+    told = document(done)
+    assert told["sql"].startswith("WITH `m/p`(`a`, `b`) AS (\nSELECT a, b FROM `m/t@files:")
+    assert [(r["source_id"], r["from"]) for r in told["route"]] == [
+        ("t@sources/m.sql", "raw"),
+        ("p@sources/m.sql", "inline"),
+        ("v@sources/m.sql", "inline"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["plan", "qq"], 4, "there is no source `qq`"),
+        (["plan", "v"], 4, "`v` is not persisted"),
+        (["plan", "tag:none"], 4, "`tag:none` selects nothing"),
+        (["plan", "key:(("], 4, "`key:((` "),
+        (["show", "nope"], 4, "there is no source `nope`"),
+        (["query", "SELECT * FROM nope"], 3, "query:1:15: error: `nope` is not a source"),
+        (["query", "DROP TABLE p"], 3, "error"),
+        (["query", "SELECT (", "--sql"], 3, "error"),
+        (["query", "SELECT 1 AS a", "--format", "xml"], 2, "`xml` is no format"),
+        (["query", "SELECT * FROM q", "--strict", "--sql"], 1, "not built in `dev`: m/p, m/q"),
+        (["frobnicate"], 2, "No such command"),
+        (["plan", "--nonsense"], 2, "No such option"),
+        (["check", "--project", "/nowhere"], 2, "there is no directory /nowhere"),
+        (["plan", "--env", "a/b"], 2, "is not a name for an environment"),
+    ],
+)
+def test_what_is_wrong_has_a_sentence_and_an_exit_code(
+    root: Path, arguments: list[str], code: int, says: str
+) -> None:
+    done = persist(*arguments, cwd=root)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
+
+
+def test_outside_of_any_project(tmp_path: Path) -> None:
+    done = persist("check", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no persist.toml in" in done.stderr
+
+
+def test_a_raw_location_that_is_not_there_is_found_by_plan(root: Path) -> None:
+    shutil.rmtree(root / "raw")
+    done = persist("plan", cwd=root)
+    assert done.returncode == 6
+    assert "sources/m.sql:2:14: error: `t`: there is no data at" in done.stderr
+
+
+def test_files_that_are_not_utf8_and_directories_that_are_empty(
+    root: Path, make_project: Callable[..., Path]
+) -> None:
+    (root / "sources" / "latin.sql").write_bytes(
+        "CREATE VIEW w AS\nSELECT 'é' AS x".encode("latin-1")
+    )
+    done = persist("check", cwd=root)
+    assert done.returncode == 3
+    assert "sources/latin.sql:2:9: error: this file is not UTF-8" in done.stderr
+    empty = persist("check", cwd=make_project({}, name="empty"))
+    assert empty.returncode == 2
+    assert "holds no sources" in empty.stderr
+
+
+def test_ledgers_that_cannot_be_used(root: Path) -> None:
+    persist("plan", cwd=root)
+    ledger = root / ".persist" / "ledger.db"
+    with sqlite3.connect(ledger) as connection:
+        connection.execute("INSERT INTO ledger_version VALUES (99, '2030-01-01 00:00:00')")
+    connection.close()
+    newer = persist("plan", cwd=root)
+    assert newer.returncode == 5
+    assert "the ledger has version 99" in newer.stderr
+    for left in ledger.parent.glob("ledger.db*"):
+        left.unlink()
+    ledger.write_text("not a database at all, only some text " * 50)
+    corrupt = persist("build", cwd=root)
+    assert corrupt.returncode == 5
+    assert "it is corrupt: restore a copy" in corrupt.stderr
+    assert "Traceback" not in corrupt.stderr
+
+
+def test_without_java_a_build_says_how_to_get_it(root: Path, tmp_path: Path) -> None:
+    done = persist("build", cwd=root, env={"PATH": str(tmp_path), "JAVA_HOME": ""})
+    assert done.returncode == 6
+    assert "Spark needs Java, and there is no Java" in done.stderr
+    assert "apt-get install openjdk-17-jre-headless" in done.stderr
+
+
+def test_every_command_has_help() -> None:
+    for command in ("check", "plan", "build", "show", "query", "manifest"):
+        done = persist(command, "--help")
+        assert done.returncode == 0
+        assert "--project" in done.stdout
+        assert "--json" in done.stdout
+
+
+# --------------------------------------------------------------------------------------- with Spark
+
+
+@pytest.mark.proves("K6", "M8", "M15")
+def test_build_show_query_and_manifest(root: Path) -> None:
+    built = document(persist("build", "--json", cwd=root))
+    assert built["published"] is True
+    assert [(b["source_id"], b["action"], b["rows"]) for b in built["builds"]] == [
+        ("p@sources/m.sql", "built", 2),
+        ("q@sources/m.sql", "built", 2),
+    ]
+    assert all(b["bytes"] > 0 and b["seconds"] > 0 and b["version"] == 0 for b in built["builds"])
+
+    again = document(persist("build", "--json", cwd=root))
+    assert {b["action"] for b in again["builds"]} == {"reused"}
+    assert again["run_id"] != built["run_id"]
+
+    shown = document(persist("show", "q", "--json", cwd=root))
+    assert shown["tables"][0]["rows"] == 2
+    assert [b["action"] for b in shown["builds"]] == ["reused", "built"]
+    assert shown["columns"][1] == {
+        "name": "s",
+        "type": "bigint",
+        "description": None,
+        "from": ["m/p.a"],
+    }
+    assert "m/p.a" in persist("show", "q", cwd=root).stdout
+
+    manifest = document(persist("manifest", "--json", cwd=root))
+    exported = json.loads((root / ".persist" / "manifests" / "dev.json").read_text())
+    assert manifest == exported
+    assert set(manifest["entries"]) == {b["build_id"] for b in built["builds"]}
+    assert all(e["tableName"].startswith("delta.`/") for e in manifest["entries"].values())
+
+    queried = document(
+        persist(
+            "query",
+            "SELECT * FROM q JOIN v USING (b) ORDER BY b",
+            "--json",
+            "--limit",
+            "1",
+            cwd=root,
+        )
+    )
+    assert queried["columns"] == [
+        {"name": "b", "type": "string"},
+        {"name": "s", "type": "bigint"},
+        {"name": "c", "type": "bigint"},
+    ]
+    assert (queried["rows"], queried["truncated"]) == ([["x", 2, 2]], True)
+    assert {(r["source_id"].partition("@")[0], r["from"]) for r in queried["route"]} == {
+        ("p", "table"),
+        ("q", "table"),
+        ("v", "inline"),
+    }
+    tree = persist("plan", cwd=root)
+    assert "0 to build, 2 up to date" in tree.stdout
+    csv = persist("query", "SELECT b FROM q ORDER BY b", "--format", "csv", cwd=root)
+    assert csv.stdout.splitlines() == ["b", "x", "y"]
+
+    # The run is Dagster's, and in its history.
+    with sqlite3.connect(root / ".persist" / "dagster" / "history" / "runs.db") as connection:
+        runs = {row[0]: row[1] for row in connection.execute("SELECT run_id, status FROM runs")}
+    assert runs[built["run_id"]] == "SUCCESS"
+
+
+@pytest.mark.proves("K11", "P26")
+def test_a_build_that_fails_says_what_and_ends_with_one(root: Path) -> None:
+    (root / "sources" / "m.sql").write_text(SOURCES.replace("not_null=[a]", 'expr="a > 1"'))
+    done = persist("build", "--json", cwd=root)
+    assert done.returncode == 1
+    told = json.loads(done.stdout)
+    assert told["published"] is False
+    assert [(b["source_id"].partition("@")[0], b["action"]) for b in told["builds"]] == [
+        ("p", "failed"),
+        ("q", "skipped"),
+    ]
+    assert "`p` failed expr (1 rows); it was not published" in told["builds"][0]["error"]
+    assert "failed p: sources/m.sql:6:13: `p` failed expr" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (root / ".persist" / "manifests" / "dev.json").exists()
+
+
+def test_a_project_with_definitions_of_its_own_is_built_by_them(root: Path) -> None:
+    (root / "definitions.py").write_text(
+        "import dagster as dg\n"
+        "from persist_assets import load_sources\n"
+        "@dg.asset(ins={'q': dg.AssetIn(key=['m', 'q'])})\n"
+        "def n(q): return q.count()\n"
+        "defs = load_sources('sources', assets=[n])\n"
+    )
+    built = document(persist("build", "q", "--json", cwd=root))
+    assert [b["action"] for b in built["builds"]] == ["built"]
+    (root / "definitions.py").write_text("x = 1\n")
+    broken = persist("build", cwd=root)
+    assert broken.returncode == 2
+    assert "defines 0 dagster.Definitions, one is wanted" in broken.stderr
+
+
+def test_interrupted_work_ends_with_130_and_can_be_taken_up(root: Path) -> None:
+    need(shutil.which("java"), "install Java 17: apt-get install openjdk-17-jre-headless")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "persist_assets.cli", "build"],
+        cwd=root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    ledger = root / ".persist" / "ledger.db"
+
+    def begun() -> bool:
+        if not ledger.exists():
+            return False
+        with sqlite3.connect(f"file:{ledger}?mode=ro", uri=True) as connection:
+            try:
+                return connection.execute("SELECT count(*) FROM builds").fetchone()[0] > 0
+            except sqlite3.OperationalError:
+                return False
+
+    wait_for(begun)
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode in (130, 1)
+    assert {b["action"] for b in document(persist("build", "--json", cwd=root))["builds"]} == {
+        "built"
+    }
