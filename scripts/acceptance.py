@@ -44,7 +44,7 @@ def proofs() -> Iterator[tuple[str, str]]:
                     for argument in mark.args:
                         name = node.name.removeprefix("test_").replace("_", " ")
                         where = path.relative_to(ROOT).as_posix()
-                        yield ast.literal_eval(argument), f"[{name}](../{where}#L{node.lineno})"
+                        yield ast.literal_eval(argument), f"[{name}](../{where})"
 
 
 def page() -> str:

@@ -505,6 +505,8 @@ def _freshness(tag: Tag, what: str) -> Freshness:
     }
     if "window" not in found:
         raise _Bad("`freshness` wants a window", tag.location, 'for example freshness.window="24h"')
+    if min(found.values()) < 60:
+        raise _Bad("freshness is watched by the minute: at least 60s", tag.location)
     if found.get("warn", 0) >= found["window"]:
         raise _Bad("`freshness.warn` must be shorter than `freshness.window`", tag.location)
     return Freshness(found["window"], found.get("warn"))

@@ -86,7 +86,11 @@ def served(make_project: Callable[..., Path]) -> Iterator[tuple[Path, str]]:
                 *("dev", "-f", "definitions.py", "-h", "127.0.0.1", "-p", str(port)),
             ],
             cwd=root,
-            env={**os.environ, "DAGSTER_HOME": str(home)},
+            env={
+                **os.environ,
+                "DAGSTER_HOME": str(home),
+                "FRESHNESS_DAEMON_INTERVAL_SECONDS": "2",
+            },
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -217,3 +221,29 @@ def test_the_graph_the_button_the_metadata_and_an_edit(served: tuple[Path, str],
     page.get_by_text("Unsynced (1)").nth(1).wait_for()
     assert page.get_by_text("Unsynced (1)").count() == 2
     shot(page, "edited")
+
+
+@pytest.mark.proves("K9")
+def test_a_table_older_than_its_window_fails_its_freshness(served: tuple[Path, str]) -> None:
+    root, url = served
+    path = root / "sources" / "m.sql"
+    path.write_text(SOURCES.replace("owner=", 'freshness.window="60s" owner='))
+    ask(
+        url,
+        'mutation { reloadRepositoryLocation(repositoryLocationName: "definitions.py") { __typename } }',
+    )
+    query = '{ assetNodeOrError(assetKey: {path: ["m", "positive"]}) { ... on AssetNode { freshnessStatusInfo { freshnessStatus } internalFreshnessPolicy { __typename } } } }'
+
+    def status() -> str | None:
+        told = ask(url, query)["assetNodeOrError"]["freshnessStatusInfo"]
+        return told["freshnessStatus"] if told else None
+
+    subprocess.run(
+        [sys.executable, "-m", "persist_assets.cli", "build", "positive"],
+        cwd=root,
+        env={**os.environ, "DAGSTER_HOME": str(root / ".persist" / "dagster")},
+        check=True,
+        capture_output=True,
+    )
+    wait_for(lambda: status() == "HEALTHY")
+    wait_for(lambda: status() == "DEGRADED", seconds=180)

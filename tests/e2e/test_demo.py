@@ -193,3 +193,23 @@ def test_a_failed_run_is_taken_up_where_it_failed(flights: Path, tmp_path: Path)
             "causes__fleet_by_age"
         }
         assert again.success
+
+
+def test_the_walk_through_of_the_readme_is_true(builder: Builder, flights: Path) -> None:
+    for source in builder.project.persisted:
+        builder.build(source)
+    path = flights / "examples" / "flights" / "sources" / "daily.sql"
+    before = path.read_text()
+    path.write_text(before.replace("dep_delay > 60", "dep_delay   > 90 /* tidied */"))
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "persist_assets.cli", "plan"],
+            cwd=flights,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    finally:
+        path.write_text(before)
+    blocks = (ROOT / "README.md").read_text().split("$ persist plan\n")[2]
+    assert done.stdout.strip() == blocks.split("```")[0].strip()

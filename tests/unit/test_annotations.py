@@ -117,6 +117,7 @@ def test_every_key_is_read() -> None:
             None,
         ),
         ("freshness=24h", "annotation-value", 5, "wants properties", None),
+        ("freshness.window=30s", "annotation-value", 5, "at least 60s", None),
         ("check { not_nul=[a] }", "annotation-value", 13, "no property `not_nul`", "`not_null`"),
         ("check", "annotation-value", 5, "wants a block", None),
         ("check { accepted_values=[a] }", "annotation-value", 13, "list for each column", None),

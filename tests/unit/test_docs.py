@@ -1,0 +1,58 @@
+"""The docs tell of everything there is, and are up to date."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+from persist_assets.cli import EXIT_CODES, app
+from persist_assets.frontends.annotations import _CHECKS, KEYS
+from persist_assets.settings import KEYS as SETTINGS
+
+DOCS = ROOT / "docs"
+
+
+@pytest.mark.parametrize("command", [c.name for c in app.registered_commands])
+def test_every_command_is_in_the_docs(command: str) -> None:
+    assert f"| `{command}" in (DOCS / "cli.md").read_text()
+
+
+@pytest.mark.parametrize("code", sorted({code for _, code in EXIT_CODES}))
+def test_every_exit_code_is_in_the_docs(code: int) -> None:
+    assert f"| {code} |" in (DOCS / "cli.md").read_text()
+
+
+@pytest.mark.parametrize("key", list(SETTINGS))
+def test_every_setting_is_in_the_docs(key: str) -> None:
+    text = (DOCS / "settings.md").read_text()
+    assert f"| `{key}` |" in text or f"| `[{key}]` |" in text
+
+
+@pytest.mark.parametrize(
+    "key",
+    [*KEYS, *(f"{kind}=" for kind in _CHECKS if kind != "accepted_values"), "accepted_values"],
+)
+def test_every_key_and_check_is_in_the_docs(key: str) -> None:
+    text = (DOCS / "annotations.md").read_text()
+    assert f"| `{key}" in text
+
+
+def test_the_acceptance_table_is_up_to_date() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "acceptance.py"), "--check"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_links_within_the_docs_lead_somewhere() -> None:
+    import re
+
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
+            if not target.startswith("http"):
+                assert (path.parent / target).exists(), f"{path.name}: {target}"
