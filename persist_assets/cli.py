@@ -211,7 +211,7 @@ def as_exit_codes(given: Given) -> Generator[None]:
                 print_problem(problem)
         else:
             print_error(error)
-        raise typer.Exit(exit_code(error)) from error
+        raise typer.Exit(exit_code(type(error))) from error
     except Exception as error:
         if given.verbose:
             err.print_exception()
@@ -222,9 +222,9 @@ def as_exit_codes(given: Given) -> Generator[None]:
         given.close()
 
 
-def exit_code(error: PersistError) -> int:
-    """Return the exit code of an error."""
-    return next(code for kind, code in EXIT_CODES if isinstance(error, kind))
+def exit_code(error: type[PersistError]) -> int:
+    """Return the exit code of a class of errors."""
+    return next(code for kind, code in EXIT_CODES if issubclass(error, kind))
 
 
 def print_error(error: PersistError) -> None:
@@ -409,13 +409,14 @@ def build(given: Given, selection: SelectArgument = None, force: ForceOption = F
             f"run {result.run_id} {'[green]succeeded[/]' if result.success else '[red]failed[/]'}"
         )
     if not result.success:
-        for key, message in result.failures:
+        for failure in result.failures:
             if not any(row["error"] for row in rows):
-                err.print(f"[red]error[/]: {escape(key)}: {escape(message)}", soft_wrap=True)
+                text = escape(f"{failure.step}: {failure.message}")
+                err.print(f"[red]error[/]: {text}", soft_wrap=True)
         if not given.verbose:
             log = given.settings.state_dir / SPARK_LOG
             err.print(f"[dim]Spark's log is {log}; -v shows it here[/]", soft_wrap=True)
-        raise typer.Exit(1)
+        raise typer.Exit(next((exit_code(f.kind) for f in result.failures), 1))
 
 
 @contextmanager

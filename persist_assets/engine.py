@@ -421,8 +421,8 @@ def _read_type(kind: str | None) -> str:
 
 
 _DISK_TROUBLE = re.compile(
-    r"[^\n:]*(?:No space left|Read-only file system|Permission denied|AccessDenied|Mkdirs failed)"
-    r"[^\n]*"
+    r"[^\n:]*(?:No space left|Read-only file system|Permission denied|AccessDenied|Mkdirs failed"
+    r"|[Nn]ot a directory|File too large|Disk quota exceeded|Input/output error)[^\n]*"
 )
 
 

@@ -301,6 +301,12 @@ def _ledger_url(root: Path, url: str) -> str:
             hint='for example "sqlite:///.persist/ledger.db"',
             location=Location(FILE),
         )
-    if path == url or path == ":memory:" or not path:
+    if path == url and not url.startswith("sqlite"):
         return url
+    if path == url or not path or path.startswith((":memory:", "file:")) or "?" in path:
+        raise SettingsError(
+            f"`ledger` wants a plain path of a SQLite file: {url}",
+            hint='for example "sqlite:///.persist/ledger.db"',
+            location=Location(FILE),
+        )
     return f"sqlite:///{(root / path).resolve()}"

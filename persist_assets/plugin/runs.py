@@ -10,7 +10,8 @@ from typing import Any
 
 import dagster as dg
 
-from persist_assets.errors import SettingsError
+from persist_assets import errors
+from persist_assets.errors import PersistError, SettingsError
 from persist_assets.model import Source
 from persist_assets.plugin.assets import FORCE_TAG, load_sources
 from persist_assets.settings import Settings
@@ -24,18 +25,27 @@ nux:
 
 
 @dataclass(frozen=True, slots=True)
-class RunResult:
-    """What came of a run.
+class StepFailure:
+    """Why a step of a run failed.
 
     Attributes
     ----------
-    failures
-        Keys of the assets that failed, with the error's first line.
+    kind
+        The class of our error behind it; `BuildError` where the error is none of ours.
     """
+
+    step: str
+    message: str
+    kind: type[PersistError]
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What came of a run."""
 
     run_id: str
     success: bool
-    failures: tuple[tuple[str, str], ...]
+    failures: tuple[StepFailure, ...]
 
 
 def dagster_home(settings: Settings) -> Path:
@@ -121,13 +131,20 @@ def run_assets(
             run_config={"loggers": {"console": {"config": {"log_level": level}}}},
         )
         failures = tuple(
-            (event.step_key or "", _said(event.event_specific_data))
+            _failure(event.step_key or "", event.event_specific_data)
             for event in result.all_events
             if event.event_type_value == "STEP_FAILURE"
         )
         return RunResult(result.run_id, result.success, failures)
 
 
-def _said(data: Any) -> str:
+def _failure(step: str, data: Any) -> StepFailure:
+    """Return why a step failed: the innermost of the error's causes that is one of ours."""
     error = getattr(data, "error", None)
-    return str(error.message if error else data).strip()
+    message, kind = str(data if error is None else error.message).strip(), errors.BuildError
+    while error is not None:
+        found = getattr(errors, error.cls_name or "", None)
+        if isinstance(found, type) and issubclass(found, PersistError):
+            message, kind = error.message.partition(": ")[2].strip(), found
+        error = error.cause
+    return StepFailure(step, message, kind)

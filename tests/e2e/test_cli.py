@@ -311,6 +311,47 @@ def test_a_build_that_fails_says_what_and_ends_with_one(root: Path) -> None:
     assert not (root / ".persist" / "manifests" / "dev.json").exists()
 
 
+def test_a_build_that_the_disk_stops_is_told_and_done_when_there_is_one(root: Path) -> None:
+    (root / "full").write_text("a file where the warehouse should be")
+    (root / "persist.toml").write_text('warehouse = "full/warehouse"\n')
+    done = persist("build", "p", cwd=root)
+    assert done.returncode == 6
+    assert "computing p-" in done.stderr
+    assert "not a directory" in done.stderr
+    assert "hint: check the disk of the warehouse" in done.stderr
+    assert "Traceback" not in done.stderr
+    (root / "full").unlink()
+    assert [b["action"] for b in document(persist("build", "p", "--json", cwd=root))["builds"]] == [
+        "built"
+    ]
+
+
+READ_ONLY = """
+import sqlalchemy as sa
+from persist_assets import load_sources
+
+@sa.event.listens_for(sa.engine.Engine, "connect")
+def connect(connection, _):
+    if connection.execute("PRAGMA database_list").fetchone()[2].endswith("/ledger.db"):
+        connection.execute("PRAGMA query_only = 1")
+
+defs = load_sources("sources")
+"""
+
+
+def test_a_ledger_that_turns_read_only_during_a_build_is_told(root: Path) -> None:
+    document(persist("build", "p", "--json", cwd=root))
+    (root / "definitions.py").write_text(READ_ONLY)
+    done = persist("build", "p", "--force", cwd=root)
+    assert done.returncode == 5
+    assert "error: m__p: the ledger sqlite:///" in done.stderr
+    assert "readonly database" in done.stderr
+    assert "hint: make it writable" in done.stderr
+    assert "Traceback" not in done.stderr
+    rows = document(persist("query", "SELECT count(*) AS n FROM p", "--json", cwd=root))["rows"]
+    assert rows == [[2]]
+
+
 def test_a_project_with_definitions_of_its_own_is_built_by_them(root: Path) -> None:
     (root / "definitions.py").write_text(
         "import dagster as dg\n"
