@@ -21,9 +21,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo
-
-from filelock import FileLock
 
 from persist_assets.errors import (
     BuildError,
@@ -32,17 +29,17 @@ from persist_assets.errors import (
     StorageError,
     StrictError,
 )
-from persist_assets.ledger.store import export_manifest
-from persist_assets.model import Build, CheckResult, Kind, Snapshot
+from persist_assets.manifest import export_manifest
+from persist_assets.model import Build, CheckResult, Snapshot
 from persist_assets.planner import UNVERSIONED, World, drawn, plan
+from persist_assets.session import translated
+from persist_assets.storage.files import delete_directory
 from persist_assets.storage.raw import pin_raw
 from persist_assets.storage.tables import (
     commit,
-    discard,
     find_table,
     has_version,
     read_version,
-    root_of,
 )
 from persist_assets.substitution import substitute
 
@@ -84,18 +81,6 @@ class Work:
     staged: Staged | None = None
     measured: Measured | None = None
     published: bool = False
-
-
-class ChecksFailed(CheckFailedError):
-    """The rows of a build failed a blocking check; carries what came of every check."""
-
-    def __init__(self, source: Source, results: Sequence[CheckResult]) -> None:
-        failed = [r for r in results if not r.passed and r.blocking]
-        said = ", ".join(f"{r.name} ({r.failed_rows} rows)" for r in failed)
-        super().__init__(
-            f"`{source.name}` failed {said}; it was not published", location=source.location
-        )
-        self.results = tuple(results)
 
 
 class Builder:
@@ -147,7 +132,7 @@ class Builder:
         with self._lock:
             if source.source_id not in self._pins:
                 for other in self.project.sources:
-                    if other.kind is Kind.RAW and other.source_id not in self.fed:
+                    if other.raw is not None and other.source_id not in self.fed:
                         self._look(other, required=other is source)
                 if source.source_id in self.fed:
                     self._look(source, required=True)
@@ -175,36 +160,28 @@ class Builder:
             pin = replace(pin, version=f"{UNVERSIONED}{self.started_at.isoformat()}")
         self._pins[source.source_id] = pin
 
-    def world(self, sources: Iterable[Source], *, look_for_tables: bool = True) -> World:
+    def world(self, sources: Iterable[Source]) -> World:
         """Return all that a plan of `sources` has to know."""
         manifest = self.ledger.fetch_manifest(self.settings.environment)
-        versions: dict[SourceID, str] = {}
-        missing: set[BuildID] = set()
-        stack = [*sources]
-        seen: set[SourceID] = set()
-        while stack:
-            source = stack.pop()
-            if source.source_id in seen:
-                continue
-            seen.add(source.source_id)
-            if source.kind is Kind.RAW:
-                versions[source.source_id] = self.pin(source).version or ""
-                continue
-            snapshot = manifest.get(source.build_id)
-            if snapshot and look_for_tables:
-                root = root_of(self.settings.warehouse, snapshot.table)
-                if not has_version(root, snapshot.version):
-                    missing.add(source.build_id)
-            stack += self.project.inputs(source)
-        day = self.started_at.astimezone(ZoneInfo(self.settings.timezone)).date().isoformat()
+        sources = tuple(sources)
+        versions = {
+            source.source_id: self.pin(source).version or ""
+            for source in self.project.reach((s.source_id for s in sources), lambda _: False)
+            if source.raw is not None
+        }
         return World(
             environment=self.settings.environment,
             manifest=manifest,
             versions=versions,
-            day=day,
+            day=self.started_at.astimezone(self.settings.timezone).date().isoformat(),
             instant=self.started_at.isoformat(),
             history=self.ledger.fetch_last_builds(self.settings.environment),
-            missing=missing,
+            missing=[
+                source.build_id
+                for source in sources
+                if (snapshot := manifest.get(source.build_id))
+                and not has_version(self.settings.table_root(snapshot.table), snapshot.version)
+            ],
         )
 
     def plan(self, selected: Iterable[SourceID], *, force: bool = False) -> Plan:
@@ -222,26 +199,22 @@ class Builder:
         StrictError
             Strict mode is on, and not all that is persisted and read is built: lists it all.
         """
+
+        def built(source: Source) -> Snapshot | None:
+            return manifest.get(source.build_id) if source.persisted else None
+
+        reached = self.project.reach(bindings, lambda s: s.raw is not None or built(s) is not None)
         views: dict[SourceID, str] = {}
         read: dict[SourceID, Snapshot] = {}
         missing: list[Source] = []
-        stack = [*bindings]
-        seen: set[SourceID] = set()
-        while stack:
-            source = self.project.by_id[stack.pop()]
-            if source.source_id in seen:
-                continue
-            seen.add(source.source_id)
-            snapshot = manifest.get(source.build_id) if source.persisted else None
-            if source.kind is Kind.RAW:
+        for source in reached:
+            if source.raw is not None:
                 views[source.source_id] = f"{source.key}@{self.pin(source).version}"
-            elif snapshot is not None:
+            elif (snapshot := built(source)) is not None:
                 views[source.source_id] = f"{snapshot.table}@v{snapshot.version}"
                 read[source.source_id] = snapshot
-            else:
-                if source.persisted:
-                    missing.append(source)
-                stack += source.bindings
+            elif source.persisted:
+                missing.append(source)
         if missing and self.settings.strict:
             names = ", ".join(sorted(s.key for s in missing))
             raise StrictError(
@@ -254,27 +227,24 @@ class Builder:
         self, statement: Statement, read: Mapping[SourceID, Snapshot], columns: Sequence[Any] = ()
     ) -> DataFrame:
         """Return the rows of a statement, not yet computed."""
-        for source_id in statement.leaves:
+        for source_id, view in statement.views.items():
             source = self.project.by_id[source_id]
-            if source_id in read:
-                snapshot = read[source_id]
-                name = f"{snapshot.table}@v{snapshot.version}"
-                self.engine.view(name, lambda s=snapshot: self.engine.load_snapshot(s))
+            snapshot = read.get(source_id)
+            if snapshot is not None:
+                self.engine.view(view, lambda s=snapshot: self.engine.load_snapshot(s))
             else:
                 pin = self.pin(source)
-                name = f"{source.key}@{pin.version}"
-                self.engine.view(name, lambda s=source, p=pin: self.engine.load_raw(s, p))
+                self.engine.view(view, lambda s=source, p=pin: self.engine.load_raw(s, p))
         return self.engine.run(statement, columns)
 
     def read(self, source: Source) -> DataFrame:
         """Return the rows that readers of a source see now: from its table, or computed."""
-        if source.kind is Kind.RAW:
+        if source.query is None:
             return self.engine.load_raw(source, self.pin(source))
-        snapshot = self.ledger.find_snapshot(self.settings.environment, source.build_id)
+        manifest = self.ledger.fetch_manifest(self.settings.environment)
+        snapshot = manifest.get(source.build_id) if source.persisted else None
         if snapshot is not None:
             return self.engine.load_snapshot(snapshot)
-        assert source.query is not None
-        manifest = self.ledger.fetch_manifest(self.settings.environment)
         statement, read = self.statement(source.query, source.bindings, manifest)
         return self.load(statement, read, source.columns)
 
@@ -298,17 +268,16 @@ class Builder:
 
         Raises
         ------
-        ChecksFailed
+        CheckFailedError
             Its rows failed a blocking check.
         PersistError
             Something else failed; it is recorded.
         """
         holder = f"{self.run_id or 'a build'} on {socket.gethostname()}, process {os.getpid()}"
         with self.ledger.lease(f"build {source.build_id}", holder) as lease:
-            step = plan(self.project, [source.source_id], self.world([source]), force=force).steps[
-                0
-            ]
-            present = self.ledger.find_snapshot(self.settings.environment, source.build_id)
+            world = self.world([source])
+            (step,) = plan(self.project, [source.source_id], world, force=force).steps
+            present = world.manifest.get(source.build_id)
             table = present.table if present else source.table
             self._tidy(table)
             build = Build(
@@ -328,34 +297,33 @@ class Builder:
                 if step.action == "reuse" and present is not None:
                     self._reuse(work, present)
                 else:
-                    self._compute(work)
+                    self._compute(work, world.manifest)
                 if any(not r.passed and r.blocking for r in work.checks):
-                    raise ChecksFailed(source, work.checks)
+                    raise _checks_failed(source, work.checks)
                 yield work
                 if not work.published:
                     raise BuildError(f"`{source.name}` was built and not published")
             except BaseException as error:
                 if not work.published:
                     self.ledger.record_failed(build, str(error) or type(error).__name__)
-                    self._discard_uncommitted(table, build.build_uid)
+                    self._discard_uncommitted(self.settings.table_root(table), build.build_uid)
                 raise
 
     def _tidy(self, table: str) -> None:
         """Remove what dead builds of a table left behind."""
         for build_uid in self.ledger.record_interrupted(table):
             log.info("action=tidy table=%s build=%s", table, build_uid)
-            self._discard_uncommitted(table, build_uid)
+            self._discard_uncommitted(self.settings.table_root(table), build_uid)
 
-    def _discard_uncommitted(self, table: str, build_uid: str) -> None:
+    def _discard_uncommitted(self, root: str, build_uid: str) -> None:
         """Delete the files of a build, unless a version of its table holds them."""
-        root = root_of(self.settings.warehouse, table)
         delta = find_table(root)
         commits = delta.history() if delta is not None else []
         if not any(entry.get("persist.build") == build_uid for entry in commits):
-            discard(root, build_uid)
+            delete_directory(f"{root}/{build_uid}")
 
     def _reuse(self, work: Work, present: Snapshot) -> None:
-        read_version(root_of(self.settings.warehouse, present.table), present.version)
+        read_version(self.settings.table_root(present.table), present.version)
         work.snapshot = present
         before = {c.name: c for c in self.ledger.fetch_checks(present.build_uid)}
         wanted = work.source.annotation.checks
@@ -364,10 +332,9 @@ class Builder:
         else:
             work.checks = self.engine.audit(present, wanted)
 
-    def _compute(self, work: Work) -> None:
+    def _compute(self, work: Work, manifest: Mapping[BuildID, Snapshot]) -> None:
         source = work.source
         assert source.query is not None
-        manifest = self.ledger.fetch_manifest(self.settings.environment)
         statement, read = self.statement(source.query, source.bindings, manifest)
         frame = self.load(statement, read, source.columns)
         annotation = source.annotation
@@ -375,7 +342,7 @@ class Builder:
             frame, work.table, work.build.build_uid, annotation.checks, annotation.time_column
         )
         work.checks = work.measured.checks
-        self._check_pins(statement.leaves)
+        self._check_pins(statement.views)
 
     def _check_pins(self, leaves: Iterable[SourceID]) -> None:
         """Refuse rows that were computed while the files under them changed."""
@@ -401,7 +368,6 @@ class Builder:
         if work.staged is not None and work.measured is not None:
             pinned = self.ledger.find_pinned_version(work.table)
             version = commit(work.staged, build_id=work.source.build_id, pinned=pinned)
-            struct_columns = read_version(work.staged.root, version).columns
             work.snapshot = Snapshot(
                 build_uid=work.build.build_uid,
                 source_id=work.source.source_id,
@@ -413,46 +379,43 @@ class Builder:
                 rows=work.measured.rows,
                 bytes=work.staged.bytes,
                 built_at=self.clock(),
-                columns=struct_columns,
+                columns=work.staged.columns,
                 watermark=work.measured.watermark,
             )
         assert work.snapshot is not None
-        environment = self.settings.environment
-        self.ledger.publish(
-            environment, [(work.build, work.snapshot, work.checks)], lease=work.lease
-        )
+        self.ledger.publish(work.build, work.snapshot, work.checks, lease=work.lease)
         work.published = True
         work.build = replace(
             work.build, state="succeeded", finished_at=self.clock(), snapshot=work.snapshot
         )
-        self.export_manifest()
+        export_manifest(self.settings, self.ledger)
         return work.snapshot
 
-    # ------------------------------------------------------------------------------ manifest
+    def write_frame(self, frame: DataFrame, root: str, name: str) -> tuple[Staged, int]:
+        """Replace the content of a table that is no source's by rows; return its new version.
 
-    def manifest_entries(self) -> dict[BuildID, dict[str, Any]]:
-        """Return the environment's manifest as Malloy writes it, with more that we know."""
-        entries: dict[BuildID, dict[str, Any]] = {}
-        for build_id, snapshot in self.ledger.fetch_manifest(self.settings.environment).items():
-            root = root_of(self.settings.warehouse, snapshot.table)
-            entries[build_id] = {
-                "tableName": f"delta.`{root}@v{snapshot.version}`",
-                "sourceId": snapshot.source_id,
-                "path": root,
-                "version": snapshot.version,
-                "rows": snapshot.rows,
-                "builtAt": snapshot.built_at.isoformat(),
-            }
-        return entries
+        Parameters
+        ----------
+        name
+            Of what computes the rows, for messages.
 
-    def export_manifest(self) -> None:
-        """Write the environment's manifest to its file; the last state always wins."""
-        path = self.settings.manifest_path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{path}.lock"):  # so that no older state is written after a newer one
-            export_manifest(path, self.manifest_entries(), strict=self.settings.strict)
+        Raises
+        ------
+        PersistError
+            It failed; the table is as it was.
+        """
+        uid = uuid.uuid4().hex
+        with self.ledger.lease(f"table {root}", name), translated(f"computing {name}"):
+            try:
+                staged = self.engine.write_files(frame, root, uid)
+                return staged, commit(staged, build_id="", pinned=None)
+            except BaseException:
+                self._discard_uncommitted(root, uid)
+                raise
 
 
-def snapshot_root(settings: Settings, snapshot: Snapshot) -> str:
-    """Return the directory of a snapshot's table."""
-    return root_of(settings.warehouse, snapshot.table)
+def _checks_failed(source: Source, results: Sequence[CheckResult]) -> CheckFailedError:
+    failed = [r for r in results if not r.passed and r.blocking]
+    said = ", ".join(f"{r.name} ({r.failed_rows} rows)" for r in failed)
+    message = f"`{source.name}` failed {said}; it was not published"
+    return CheckFailedError(message, results=results, location=source.location)

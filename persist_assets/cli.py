@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,7 +34,8 @@ from persist_assets.errors import (
     SourcesError,
     StorageError,
 )
-from persist_assets.model import Build, Kind, Plan, Project, Snapshot, Source, SourceID
+from persist_assets.manifest import manifest_document
+from persist_assets.model import Build, Plan, Project, Snapshot, Source, SourceID
 from persist_assets.project import load_project, require
 from persist_assets.selection import find_source, is_simple, select
 from persist_assets.settings import Settings, find_root, load_settings
@@ -73,8 +75,8 @@ out = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
 
 
 @dataclass
-class Given:
-    """What a command works on, made when it is first asked for."""
+class Invocation:
+    """What a command is given, and what it works on: made when it is first asked for."""
 
     project_dir: Path | None = None
     env: str | None = None
@@ -84,6 +86,7 @@ class Given:
 
     @cached_property
     def settings(self) -> Settings:
+        """The project's settings."""
         root = self.project_dir.resolve() if self.project_dir else find_root(Path.cwd())
         if not root.is_dir():
             raise SettingsError(f"there is no directory {root}")
@@ -91,6 +94,7 @@ class Given:
 
     @cached_property
     def project(self) -> Project:
+        """The compiled project; what is not an error is printed."""
         project = require(load_project(self.settings))
         for problem in project.problems:
             print_problem(problem)
@@ -98,6 +102,7 @@ class Given:
 
     @cached_property
     def ledger(self) -> "Ledger":
+        """The ledger."""
         from persist_assets.ledger.store import Ledger
 
         ledger = Ledger(self.settings.ledger)
@@ -106,13 +111,16 @@ class Given:
 
     @cached_property
     def builder(self) -> "Builder":
+        """What plans and reads in a session of this process."""
         from persist_assets.builder import Builder
-        from persist_assets.engine import Engine, create_session
+        from persist_assets.engine import Engine
+        from persist_assets.session import create_session
 
         engine = Engine(self.settings, lambda: create_session(self.settings))
         return Builder(self.settings, self.project, self.ledger, engine)
 
     def select(self, patterns: Sequence[str] | None) -> tuple[SourceID, ...]:
+        """Return the persisted sources that patterns select; no patterns: all."""
         if not patterns:
             return tuple(s.source_id for s in self.project.persisted)
         if all(is_simple(p) for p in patterns):
@@ -122,6 +130,7 @@ class Given:
         return select_as_dagster(self.settings, self.project, patterns)
 
     def close(self) -> None:
+        """Give back what was opened."""
         for act in self._closing:
             act()
 
@@ -175,7 +184,7 @@ def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
         @functools.wraps(function)
         def run(ctx: typer.Context, **values: Any) -> None:
             before: Mapping[str, Any] = ctx.obj or {}
-            given = Given(
+            given = Invocation(
                 values.pop("project") or before.get("project"),
                 values.pop("env") or before.get("env"),
                 values.pop("as_json"),
@@ -194,7 +203,7 @@ def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 @contextmanager
-def as_exit_codes(given: Given) -> Generator[None]:
+def as_exit_codes(given: Invocation) -> Generator[None]:
     """End the process with the code of the error's class, if there is an error."""
     try:
         yield
@@ -253,7 +262,7 @@ def print_json(document: object) -> None:
 
 
 @command("check")
-def check(given: Given) -> None:
+def check(given: Invocation) -> None:
     """Compile all sources and say what is wrong with them."""
     project = load_project(given.settings)
     if given.as_json:
@@ -311,7 +320,7 @@ def _problem_json(problem: Problem) -> dict[str, Any]:
 
 
 @command("plan")
-def plan(given: Given, selection: SelectArgument = None, force: ForceOption = False) -> None:
+def plan(given: Invocation, selection: SelectArgument = None, force: ForceOption = False) -> None:
     """Show what a build would do, and why. Builds nothing, starts no Spark."""
     planned = given.builder.plan(given.select(selection), force=force)
     if given.as_json:
@@ -381,21 +390,19 @@ def plan_tree(project: Project, planned: Plan) -> Tree:
 
 
 @command("build")
-def build(given: Given, selection: SelectArgument = None, force: ForceOption = False) -> None:
+def build(given: Invocation, selection: SelectArgument = None, force: ForceOption = False) -> None:
     """Build what is out of date, in one Dagster run."""
     chosen = [given.project.by_id[s] for s in given.select(selection)]
     if not chosen:
         raise NotFoundError("nothing is persisted", hint="annotate a source: --@ persist")
-    given.ledger.fetch_events(limit=1)  # an unreadable ledger is our error, not that of a step
-    from persist_assets.engine import check_java
+    since = given.ledger.position()
+    if "spark.remote" not in dict(given.settings.spark):
+        from persist_assets.session import check_java
+
+        check_java()
     from persist_assets.plugin.runs import run_assets
 
-    if "spark.remote" not in dict(given.settings.spark):
-        planned = given.builder.plan([s.source_id for s in chosen], force=force)
-        if any(step.action == "build" for step in planned.steps):
-            check_java()
-    seen = {b.build_uid for b in given.ledger.fetch_builds(limit=10_000)}
-    with _quiet(given), _progress(given, chosen, seen):
+    with _quiet(given), _progress(given, chosen, since):
         result = run_assets(given.settings, chosen, force=force, verbose=given.verbose)
     latest: dict[SourceID, Build] = {}
     for done in reversed(given.ledger.fetch_builds(run_id=result.run_id)):
@@ -420,7 +427,7 @@ def build(given: Given, selection: SelectArgument = None, force: ForceOption = F
 
 
 @contextmanager
-def _quiet(given: Given) -> Generator[None]:
+def _quiet(given: Invocation) -> Generator[None]:
     """Send what Spark, Dagster and user code print to a log: stdout and stderr are ours.
 
     With ``-v`` it goes to stderr.
@@ -450,31 +457,36 @@ def _quiet(given: Given) -> Generator[None]:
 
 
 @contextmanager
-def _progress(given: Given, chosen: Sequence[Source], seen: set[str]) -> Generator[None]:
-    """Print each build on stderr as it begins and ends, as the ledger tells."""
+def _progress(given: Invocation, chosen: Sequence[Source], since: int) -> Generator[None]:
+    """Print each build on stderr as it begins and ends, as the ledger's events tell."""
     stop = threading.Event()
     status = err.status("starting") if err.is_terminal else None
+    ours = {s.source_id for s in chosen}
 
     def watch() -> None:
-        told: dict[str, str] = {}
-        while True:
+        position, last = since, False
+        begun: dict[str, datetime] = {}
+        while not last:
             last = stop.wait(0.2)
-            for one in reversed(given.ledger.fetch_builds(limit=len(chosen) + 8)):
-                if one.build_uid in seen or told.get(one.build_uid) == one.state:
+            for event in given.ledger.fetch_events(position):
+                position = event.idx
+                if event.data.get("source_id") not in ours:
                     continue
-                told[one.build_uid] = one.state
-                name = escape(one.source_id.partition("@")[0])
-                if one.state == "started" and status:
-                    status.update(f"{'building' if one.action == 'built' else 'checking'} {name}")
-                elif one.state == "succeeded" and one.snapshot:
-                    n = f"{one.snapshot.rows:,} rows"
-                    err.print(
-                        f"  [green]{one.action}[/] {name} [dim]{n}, {one.seconds or 0:.1f} s[/]"
-                    )
-                elif one.state == "failed":
-                    err.print(f"  [red]failed[/] {name}: {escape(one.error or '')}", soft_wrap=True)
-            if last:
-                return
+                uid, name = (
+                    event.data["build_uid"],
+                    escape(event.data["source_id"].partition("@")[0]),
+                )
+                if event.kind == "build-started":
+                    begun[uid] = event.at
+                    if status:
+                        status.update(f"building {name}")
+                elif event.kind == "build-succeeded":
+                    seconds = (event.at - begun.get(uid, event.at)).total_seconds()
+                    told = f"{event.data['rows']:,} rows, {seconds:.1f} s"
+                    err.print(f"  [green]{event.data['action']}[/] {name} [dim]{told}[/]")
+                elif event.kind == "build-failed":
+                    error = escape(event.data["error"])
+                    err.print(f"  [red]failed[/] {name}: {error}", soft_wrap=True)
 
     watcher = threading.Thread(target=watch, daemon=True, name="progress")
     if status:
@@ -528,7 +540,7 @@ def _print_builds(project: Project, rows: Sequence[Mapping[str, Any]]) -> None:
 
 @command("show")
 def show(
-    given: Given, source: Annotated[str, typer.Argument(help="A name or an asset key.")]
+    given: Invocation, source: Annotated[str, typer.Argument(help="A name or an asset key.")]
 ) -> None:
     """Show everything known of one source."""
     found = find_source(given.project, source)
@@ -563,7 +575,7 @@ def show(
             out.print(f"[dim]{title[:-1]}[/] {escape(said)}", soft_wrap=True)
 
 
-def _show_json(given: Given, source: Source) -> dict[str, Any]:
+def _show_json(given: Invocation, source: Source) -> dict[str, Any]:
     project, ledger = given.project, given.ledger
     snapshot = ledger.find_snapshot(given.settings.environment, source.build_id)
     origins: dict[str, list[str]] = {c.name: [] for c in source.columns}
@@ -635,7 +647,7 @@ def _table_json(settings: Settings, snapshot: Snapshot) -> dict[str, Any]:
 
 @command("query")
 def query(
-    given: Given,
+    given: Invocation,
     sql: Annotated[str, typer.Argument(help="A query over sources and raw tables.")],
     limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many rows.")] = 100,
     form: Annotated[str, typer.Option("--format", help="table, json or csv.")] = "table",
@@ -660,7 +672,7 @@ def query(
     bindings = resolve_query(given.project, parsed)
     manifest = given.ledger.fetch_manifest(given.settings.environment)
     statement, read = given.builder.statement(parsed, bindings, manifest)
-    route = [_route(s, read, statement.inlined) for s in (*statement.leaves, *statement.inlined)]
+    route = [_route(s, read, statement.inlined) for s in (*statement.views, *statement.inlined)]
     if only_sql:
         print_json({"sql": statement.sql, "route": route}) if given.as_json else out.print(
             statement.sql, markup=False, soft_wrap=True
@@ -748,17 +760,17 @@ def _print_rows(
 
 
 @command("manifest")
-def manifest(given: Given) -> None:
+def manifest(given: Invocation) -> None:
     """Print the environment's manifest: BuildID → table, as Malloy writes it."""
-    entries = given.builder.manifest_entries()
-    document = {"entries": entries, "strict": given.settings.strict}
+    snapshots = given.ledger.fetch_manifest(given.settings.environment)
+    document = manifest_document(given.settings, snapshots)
     if given.as_json:
         print_json(document)
         return
     table = Table(box=None, pad_edge=False)
     for title in ("build", "source", "table", "rows"):
         table.add_column(title, justify="right" if title == "rows" else "left")
-    for build_id, entry in entries.items():
+    for build_id, entry in document["entries"].items():
         table.add_row(
             build_id[:12],
             escape(entry["sourceId"]),
@@ -772,9 +784,6 @@ def manifest(given: Given) -> None:
 def main() -> None:
     """Run the command line."""
     app()
-
-
-__all__ = ["Kind", "app", "main"]
 
 
 if __name__ == "__main__":

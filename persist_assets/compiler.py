@@ -34,7 +34,15 @@ from persist_assets.meaning.binder import MAX_LEAVES, Binder, Face, Unanalysable
 from persist_assets.meaning.functions import AGGREGATES, CLOCK, DAY_CLOCK, VOLATILE
 from persist_assets.meaning.identity import Fold, digest, text_of
 from persist_assets.meaning.lineage import Lineage
-from persist_assets.model import Column, ColumnEdge, ColumnRef, Declaration, Kind, Project, Source
+from persist_assets.model import (
+    FILE_FORMATS,
+    Column,
+    ColumnEdge,
+    ColumnRef,
+    Declaration,
+    Project,
+    Source,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -187,7 +195,7 @@ class _Names:
         hint = did_you_mean(
             reference.parts[-1], {k[-1] for many in self.by_name.values() for k, _ in many}
         )
-        if parts[0] in ("parquet", "delta", "csv", "json", "orc", "text") and len(parts) == 2:
+        if parts[0] in ("delta", *FILE_FORMATS) and len(parts) == 2:
             hint = f"declare it: CREATE TABLE … USING {parts[0]} LOCATION '{reference.parts[1]}'"
         elif hint is None:
             hint = "data from outside is declared with CREATE TABLE … USING … LOCATION"
@@ -233,7 +241,6 @@ def _put_in_order(compilation: _Compilation) -> None:
             unit, leaving = stack.pop()
             if leaving:
                 trail.pop()
-                unit.broken |= any(compilation.units[b].broken for b in unit.bindings)
                 done[unit.source_id] = unit
                 continue
             if unit.source_id in done:
@@ -263,7 +270,7 @@ def _report_cycle(compilation: _Compilation, cycle: Sequence[_Unit]) -> None:
 def _compile_meaning(compilation: _Compilation) -> None:
     for unit in compilation.units.values():
         unit.broken |= any(compilation.units[b].broken for b in unit.bindings)
-        if not unit.broken and unit.declaration.kind is Kind.RAW:
+        if not unit.broken and unit.declaration.raw is not None:
             _compile_raw(compilation, unit)
         elif not unit.broken:
             _compile_query(compilation, unit)
@@ -285,7 +292,6 @@ def _compile_raw(compilation: _Compilation, unit: _Unit) -> None:
     source = Source(
         source_id=unit.source_id,
         asset_key=unit.asset_key,
-        kind=Kind.RAW,
         language=declaration.language,
         location=declaration.location,
         annotation=declaration.annotation,
@@ -418,7 +424,7 @@ def _source(
     declaration = unit.declaration
     query, annotation = declaration.query, declaration.annotation
     assert query is not None
-    persisted = annotation.persist if annotation.persist is not None else declaration.materialized
+    persisted = declaration.persisted
     digests = compilation.fold.relation(block)
     lineage = Lineage(binder.origins)
     origins = lineage.columns(block)
@@ -439,7 +445,6 @@ def _source(
     source = Source(
         source_id=unit.source_id,
         asset_key=unit.asset_key,
-        kind=Kind.QUERY,
         language=declaration.language,
         location=declaration.location,
         annotation=annotation,

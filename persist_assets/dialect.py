@@ -77,6 +77,17 @@ def plain(name: str) -> str:
     return name.removeprefix(_MARK)
 
 
+def quote(name: str) -> str:
+    """Return a name as a quoted identifier.
+
+    Examples
+    --------
+    >>> quote("a`b")
+    '`a``b`'
+    """
+    return "`" + name.replace("`", "``") + "`"
+
+
 _SIMPLE = {
     exp.DType.TIMESTAMPTZ: "timestamp",
     exp.DType.TIMESTAMPLTZ: "timestamp",

@@ -24,7 +24,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -150,7 +150,19 @@ class BuildError(PersistError):
 
 
 class CheckFailedError(BuildError):
-    """The rows of a build failed a blocking check, so it was not published."""
+    """The rows of a build failed a blocking check, so it was not published.
+
+    Parameters
+    ----------
+    results
+        What came of every check (`model.CheckResult`).
+    """
+
+    def __init__(
+        self, message: str, *, results: Sequence[Any] = (), location: Location | None = None
+    ) -> None:
+        super().__init__(message, location=location)
+        self.results = tuple(results)
 
 
 class StrictError(BuildError):

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from datetime import datetime
 
     from persist_assets.errors import Location, Problem
@@ -64,6 +64,11 @@ class Check:
     expression: str | None = None
     blocking: bool = True
     location: Location | None = field(default=None, compare=False)
+
+    @property
+    def on_rows(self) -> bool:
+        """Whether one row at a time tells: it needs no look at all rows together."""
+        return self.kind != "unique"
 
     @property
     def definition(self) -> str:
@@ -183,6 +188,10 @@ class Query:
     tree: Any = field(default=None, compare=False, repr=False, hash=False)
 
 
+FILE_FORMATS = ("parquet", "orc", "csv", "json", "text")
+"""Formats of plain files, listed and pinned by name, size and time of change."""
+
+
 @dataclass(frozen=True, slots=True)
 class RawTable:
     """Where and how data lives that exists outside the project.
@@ -212,7 +221,6 @@ class Declaration:
     """
 
     name: str
-    kind: Kind
     language: str
     location: Location
     annotation: Annotation = Annotation()
@@ -221,6 +229,12 @@ class Declaration:
     query: Query | None = None
     raw: RawTable | None = None
     columns: tuple[Column, ...] = ()
+
+    @property
+    def persisted(self) -> bool:
+        """Whether it is annotated ``persist``, or says so itself without being contradicted."""
+        said = self.annotation.persist
+        return self.materialized if said is None else said
 
 
 # -------------------------------------------------------------------------------------- project
@@ -282,7 +296,6 @@ class Source:
 
     source_id: SourceID
     asset_key: tuple[str, ...]
-    kind: Kind
     language: str
     location: Location
     annotation: Annotation
@@ -300,6 +313,11 @@ class Source:
     notes: tuple[str, ...] = ()
 
     @property
+    def kind(self) -> Kind:
+        """What sort of source it is."""
+        return Kind.QUERY if self.raw is None else Kind.RAW
+
+    @property
     def name(self) -> str:
         """The last part of the asset key."""
         return self.asset_key[-1]
@@ -308,6 +326,11 @@ class Source:
     def key(self) -> str:
         """The asset key in one string: ``flights/daily_delays``."""
         return "/".join(self.asset_key)
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether its readers read data as it stands: from its table, or raw."""
+        return self.persisted or self.raw is not None
 
     @property
     def reads(self) -> tuple[SourceID, ...]:
@@ -365,28 +388,48 @@ class Project:
         """The problems that stop the project from loading."""
         return tuple(p for p in self.problems if p.severity == "error")
 
+    @cached_property
+    def by_key(self) -> Mapping[tuple[str, ...], Source]:
+        """The sources by asset key."""
+        return {s.asset_key: s for s in self.sources}
+
+    @cached_property
+    def _position(self) -> Mapping[SourceID, int]:
+        return {s.source_id: n for n, s in enumerate(self.sources)}
+
+    @cached_property
+    def _inputs(self) -> dict[SourceID, tuple[Source, ...]]:
+        return {}
+
+    def reach(
+        self, start: Iterable[SourceID], stop: Callable[[Source], bool]
+    ) -> tuple[Source, ...]:
+        """Return `start` and all that it reads, not looking beyond where `stop` is true.
+
+        In dependency order.
+        """
+        found: set[SourceID] = set()
+        stack = [*start]
+        while stack:
+            source_id = stack.pop()
+            if source_id not in found:
+                found.add(source_id)
+                source = self.by_id[source_id]
+                if not stop(source):
+                    stack += source.bindings
+        return tuple(self.by_id[s] for s in sorted(found, key=self._position.__getitem__))
+
     def inputs(self, source: Source) -> tuple[Source, ...]:
         """Return what a build of `source` reads: persisted sources and raw tables.
 
         Sources between them that are not persisted are dissolved. In dependency order.
         """
-        found: dict[SourceID, Source] = {}
-        seen: set[SourceID] = set()
-
-        def visit(source_id: SourceID) -> None:
-            if source_id in seen:
-                return
-            seen.add(source_id)
-            upstream = self.by_id[source_id]
-            if upstream.persisted or upstream.kind is Kind.RAW:
-                found[source_id] = upstream
-            else:
-                for further in upstream.reads:
-                    visit(further)
-
-        for source_id in source.reads:
-            visit(source_id)
-        return tuple(found.values())
+        known = self._inputs.get(source.source_id)
+        if known is None:
+            reached = self.reach(source.bindings, lambda s: s.is_leaf)
+            known = tuple(s for s in reached if s.is_leaf)
+            self._inputs[source.source_id] = known
+        return known
 
 
 # ------------------------------------------------------------------------------ builds and plans
@@ -544,11 +587,17 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a step will probably cost: what it cost the last time."""
+    """What a step will probably cost: what it cost the last time.
+
+    Attributes
+    ----------
+    seconds
+        None where the last build did not compute anything.
+    """
 
     rows: int
     bytes: int
-    seconds: float
+    seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from persist_assets.model import (
     AsOf,
     Build,
     Estimate,
-    Kind,
     Plan,
     RawVersion,
     Reason,
@@ -78,40 +77,65 @@ def plan(
     """
     chosen = set(selected)
     coming: dict[SourceID, Step] = {}
+    inline: dict[SourceID, AsOf] = {}
     for source in project.persisted:
         if source.source_id in chosen:
-            coming[source.source_id] = _step(project, source, world, coming, force=force)
+            expected = _as_of(project, source, world, coming, inline)
+            coming[source.source_id] = _step(project, source, world, coming, expected, force=force)
     return Plan(world.environment, tuple(coming.values()))
 
 
-def as_of(
-    project: Project, source: Source, world: World, coming: Mapping[SourceID, Step] | None = None
+def as_of(project: Project, source: Source, world: World) -> AsOf:
+    """Return the raw versions that a build of `source` alone would rest on."""
+    return _as_of(project, source, world, {}, {})
+
+
+def _as_of(
+    project: Project,
+    source: Source,
+    world: World,
+    coming: Mapping[SourceID, Step],
+    inline: dict[SourceID, AsOf],
 ) -> AsOf:
-    """Return the raw versions that a build of `source` would rest on."""
+    """Return what a build of `source` would rest on after the steps that come before it.
+
+    Parameters
+    ----------
+    inline
+        What is known of sources that are read inline; what is found is added.
+    """
     parts: list[Iterable[RawVersion]] = []
     if source.reads_clock:
         parts.append(
             [RawVersion(CLOCK, world.day if source.reads_clock == "day" else world.instant)]
         )
     for upstream in project.inputs(source):
-        if upstream.kind is Kind.RAW:
+        if upstream.raw is not None:
             parts.append([RawVersion(upstream.build_id, world.versions[upstream.source_id])])
-        elif coming and upstream.source_id in coming:
+        elif upstream.source_id in coming:
             step = coming[upstream.source_id]
             parts.append(step.as_of)
             if upstream.volatile and step.action == "build":
                 parts.append([RawVersion(DRAW + upstream.build_id, "to come")])
         elif (snapshot := world.manifest.get(upstream.build_id)) is not None:
             parts.append(snapshot.as_of)
-        else:  # read inline
-            parts.append(as_of(project, upstream, world, coming))
+        else:
+            if upstream.source_id not in inline:
+                found = _as_of(project, upstream, world, coming, inline)
+                inline[upstream.source_id] = found
+            parts.append(inline[upstream.source_id])
     return merge_as_of(parts)
 
 
 def _step(
-    project: Project, source: Source, world: World, coming: Mapping[SourceID, Step], *, force: bool
+    project: Project,
+    source: Source,
+    world: World,
+    coming: Mapping[SourceID, Step],
+    expected: AsOf,
+    *,
+    force: bool,
 ) -> Step:
-    expected = as_of(project, source, world, coming)
     snapshot = world.manifest.get(source.build_id)
     last = world.history.get(source.source_id)
     reasons: list[Reason] = []
@@ -127,12 +151,10 @@ def _step(
         error = (last.error or "").splitlines()
         reasons.append(Reason("failed", f"failed last time: {error[0] if error else 'unknown'}"))
     estimate = None
-    known = last.snapshot if last else snapshot
+    known = (last and last.snapshot) or snapshot
     if reasons and known is not None:
-        seconds = (
-            last.seconds if last and last.seconds is not None and last.action == "built" else 0.0
-        )
-        estimate = Estimate(known.rows, known.bytes, round(seconds, 3))
+        seconds = last.seconds if last and last.action == "built" else None
+        estimate = Estimate(known.rows, known.bytes, seconds)
     if not reasons and snapshot is not None:
         expected = snapshot.as_of
     return Step(
@@ -174,7 +196,7 @@ def _why_no_table(
 def _why_other_data(
     project: Project, source: Source, snapshot: Snapshot, expected: AsOf
 ) -> Iterable[Reason]:
-    names = {s.build_id: s for s in project.sources if s.kind is Kind.RAW}
+    names = {s.build_id: s for s in project.sources if s.raw is not None}
     then, now = set(_without_draw(snapshot.as_of, source)), set(expected)
     changed = {v.raw: v.version for v in sorted(then - now) + sorted(now - then)}
     for raw, version in changed.items():

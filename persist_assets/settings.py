@@ -11,7 +11,7 @@ import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
 from persist_assets.errors import Location, SettingsError, did_you_mean
@@ -19,7 +19,9 @@ from persist_assets.errors import Location, SettingsError, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FILE = "persist.toml"
+SETTINGS_FILE = "persist.toml"
+STATE = ".persist"
+"""The directory in the project root of everything that no setting puts elsewhere."""
 
 KEYS: Mapping[str, type] = {
     "sources": str,
@@ -31,6 +33,8 @@ KEYS: Mapping[str, type] = {
     "spark": dict,
 }
 """The keys of `persist.toml` and the kinds of their values."""
+
+TIMEZONE = "spark.sql.session.timeZone"
 
 SPARK_FIXED: Mapping[str, str] = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -112,8 +116,6 @@ class Settings:
         Where tables live: an absolute path or a URI.
     ledger
         SQLAlchemy URL.
-    timezone
-        IANA name; the session's time zone.
     strict
         Nothing may be read inline that is persisted: it has to be built.
     spark
@@ -121,18 +123,22 @@ class Settings:
     """
 
     root: Path
-    sources: str = "sources"
-    environment: str = "dev"
-    warehouse: str = ""
-    ledger: str = ""
-    timezone: str = "UTC"
-    strict: bool = False
-    spark: tuple[tuple[str, str], ...] = ()
+    sources: str
+    environment: str
+    warehouse: str
+    ledger: str
+    strict: bool
+    spark: tuple[tuple[str, str], ...]
 
     @property
     def state_dir(self) -> Path:
         """Where everything is kept that no URL moves elsewhere."""
-        return self.root / ".persist"
+        return self.root / STATE
+
+    @property
+    def timezone(self) -> ZoneInfo:
+        """The session's time zone."""
+        return ZoneInfo(dict(self.spark)[TIMEZONE])
 
     @property
     def manifest_path(self) -> Path:
@@ -166,11 +172,13 @@ class Settings:
         path = self.ledger.removeprefix("sqlite:///")
         return path != self.ledger and Path(path).is_relative_to(self.root)
 
+    def table_root(self, table: str) -> str:
+        """Return the directory of a table of the warehouse."""
+        return f"{self.warehouse.rstrip('/')}/{table}"
+
     def resolve(self, location: str) -> str:
-        """Return a location as an absolute path or URI."""
-        if urlsplit(location).scheme:
-            return location.removeprefix("file://") if location.startswith("file:///") else location
-        return str((self.root / location).resolve())
+        """Return a location as an absolute path or, where it is not on this machine, a URI."""
+        return _resolve(self.root, location)
 
 
 def find_root(start: Path) -> Path:
@@ -183,11 +191,11 @@ def find_root(start: Path) -> Path:
     """
     start = start.resolve()
     for directory in (start, *start.parents):
-        if (directory / FILE).is_file():
+        if (directory / SETTINGS_FILE).is_file():
             return directory
     raise SettingsError(
-        f"no {FILE} in {start} or above it",
-        hint=f"create an empty {FILE} in the project root, or name the root with --project",
+        f"no {SETTINGS_FILE} in {start} or above it",
+        hint=f"create an empty {SETTINGS_FILE} in the project root, or name it with --project",
     )
 
 
@@ -211,44 +219,48 @@ def load_settings(
         The file cannot be read, or holds an unknown key or a value of the wrong kind.
     """
     root = root.resolve()
-    given = _read(root / FILE)
-    timezone = given.get("timezone", "UTC")
-    try:
-        ZoneInfo(timezone)
-    except (KeyError, ValueError, OSError) as error:
-        raise SettingsError(f"`{timezone}` is no time zone", location=Location(FILE)) from error
+    given = _read(root / SETTINGS_FILE)
     sources = Path(given.get("sources", "sources"))
     if sources.is_absolute() or not (root / sources).resolve().is_relative_to(root):
         raise SettingsError(
             f"the sources directory {sources} is outside the project {root}",
             hint="SourceIDs are paths within the project: move it, or move persist.toml up",
-            location=Location(FILE),
+            location=Location(SETTINGS_FILE),
         )
-    state = root / ".persist"
     spark = {
         **SPARK_FIXED,
         **SPARK_LOCAL,
-        "spark.sql.session.timeZone": timezone,
+        TIMEZONE: given.get("timezone", "UTC"),
         **_flat_spark(given.get("spark", {})),
     }
+    try:
+        ZoneInfo(spark[TIMEZONE])
+    except (KeyError, ValueError, OSError) as error:
+        message = f"`{spark[TIMEZONE]}` is no time zone"
+        hint = "name a region: Europe/Berlin, or UTC"
+        raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE)) from error
     if spark["spark.master"].startswith("local") and "spark.remote" not in spark:
         spark = {**SPARK_LOOPBACK, **spark}
     name = environment or environ.get("PERSIST_ENV") or given.get("environment", "dev")
     if not name.replace("-", "_").isidentifier():
         hint = "letters, digits, underscores and dashes"
         raise SettingsError(f"`{name}` is not a name for an environment", hint=hint)
-    settings = Settings(
+    return Settings(
         root=root,
         sources=(root / sources).resolve().relative_to(root).as_posix(),
         environment=name,
-        ledger=_ledger_url(root, given.get("ledger", f"sqlite:///{state / 'ledger.db'}")),
-        timezone=spark["spark.sql.session.timeZone"],
+        warehouse=_resolve(root, given.get("warehouse", f"{STATE}/warehouse")),
+        ledger=_ledger_url(root, given.get("ledger", f"sqlite:///{STATE}/ledger.db")),
         strict=given.get("strict", False),
         spark=tuple(sorted(spark.items())),
     )
-    return replace(
-        settings, warehouse=settings.resolve(given.get("warehouse", ".persist/warehouse"))
-    )
+
+
+def _resolve(root: Path, location: str) -> str:
+    if urlsplit(location).scheme not in ("", "file"):
+        return location
+    path = unquote(urlsplit(location).path) if urlsplit(location).scheme else location
+    return str((root / path).resolve())
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -257,7 +269,9 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"this is not TOML: {error}", location=Location(FILE)) from error
+        raise SettingsError(
+            f"this is not TOML: {error}", location=Location(SETTINGS_FILE)
+        ) from error
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
     for key, value in given.items():
@@ -265,11 +279,12 @@ def _read(path: Path) -> dict[str, Any]:
             raise SettingsError(
                 f"unknown key `{key}`",
                 hint=did_you_mean(key, KEYS) or f"known keys: {', '.join(KEYS)}",
-                location=Location(FILE),
+                location=Location(SETTINGS_FILE),
             )
         if not isinstance(value, KEYS[key]):
             raise SettingsError(
-                f"`{key}` wants a {_KIND_NAMES[KEYS[key]]}, not {value!r}", location=Location(FILE)
+                f"`{key}` wants a {_KIND_NAMES[KEYS[key]]}, not {value!r}",
+                location=Location(SETTINGS_FILE),
             )
     return given
 
@@ -288,7 +303,8 @@ def _flat_spark(given: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
             full = name if name.startswith("spark.") else f"spark.{name}"
             flat[full] = str(value).lower() if isinstance(value, bool) else str(value)
         else:
-            raise SettingsError(f"`spark.{name}` wants a text or number", location=Location(FILE))
+            message = f'`[spark] "{name}"` wants a text or number'
+            raise SettingsError(message, location=Location(SETTINGS_FILE))
     return flat
 
 
@@ -299,7 +315,7 @@ def _ledger_url(root: Path, url: str) -> str:
         raise SettingsError(
             f"`ledger` is not a database URL: {url}",
             hint='for example "sqlite:///.persist/ledger.db"',
-            location=Location(FILE),
+            location=Location(SETTINGS_FILE),
         )
     if path == url and not url.startswith("sqlite"):
         return url
@@ -307,6 +323,6 @@ def _ledger_url(root: Path, url: str) -> str:
         raise SettingsError(
             f"`ledger` wants a plain path of a SQLite file: {url}",
             hint='for example "sqlite:///.persist/ledger.db"',
-            location=Location(FILE),
+            location=Location(SETTINGS_FILE),
         )
     return f"sqlite:///{(root / path).resolve()}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from persist_assets.model import Kind
+from persist_assets.dialect import quote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,26 +26,15 @@ class Statement:
     ----------
     sql
         Complete, Spark SQL.
-    leaves
-        The SourceIDs it reads through the views given for them, in dependency order.
+    views
+        The views it reads by the SourceIDs they stand for, in dependency order.
     inlined
         The SourceIDs whose queries are part of it, in dependency order.
     """
 
     sql: str
-    leaves: tuple[SourceID, ...]
+    views: Mapping[SourceID, str]
     inlined: tuple[SourceID, ...]
-
-
-def quote(name: str) -> str:
-    """Return a name as a quoted identifier.
-
-    Examples
-    --------
-    >>> quote("a`b")
-    '`a``b`'
-    """
-    return "`" + name.replace("`", "``") + "`"
 
 
 def substitute(
@@ -64,15 +53,7 @@ def substitute(
         For raw tables, and for sources that are read from their tables, the view that has
         their rows.
     """
-    needed: set[SourceID] = set()
-    stack = [*bindings]
-    while stack:
-        source_id = stack.pop()
-        if source_id not in needed:
-            needed.add(source_id)
-            if source_id not in views:
-                stack += project.by_id[source_id].bindings
-    sources = [s for s in project.sources if s.source_id in needed]
+    sources = project.reach(bindings, lambda s: s.source_id in views)
     names = {s.source_id: views.get(s.source_id) or s.key for s in sources}
     inlined = [s for s in sources if s.source_id not in views]
     expressions = [_expression(s, names) for s in inlined]
@@ -85,13 +66,13 @@ def substitute(
         text = f"WITH {defined}\n({text})"
     return Statement(
         text,
-        tuple(s.source_id for s in sources if s.source_id in views),
+        {s.source_id: views[s.source_id] for s in sources if s.source_id in views},
         tuple(s.source_id for s in inlined),
     )
 
 
 def _expression(source: Source, names: Mapping[SourceID, str]) -> str:
-    assert source.query is not None, f"{source.source_id} ({Kind.RAW}) cannot be inlined"
+    assert source.query is not None
     body = splice(source.query, [names[b] for b in source.bindings])
     # The columns' names are ours, not those that Spark takes from the spelling of the query.
     columns = f"({', '.join(quote(c.name) for c in source.columns)})" if source.columns else ""

@@ -103,7 +103,7 @@ SPARK_TOML = """
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The one Spark session of the test process, as a project would make it."""
     need(shutil.which("java"), "install Java 17: apt-get install openjdk-17-jre-headless")
-    from persist_assets.engine import create_session
+    from persist_assets.session import create_session
     from persist_assets.settings import load_settings
 
     root = tmp_path_factory.mktemp("spark")

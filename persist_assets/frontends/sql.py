@@ -27,7 +27,15 @@ from persist_assets.frontends.annotations import (
     Line,
     read_annotation,
 )
-from persist_assets.model import Annotation, Column, Declaration, Kind, Query, RawTable, Reference
+from persist_assets.model import (
+    FILE_FORMATS,
+    Annotation,
+    Column,
+    Declaration,
+    Query,
+    RawTable,
+    Reference,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -128,9 +136,7 @@ class _File:
     def unreadable(self, error: TokenError) -> Problem:
         place = re.search(r"Missing (\S+) from (\d+):(\d+)", str(error.__context__ or error))
         if place:
-            line = int(place[2])
-            start = self.line_starts[line - 1]
-            location = Location(self.path, line, max(int(place[3]) - start + 1, 1))
+            location = self.location(int(place[3]))
             return Problem("syntax", f"{place[1]} is not closed", location)
         opened = self.text.rfind("/*")
         if opened > self.text.rfind("*/"):
@@ -222,7 +228,7 @@ class _File:
             if self.declared is None:
                 return
             # Its name is known: what reads it has nothing to complain about.
-            declaration = Declaration(self.declared[0], Kind.QUERY, LANGUAGE, self.declared[1])
+            declaration = Declaration(self.declared[0], LANGUAGE, self.declared[1])
         self.declarations.append(declaration)
 
     def declaration(
@@ -258,7 +264,6 @@ class _File:
         columns = [e for e in head.this.expressions] if isinstance(head.this, exp.Schema) else []
         return Declaration(
             name=name,
-            kind=Kind.QUERY,
             language=LANGUAGE,
             location=location,
             annotation=annotation,
@@ -307,7 +312,7 @@ class _File:
         }
         place = _property(tree, exp.LocationProperty) or options.pop("path", None)
         form = form.lower()
-        if not place and form in ("parquet", "delta", "csv", "json", "orc", "text"):
+        if not place and form in ("delta", *FILE_FORMATS):
             raise _Refused(
                 "raw-location",
                 f"`{name}` does not say where its data is",
@@ -316,7 +321,6 @@ class _File:
             )
         return Declaration(
             name=name,
-            kind=Kind.RAW,
             language=LANGUAGE,
             location=location,
             annotation=annotation,
@@ -336,15 +340,11 @@ class _File:
         return Column(definition.name, name, _comment(definition))
 
     def check_annotation(self, declaration: Declaration) -> None:
-        annotation = declaration.annotation
-        persisted = annotation.persist or (
-            declaration.materialized and annotation.persist is not False
-        )
-        for key, place in annotation.keys:
-            if declaration.kind is Kind.RAW and key in ("persist", *NEEDS_PERSIST):
+        for key, place in declaration.annotation.keys:
+            if declaration.raw is not None and key in ("persist", *NEEDS_PERSIST):
                 message = f"`{key}` has no meaning for a raw table, which is data already"
                 self.problems.append(Problem("annotation-misplaced", message, place))
-            elif not persisted and key in NEEDS_PERSIST:
+            elif not declaration.persisted and key in NEEDS_PERSIST:
                 message = f"`{key}` has no effect on a source that is not persisted"
                 self.problems.append(
                     Problem(

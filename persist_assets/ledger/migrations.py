@@ -1,4 +1,9 @@
-"""Numbered migrations of the ledger, each in one transaction with the row that records it."""
+"""Numbered migrations of the ledger, each in one transaction with the row that records it.
+
+A new ledger is made by `tables.py` as it is now. A ledger that is there already is brought up by
+the steps it has not seen, one after another; each makes of the tables of its day those of the
+next, and never changes afterwards.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +13,16 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from persist_assets.errors import LedgerTooNewError
-from persist_assets.ledger.tables import ledger_version, metadata
+from persist_assets.ledger.tables import counters, ledger_version, metadata
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sqlalchemy.engine import Connection
 
-
-def _create(connection: Connection) -> None:
-    metadata.create_all(connection)
-
-
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_create,)
-"""What brings a ledger from version n to n + 1, for every n."""
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = ()
+"""What brings a ledger from version n to n + 1, for every n from one."""
+VERSION = 1 + len(MIGRATIONS)
 
 
 def version_of(connection: Connection) -> int:
@@ -40,13 +41,22 @@ def migrate(connection: Connection) -> None:
         The ledger was written by a newer release.
     """
     version = version_of(connection)
-    if version > len(MIGRATIONS):
+    if version > VERSION:
         raise LedgerTooNewError(
-            f"the ledger has version {version}, this release knows up to {len(MIGRATIONS)}",
+            f"the ledger has version {version}, this release knows up to {VERSION}",
             hint="upgrade persist_assets; nothing was changed",
         )
-    for number, step in enumerate(MIGRATIONS[version:], version + 1):
-        step(connection)
-        connection.execute(
-            ledger_version.insert().values(version=number, migrated_at=datetime.now(UTC))
-        )
+    if version == 0:
+        metadata.create_all(connection)
+        connection.execute(counters.insert().values(name="events", value=0))
+        _record(connection, VERSION)
+        return
+    for number in range(version, VERSION):
+        MIGRATIONS[number - 1](connection)
+        _record(connection, number + 1)
+
+
+def _record(connection: Connection, version: int) -> None:
+    connection.execute(
+        ledger_version.insert().values(version=version, migrated_at=datetime.now(UTC))
+    )

@@ -6,13 +6,15 @@ event in that same transaction. Readers see whole publications or nothing of the
 
 from __future__ import annotations
 
-import json
 import logging
 import os
+import re
 import socket
 import threading
+import time
 import uuid
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,12 +24,12 @@ from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
 
 from persist_assets.errors import ConflictError, LedgerError
-from persist_assets.ledger.migrations import MIGRATIONS, migrate, version_of
+from persist_assets.ledger.migrations import VERSION, migrate, version_of
 from persist_assets.ledger.tables import builds, counters, events, leases, manifest_entries
 from persist_assets.model import Build, CheckResult, Column, Event, RawVersion, Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from sqlalchemy.engine import Connection, Row
 
@@ -63,16 +65,15 @@ class Ledger:
     """
 
     def __init__(self, url: str, *, clock: Callable[[], datetime] = _now) -> None:
-        self.url = url
         self._clock = clock
         try:
             self._engine = sa.create_engine(url)
         except (SQLAlchemyError, ImportError) as error:
-            raise LedgerError(f"`{url}` is no ledger: {error}") from error
+            raise LedgerError(f"`{_shown(url)}` is no ledger: {error}") from error
         if self._engine.dialect.name == "sqlite":
             self._set_up_sqlite()
         with self._read() as connection:
-            behind = version_of(connection) != len(MIGRATIONS)
+            behind = version_of(connection) != VERSION
         if behind:
             with self._write() as connection:
                 migrate(connection)
@@ -120,26 +121,28 @@ class Ledger:
             yield
         except IntegrityError:
             raise
-        except (DBAPIError, SQLAlchemyError) as error:
+        except SQLAlchemyError as error:
             raise _explained(error, self._engine.url.render_as_string()) from error
 
     # -------------------------------------------------------------------------------- events
 
-    def _append(self, connection: Connection, kind: str, data: Mapping[str, Any]) -> int:
-        """Append an event within a transaction; return its position."""
+    def _append(self, connection: Connection, kind: str, data: Mapping[str, Any]) -> None:
+        """Append an event within a transaction."""
         bumped = connection.execute(
             counters.update()
             .where(counters.c.name == "events")
             .values(value=counters.c.value + 1)
             .returning(counters.c.value)
-        ).scalar()
-        if bumped is None:
-            connection.execute(counters.insert().values(name="events", value=1))
-            bumped = 1
+        ).scalar_one()
         connection.execute(
             events.insert().values(idx=bumped, at=self._clock(), kind=kind, data=data)
         )
-        return int(bumped)
+
+    def position(self) -> int:
+        """Return the position of the latest event, 0 before the first."""
+        with self._read() as connection:
+            query = sa.select(counters.c.value).where(counters.c.name == "events")
+            return connection.execute(query).scalar_one()
 
     def fetch_events(self, since: int = 0, *, limit: int = 1000) -> list[Event]:
         """Return the events after position `since`, in order, at most `limit`."""
@@ -183,19 +186,20 @@ class Ledger:
 
     def publish(
         self,
-        environment: str,
-        publications: Iterable[tuple[Build, Snapshot, Sequence[CheckResult]]],
+        build: Build,
+        snapshot: Snapshot,
+        checks: Sequence[CheckResult],
         *,
         lease: Lease | None = None,
     ) -> None:
-        """Let readers see new snapshots, all of them at once.
+        """Let readers of the build's environment see what it produced.
 
         Parameters
         ----------
-        publications
-            Builds that have begun, what they produced, and what came of their checks.
+        checks
+            What came of them.
         lease
-            Under which the snapshots were written.
+            Under which the snapshot was written.
 
         Raises
         ------
@@ -210,23 +214,19 @@ class Ledger:
                         f"the lease on {lease.name} was lost while it was being built",
                         hint="the build took no heartbeat for too long; run it again",
                     )
-            for build, snapshot, checks in publications:
-                values = {
-                    "state": "succeeded",
-                    "finished_at": self._clock(),
-                    "checks": [_check_values(c) for c in checks],
-                    **_snapshot_values(snapshot),
-                }
-                connection.execute(
-                    builds.update().where(builds.c.build_uid == build.build_uid).values(**values)
-                )
-                self._move(connection, environment, build, snapshot)
+            values = {
+                "state": "succeeded",
+                "finished_at": self._clock(),
+                "checks": [asdict(c) for c in checks],
+                **_snapshot_values(snapshot),
+            }
+            this = builds.c.build_uid == build.build_uid
+            connection.execute(builds.update().where(this).values(**values))
+            self._move(connection, build, snapshot)
 
-    def _move(
-        self, connection: Connection, environment: str, build: Build, snapshot: Snapshot
-    ) -> None:
-        """Point an environment's manifest entry at a build."""
-        key = {"environment": environment, "build_id": build.build_id, "partition": ""}
+    def _move(self, connection: Connection, build: Build, snapshot: Snapshot) -> None:
+        """Point the manifest entry of a build's environment at it."""
+        key = {"environment": build.environment, "build_id": build.build_id}
         found = sa.and_(*(manifest_entries.c[k] == v for k, v in key.items()))
         values = {"build_uid": build.build_uid, "published_at": self._clock()}
         if not connection.execute(manifest_entries.update().where(found).values(**values)).rowcount:
@@ -239,13 +239,18 @@ class Ledger:
                 "action": build.action,
                 "table": snapshot.table,
                 "version": snapshot.version,
+                "rows": snapshot.rows,
             },
         )
 
     def fetch_builds(
-        self, *, run_id: str | None = None, source_id: SourceID | None = None, limit: int = 1000
+        self,
+        *,
+        run_id: str | None = None,
+        source_id: SourceID | None = None,
+        limit: int | None = None,
     ) -> list[Build]:
-        """Return builds, the latest first, of one run or one source."""
+        """Return builds, the latest first, of one run or one source, at most `limit`."""
         query = (
             sa.select(builds).order_by(builds.c.started_at.desc(), builds.c.build_uid).limit(limit)
         )
@@ -333,7 +338,6 @@ class Ledger:
             Another holder did not let go in time.
         """
         lease = Lease(name, uuid.uuid4().hex, holder)
-        waiting = threading.Event()
         deadline = self._clock() + timedelta(seconds=wait_s)
         pause = 0.05
         while not self._try_lease(lease):
@@ -341,7 +345,7 @@ class Ledger:
                 raise ConflictError(
                     f"{name} is held by {self._holder(name)}", hint="wait, or end it"
                 )
-            waiting.wait(pause)
+            time.sleep(pause)
             pause = min(pause * 1.5, 1.0)
         stop = threading.Event()
         beat = threading.Thread(
@@ -407,13 +411,13 @@ class Ledger:
             )
 
 
+@dataclass(frozen=True, slots=True)
 class Lease:
     """The right to write something, while its token stands in the ledger."""
 
-    __slots__ = ("holder", "name", "token")
-
-    def __init__(self, name: str, token: str, holder: str) -> None:
-        self.name, self.token, self.holder = name, token, holder
+    name: str
+    token: str
+    holder: str
 
 
 def _is_dead(host: str, pid: int) -> bool:
@@ -433,6 +437,14 @@ def _is_dead(host: str, pid: int) -> bool:
 
 
 _CORRUPT = "it is corrupt: restore a copy, or move it away and build again; no table is lost"
+
+
+def _shown(url: str) -> str:
+    """Return a database's URL without its password."""
+    try:
+        return sa.make_url(url).render_as_string()
+    except SQLAlchemyError:
+        return re.sub(r"(?<=:)[^:@/]*(?=@)", "***", url)
 
 
 def _explained(error: Exception, url: str) -> LedgerError:
@@ -490,10 +502,6 @@ def _snapshot_values(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _check_values(result: CheckResult) -> dict[str, Any]:
-    return {name: getattr(result, name) for name in CheckResult.__slots__}
-
-
 def _snapshot(row: Row[Any]) -> Snapshot:
     return Snapshot(
         build_uid=row.snapshot_uid,
@@ -526,23 +534,3 @@ def _build(row: Row[Any]) -> Build:
         error=row.error,
         snapshot=_snapshot(row) if row.state == "succeeded" else None,
     )
-
-
-def export_manifest(
-    path: Path, entries: Mapping[BuildID, Mapping[str, Any]], *, strict: bool
-) -> None:
-    """Write a manifest in Malloy's format: the file is always whole, the old one or the new one.
-
-    Parameters
-    ----------
-    entries
-        BuildID → at least ``tableName``.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    text = json.dumps({"entries": entries, "strict": strict}, indent=2, sort_keys=True)
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

@@ -1,6 +1,7 @@
 """The tables of the ledger. Constraints have names, and each says in one sentence what it keeps.
 
-A change here is a change of `migrations.py` first: these tables are what its migrations make.
+A new ledger is made of these tables; one that is there already becomes them by `migrations.py`, so
+that a change here is a step there.
 """
 
 from __future__ import annotations
@@ -100,11 +101,10 @@ manifest_entries = sa.Table(
     metadata,
     sa.Column("environment", sa.String(64), nullable=False),
     sa.Column("build_id", sa.String(64), nullable=False),
-    sa.Column("partition", sa.Text, nullable=False, server_default=""),
     sa.Column("build_uid", sa.ForeignKey("builds.build_uid"), nullable=False),
     sa.Column("published_at", Instant, nullable=False),
     # In one environment a BuildID means one snapshot.
-    sa.PrimaryKeyConstraint("environment", "build_id", "partition", name="pk_manifest_entries"),
+    sa.PrimaryKeyConstraint("environment", "build_id", name="pk_manifest_entries"),
 )
 
 leases = sa.Table(

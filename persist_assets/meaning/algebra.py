@@ -220,7 +220,12 @@ class Generate:
 
     call: Call
     outer: bool
-    n_columns: int
+    types: tuple[str | None, ...]
+
+    @property
+    def n_columns(self) -> int:
+        """How many columns it makes."""
+        return len(self.types)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -439,10 +444,10 @@ class Rebuild:
                     self.expr(count) if count else None,
                     self.expr(offset) if offset else None,
                 )
-            case Generate(call, outer, n_columns):
+            case Generate(call, outer, types):
                 new = self.expr(call)
                 assert isinstance(new, Call)
-                return Generate(new, outer, n_columns)
+                return Generate(new, outer, types)
             case Values(rows):
                 return Values(tuple(self.exprs(row) for row in rows))
 

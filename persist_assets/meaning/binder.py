@@ -152,7 +152,6 @@ class Select:
     aliases: dict[str, tuple[Expr, ...]] = field(default_factory=dict)
     windows: Mapping[str, Any] = field(default_factory=dict)
     parameters: tuple[str, ...] = ()
-    depth: int = 0
     aliases_first: bool = False
     ctes: Mapping[str, Cte] = field(default_factory=dict)
 
@@ -410,7 +409,7 @@ class Binder:
                     raise Unanalysable("of an alias of a parenthesised join")
                 source = self._from_item(node.this, outer, ctes)
             case exp.Subquery() | exp.Values():
-                source = self._derived_from(self._subquery(node, outer, ctes), name, names, outer)
+                source = self._derived_from(self.query(node, outer, ctes), name, names, outer)
             case exp.Lateral():
                 source = self._lateral(node, name, names, outer, ctes, sibling)
             case exp.Table() if isinstance(node.this, exp.Identifier):
@@ -425,13 +424,6 @@ class Binder:
         for join in node.args.get("joins") or ():
             source = self._join(source, join, outer, ctes)
         return source
-
-    def _subquery(self, node: Any, outer: From | None, ctes: Mapping[str, Cte]) -> Block:
-        if isinstance(node, exp.Values):
-            return self._values(node, outer, ctes)
-        inner = self._with_(node.args["with_"], outer, ctes) if node.args.get("with_") else ctes
-        block = self.query(node.this, outer, inner)
-        return self._ordered(node, block, outer, inner)
 
     def _table(
         self,
@@ -478,7 +470,11 @@ class Binder:
         for thing in walk(block):
             for instance, node in thing.leaves if isinstance(thing, Block) else ():
                 moved[instance] = next(self.instances)
-                types = node.types if isinstance(node, Given) else self.types.get(instance, ())
+                types = (
+                    node.types
+                    if isinstance(node, Given | Generate)
+                    else self.types.get(instance, ())
+                )
                 self.types[moved[instance]] = types
         rebuild = Rebuild(self.calls, instances=moved)
         copy = rebuild.block(block)
@@ -664,7 +660,8 @@ class Binder:
             columns = [(n, t) for n, (_, t) in zip(names, columns, strict=True)]
         call = self.calls.call(op, args)
         return self._leaf(
-            Generate(call, outer, len(columns)), [Out(n, n, call, t) for n, t in columns]
+            Generate(call, outer, tuple(t for _, t in columns)),
+            [Out(n, n, call, t) for n, t in columns],
         )
 
     def _generated(self, op: str, args: tuple[Expr, ...], n: int) -> list[tuple[str, str | None]]:
@@ -1097,10 +1094,6 @@ class Binder:
         return self.calls.call("in", (needle, *dict.fromkeys(values)))
 
     def _nested(self, node: Any, select: Select) -> Block:
-        while isinstance(node, exp.Subquery) and not set(_given_args(node)) - {"this"}:
-            node = node.this
-        if isinstance(node, exp.Subquery):
-            return self._subquery(node, select.source, select.ctes)
         return self.query(node, select.source, select.ctes)
 
     def _expr_subquery(self, node: Any, select: Select) -> Expr:

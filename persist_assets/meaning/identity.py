@@ -258,6 +258,10 @@ class Fold:
             elif isinstance(thing, Window):
                 found -= {own for own, _ in thing.mapping}
                 found |= {now for _, now in thing.mapping}
+            elif isinstance(thing, Aggregate):
+                found -= {i for i, _ in thing.rows.leaves}
+            elif isinstance(thing, Outer):
+                found -= {i for side in (thing.left, thing.right) for i, _ in side.leaves}
         self._free[id(thing)] = found
         self._kept.append(thing)
         return found

@@ -97,8 +97,8 @@ class Lineage:
             case SetOperation(_, branches):
                 many = [self.columns(b) for b in branches]
                 return tuple(_NONE.union(*same) for same in zip(*many, strict=True))
-            case Generate(call, _, n):
-                return (self._all(call.args),) * n
+            case Generate(call, _, types):
+                return (self._all(call.args),) * len(types)
             case Opaque(_, reads, n):
                 return (_NONE.union(*(o for r in reads for o in r.origins)),) * n
             case Values(rows):

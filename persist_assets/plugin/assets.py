@@ -2,22 +2,22 @@
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
-from persist_assets.builder import Builder, ChecksFailed
-from persist_assets.errors import PersistError, SettingsError
-from persist_assets.model import CheckResult, Kind, Source
+from persist_assets.builder import Builder
+from persist_assets.errors import CheckFailedError, PersistError, SettingsError
+from persist_assets.model import CheckResult, Source
 from persist_assets.plugin import beta
 from persist_assets.plugin.io_manager import PersistIOManager
 from persist_assets.plugin.runtime import Runtime
 from persist_assets.plugin.translator import AssetTranslator
 from persist_assets.project import load_project, require
-from persist_assets.settings import FILE, load_settings
+from persist_assets.settings import SETTINGS_FILE, load_settings
 
 IO_MANAGER = "persist_io_manager"
 """The key of the IO manager: ordinary assets that name it write tables of the warehouse."""
@@ -66,13 +66,7 @@ def load_sources(
         defs = load_sources("sources")
     """
     directory = _directory(path)
-    settings = load_settings(_root(directory))
-    if (settings.root / settings.sources) != directory:
-        if not directory.is_relative_to(settings.root):
-            raise SettingsError(
-                f"the sources directory {directory} is outside the project {settings.root}"
-            )
-        settings = settings.with_sources(directory)
+    settings = load_settings(_root(directory)).with_sources(directory)
     project = require(load_project(settings))
     produced = {tuple(key.path) for asset in assets for key in _keys(asset)}
     fed = frozenset(s.source_id for s in project.sources if s.asset_key in produced)
@@ -82,12 +76,12 @@ def load_sources(
     for source in project.sources:
         if source.persisted:
             definitions.append(_asset(runtime, source, look.asset_spec(source)))
-        elif source.kind is Kind.RAW and source.source_id not in fed:
+        elif source.raw is not None and source.source_id not in fed:
             definitions.append(look.asset_spec(source))
     return dg.Definitions(
         assets=[*definitions, *assets],
         resources={
-            PYSPARK: _pyspark(dict(settings.spark)),
+            PYSPARK: _pyspark(settings.spark),
             IO_MANAGER: _io_manager(runtime),
             **(resources or {}),
         },
@@ -99,8 +93,10 @@ def load_sources(
 def _directory(path: str | Path) -> Path:
     given = Path(path)
     if not given.is_absolute():
-        frame = inspect.stack()[2].frame
-        caller = frame.f_globals.get("__file__")
+        frame = inspect.currentframe()
+        for _ in range(2):  # ours, that of load_sources
+            frame = frame and frame.f_back
+        caller = frame and frame.f_globals.get("__file__")
         given = (Path(caller).parent if caller else Path.cwd()) / given
     directory = given.resolve()
     if not directory.is_dir():
@@ -111,7 +107,7 @@ def _directory(path: str | Path) -> Path:
 
 
 def _root(directory: Path) -> Path:
-    return next((d for d in directory.parents if (d / FILE).is_file()), directory.parent)
+    return next((d for d in directory.parents if (d / SETTINGS_FILE).is_file()), directory.parent)
 
 
 def _keys(asset: Any) -> Iterator[dg.AssetKey]:
@@ -121,7 +117,7 @@ def _keys(asset: Any) -> Iterator[dg.AssetKey]:
         yield asset.key
 
 
-def _pyspark(config: Mapping[str, str]) -> Any:
+def _pyspark(config: Iterable[tuple[str, str]]) -> Any:
     from dagster_pyspark import LazyPySparkResource
 
     return LazyPySparkResource(spark_config=dict(config))
@@ -189,7 +185,7 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
                 with beta():
                     output = dg.Output(work, output_name="table", data_version=_data_version(work))
                 yield output
-        except ChecksFailed as error:
+        except CheckFailedError as error:
             yield from _results(spec.key, error.results)
             raise dg.Failure(str(error), allow_retries=False) from error
         except PersistError as error:
@@ -221,7 +217,7 @@ def report_raw_versions(instance: dg.DagsterInstance, builder: Builder) -> None:
     their data version. It has to happen before the first step begins, which looks them up.
     """
     for source in builder.project.sources:
-        if source.kind is not Kind.RAW or source.source_id in builder.fed:
+        if source.raw is None or source.source_id in builder.fed:
             continue
         version, key = builder.find_version(source), dg.AssetKey(source.asset_key)
         records = instance.fetch_materializations(key, limit=1).records

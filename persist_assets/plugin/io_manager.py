@@ -6,26 +6,16 @@ table, its data is replaced, else it becomes a table of its own. Both kinds are 
 DataFrames.
 """
 
-import uuid
 from typing import Any
 
 import dagster as dg
 
 from persist_assets.builder import Builder, Work
-from persist_assets.engine import translated
 from persist_assets.errors import BuildError, SettingsError
-from persist_assets.model import Column, Kind, Snapshot, Source
+from persist_assets.model import Column, Snapshot, Source
 from persist_assets.plugin.runtime import Runtime
 from persist_assets.plugin.translator import column_lineage, table_schema
-from persist_assets.storage.raw import Pin
-from persist_assets.storage.tables import (
-    Staged,
-    commit,
-    find_table,
-    read_sample,
-    read_version,
-    root_of,
-)
+from persist_assets.storage.tables import find_table, read_sample, read_version
 
 SAMPLE_ROWS = 5
 
@@ -41,8 +31,7 @@ class PersistIOManager(dg.IOManager):
         return self._runtime.builder(self._run_id, lambda: self._pyspark.spark_session)
 
     def _source(self, key: dg.AssetKey) -> Source | None:
-        by_key = {s.asset_key: s for s in self._runtime.project.sources}
-        return by_key.get(tuple(key.path))
+        return self._runtime.project.by_key.get(tuple(key.path))
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Make what an asset computed visible to its readers.
@@ -69,43 +58,35 @@ class PersistIOManager(dg.IOManager):
         table = find_table(root)
         if table is None:
             raise BuildError(f"the asset {context.asset_key.to_user_string()} has no table yet")
-        found = read_version(root, table.version())
-        return builder.engine.read_files("parquet", Pin(None, found.files), found.columns, {})
+        return builder.engine.load_table(root, table.version())
 
     def _root(self, builder: Builder, key: dg.AssetKey) -> str:
-        return root_of(builder.settings.warehouse, "assets/" + "/".join(key.path))
+        return builder.settings.table_root("assets/" + "/".join(key.path))
 
     def _write_frame(self, builder: Builder, key: dg.AssetKey, frame: Any) -> dict[str, Any]:
         """Write the DataFrame of an ordinary asset."""
-        source = self._source(key)
+        name, source = key.to_user_string(), self._source(key)
         root = self._root(builder, key)
         if source is not None:
-            if source.kind is not Kind.RAW or source.raw is None or source.raw.format != "delta":
+            if source.raw is None or source.raw.format != "delta":
                 raise SettingsError(
-                    f"the asset {key.to_user_string()} would write the source `{source.name}`",
+                    f"the asset {name} would write the source `{source.name}`",
                     hint="only raw tables declared USING delta can be written by assets",
                     location=source.location,
                 )
             root = builder.settings.resolve(source.raw.location or "")
             _check_columns(source, frame.columns)
-        uid = uuid.uuid4().hex
-        holder = f"asset {key.to_user_string()}"
-        with (
-            builder.ledger.lease(f"table {root}", holder),
-            translated(f"computing {key.to_user_string()}"),
-        ):
-            staged: Staged = builder.engine.write_files(frame, root, uid)
-            version = commit(staged, build_id=uid, pinned=None)
+        staged, version = builder.write_frame(frame, root, name)
         return {
             "dagster/row_count": staged.rows,
-            "dagster/column_schema": table_schema(read_version(root, version).columns),
+            "dagster/column_schema": table_schema(staged.columns),
             "bytes": staged.bytes,
             "version": version,
             "dagster/uri": root,
         }
 
     def _metadata(self, builder: Builder, work: Work, snapshot: Snapshot) -> dict[str, Any]:
-        root = root_of(builder.settings.warehouse, snapshot.table)
+        root = builder.settings.table_root(snapshot.table)
         files = read_version(root, snapshot.version).files
         metadata: dict[str, Any] = {
             "dagster/row_count": snapshot.rows,

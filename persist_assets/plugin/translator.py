@@ -6,7 +6,7 @@ from typing import Any
 
 import dagster as dg
 
-from persist_assets.model import Column, Kind, Project, Source
+from persist_assets.model import Column, Project, Source
 from persist_assets.plugin import beta
 from persist_assets.settings import Settings
 
@@ -16,9 +16,9 @@ class AssetTranslator:
 
     Examples
     --------
-    A prefix for all keys, say::
+    One group for all assets, say::
 
-        class Prefixed(AssetTranslator):
+        class OneGroup(AssetTranslator):
             def asset_spec(self, source):
                 return super().asset_spec(source).replace_attributes(group_name="lake")
     """
@@ -35,7 +35,7 @@ class AssetTranslator:
             deps=[dg.AssetKey(s.asset_key) for s in self.project.inputs(source)],
             description=source.description,
             group_name=source.group,
-            code_version=source.build_id if source.kind is not Kind.RAW else None,
+            code_version=source.build_id if source.raw is None else None,
             owners=list(annotation.owners),
             tags=dict(annotation.tags),
             kinds=self._kinds(source),
@@ -71,7 +71,7 @@ class AssetTranslator:
             metadata["dagster/column_schema"] = table_schema(source.columns)
         if source.raw is not None and source.raw.location:
             metadata["dagster/uri"] = self.settings.resolve(source.raw.location)
-        if source.kind is not Kind.RAW:
+        if source.raw is None:
             metadata["dagster/table_name"] = source.table
             metadata["dagster/column_lineage"] = column_lineage(self.project, source)
             # Dagster's open source UI keeps the above and does not show it.

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from persist_assets.errors import StorageError
-from persist_assets.model import Column
+from persist_assets.model import FILE_FORMATS, Column
+from persist_assets.storage.files import list_files, reached
+from persist_assets.storage.types import columns_of_struct, type_of_arrow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from persist_assets.model import RawTable
-
-FILE_FORMATS = ("parquet", "orc", "csv", "json", "text")
-"""Formats of plain files, listed and pinned by name, size and time of change."""
 
 SECRETS = re.compile(r"password|token|secret|access_?key|account_?key|user|credential", re.I)
 """Options whose names match say who reads, not what is read: they enter no digest and no log."""
@@ -73,15 +71,24 @@ def pin_raw(raw: RawTable, location: str) -> Pin:
         return _pin_delta(location)
     if raw.format not in FILE_FORMATS:
         return Pin(None)
-    found = sorted(_listing(location))
+    found = [f for f in list_files(location) if not _is_hidden(f.location.removeprefix(location))]
     if not found:
         raise StorageError(
             f"there is no data at {location}", hint="check the LOCATION of the table"
         )
-    base = location if not _is_file(location) else os.path.dirname(location)
-    told = [(name.removeprefix(base), size, changed) for name, size, changed in found]
+    single = found[0].location == location
+    base = location.rpartition("/")[0] if single else location
+    told = [(f.location.removeprefix(base), f.bytes, f.changed_ns) for f in found]
     told_digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()
-    return Pin(f"files:{told_digest[:32]}", tuple(name for name, _, _ in found), base)
+    return Pin(f"files:{told_digest[:32]}", tuple(f.location for f in found), base)
+
+
+def _is_hidden(below: str) -> bool:
+    """Whether Spark ignores a file at this path below the table's location."""
+    return any(
+        part.startswith(".") or (part.startswith("_") and "=" not in part)
+        for part in below.split("/")
+    )
 
 
 def find_columns(raw: RawTable, location: str) -> tuple[Column, ...]:
@@ -112,72 +119,6 @@ def missing_columns(pin: Pin, raw: RawTable, columns: Sequence[Column]) -> list[
     there = {c.name.lower() for c in _parquet_columns(pin.files[0])}
     there |= {c.name.lower() for c in _partition_columns(pin.files, pin.base or "")}
     return [c.name for c in columns if c.name.lower() not in there]
-
-
-# ---------------------------------------------------------------------------------------- listing
-
-
-def _listing(location: str) -> Iterator[tuple[str, int, int]]:
-    """Yield path, bytes and time of change (ns) of every data file at or below a location."""
-    if urlsplit(location).scheme in ("", "file"):
-        yield from _local_listing(location)
-        return
-    from pyarrow import fs
-
-    system, path = _filesystem(location)
-    info = system.get_file_info(path)
-    infos = [info] if info.is_file else system.get_file_info(fs.FileSelector(path, True, True))
-    prefix = (
-        location.removesuffix(path)
-        if location.endswith(path)
-        else f"{urlsplit(location).scheme}://"
-    )
-    for entry in infos:
-        below = entry.path.removeprefix(path)
-        if entry.is_file and not any(_hidden(part) for part in below.split("/") if part):
-            yield f"{prefix}{entry.path}", int(entry.size or 0), int(entry.mtime_ns or 0)
-
-
-def _local_listing(location: str) -> Iterator[tuple[str, int, int]]:
-    try:
-        stat = os.stat(location)
-        if not os.path.isdir(location):
-            yield location, stat.st_size, stat.st_mtime_ns
-            return
-        with os.scandir(location) as entries:
-            for entry in entries:
-                if _hidden(entry.name):
-                    continue
-                if entry.is_dir():
-                    yield from _local_listing(entry.path)
-                else:
-                    stat = entry.stat()
-                    yield entry.path, stat.st_size, stat.st_mtime_ns
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise StorageError(f"{location} cannot be read: {error.strerror}") from error
-
-
-def _hidden(name: str) -> bool:
-    """Whether Spark ignores a file or directory of this name."""
-    return name.startswith(".") or (name.startswith("_") and "=" not in name)
-
-
-def _is_file(location: str) -> bool:
-    if urlsplit(location).scheme in ("", "file"):
-        return os.path.isfile(location)
-    system, path = _filesystem(location)
-    return bool(system.get_file_info(path).is_file)
-
-
-def _filesystem(uri: str) -> tuple[Any, str]:
-    from pyarrow import ArrowException, fs
-
-    try:
-        return fs.FileSystem.from_uri(uri)
-    except (ArrowException, OSError) as error:
-        raise StorageError(f"{uri} cannot be reached: {error}") from error
 
 
 # ------------------------------------------------------------------------------------------ delta
@@ -247,98 +188,22 @@ def _refuse_unusual_partitions(table: Any, location: str) -> None:
                 )
 
 
-# ------------------------------------------------------------------------------------------ types
-
-
-def columns_of_struct(struct: dict[str, Any]) -> tuple[Column, ...]:
-    """Return the columns of a struct type in Spark's and Delta's JSON form."""
-    return tuple(
-        Column(f["name"], type_of_json(f["type"]), (f.get("metadata") or {}).get("comment"))
-        for f in struct["fields"]
-    )
-
-
-_JSON_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
-
-
-def type_of_json(kind: Any) -> str:
-    """Return Spark's name of a type in Spark's and Delta's JSON form.
-
-    Examples
-    --------
-    >>> type_of_json({"type": "array", "elementType": "long", "containsNull": True})
-    'array<bigint>'
-    """
-    if isinstance(kind, str):
-        return _JSON_NAMES.get(kind, kind)
-    match kind["type"]:
-        case "array":
-            return f"array<{type_of_json(kind['elementType'])}>"
-        case "map":
-            return f"map<{type_of_json(kind['keyType'])},{type_of_json(kind['valueType'])}>"
-        case _:
-            fields = (f"{f['name']}:{type_of_json(f['type'])}" for f in kind["fields"])
-            return f"struct<{','.join(fields)}>"
+# ---------------------------------------------------------------------------------------- columns
 
 
 def _parquet_columns(path: str) -> tuple[Column, ...]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        if urlsplit(path).scheme:
-            system, inner = _filesystem(path)
+    with reached(path) as (system, inner):
+        try:
             schema = pq.read_schema(inner, filesystem=system)
-        else:
-            schema = pq.read_schema(path)
-    except (pa.ArrowException, OSError) as error:
-        raise StorageError(f"{path} is not Parquet: {error}") from error
+        except pa.ArrowInvalid as error:
+            raise StorageError(f"{path} is not Parquet: {error}") from error
     by_spark = (schema.metadata or {}).get(b"org.apache.spark.sql.parquet.row.metadata")
     if by_spark:
         return columns_of_struct(json.loads(by_spark))
-    return tuple(Column(f.name, _type_of_arrow(f.type, f"{path}: column {f.name}")) for f in schema)
-
-
-def _type_of_arrow(kind: Any, what: str) -> str:
-    from pyarrow import types
-
-    simple = {
-        types.is_boolean: "boolean",
-        types.is_int8: "tinyint",
-        types.is_int16: "smallint",
-        types.is_int32: "int",
-        types.is_int64: "bigint",
-        types.is_uint8: "smallint",
-        types.is_uint16: "int",
-        types.is_uint32: "bigint",
-        types.is_uint64: "decimal(20,0)",
-        types.is_float32: "float",
-        types.is_float64: "double",
-        types.is_string: "string",
-        types.is_large_string: "string",
-        types.is_string_view: "string",
-        types.is_binary: "binary",
-        types.is_large_binary: "binary",
-        types.is_fixed_size_binary: "binary",
-        types.is_date32: "date",
-    }
-    for test, name in simple.items():
-        if test(kind):
-            return name
-    if types.is_decimal(kind):
-        return f"decimal({kind.precision},{kind.scale})"
-    if types.is_timestamp(kind) and kind.unit != "ns":
-        return "timestamp" if kind.tz else "timestamp_ntz"
-    if types.is_dictionary(kind):
-        return _type_of_arrow(kind.value_type, what)
-    if types.is_list(kind) or types.is_large_list(kind):
-        return f"array<{_type_of_arrow(kind.value_type, what)}>"
-    if types.is_map(kind):
-        return f"map<{_type_of_arrow(kind.key_type, what)},{_type_of_arrow(kind.item_type, what)}>"
-    if types.is_struct(kind):
-        fields = (f"{f.name}:{_type_of_arrow(f.type, what)}" for f in kind)
-        return f"struct<{','.join(fields)}>"
-    raise StorageError(f"{what} has the type {kind}, which Spark does not read")
+    return tuple(Column(f.name, type_of_arrow(f.type, f"{path}: column {f.name}")) for f in schema)
 
 
 def _partition_columns(files: Sequence[str], base: str) -> tuple[Column, ...]:

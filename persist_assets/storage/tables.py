@@ -11,18 +11,17 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import time
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from persist_assets.errors import BuildError, ConflictError, StorageError
-from persist_assets.storage.raw import columns_of_struct
+from persist_assets.errors import ConflictError, StorageError
+from persist_assets.storage.files import is_local, list_files, reached
+from persist_assets.storage.types import columns_of_struct
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from persist_assets.model import Column
 
@@ -75,6 +74,11 @@ class Staged:
         """The files' sizes together."""
         return sum(f.bytes for f in self.files)
 
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns that the files have."""
+        return columns_of_struct(json.loads(self.schema))
+
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
@@ -82,66 +86,6 @@ class TableVersion:
 
     files: tuple[str, ...]
     columns: tuple[Column, ...]
-
-
-def root_of(warehouse: str, table: str) -> str:
-    """Return the directory of a table."""
-    return f"{warehouse.rstrip('/')}/{table}"
-
-
-# ---------------------------------------------------------------------------------------- schemas
-
-_REFUSED = ("void", "variant", "time", "interval", "calendarinterval", "geometry", "geography")
-
-
-def delta_schema(struct: Mapping[str, Any]) -> str:
-    """Return Delta's schema for a Spark schema, both JSON: everything nullable, no metadata.
-
-    Raises
-    ------
-    BuildError
-        A column has a type that Delta tables do not have.
-    """
-    for field in struct["fields"]:
-        refused = _find_refused(field["type"])
-        if refused:
-            hint = "cast it" if refused != "void" else "give NULL a type: CAST(NULL AS …)"
-            message = f"column `{field['name']}` has the type {refused}, which tables cannot hold"
-            raise BuildError(message, hint=hint)
-    return json.dumps(_nullable(struct))
-
-
-def _find_refused(kind: Any) -> str | None:
-    if isinstance(kind, str):
-        return kind if kind.split("(")[0].split(" ")[0] in _REFUSED else None
-    inner = [kind.get("elementType"), kind.get("keyType"), kind.get("valueType")]
-    inner += [f["type"] for f in kind.get("fields", ())]
-    return next((r for k in inner if k is not None and (r := _find_refused(k))), None)
-
-
-def _nullable(kind: Any) -> Any:
-    if isinstance(kind, str):
-        return kind
-    match kind["type"]:
-        case "struct":
-            fields = [
-                {"name": f["name"], "type": _nullable(f["type"]), "nullable": True, "metadata": {}}
-                for f in kind["fields"]
-            ]
-            return {"type": "struct", "fields": fields}
-        case "array":
-            return {
-                "type": "array",
-                "elementType": _nullable(kind["elementType"]),
-                "containsNull": True,
-            }
-        case _:
-            return {
-                "type": "map",
-                "keyType": _nullable(kind["keyType"]),
-                "valueType": _nullable(kind["valueType"]),
-                "valueContainsNull": True,
-            }
 
 
 # ---------------------------------------------------------------------------------------- staging
@@ -155,38 +99,18 @@ def find_staged(root: str, build_uid: str, schema: str) -> Staged:
     StorageError
         They cannot be read.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    system, directory = _filesystem(root)
+    directory = f"{root}/{build_uid}"
     files: list[File] = []
-    try:
-        for entry in _entries(system, f"{directory}/{build_uid}"):
-            if entry.base_name.endswith(".parquet"):
-                with system.open_input_file(entry.path) as source:
-                    metadata = pq.read_metadata(source)
-                statistics = json.dumps(_statistics(metadata))
-                path = f"{build_uid}/{entry.base_name}"
-                files.append(File(path, int(entry.size), metadata.num_rows, statistics))
-    except (pa.ArrowException, OSError) as error:
-        raise StorageError(
-            f"what was written to {root}/{build_uid} cannot be read: {error}"
-        ) from error
-    return Staged(root, build_uid, schema, tuple(sorted(files, key=lambda f: f.path)))
-
-
-def _filesystem(location: str) -> tuple[Any, str]:
-    from pyarrow import fs
-
-    if urlsplit(location).scheme in ("", "file"):
-        return fs.LocalFileSystem(), location.removeprefix("file://")
-    return fs.FileSystem.from_uri(location)
-
-
-def _entries(system: Any, directory: str) -> Iterable[Any]:
-    from pyarrow import fs
-
-    return system.get_file_info(fs.FileSelector(directory, allow_not_found=True))
+    for found in list_files(directory):
+        if found.location != f"{directory}/{found.name}" or not found.name.endswith(".parquet"):
+            continue
+        with reached(found.location) as (system, path), system.open_input_file(path) as source:
+            metadata = pq.read_metadata(source)
+        statistics = json.dumps(_statistics(metadata))
+        files.append(File(f"{build_uid}/{found.name}", found.bytes, metadata.num_rows, statistics))
+    return Staged(root, build_uid, schema, tuple(files))
 
 
 def _statistics(metadata: Any) -> dict[str, Any]:
@@ -238,18 +162,6 @@ def _plain(value: object) -> object:
             return value.isoformat()
         case _:
             return None
-
-
-def discard(root: str, build_uid: str) -> None:
-    """Delete the files of a build that are part of no version, if there are any."""
-    if urlsplit(root).scheme in ("", "file"):
-        shutil.rmtree(f"{root.removeprefix('file://')}/{build_uid}", ignore_errors=True)
-        return
-    system, directory = _filesystem(root)
-    try:
-        system.delete_dir(f"{directory}/{build_uid}")
-    except FileNotFoundError:
-        return
 
 
 # ----------------------------------------------------------------------------------------- commit
@@ -335,10 +247,9 @@ def _paths(table: Any) -> list[str]:
 
 
 def _check_files(staged: Staged) -> None:
-    system, directory = _filesystem(staged.root)
-    there = {e.base_name: e.size for e in _entries(system, f"{directory}/{staged.build_uid}")}
+    there = {f.location: f.bytes for f in list_files(f"{staged.root}/{staged.build_uid}")}
     for file in staged.files:
-        size = there.get(file.path.rsplit("/", 1)[-1])
+        size = there.get(f"{staged.root}/{file.path}")
         if size != file.bytes:
             found = "is gone" if size is None else f"has {size} bytes, not {file.bytes}"
             raise StorageError(f"{staged.root}/{file.path} {found} before it was committed")
@@ -373,10 +284,8 @@ def read_version(root: str, version: int) -> TableVersion:
     table = find_table(root, version)
     if table is None:
         raise StorageError(f"version {version} of the table {root} is gone", hint="build it again")
-    local = urlsplit(root).scheme in ("", "file")
-    base = root.removeprefix("file://") if local else root
-    files = tuple(f"{base}/{path}" for path in sorted(_paths(table)))
-    gone = [f for f in files if local and not os.path.exists(f)]
+    files = tuple(f"{root}/{path}" for path in sorted(_paths(table)))
+    gone = [f for f in files if is_local(root) and not os.path.exists(f)]
     if gone:
         raise StorageError(f"{gone[0]} is gone, a file of version {version}", hint="build it again")
     return TableVersion(files, columns_of_struct(json.loads(table.schema().to_json())))
@@ -384,10 +293,8 @@ def read_version(root: str, version: int) -> TableVersion:
 
 def has_version(root: str, version: int) -> bool:
     """Whether a version of a table is there, as far as its log tells. Costs one look at a file."""
-    if urlsplit(root).scheme in ("", "file"):
-        log = f"{root.removeprefix('file://')}/_delta_log/{version:020}.json"
-        return os.path.exists(log) or find_table(root, version) is not None
-    return find_table(root, version) is not None
+    log = f"{root}/_delta_log/{version:020}.json"
+    return (is_local(root) and os.path.exists(log)) or find_table(root, version) is not None
 
 
 def read_sample(files: Iterable[str], n: int) -> list[dict[str, Any]]:
@@ -396,8 +303,7 @@ def read_sample(files: Iterable[str], n: int) -> list[dict[str, Any]]:
 
     rows: list[dict[str, Any]] = []
     for path in files:
-        system, inner = _filesystem(path)
-        with system.open_input_file(inner) as source:
+        with reached(path) as (system, inner), system.open_input_file(inner) as source:
             for batch in pq.ParquetFile(source).iter_batches(batch_size=n - len(rows)):
                 rows += batch.to_pylist()
                 if len(rows) >= n:

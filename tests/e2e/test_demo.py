@@ -19,7 +19,6 @@ from conftest import ROOT
 from persist_assets.builder import Builder
 from persist_assets.engine import Engine
 from persist_assets.ledger.store import Ledger
-from persist_assets.model import Kind
 from persist_assets.plugin.runs import project_job, write_home
 from persist_assets.project import load_project, require
 from persist_assets.settings import load_settings
@@ -53,15 +52,15 @@ def close(a: Any, b: Any) -> bool:
 
 
 def test_every_table_equals_the_query_run_directly_on_the_raw_data(builder: Builder) -> None:
-    names = [s.name for s in builder.project.sources if s.kind is Kind.QUERY]
+    names = [s.name for s in builder.project.sources if s.query]
     assert len(names) >= 8
-    assert any(not s.persisted for s in builder.project.sources if s.kind is Kind.QUERY)
+    assert any(not s.persisted for s in builder.project.sources if s.query)
     for source in builder.project.persisted:
         builder.build(source)
     manifest = builder.ledger.fetch_manifest("dev")
     assert len(manifest) == len(builder.project.persisted)
     for source in builder.project.sources:
-        if source.kind is not Kind.QUERY or source.query is None:
+        if source.query is None:
             continue
         statement, read = builder.statement(source.query, source.bindings, {})
         assert not read, "the comparison must not read any of our tables"

@@ -18,10 +18,11 @@ import pytest
 from conftest import ROOT
 from deltalake import DeltaTable, write_deltalake
 
-from persist_assets.builder import Builder, ChecksFailed
-from persist_assets.engine import Engine, check_java
+from persist_assets.builder import Builder
+from persist_assets.engine import Engine
 from persist_assets.errors import (
     BuildError,
+    CheckFailedError,
     ConflictError,
     JavaMissingError,
     SettingsError,
@@ -32,6 +33,7 @@ from persist_assets.frontends.sql import parse_query
 from persist_assets.ledger.store import Ledger
 from persist_assets.model import Source
 from persist_assets.project import load_project, require
+from persist_assets.session import check_java
 from persist_assets.settings import load_settings
 
 SOURCES = """
@@ -255,7 +257,7 @@ def test_bad_rows_are_not_published(make_builder: Callable[..., Builder]) -> Non
     files = sorted(table.rglob("*.parquet"))
     write(builder.settings.root, [(None, "x"), (3, "x"), (4, "z"), (5, None)])
     later = again(builder, make_builder)
-    with pytest.raises(ChecksFailed) as error:
+    with pytest.raises(CheckFailedError) as error:
         later.build(named(later, "p"))
     failed = {r.name: (r.passed, r.failed_rows) for r in error.value.results}
     assert failed == {
@@ -292,7 +294,7 @@ def test_a_check_that_is_new_looks_at_the_table_that_is_there(
     builder.build(named(builder, "p"))
     (builder.settings.root / "sources" / "m.sql").write_text(CHECKED)
     later = again(builder, make_builder)
-    with pytest.raises(ChecksFailed) as error:
+    with pytest.raises(CheckFailedError) as error:
         later.build(named(later, "p"))
     assert {r.name: r.failed_rows for r in error.value.results} == {
         "not_null_a": 1,
@@ -458,7 +460,8 @@ KILL = """
 import os, sys
 from pathlib import Path
 from persist_assets import builder as b, engine as e
-from persist_assets.engine import Engine, create_session
+from persist_assets.engine import Engine
+from persist_assets.session import create_session
 from persist_assets.ledger.store import Ledger
 from persist_assets.project import load_project
 from persist_assets.settings import load_settings

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import ROOT, need
 
-from persist_assets.ledger.store import export_manifest
+from persist_assets.ledger.store import Ledger
+from persist_assets.manifest import export_manifest
+from persist_assets.model import Build, Snapshot
+from persist_assets.settings import load_settings
 
 NODE = ROOT / "tests" / "node"
 
@@ -38,14 +42,21 @@ def run(node: str, script: str, *arguments: str, stdin: str = "") -> Any:
 
 @pytest.mark.proves("K6", "M15")
 def test_our_manifest_is_read_by_malloys_own_loader(node: str, tmp_path: Path) -> None:
-    entries = {
-        "a" * 64: {"tableName": "delta.`/w/daily-123@v3`", "version": 3, "sourceId": "x@a.sql"},
-        "b" * 64: {"tableName": "delta.`s3://bucket/w/x-1@v0`", "rows": 7},
-    }
-    path = tmp_path / "dev.json"
-    export_manifest(path, entries, strict=True)
-    assert run(node, "load_manifest.js", str(path)) == {"entries": entries, "strict": True}
-    assert [p.name for p in tmp_path.iterdir()] == ["dev.json"]
+    settings = load_settings(tmp_path, environ={})
+    ledger = Ledger(settings.ledger)
+    now = datetime(2026, 1, 2, tzinfo=UTC)
+    for uid in ("a", "b"):
+        build = Build(uid, "x@a.sql", uid * 64, "d", "dev", None, "started", "built", now)
+        made = Snapshot(uid, "x@a.sql", uid * 64, f"x-{uid}", 3, (), "c", 7, 70, now)
+        ledger.record_started(build, made.table)
+        ledger.publish(build, made, [])
+    export_manifest(settings, ledger)
+    entries = run(node, "load_manifest.js", str(settings.manifest_path))["entries"]
+    assert set(entries) == {"a" * 64, "b" * 64}
+    assert entries["a" * 64]["tableName"] == f"delta.`{settings.warehouse}/x-a@v3`"
+    assert entries["a" * 64]["sourceId"] == "x@a.sql"
+    left = {p.name for p in settings.manifest_path.parent.iterdir()}
+    assert left <= {"dev.json", "dev.json.lock"}
 
 
 def test_the_golden_tags_are_what_malloys_own_parser_answers_today(node: str) -> None:

@@ -296,7 +296,7 @@ def test_lineage_dissolves_what_is_not_persisted_and_stops_at_what_is() -> None:
     assert not project.errors
     assert lineage(project, "p") == {"a": ["t.a"], "m": ["t.b"]}
     assert lineage(project, "w") == {"an": ["p.a", "p.n"], "s": ["t.s"], "t": ["p.m", "t.a"]}
-    assert [s.name for s in project.inputs(project.by_id["w@sources/a.sql"])] == ["p", "t"]
+    assert [s.name for s in project.inputs(project.by_id["w@sources/a.sql"])] == ["t", "p"]
     assert lineage(project, "u")["z"] == ["p.a", "p.m", "p.n", "t.a", "t.s"]
 
 

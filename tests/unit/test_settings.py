@@ -48,7 +48,7 @@ def test_the_environment_is_said_by_the_option_then_the_variable_then_the_file(
         ("ledger = 'sqlite:///file:x?uri=true'", "`ledger` wants a plain path of a SQLite file"),
         ("environment = 'a/b'", "`a/b` is not a name for an environment"),
         ("x = ", "this is not TOML"),
-        ('[spark]\n"spark.x" = [1]', "`spark.spark.x` wants a text or number"),
+        ('[spark]\n"spark.x" = [1]', '`[spark] "spark.x"` wants a text or number'),
     ],
 )
 def test_what_cannot_be_is_told(tmp_path: Path, text: str, says: str) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from persist_assets.errors import SourcesError
 from persist_assets.frontends.sql import parse_query, parse_sql
-from persist_assets.model import Declaration, Kind
+from persist_assets.model import Declaration
 
 
 def one(text: str) -> Declaration:
@@ -50,8 +50,8 @@ def test_several_statements_with_what_stands_above_them() -> None:
 )
 def test_every_kind_of_view_is_a_source(head: str) -> None:
     declaration = one(f"{head} v AS SELECT 1 AS a")
-    assert (declaration.kind, declaration.name, declaration.materialized) == (
-        Kind.QUERY,
+    assert (declaration.raw, declaration.name, declaration.materialized) == (
+        None,
         "v",
         False,
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from conftest import compiled
 
+from persist_assets.dialect import quote
 from persist_assets.frontends.sql import parse_query
-from persist_assets.substitution import quote, splice, substitute
+from persist_assets.substitution import splice, substitute
 
 PROJECT = compiled(
     {
@@ -27,7 +28,7 @@ def statement(views: dict[str, str]) -> tuple[str, tuple[str, ...], tuple[str, .
     source = PROJECT.by_id[R]
     assert source.query is not None
     made = substitute(PROJECT, source.query, source.bindings, views)
-    return made.sql, made.leaves, made.inlined
+    return made.sql, tuple(made.views), made.inlined
 
 
 @pytest.mark.proves("M8")

@@ -1,0 +1,50 @@
+"""The manifest as a file: Malloy's JSON, BuildID → table, that its own tools can read."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from persist_assets.ledger.store import Ledger
+    from persist_assets.model import BuildID, Snapshot
+    from persist_assets.settings import Settings
+
+
+def manifest_document(settings: Settings, manifest: Mapping[BuildID, Snapshot]) -> dict[str, Any]:
+    """Return a manifest as Malloy writes it, with more in each entry that we know."""
+    entries = {
+        build_id: {
+            "tableName": f"delta.`{settings.table_root(snapshot.table)}@v{snapshot.version}`",
+            "sourceId": snapshot.source_id,
+            "path": settings.table_root(snapshot.table),
+            "version": snapshot.version,
+            "rows": snapshot.rows,
+            "builtAt": snapshot.built_at.isoformat(),
+        }
+        for build_id, snapshot in manifest.items()
+    }
+    return {"entries": entries, "strict": settings.strict}
+
+
+def export_manifest(settings: Settings, ledger: Ledger) -> None:
+    """Write the environment's manifest to its file, which is always whole: the old or the new one.
+
+    The last state always wins: the ledger is read under the file's lock.
+    """
+    path = settings.manifest_path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{path}.lock"):
+        document = manifest_document(settings, ledger.fetch_manifest(settings.environment))
+        temporary = path.with_name(f".{path.name}.new")
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(document, file, indent=2, sort_keys=True)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)

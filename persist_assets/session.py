@@ -1,0 +1,152 @@
+"""The Spark session: making one, agreeing with it on settings, and what its errors mean.
+
+Only what classic Spark and Spark Connect share is used: no SparkContext, no JVM objects.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from persist_assets.errors import (
+    BuildError,
+    JavaMissingError,
+    PersistError,
+    SettingsError,
+    StorageError,
+)
+from persist_assets.settings import is_harmless
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping
+
+    from pyspark.sql import SparkSession
+
+    from persist_assets.settings import Settings
+
+_JAVA_HINT = (
+    "install Java 17 or 21 (Debian: apt-get install openjdk-17-jre-headless; "
+    "macOS: brew install openjdk@17), or set JAVA_HOME to it"
+)
+_session_lock = threading.Lock()
+
+
+def check_java(environ: Mapping[str, str] = os.environ) -> None:
+    """Raise unless there is a Java that Spark runs on.
+
+    Raises
+    ------
+    JavaMissingError
+        There is none, or it is older than 17.
+    """
+    home = environ.get("JAVA_HOME")
+    java = f"{home}/bin/java" if home else shutil.which("java", path=environ.get("PATH"))
+    if java is None or not os.path.exists(java):
+        where = f"JAVA_HOME is {home}, where there is no Java" if home else "there is no Java"
+        raise JavaMissingError(f"Spark needs Java, and {where}", hint=_JAVA_HINT)
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    match = re.search(r'version "(\d+)', said.stderr + said.stdout)
+    if match and int(match[1]) < 17:
+        raise JavaMissingError(
+            f"Spark needs Java 17 or 21, and {java} is Java {match[1]}", hint=_JAVA_HINT
+        )
+
+
+def create_session(settings: Settings) -> SparkSession:
+    """Return a Spark session with the project's settings, an existing one if there is one."""
+    config = dict(settings.spark)
+    with _session_lock:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        from pyspark.sql import SparkSession
+
+        builder: Any = SparkSession.builder
+        for key, value in config.items():
+            if not (key == "spark.master" and "spark.remote" in config):
+                builder = builder.config(key, value)
+        return builder.getOrCreate()
+
+
+def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSession:
+    """Return the session that `get` returns, with the settings on which results depend.
+
+    Raises
+    ------
+    JavaMissingError
+        Spark would run on this machine, and there is no Java for it.
+    StorageError
+        It does not start.
+    SettingsError
+        It has a setting that changes results and that the project does not know of.
+    """
+    try:
+        session = get()
+    except Exception as error:
+        if "spark.remote" not in dict(settings.spark):
+            check_java()
+        raise StorageError(f"Spark does not start: {first_line(error)}") from error
+    _align(session, dict(settings.connection))
+    return session
+
+
+def _align(session: SparkSession, wanted: Mapping[str, str]) -> None:
+    """Give a session the settings that change results, and refuse one that has others."""
+    for key, value in wanted.items():
+        if key.startswith("spark.") and session.conf.get(key, None) != value:
+            try:
+                session.conf.set(key, value)
+            except Exception as error:
+                message = (
+                    f"the Spark session has {key} = {session.conf.get(key, None)}, not {value}"
+                )
+                raise SettingsError(message, hint="set it where the session is made") from error
+    present: Mapping[str, str] = session.conf.getAll
+    for key, value in present.items():
+        if key.startswith("spark.sql.") and not is_harmless(key) and key not in wanted:
+            raise SettingsError(
+                f"the Spark session has {key} = {value}, which can change results",
+                hint=f'put it into persist.toml, and so into BuildIDs: [spark] "{key}" = "{value}"',
+            )
+
+
+_DISK_TROUBLE = re.compile(
+    r"[^\n:]*(?:No space left|Read-only file system|Permission denied|AccessDenied|Mkdirs failed"
+    r"|[Nn]ot a directory|File too large|Disk quota exceeded|Input/output error)[^\n]*"
+)
+
+
+@contextmanager
+def translated(doing: str) -> Generator[None]:
+    """Turn what Spark raises within the block into errors of ours.
+
+    Raises
+    ------
+    StorageError
+        The disk is the reason.
+    BuildError
+        Something else is.
+    """
+    try:
+        yield
+    except PersistError:
+        raise
+    except Exception as error:
+        trouble = _DISK_TROUBLE.search(str(error))
+        if trouble:
+            message = f"{doing} failed: {trouble[0].strip()}"
+            raise StorageError(message, hint="check the disk of the warehouse") from error
+        raise BuildError(f"{doing} failed: {first_line(error)}") from error
+
+
+def first_line(error: BaseException) -> str:
+    """Return the line of an error that says what happened: the innermost of Spark's causes."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    conditions = [line for line in lines if re.search(r"\[[A-Z][A-Z_.0-9]+\]", line)]
+    line = (conditions or lines or [type(error).__name__])[0]
+    found = re.search(r"\[[A-Z][A-Z_.0-9]+\].*", line)
+    return (found[0] if found else line)[:500]

@@ -1,0 +1,145 @@
+"""Types of columns: Spark's names of them, from Spark's and Delta's JSON and from Arrow."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from persist_assets.errors import BuildError, StorageError
+from persist_assets.model import Column
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def columns_of_struct(struct: dict[str, Any]) -> tuple[Column, ...]:
+    """Return the columns of a struct type in Spark's and Delta's JSON form."""
+    return tuple(
+        Column(f["name"], type_of_json(f["type"]), (f.get("metadata") or {}).get("comment"))
+        for f in struct["fields"]
+    )
+
+
+_JSON_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
+
+
+def type_of_json(kind: Any) -> str:
+    """Return Spark's name of a type in Spark's and Delta's JSON form.
+
+    Examples
+    --------
+    >>> type_of_json({"type": "array", "elementType": "long", "containsNull": True})
+    'array<bigint>'
+    """
+    if isinstance(kind, str):
+        return _JSON_NAMES.get(kind, kind)
+    match kind["type"]:
+        case "array":
+            return f"array<{type_of_json(kind['elementType'])}>"
+        case "map":
+            return f"map<{type_of_json(kind['keyType'])},{type_of_json(kind['valueType'])}>"
+        case _:
+            fields = (f"{f['name']}:{type_of_json(f['type'])}" for f in kind["fields"])
+            return f"struct<{','.join(fields)}>"
+
+
+def type_of_arrow(kind: Any, what: str) -> str:
+    """Return Spark's name of an Arrow type.
+
+    Raises
+    ------
+    StorageError
+        Spark does not read it; `what` says of what it is the type.
+    """
+    from pyarrow import types
+
+    simple = {
+        types.is_boolean: "boolean",
+        types.is_int8: "tinyint",
+        types.is_int16: "smallint",
+        types.is_int32: "int",
+        types.is_int64: "bigint",
+        types.is_uint8: "smallint",
+        types.is_uint16: "int",
+        types.is_uint32: "bigint",
+        types.is_uint64: "decimal(20,0)",
+        types.is_float32: "float",
+        types.is_float64: "double",
+        types.is_string: "string",
+        types.is_large_string: "string",
+        types.is_string_view: "string",
+        types.is_binary: "binary",
+        types.is_large_binary: "binary",
+        types.is_fixed_size_binary: "binary",
+        types.is_date32: "date",
+    }
+    for test, name in simple.items():
+        if test(kind):
+            return name
+    if types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if types.is_timestamp(kind) and kind.unit != "ns":
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    if types.is_dictionary(kind):
+        return type_of_arrow(kind.value_type, what)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return f"array<{type_of_arrow(kind.value_type, what)}>"
+    if types.is_map(kind):
+        return f"map<{type_of_arrow(kind.key_type, what)},{type_of_arrow(kind.item_type, what)}>"
+    if types.is_struct(kind):
+        fields = (f"{f.name}:{type_of_arrow(f.type, what)}" for f in kind)
+        return f"struct<{','.join(fields)}>"
+    raise StorageError(f"{what} has the type {kind}, which Spark does not read")
+
+
+_REFUSED = ("void", "variant", "time", "interval", "calendarinterval", "geometry", "geography")
+
+
+def delta_schema(struct: Mapping[str, Any]) -> str:
+    """Return Delta's schema for a Spark schema, both JSON: everything nullable, no metadata.
+
+    Raises
+    ------
+    BuildError
+        A column has a type that Delta tables do not have.
+    """
+    for field in struct["fields"]:
+        refused = _find_refused(field["type"])
+        if refused:
+            hint = "cast it" if refused != "void" else "give NULL a type: CAST(NULL AS …)"
+            message = f"column `{field['name']}` has the type {refused}, which tables cannot hold"
+            raise BuildError(message, hint=hint)
+    return json.dumps(_nullable(struct))
+
+
+def _find_refused(kind: Any) -> str | None:
+    if isinstance(kind, str):
+        return kind if kind.split("(")[0].split(" ")[0] in _REFUSED else None
+    inner = [kind.get("elementType"), kind.get("keyType"), kind.get("valueType")]
+    inner += [f["type"] for f in kind.get("fields", ())]
+    return next((r for k in inner if k is not None and (r := _find_refused(k))), None)
+
+
+def _nullable(kind: Any) -> Any:
+    if isinstance(kind, str):
+        return kind
+    match kind["type"]:
+        case "struct":
+            fields = [
+                {"name": f["name"], "type": _nullable(f["type"]), "nullable": True, "metadata": {}}
+                for f in kind["fields"]
+            ]
+            return {"type": "struct", "fields": fields}
+        case "array":
+            return {
+                "type": "array",
+                "elementType": _nullable(kind["elementType"]),
+                "containsNull": True,
+            }
+        case _:
+            return {
+                "type": "map",
+                "keyType": _nullable(kind["keyType"]),
+                "valueType": _nullable(kind["valueType"]),
+                "valueContainsNull": True,
+            }
