@@ -24,6 +24,9 @@ nux:
 """
 
 
+_FAILED = frozenset({"STEP_FAILURE", "PIPELINE_FAILURE", "PIPELINE_CANCELED"})
+
+
 @dataclass(frozen=True, slots=True)
 class StepFailure:
     """Why a step of a run failed.
@@ -111,6 +114,8 @@ def run_assets(
     ------
     SettingsError
         The project's `definitions.py` does not define the sources.
+    KeyboardInterrupt
+        It was interrupted; the run is in Dagster's history as a failed one.
     """
     os.environ["DAGSTER_HOME"] = str(dagster_home(settings))
     os.environ["PERSIST_ENV"] = settings.environment
@@ -130,12 +135,22 @@ def run_assets(
             tags=tags,
             run_config={"loggers": {"console": {"config": {"log_level": level}}}},
         )
+        ends = [e for e in result.all_events if e.event_type_value in _FAILED]
+        if any(_interrupted(e.event_specific_data) for e in ends):
+            raise KeyboardInterrupt
         failures = tuple(
-            _failure(event.step_key or "", event.event_specific_data)
-            for event in result.all_events
-            if event.event_type_value == "STEP_FAILURE"
+            _failure(event.step_key, event.event_specific_data) for event in ends if event.step_key
         )
         return RunResult(result.run_id, result.success, failures)
+
+
+def _interrupted(data: Any) -> bool:
+    error = getattr(data, "error", None)
+    while error is not None:
+        if error.cls_name in ("DagsterExecutionInterruptedError", "KeyboardInterrupt"):
+            return True
+        error = error.cause
+    return False
 
 
 def _failure(step: str, data: Any) -> StepFailure:

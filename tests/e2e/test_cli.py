@@ -368,10 +368,21 @@ def test_a_project_with_definitions_of_its_own_is_built_by_them(root: Path) -> N
     assert "defines 0 dagster.Definitions, one is wanted" in broken.stderr
 
 
+ENDLESS = """
+--@ persist
+CREATE VIEW endless AS
+SELECT count(*) AS n
+FROM (SELECT explode(sequence(1, 1000000)) AS i FROM t) AS x
+CROSS JOIN (SELECT explode(sequence(1, 1000000)) AS j FROM t) AS y
+WHERE (i * CAST(j AS BIGINT)) % 7 = 3;
+"""
+
+
 def test_interrupted_work_ends_with_130_and_can_be_taken_up(root: Path) -> None:
     need(shutil.which("java"), "install Java 17: apt-get install openjdk-17-jre-headless")
+    (root / "sources" / "endless.sql").write_text(ENDLESS)
     process = subprocess.Popen(
-        [sys.executable, "-m", "persist_assets.cli", "build"],
+        [sys.executable, "-m", "persist_assets.cli", "build", "endless"],
         cwd=root,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -380,19 +391,23 @@ def test_interrupted_work_ends_with_130_and_can_be_taken_up(root: Path) -> None:
     )
     ledger = root / ".persist" / "ledger.db"
 
-    def begun() -> bool:
+    def builds() -> list[str]:
         if not ledger.exists():
-            return False
+            return []
         with sqlite3.connect(f"file:{ledger}?mode=ro", uri=True) as connection:
             try:
-                return connection.execute("SELECT count(*) FROM builds").fetchone()[0] > 0
+                return [state for (state,) in connection.execute("SELECT state FROM builds")]
             except sqlite3.OperationalError:
-                return False
+                return []
 
-    wait_for(begun)
+    wait_for(lambda: builds() == ["started"])
     os.killpg(process.pid, signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode in (130, 1)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130, told
+    assert "interrupted" in told
+    assert "Traceback" not in told
+    assert builds() == ["failed"]
+    (root / "sources" / "endless.sql").write_text(ENDLESS.replace("1000000", "3"))
     assert {b["action"] for b in document(persist("build", "--json", cwd=root))["builds"]} == {
         "built"
     }
