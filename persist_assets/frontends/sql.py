@@ -24,9 +24,9 @@ from persist_assets.frontends.annotations import (
     IDENTIFIER,
     KEYS,
     NEEDS_PERSIST,
-    Line,
     read_annotation,
 )
+from persist_assets.frontends.motly import Line
 from persist_assets.model import (
     FILE_FORMATS,
     Annotation,
