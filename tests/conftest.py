@@ -21,13 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CI = os.environ.get("CI", "").lower() == "true"
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="write what was got as expected")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--update-golden") and CI:
-        raise pytest.UsageError("--update-golden is for people, not for CI")
+def pytest_configure() -> None:
     # What a test says of its own environment must not come from ours.
     for name in ("PERSIST_ENV", "DAGSTER_HOME"):
         os.environ.pop(name, None)

@@ -71,7 +71,6 @@ def served(make_project: Callable[..., Path]) -> Iterator[tuple[Path, str]]:
     (root / "raw" / "t").mkdir(parents=True)
     table = pa.table({"a": pa.array([1, 2, -3], pa.int64()), "b": ["x", "y", "z"]})
     pq.write_table(table, root / "raw" / "t" / "p.parquet")
-    shutil.copy(ROOT / "definitions.py", root)
     (root / "definitions.py").write_text(
         "from persist_assets import load_sources\n\ndefs = load_sources('sources')\n"
     )
