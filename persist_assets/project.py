@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from persist_assets.compiler import RawFacts, compile_project, source_id
@@ -11,7 +13,7 @@ from persist_assets.meaning.identity import digest
 from persist_assets.storage.raw import find_columns, public_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from pathlib import Path
 
     from persist_assets.model import Declaration, Project, SourceID
@@ -41,20 +43,37 @@ def load_project(settings: Settings) -> Project:
         raise SettingsError(
             f"{directory} holds no sources", hint=f"files ending in {', '.join(FRONTENDS)} are read"
         )
-    for path in paths:
-        relative = path.relative_to(settings.root).as_posix()
-        text = _read(path, relative, problems)
-        if text is not None:
-            declared, wrong = FRONTENDS[path.suffix](text, relative)
-            declarations += declared
-            problems += wrong
-    return compile_project(
-        declarations,
-        sources_dir=settings.sources,
-        connection=digest("connection", settings.connection),
-        raws=_raw_facts(settings, declarations, problems),
-        problems=problems,
-    )
+    with _nothing_collected():
+        for path in paths:
+            relative = path.relative_to(settings.root).as_posix()
+            text = _read(path, relative, problems)
+            if text is not None:
+                declared, wrong = FRONTENDS[path.suffix](text, relative)
+                declarations += declared
+                problems += wrong
+        return compile_project(
+            declarations,
+            sources_dir=settings.sources,
+            connection=digest("connection", settings.connection),
+            raws=_raw_facts(settings, declarations, problems),
+            problems=problems,
+        )
+
+
+@contextmanager
+def _nothing_collected() -> Generator[None]:
+    """Keep the cyclic garbage collector from running within the block.
+
+    Compiling makes millions of objects that live to its end: looking through them again and
+    again took a third of the time.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def require(project: Project) -> Project:
