@@ -412,6 +412,8 @@ def build(given: Invocation, selection: SelectArgument = None, force: ForceOptio
         print_json({"run_id": result.run_id, "published": result.success, "builds": rows})
     else:
         _print_builds(given.project, rows)
+        if all(row["action"] == "reused" for row in rows):
+            out.print(f"nothing was rebuilt: all {len(rows)} tables were up to date")
         out.print(
             f"run {result.run_id} {'[green]succeeded[/]' if result.success else '[red]failed[/]'}"
         )

@@ -70,16 +70,16 @@ def take(url: str, profile: str) -> None:
             executable_path="/usr/bin/chromium",
             args=FLAGS,
             headless=True,
-            viewport={"width": 1700, "height": 900},
+            viewport={"width": 1740, "height": 1100},
         )
         page = context.pages[0]
         page.goto(f"{url}/asset-groups/~")
         page.get_by_text("Hide navigation").click()
         page.get_by_text("monthly_trend").first.wait_for()
-        page.wait_for_timeout(4000)
+        page.wait_for_timeout(20000)
         page.screenshot(
             path=ROOT / "docs" / "images" / "graph.png",
-            clip={"x": 330, "y": 110, "width": 1300, "height": 780},
+            clip={"x": 372, "y": 110, "width": 1318, "height": 970},
         )
         context.close()
 
