@@ -17,6 +17,7 @@ import os
 import socket
 import threading
 import uuid
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -26,37 +27,40 @@ from persist_assets.errors import (
     BuildError,
     CheckFailedError,
     ConflictError,
+    PersistError,
     StorageError,
     StrictError,
 )
 from persist_assets.manifest import export_manifest
 from persist_assets.model import Build, CheckResult, Snapshot
-from persist_assets.planner import UNVERSIONED, World, drawn, plan
+from persist_assets.planner import UNVERSIONED, World, drawn, plan, unchecked
 from persist_assets.session import translated
 from persist_assets.storage.files import delete_directory
 from persist_assets.storage.raw import pin_raw
 from persist_assets.storage.tables import (
     commit,
     find_table,
-    has_version,
-    read_version,
+    has_snapshot,
+    is_whole,
 )
 from persist_assets.substitution import substitute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Generator, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
     from persist_assets.engine import Engine, Measured
     from persist_assets.ledger.store import Lease, Ledger
-    from persist_assets.model import BuildID, Plan, Project, Query, Source, SourceID, Step
+    from persist_assets.model import BuildID, Check, Plan, Project, Query, Source, SourceID, Step
     from persist_assets.settings import Settings
     from persist_assets.storage.raw import Pin
     from persist_assets.storage.tables import Staged
     from persist_assets.substitution import Statement
 
 log = logging.getLogger(__name__)
+
+HasSnapshot = Callable[[str, Snapshot], bool]
 
 
 @dataclass(slots=True)
@@ -116,6 +120,7 @@ class Builder:
         self.clock = clock
         self.started_at = clock()
         self._pins: dict[SourceID, Pin] = {}
+        self._absent: dict[SourceID, str] = {}
         self._lock = threading.RLock()
 
     # ------------------------------------------------------------------------------- reading
@@ -151,6 +156,7 @@ class Builder:
         try:
             pin = pin_raw(source.raw, self.settings.resolve(source.raw.location or ""))
         except StorageError as error:
+            self._absent[source.source_id] = error.message
             if required:
                 raise StorageError(
                     f"`{source.name}`: {error.message}", hint=error.hint, location=source.location
@@ -160,15 +166,13 @@ class Builder:
             pin = replace(pin, version=f"{UNVERSIONED}{self.started_at.isoformat()}")
         self._pins[source.source_id] = pin
 
-    def world(self, sources: Iterable[Source]) -> World:
-        """Return all that a plan of `sources` has to know."""
+    def world(self, sources: Iterable[Source], there: HasSnapshot = has_snapshot) -> World:
+        """Return all that a plan of `sources` has to know; `there` says which tables are."""
         manifest = self.ledger.fetch_manifest(self.settings.environment)
         sources = tuple(sources)
-        versions = {
-            source.source_id: self.pin(source).version or ""
-            for source in self.project.reach((s.source_id for s in sources), lambda _: False)
-            if source.raw is not None
-        }
+        reached = self.project.reach((s.source_id for s in sources), lambda _: False)
+        raws = [s for s in reached if s.raw is not None]
+        versions = {s.source_id: v for s in raws if (v := self.find_version(s)) is not None}
         return World(
             environment=self.settings.environment,
             manifest=manifest,
@@ -180,8 +184,9 @@ class Builder:
                 source.build_id
                 for source in sources
                 if (snapshot := manifest.get(source.build_id))
-                and not has_version(self.settings.table_root(snapshot.table), snapshot.version)
+                and not there(self.settings.table_root(snapshot.table), snapshot)
             ],
+            absent=dict(self._absent),
         )
 
     def plan(self, selected: Iterable[SourceID], *, force: bool = False) -> Plan:
@@ -275,7 +280,10 @@ class Builder:
         """
         holder = f"{self.run_id or 'a build'} on {socket.gethostname()}, process {os.getpid()}"
         with self.ledger.lease(f"build {source.build_id}", holder) as lease:
-            world = self.world([source])
+            world = self.world([source], is_whole)
+            for upstream in self.project.inputs(source):
+                if upstream.raw is not None:
+                    self.pin(upstream)
             (step,) = plan(self.project, [source.source_id], world, force=force).steps
             present = world.manifest.get(source.build_id)
             table = present.table if present else source.table
@@ -304,8 +312,11 @@ class Builder:
                 if not work.published:
                     raise BuildError(f"`{source.name}` was built and not published")
             except BaseException as error:
+                if isinstance(error, PersistError) and error.location is None:
+                    error.location = source.location
                 if not work.published:
-                    self.ledger.record_failed(build, str(error) or type(error).__name__)
+                    told = str(error) if isinstance(error, Exception) else "interrupted"
+                    self.ledger.record_failed(build, told or type(error).__name__)
                     self._discard_uncommitted(self.settings.table_root(table), build.build_uid)
                 raise
 
@@ -323,23 +334,46 @@ class Builder:
             delete_directory(f"{root}/{build_uid}")
 
     def _reuse(self, work: Work, present: Snapshot) -> None:
-        read_version(self.settings.table_root(present.table), present.version)
         work.snapshot = present
         before = {c.name: c for c in self.ledger.fetch_checks(present.build_uid)}
-        wanted = work.source.annotation.checks
+        wanted = self._checks(work.source)
         if all(c.name in before and before[c.name].definition == c.definition for c in wanted):
             work.checks = tuple(replace(before[c.name], blocking=c.blocking) for c in wanted)
         else:
             work.checks = self.engine.audit(present, wanted)
 
+    def _checks(self, source: Source) -> tuple[Check, ...]:
+        """Return the checks of a source, and those that guard its table for others it is of."""
+        own = {c.definition for c in source.checks if c.blocking}
+        sharing = (s for s in self.project.by_build_id[source.build_id] if s is not source)
+        others = [
+            replace(c, name=f"{other.key}:{c.name}")
+            for other in sharing
+            for c in other.checks
+            if c.blocking and c.definition not in own
+        ]
+        return (*source.checks, *others)
+
     def _compute(self, work: Work, manifest: Mapping[BuildID, Snapshot]) -> None:
         source = work.source
         assert source.query is not None
+        guarded = unchecked(self.project, source, manifest)
+        if guarded:
+            names = ", ".join(f"`{s.key}`" for s in guarded)
+            raise BuildError(
+                f"`{source.name}` reads {names}, which is not built: its checks have not passed",
+                hint=f"build what it reads too: persist build +{source.key}",
+            )
         statement, read = self.statement(source.query, source.bindings, manifest)
         frame = self.load(statement, read, source.columns)
-        annotation = source.annotation
+        same = (source, *self.project.by_build_id[source.build_id])
         work.staged, work.measured = self.engine.write(
-            frame, work.table, work.build.build_uid, annotation.checks, annotation.time_column
+            frame,
+            work.table,
+            work.build.build_uid,
+            self._checks(source),
+            next((s.annotation.time_column for s in same if s.annotation.time_column), None),
+            source.name,
         )
         work.checks = work.measured.checks
         self._check_pins(statement.views)

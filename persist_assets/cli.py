@@ -215,6 +215,8 @@ def as_exit_codes(given: Invocation) -> Generator[None]:
     except PersistError as error:
         if given.verbose:
             err.print_exception()
+        if given.as_json:
+            print_json(_error_json(error))
         if isinstance(error, SourcesError):
             for problem in error.problems:
                 print_problem(problem)
@@ -229,6 +231,23 @@ def as_exit_codes(given: Invocation) -> Generator[None]:
         raise typer.Exit(1) from error
     finally:
         given.close()
+
+
+def _error_json(error: PersistError) -> dict[str, Any]:
+    """Return an error as the one document that a command prints on stdout."""
+    problems = error.problems if isinstance(error, SourcesError) else ()
+    place = error.location
+    return {
+        "error": {
+            "code": type(error).__name__,
+            "message": error.message.splitlines()[0],
+            "hint": error.hint,
+            "path": place.path if place else None,
+            "line": place.line if place else None,
+            "column": place.column if place else None,
+        },
+        "problems": [_problem_json(p) for p in problems],
+    }
 
 
 def exit_code(error: type[PersistError]) -> int:
@@ -282,7 +301,9 @@ def check(given: Invocation) -> None:
                     soft_wrap=True,
                 )
         n, persisted = len(project.sources), len(project.persisted)
-        out.print(f"{n} sources, {persisted} persisted, {len(project.errors)} errors")
+        wrong = len(project.errors)
+        errors = "1 error" if wrong == 1 else f"{wrong} errors"
+        out.print(f"{n} source{'s' * (n != 1)}, {persisted} persisted, {errors}")
     if project.errors:
         raise typer.Exit(3)
 
@@ -323,6 +344,12 @@ def _problem_json(problem: Problem) -> dict[str, Any]:
 def plan(given: Invocation, selection: SelectArgument = None, force: ForceOption = False) -> None:
     """Show what a build would do, and why. Builds nothing, starts no Spark."""
     planned = given.builder.plan(given.select(selection), force=force)
+    absent = {
+        r.source_id: r.message for s in planned.steps for r in s.reasons if r.code == "no-data"
+    }
+    for source_id, message in absent.items():
+        place = given.project.by_id[source_id or ""].location
+        print_problem(Problem("no-data", message, place, severity="warning"))
     if given.as_json:
         print_json(_plan_json(planned))
         return
@@ -407,7 +434,9 @@ def build(given: Invocation, selection: SelectArgument = None, force: ForceOptio
     latest: dict[SourceID, Build] = {}
     for done in reversed(given.ledger.fetch_builds(run_id=result.run_id)):
         latest[done.source_id] = done
-    rows = [_build_json(s, latest.get(s.source_id)) for s in chosen]
+    failed = {f.source_id: f.message for f in result.failures}
+    rows = [_build_json(s, latest.get(s.source_id), failed.get(s.source_id)) for s in chosen]
+    _tell_skipped(given.project, rows)
     if given.as_json:
         print_json({"run_id": result.run_id, "published": result.success, "builds": rows})
     else:
@@ -419,7 +448,7 @@ def build(given: Invocation, selection: SelectArgument = None, force: ForceOptio
         )
     if not result.success:
         for failure in result.failures:
-            if not any(row["error"] for row in rows):
+            if failure.source_id not in latest:  # its end was not told while it ran
                 text = escape(f"{failure.step}: {failure.message}")
                 err.print(f"[red]error[/]: {text}", soft_wrap=True)
         if not given.verbose:
@@ -460,10 +489,12 @@ def _quiet(given: Invocation) -> Generator[None]:
 
 @contextmanager
 def _progress(given: Invocation, chosen: Sequence[Source], since: int) -> Generator[None]:
-    """Print each build on stderr as it begins and ends, as the ledger's events tell."""
+    """Print each build of ours on stderr as it begins and ends, as the ledger's events tell."""
+    from persist_assets.ledger.store import this_process
+
     stop = threading.Event()
     status = err.status("starting") if err.is_terminal else None
-    ours = {s.source_id for s in chosen}
+    ours, me = {s.source_id for s in chosen}, this_process()
 
     def watch() -> None:
         position, last = since, False
@@ -472,7 +503,7 @@ def _progress(given: Invocation, chosen: Sequence[Source], since: int) -> Genera
             last = stop.wait(0.2)
             for event in given.ledger.fetch_events(position):
                 position = event.idx
-                if event.data.get("source_id") not in ours:
+                if event.data.get("source_id") not in ours or event.data["process"] != me:
                     continue
                 uid, name = (
                     event.data["build_uid"],
@@ -503,9 +534,22 @@ def _progress(given: Invocation, chosen: Sequence[Source], since: int) -> Genera
             status.stop()
 
 
-def _build_json(source: Source, done: Build | None) -> dict[str, Any]:
+def _tell_skipped(project: Project, rows: Sequence[dict[str, Any]]) -> None:
+    """Say of every skipped build what stopped it."""
+    by_id = {row["source_id"]: row for row in rows}
+    for row in rows:
+        if row["action"] == "skipped":
+            inputs = project.inputs(project.by_id[row["source_id"]])
+            stopped = [s.key for s in inputs if by_id.get(s.source_id, {}).get("error")]
+            if stopped:
+                row["error"] = f"not built because of {', '.join(stopped)}"
+
+
+def _build_json(source: Source, done: Build | None, failure: str | None) -> dict[str, Any]:
     snapshot = done.snapshot if done else None
-    action = "skipped" if done is None else "failed" if done.state != "succeeded" else done.action
+    action = "failed" if failure else "skipped"
+    if done is not None:
+        action = "failed" if done.state != "succeeded" else done.action
     return {
         "source_id": source.source_id,
         "partition": None,
@@ -516,7 +560,7 @@ def _build_json(source: Source, done: Build | None) -> dict[str, Any]:
         "seconds": done.seconds if done else None,
         "table": snapshot.table if snapshot else None,
         "version": snapshot.version if snapshot else None,
-        "error": done.error if done else None,
+        "error": done.error if done else failure,
     }
 
 
@@ -532,6 +576,8 @@ def _print_builds(project: Project, rows: Sequence[Mapping[str, Any]]) -> None:
         numbers = [f"{row[k]:,}" if row[k] is not None else "" for k in ("rows", "bytes")]
         seconds = f"{row['seconds']:.1f}" if row["seconds"] is not None else ""
         where = f"{row['table']} v{row['version']}" if row["table"] else ""
+        if action == "skipped":
+            where = f"[dim]{escape(row['error'] or '')}[/]"
         key = escape(project.by_id[row["source_id"]].key)
         table.add_row(key, f"[{colours[action]}]{action}[/]", *numbers, seconds, where)
     out.print(table)
@@ -554,11 +600,9 @@ def show(
     if found.description:
         out.print(escape(found.description))
     facts = Table(box=None, show_header=False, pad_edge=False)
-    for title in ("kind", "persisted", "build_id", "owners", "tags", "reads", "readers"):
-        value = document[title]
-        shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-        if value not in ([], None, {}):
-            facts.add_row(f"[dim]{title}[/]", escape(shown))
+    for title in _FACTS:
+        if document[title] not in ([], None, {}):
+            facts.add_row(f"[dim]{title.replace('_', ' ')}[/]", escape(_said(document[title])))
     out.print(facts)
     columns = Table(box=None, pad_edge=False, title_justify="left")
     for title in ("column", "type", "from"):
@@ -571,10 +615,33 @@ def show(
     out.print(columns)
     for note in found.notes:
         out.print(f"[cyan]note[/] {escape(note)}")
+    for check in document["checks"]:
+        passed = {None: "[dim]not yet[/]", True: "[green]passed[/]", False: "[red]failed[/]"}
+        weight = "" if check["blocking"] else " [dim](warns only)[/]"
+        out.print(f"[dim]check[/] {passed[check['passed']]} {escape(check['check'])}{weight}")
     for title in ("tables", "builds"):
         for row in document[title]:
-            said = ", ".join(f"{k} {v}" for k, v in row.items() if v is not None)
+            said = ", ".join(f"{k} {_said(v)}" for k, v in row.items() if v is not None)
             out.print(f"[dim]{title[:-1]}[/] {escape(said)}", soft_wrap=True)
+
+
+_FACTS = (
+    *("kind", "persisted", "build_id", "group", "owners", "tags", "freshness", "time_column"),
+    *("reads", "readers"),
+)
+
+
+def _said(value: Any) -> str:
+    """Return a value of a JSON document in words."""
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case dict():
+            return ", ".join(f"{k}={v}" if v != "" else str(k) for k, v in value.items())
+        case list():
+            return ", ".join(map(str, value))
+        case _:
+            return str(value)
 
 
 def _show_json(given: Invocation, source: Source) -> dict[str, Any]:
@@ -600,6 +667,17 @@ def _show_json(given: Invocation, source: Source) -> dict[str, Any]:
         "owners": list(source.annotation.owners),
         "tags": dict(source.annotation.tags),
         "group": source.group,
+        "time_column": source.annotation.time_column,
+        "freshness": {
+            k: v
+            for k, v in (
+                ("window_seconds", source.annotation.freshness.window_s),
+                ("warn_seconds", source.annotation.freshness.warn_s),
+            )
+            if v is not None
+        }
+        if source.annotation.freshness
+        else None,
         "definition": source.query.text if source.query else None,
         "readers": list(project.readers[source.source_id]),
         "tables": [_table_json(given.settings, snapshot)] if snapshot else [],
@@ -625,7 +703,7 @@ def _show_json(given: Invocation, source: Source) -> dict[str, Any]:
                 "passed": checks[c.name].passed if c.name in checks else None,
                 "failed_rows": checks[c.name].failed_rows if c.name in checks else None,
             }
-            for c in source.annotation.checks
+            for c in source.checks
         ],
         "wants": [],
     }
@@ -753,9 +831,9 @@ def _print_rows(
         if r["from"] == "table"
     ]
     told += [f"{r['source_id'].partition('@')[0]} inline" for r in route if r["from"] == "inline"]
-    err.print(
-        f"[dim]{len(rows)} rows{', there are more' if truncated else ''}; {'; '.join(told)}[/]"
-    )
+    n = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
+    more = ", there are more" if truncated else ""
+    err.print(f"[dim]{'; '.join([n + more, *told])}[/]")
 
 
 # ----------------------------------------------------------------------------------------- manifest

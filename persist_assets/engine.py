@@ -15,7 +15,7 @@ from persist_assets.dialect import quote
 from persist_assets.errors import BuildError, StorageError
 from persist_assets.session import open_session, translated
 from persist_assets.storage.raw import Pin, missing_columns
-from persist_assets.storage.tables import find_staged, read_version
+from persist_assets.storage.tables import find_staged, read_snapshot, read_version
 from persist_assets.storage.types import delta_schema
 
 if TYPE_CHECKING:
@@ -91,14 +91,24 @@ class Engine:
         reader = self.session.read.options(**options).schema(schema).format(form)
         if pin.base:
             reader = reader.option("basePath", pin.base)
-        return reader.load(list(pin.files))
+        # Spark takes a path for a pattern. Directories named like a partition that is not declared
+        # would become columns.
+        frame = reader.load([re.sub(r"([{}\[\]*?\\])", r"\\\1", path) for path in pin.files])
+        return frame.select(*(quote(c.name) for c in columns))
 
     def load_snapshot(self, snapshot: Snapshot) -> DataFrame:
-        """Return the rows of a snapshot (`load_table`)."""
-        return self.load_table(self.settings.table_root(snapshot.table), snapshot.version)
+        """Return the rows of a snapshot.
+
+        Raises
+        ------
+        StorageError
+            Its files are gone.
+        """
+        found = read_snapshot(self.settings.table_root(snapshot.table), snapshot)
+        return self.read_files("parquet", Pin(None, found.files), found.columns, {})
 
     def load_table(self, root: str, version: int) -> DataFrame:
-        """Return the rows of one version of a table that we wrote.
+        """Return the rows of one version of a table that we wrote, whatever build wrote it.
 
         Raises
         ------
@@ -155,8 +165,14 @@ class Engine:
         build_uid: str,
         checks: Sequence[Check],
         time_column: str | None,
+        name: str,
     ) -> tuple[Staged, Measured]:
         """Write rows as files of a table, measured and checked in the same pass; commit nothing.
+
+        Parameters
+        ----------
+        name
+            Of what computes the rows, for messages.
 
         Raises
         ------
@@ -168,18 +184,18 @@ class Engine:
         from pyspark.sql import Observation
 
         observation = Observation()
-        with translated(f"computing {table}"):
+        with translated(f"computing `{name}`"):
             watched = frame.observe(observation, *measures(frame, checks, time_column))
             staged = self.write_files(watched, self.settings.table_root(table), build_uid)
             measured = read_measures(observation.get, checks)
         if staged.rows != measured.rows:
             raise StorageError(
-                f"Spark wrote {staged.rows} rows of {table} and counted {measured.rows}",
+                f"Spark wrote {staged.rows} rows of `{name}` and counted {measured.rows}",
                 hint="run it again",
             )
         rest = [c for c in checks if not c.on_rows]
         if rest:
-            with translated(f"checking {table}"):
+            with translated(f"checking `{name}`"):
                 rows = self.session.read.parquet(f"{staged.root}/{staged.build_uid}")
                 measured = replace(measured, checks=(*measured.checks, *audit(rows, rest)))
         return staged, measured

@@ -343,6 +343,11 @@ class Source:
         return f"{self.annotation.name or self.name}-{self.build_id[:12]}"
 
     @property
+    def checks(self) -> tuple[Check, ...]:
+        """The assertions about its rows."""
+        return self.annotation.checks
+
+    @property
     def group(self) -> str:
         """The annotated group, else the name of its file with its folders."""
         return self.annotation.group or "_".join(self.asset_key[:-1])
@@ -392,6 +397,14 @@ class Project:
     def by_key(self) -> Mapping[tuple[str, ...], Source]:
         """The sources by asset key."""
         return {s.asset_key: s for s in self.sources}
+
+    @cached_property
+    def by_build_id(self) -> Mapping[BuildID, tuple[Source, ...]]:
+        """The persisted sources by BuildID: those of one meaning share one table."""
+        found: dict[BuildID, list[Source]] = {}
+        for source in self.persisted:
+            found.setdefault(source.build_id, []).append(source)
+        return {k: tuple(v) for k, v in found.items()}
 
     @cached_property
     def _position(self) -> Mapping[SourceID, int]:
@@ -558,6 +571,8 @@ class Build:
 
 ReasonCode = Literal[
     "new",
+    "unchecked",
+    "no-data",
     "code",
     "upstream",
     "input",

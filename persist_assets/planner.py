@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from persist_assets.model import (
@@ -29,6 +29,8 @@ CLOCK = "clock"
 DRAW = "draw:"
 """What the names begin with under which draws stand in an as_of: which build of a source that
 draws lots its readers rest on."""
+NO_DATA = "no data"
+"""The version of a raw table whose data is not there."""
 UNVERSIONED = "unversioned:"
 """What the made-up versions of data without versions begin with."""
 
@@ -44,6 +46,8 @@ class World:
     versions
         Of every raw table that the plan may need, its present version by SourceID; one made up
         for this run (`unversioned`) for data that has none.
+    absent
+        What is wrong with the data of the raw tables that have no version.
     day, instant
         What the clock says, for sources that read it.
     history
@@ -59,6 +63,7 @@ class World:
     instant: str
     history: Mapping[SourceID, Build]
     missing: Collection[BuildID] = ()
+    absent: Mapping[SourceID, str] = field(default_factory=dict[str, str])
 
 
 def plan(
@@ -111,7 +116,8 @@ def _as_of(
         )
     for upstream in project.inputs(source):
         if upstream.raw is not None:
-            parts.append([RawVersion(upstream.build_id, world.versions[upstream.source_id])])
+            version = world.versions.get(upstream.source_id, NO_DATA)
+            parts.append([RawVersion(upstream.build_id, version)])
         elif upstream.source_id in coming:
             step = coming[upstream.source_id]
             parts.append(step.as_of)
@@ -147,6 +153,8 @@ def _step(
         reasons += _why_other_data(project, source, snapshot, expected)
     if force:
         reasons.append(Reason("forced", "asked for"))
+    if reasons:
+        reasons += _what_stops_it(project, source, world, coming)
     if reasons and last is not None and last.state == "failed":
         error = (last.error or "").splitlines()
         reasons.append(Reason("failed", f"failed last time: {error[0] if error else 'unknown'}"))
@@ -176,6 +184,36 @@ def drawn(as_of: AsOf, source: Source, build_uid: str) -> AsOf:
 def _without_draw(as_of: AsOf, source: Source) -> AsOf:
     """Return what a snapshot rests on besides its own draw."""
     return tuple(v for v in as_of if v.raw != DRAW + source.build_id)
+
+
+def unchecked(project: Project, source: Source, tables: Collection[BuildID]) -> tuple[Source, ...]:
+    """Return what a build of `source` would read without the checks that guard it.
+
+    That is what is persisted with checks that block, and would be computed on the way because it
+    is not among `tables`.
+    """
+    inline = project.reach(source.bindings, lambda s: s.persisted and s.build_id in tables)
+    return tuple(
+        s
+        for s in inline
+        if s.persisted
+        and s.build_id not in tables
+        and any(c.blocking for other in project.by_build_id[s.build_id] for c in other.checks)
+    )
+
+
+def _what_stops_it(
+    project: Project, source: Source, world: World, coming: Mapping[SourceID, Step]
+) -> Iterable[Reason]:
+    tables = {*world.manifest, *(step.build_id for step in coming.values())}
+    for upstream in project.reach(source.bindings, lambda s: s.persisted and s.build_id in tables):
+        if upstream.raw is not None and upstream.source_id not in world.versions:
+            why = world.absent.get(upstream.source_id, "its data is not there")
+            yield Reason("no-data", f"{upstream.name}: {why}", upstream.source_id)
+    for upstream in unchecked(project, source, tables):
+        yield Reason(
+            "unchecked", f"{upstream.name} has to pass its checks first", upstream.source_id
+        )
 
 
 def _why_no_table(

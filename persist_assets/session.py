@@ -149,4 +149,5 @@ def first_line(error: BaseException) -> str:
     conditions = [line for line in lines if re.search(r"\[[A-Z][A-Z_.0-9]+\]", line)]
     line = (conditions or lines or [type(error).__name__])[0]
     found = re.search(r"\[[A-Z][A-Z_.0-9]+\].*", line)
-    return (found[0] if found else line)[:500]
+    # The position is one in the text that we made of the query.
+    return re.sub(r";? line \d+,? pos \d+;?$", "", found[0] if found else line)[:500]

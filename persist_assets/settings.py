@@ -97,6 +97,19 @@ _HARMLESS = (
 """Spark settings that cannot change which rows a query has. Any other one can, for all we know."""
 
 
+_REFUSED: Mapping[str, str] = {
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.groupByAliases": "true",
+    "spark.sql.groupByOrdinal": "true",
+    "spark.sql.orderByOrdinal": "true",
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.parser.quotedRegexColumnNames": "false",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+}
+"""Settings that change what a query says. It is analysed as Spark reads it by default."""
+
+
 def is_harmless(key: str) -> bool:
     """Whether a Spark setting cannot change which rows a query has."""
     return key.startswith(_HARMLESS)
@@ -233,6 +246,10 @@ def load_settings(
         TIMEZONE: given.get("timezone", "UTC"),
         **_flat_spark(given.get("spark", {})),
     }
+    for key, default in _REFUSED.items():
+        if spark.get(key, default).lower() != default.lower():
+            message = f"`{key}` has to be {default}: queries are understood as it is by default"
+            raise SettingsError(message, location=Location(SETTINGS_FILE))
     try:
         ZoneInfo(spark[TIMEZONE])
     except (KeyError, ValueError, OSError) as error:

@@ -312,6 +312,13 @@ class _File:
         }
         place = _property(tree, exp.LocationProperty) or options.pop("path", None)
         form = form.lower()
+        if form == "delta" and options:
+            raise _Refused(
+                "raw-options",
+                f"`{name}` has the option {min(options)}: Delta tables take none",
+                location,
+                "their newest version is read, at the time a run begins",
+            )
         if not place and form in ("delta", *FILE_FORMATS):
             raise _Refused(
                 "raw-location",

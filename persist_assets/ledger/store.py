@@ -471,7 +471,13 @@ def _event_data(build: Build) -> dict[str, Any]:
         "build_uid": build.build_uid,
         "environment": build.environment,
         "run_id": build.run_id,
+        "process": this_process(),
     }
+
+
+def this_process() -> str:
+    """Return what tells this process from all others that write to the ledger."""
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def _build_values(build: Build) -> dict[str, Any]:

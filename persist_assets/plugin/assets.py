@@ -181,12 +181,12 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
         force |= context.run.tags.get(FORCE_TAG, "").lower() == "true"
         try:
             with builder.work(source, force=force) as work:
-                yield from _results(spec.key, work.checks)
+                yield from _results(source, work.checks)
                 with beta():
                     output = dg.Output(work, output_name="table", data_version=_data_version(work))
                 yield output
         except CheckFailedError as error:
-            yield from _results(spec.key, error.results)
+            yield from _results(source, error.results)
             raise dg.Failure(str(error), allow_retries=False) from error
         except PersistError as error:
             raise dg.Failure(str(error)) from error
@@ -199,8 +199,11 @@ def _data_version(work: Any) -> dg.DataVersion:
     return dg.DataVersion(content)
 
 
-def _results(key: dg.AssetKey, results: Sequence[CheckResult]) -> Iterator[dg.AssetCheckResult]:
+def _results(source: Source, results: Sequence[CheckResult]) -> Iterator[dg.AssetCheckResult]:
+    own, key = {c.name for c in source.checks}, dg.AssetKey(source.asset_key)
     for result in results:
+        if result.name not in own:
+            continue  # a check of another source that shares the table
         yield dg.AssetCheckResult(
             asset_key=key,
             check_name=result.name,

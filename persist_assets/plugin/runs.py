@@ -2,8 +2,12 @@
 
 import importlib.util
 import os
+import signal
+import socket
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +16,8 @@ import dagster as dg
 
 from persist_assets import errors
 from persist_assets.errors import PersistError, SettingsError
-from persist_assets.model import Source
-from persist_assets.plugin.assets import FORCE_TAG, load_sources
+from persist_assets.model import Source, SourceID
+from persist_assets.plugin.assets import FORCE_TAG, load_sources, op_name
 from persist_assets.settings import Settings
 
 _INSTANCE = """\
@@ -33,11 +37,16 @@ class StepFailure:
 
     Attributes
     ----------
+    step
+        The step's name in Dagster.
+    source_id
+        The source that it builds, if it builds one.
     kind
         The class of our error behind it; `BuildError` where the error is none of ours.
     """
 
     step: str
+    source_id: SourceID | None
     message: str
     kind: type[PersistError]
 
@@ -119,6 +128,7 @@ def run_assets(
     """
     os.environ["DAGSTER_HOME"] = str(dagster_home(settings))
     os.environ["PERSIST_ENV"] = settings.environment
+    sources = tuple(sources)
     job = dg.build_reconstructable_job(
         "persist_assets.plugin.runs",
         "project_job",
@@ -127,7 +137,7 @@ def run_assets(
     tags = {"persist/environment": settings.environment, **({FORCE_TAG: "true"} if force else {})}
     level = "DEBUG" if verbose else "CRITICAL"
     keys = [dg.AssetKey(s.asset_key) for s in sources]
-    with dg.DagsterInstance.get() as instance:
+    with dg.DagsterInstance.get() as instance, _insistent_interrupts():
         result = dg.execute_job(
             job,
             instance=instance,
@@ -138,10 +148,49 @@ def run_assets(
         ends = [e for e in result.all_events if e.event_type_value in _FAILED]
         if any(_interrupted(e.event_specific_data) for e in ends):
             raise KeyboardInterrupt
+        names = {op_name(s): s.source_id for s in sources}
         failures = tuple(
-            _failure(event.step_key, event.event_specific_data) for event in ends if event.step_key
+            _failure(event.step_key, names.get(event.step_key), event.event_specific_data)
+            for event in ends
+            if event.step_key
         )
         return RunResult(result.run_id, result.success, failures)
+
+
+_PATIENCE_S = 5.0
+"""How long an interrupt may take to end a run before it is sent again, in seconds."""
+
+
+@contextmanager
+def _insistent_interrupts() -> Generator[None]:
+    """Send an interrupt again, within the block, for as long as it has had no effect.
+
+    Handlers of signals are Dagster's and Spark's while a run goes on, and one that interrupts at
+    a bad moment (between two steps, while a JVM starts) is lost.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    over = threading.Event()
+
+    def watch() -> None:
+        while signals := reader.recv(16):
+            while signal.SIGINT in signals and not over.wait(_PATIENCE_S):
+                os.kill(os.getpid(), signal.SIGINT)
+
+    watcher = threading.Thread(target=watch, daemon=True, name="interrupts")
+    watcher.start()
+    before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        over.set()
+        signal.set_wakeup_fd(before)
+        writer.close()
+        watcher.join()
+        reader.close()
 
 
 def _interrupted(data: Any) -> bool:
@@ -153,7 +202,7 @@ def _interrupted(data: Any) -> bool:
     return False
 
 
-def _failure(step: str, data: Any) -> StepFailure:
+def _failure(step: str, source_id: SourceID | None, data: Any) -> StepFailure:
     """Return why a step failed: the innermost of the error's causes that is one of ours."""
     error = getattr(data, "error", None)
     message, kind = str(data if error is None else error.message).strip(), errors.BuildError
@@ -162,4 +211,4 @@ def _failure(step: str, data: Any) -> StepFailure:
         if isinstance(found, type) and issubclass(found, PersistError):
             message, kind = error.message.partition(": ")[2].strip(), found
         error = error.cause
-    return StepFailure(step, message, kind)
+    return StepFailure(step, source_id, message, kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,11 +24,14 @@ class Found:
         Absolute path or URI.
     changed_ns
         When it last changed, in nanoseconds since 1970.
+    inode
+        On this machine, what changes with its content even where size and time are kept.
     """
 
     location: str
     bytes: int
     changed_ns: int
+    inode: str = ""
 
     @property
     def name(self) -> str:
@@ -77,11 +81,25 @@ def list_files(location: str) -> list[Found]:
         prefix = location.removesuffix(path)
     else:
         prefix = f"{urlsplit(location).scheme}://"
+    local = is_local(location)
     return sorted(
-        Found(f"{prefix}{f.path}", int(f.size or 0), int(f.mtime_ns or 0))
+        Found(
+            f"{prefix}{f.path}",
+            int(f.size or 0),
+            int(f.mtime_ns or 0),
+            _inode(f.path) if local else "",
+        )
         for f in below
         if f.is_file
     )
+
+
+def _inode(path: str) -> str:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ""
+    return f"{found.st_ino}:{found.st_ctime_ns}"
 
 
 def delete_directory(location: str) -> None:

@@ -1,7 +1,7 @@
 """Raw tables: which columns they have, and which version of their data there is now.
 
 No Spark and no JVM. The invariant: a `Pin` names the very files that are read, and two pins of
-one raw table have the same version if and only if they hold the same data.
+one raw table have the same version only if they hold the same data.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def pin_raw(raw: RawTable, location: str) -> Pin:
         )
     single = found[0].location == location
     base = location.rpartition("/")[0] if single else location
-    told = [(f.location.removeprefix(base), f.bytes, f.changed_ns) for f in found]
+    told = [(f.location.removeprefix(base), f.bytes, f.changed_ns, f.inode) for f in found]
     told_digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()
     return Pin(f"files:{told_digest[:32]}", tuple(f.location for f in found), base)
 

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,9 @@ from persist_assets.storage.files import is_local, list_files, reached
 from persist_assets.storage.types import columns_of_struct
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from persist_assets.model import Column
+    from persist_assets.model import Column, Snapshot
 
 _STATISTICS_COLUMNS = 32
 """As in Delta itself: the leading columns get statistics."""
@@ -291,10 +292,46 @@ def read_version(root: str, version: int) -> TableVersion:
     return TableVersion(files, columns_of_struct(json.loads(table.schema().to_json())))
 
 
-def has_version(root: str, version: int) -> bool:
-    """Whether a version of a table is there, as far as its log tells. Costs one look at a file."""
-    log = f"{root}/_delta_log/{version:020}.json"
-    return (is_local(root) and os.path.exists(log)) or find_table(root, version) is not None
+def read_snapshot(root: str, snapshot: Snapshot) -> TableVersion:
+    """Return what there is to read of a snapshot.
+
+    Raises
+    ------
+    StorageError
+        It, or one of its files, is gone; or the version is that of another table, which was
+        made in the place of a deleted one.
+    """
+    found = read_version(root, snapshot.version)
+    written = {path.removeprefix(f"{root}/").partition("/")[0] for path in found.files}
+    if written - {snapshot.build_uid} or (snapshot.rows and not written):
+        raise StorageError(
+            f"version {snapshot.version} of the table {root} is not the one that was published",
+            hint="build it again",
+        )
+    return found
+
+
+def has_snapshot(root: str, snapshot: Snapshot) -> bool:
+    """Whether a snapshot is there, by a look at one directory if it is on this machine."""
+    if is_local(root):
+        log = f"{root}/_delta_log/{snapshot.version:020}.json"
+        files = f"{root}/{snapshot.build_uid}"
+        return os.path.exists(log) and (not snapshot.rows or any(_parquet_files(files)))
+    return is_whole(root, snapshot)
+
+
+def is_whole(root: str, snapshot: Snapshot) -> bool:
+    """Whether a snapshot is there with all its files."""
+    try:
+        read_snapshot(root, snapshot)
+    except StorageError:
+        return False
+    return True
+
+
+def _parquet_files(directory: str) -> Iterator[str]:
+    with suppress(FileNotFoundError), os.scandir(directory) as entries:
+        yield from (e.name for e in entries if e.name.endswith(".parquet"))
 
 
 def read_sample(files: Iterable[str], n: int) -> list[dict[str, Any]]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
+from persist_assets.dialect import quote
 from persist_assets.errors import BuildError, StorageError
 from persist_assets.model import Column
 
@@ -39,8 +41,13 @@ def type_of_json(kind: Any) -> str:
         case "map":
             return f"map<{type_of_json(kind['keyType'])},{type_of_json(kind['valueType'])}>"
         case _:
-            fields = (f"{f['name']}:{type_of_json(f['type'])}" for f in kind["fields"])
+            fields = (f"{_field(f['name'])}:{type_of_json(f['type'])}" for f in kind["fields"])
             return f"struct<{','.join(fields)}>"
+
+
+def _field(name: str) -> str:
+    """Return the name of a struct's field as it stands in a type: quoted where it has to be."""
+    return name if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) else quote(name)
 
 
 def type_of_arrow(kind: Any, what: str) -> str:
@@ -87,12 +94,16 @@ def type_of_arrow(kind: Any, what: str) -> str:
     if types.is_map(kind):
         return f"map<{type_of_arrow(kind.key_type, what)},{type_of_arrow(kind.item_type, what)}>"
     if types.is_struct(kind):
-        fields = (f"{f.name}:{type_of_arrow(f.type, what)}" for f in kind)
+        fields = (f"{_field(f.name)}:{type_of_arrow(f.type, what)}" for f in kind)
         return f"struct<{','.join(fields)}>"
     raise StorageError(f"{what} has the type {kind}, which Spark does not read")
 
 
 _REFUSED = ("void", "variant", "time", "interval", "calendarinterval", "geometry", "geography")
+
+
+_COLLATIONS = "__COLLATIONS"
+"""Where the collations of a column's strings stand, in its metadata."""
 
 
 def delta_schema(struct: Mapping[str, Any]) -> str:
@@ -105,6 +116,8 @@ def delta_schema(struct: Mapping[str, Any]) -> str:
     """
     for field in struct["fields"]:
         refused = _find_refused(field["type"])
+        if _COLLATIONS in (field.get("metadata") or {}):
+            refused = "string with a collation"
         if refused:
             hint = "cast it" if refused != "void" else "give NULL a type: CAST(NULL AS …)"
             message = f"column `{field['name']}` has the type {refused}, which tables cannot hold"
@@ -114,7 +127,8 @@ def delta_schema(struct: Mapping[str, Any]) -> str:
 
 def _find_refused(kind: Any) -> str | None:
     if isinstance(kind, str):
-        return kind if kind.split("(")[0].split(" ")[0] in _REFUSED else None
+        refused = kind.split("(")[0].split(" ")[0] in _REFUSED or " collate " in kind.lower()
+        return kind if refused else None
     inner = [kind.get("elementType"), kind.get("keyType"), kind.get("valueType")]
     inner += [f["type"] for f in kind.get("fields", ())]
     return next((r for k in inner if k is not None and (r := _find_refused(k))), None)

@@ -180,8 +180,11 @@ def test_outside_of_any_project(tmp_path: Path) -> None:
 def test_a_raw_location_that_is_not_there_is_found_by_plan(root: Path) -> None:
     shutil.rmtree(root / "raw")
     done = persist("plan", cwd=root)
+    assert done.returncode == 0
+    assert "sources/m.sql:2:14: warning: t: there is no data at" in done.stderr
+    done = persist("build", "p", cwd=root)
     assert done.returncode == 6
-    assert "sources/m.sql:2:14: error: `t`: there is no data at" in done.stderr
+    assert "sources/m.sql:2:14: error: m__p: `t`: there is no data at" in done.stderr
 
 
 def test_files_that_are_not_utf8_and_directories_that_are_empty(
@@ -221,6 +224,21 @@ def test_without_java_a_build_says_how_to_get_it(root: Path, tmp_path: Path) -> 
     assert done.returncode == 6
     assert "Spark needs Java, and there is no Java" in done.stderr
     assert "apt-get install openjdk-17-jre-headless" in done.stderr
+
+
+def test_an_error_is_the_one_document_on_stdout(root: Path) -> None:
+    done = persist("plan", "nobody", "--json", cwd=root)
+    assert done.returncode == 4
+    assert json.loads(done.stdout)["error"]["message"] == "there is no source `nobody`"
+    (root / "sources" / "m.sql").write_text("CREATE VIEW v AS SELECT a FROM nowhere;")
+    done = persist("plan", "--json", cwd=root)
+    assert done.returncode == 3
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert (problem["code"], problem["path"], problem["line"]) == (
+        "unknown-name",
+        "sources/m.sql",
+        1,
+    )
 
 
 def test_every_command_has_help() -> None:
@@ -319,7 +337,7 @@ def test_a_build_that_the_disk_stops_is_told_and_done_when_there_is_one(root: Pa
     (root / "persist.toml").write_text('warehouse = "full/warehouse"\n')
     done = persist("build", "p", cwd=root)
     assert done.returncode == 6
-    assert "computing p-" in done.stderr
+    assert "computing `p`" in done.stderr
     assert "not a directory" in done.stderr
     assert "hint: check the disk of the warehouse" in done.stderr
     assert "Traceback" not in done.stderr
@@ -355,6 +373,30 @@ def test_a_ledger_that_turns_read_only_during_a_build_is_told(root: Path) -> Non
     assert rows == [[2]]
 
 
+def test_what_stopped_a_build_is_told(root: Path) -> None:
+    (root / "sources" / "n.sql").write_text(
+        "CREATE TABLE gone (a INT) USING delta LOCATION 'raw/gone';\n"
+        "--@ persist\nCREATE VIEW first AS SELECT a FROM gone;\n"
+        "--@ persist\nCREATE VIEW second AS SELECT a + 1 AS b FROM first;\n"
+        "--@ persist\nCREATE VIEW bad AS SELECT CAST(b AS INT) AS n FROM t;\n"
+    )
+    planned = document(persist("plan", "n/first", "--json", cwd=root))
+    assert [r["code"] for r in planned["steps"][0]["reasons"]] == ["new", "no-data"]
+    done = persist("build", "--json", cwd=root)
+    by_name = {b["source_id"].partition("@")[0]: b for b in json.loads(done.stdout)["builds"]}
+    assert {name: b["action"] for name, b in by_name.items()} == {
+        "p": "built",
+        "q": "built",
+        "first": "failed",
+        "second": "skipped",
+        "bad": "failed",
+    }
+    assert "there is no Delta table at" in by_name["first"]["error"]
+    assert by_name["second"]["error"] == "not built because of n/first"
+    assert "sources/n.sql:7:13: computing `bad` failed: [CAST_INVALID_INPUT]" in done.stderr
+    assert "there is no Delta table at" in done.stderr
+
+
 def test_a_project_with_definitions_of_its_own_is_built_by_them(root: Path) -> None:
     (root / "definitions.py").write_text(
         "import dagster as dg\n"
@@ -363,8 +405,8 @@ def test_a_project_with_definitions_of_its_own_is_built_by_them(root: Path) -> N
         "def n(q): return q.count()\n"
         "defs = load_sources('sources', assets=[n])\n"
     )
-    built = document(persist("build", "q", "--json", cwd=root))
-    assert [b["action"] for b in built["builds"]] == ["built"]
+    built = document(persist("build", "+q", "--json", cwd=root))
+    assert [b["action"] for b in built["builds"]] == ["built", "built"]
     (root / "definitions.py").write_text("x = 1\n")
     broken = persist("build", cwd=root)
     assert broken.returncode == 2

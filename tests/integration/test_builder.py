@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -273,6 +274,36 @@ def test_bad_rows_are_not_published(make_builder: Callable[..., Builder]) -> Non
     assert later.ledger.fetch_last_builds("dev")["p@sources/m.sql"].state == "failed"
 
 
+GUARDED = """
+CREATE TABLE t USING parquet LOCATION 'raw/t';
+--@ persist check { not_null=[a] }
+CREATE VIEW p AS SELECT a, b FROM t;
+--@ persist
+CREATE VIEW same AS SELECT a, b FROM t;
+--@ persist
+CREATE VIEW q AS SELECT b, count(*) AS n FROM p GROUP BY b;
+"""
+
+
+@pytest.mark.proves("K11")
+def test_no_way_leads_around_a_blocking_check(make_builder: Callable[..., Builder]) -> None:
+    builder = make_builder(GUARDED)
+    with pytest.raises(CheckFailedError, match=r"not_null_a \(1 rows\)"):
+        builder.build(named(builder, "p"))
+    with pytest.raises(BuildError, match="`q` reads `m/p`, which is not built: its checks") as told:
+        builder.build(named(builder, "q"))
+    assert told.value.hint == "build what it reads too: persist build +m/q"
+    # Its table would be that of `p`.
+    with pytest.raises(CheckFailedError, match=r"`same` failed m/p:not_null_a \(1 rows\)"):
+        builder.build(named(builder, "same"))
+    assert builder.ledger.fetch_manifest("dev") == {}
+    write(builder.settings.root, [(1, "x"), (2, "y")])
+    later = again(builder, make_builder)
+    assert later.build(named(later, "same")).action == "built"
+    assert later.build(named(later, "p")).action == "reused"
+    assert later.build(named(later, "q")).action == "built"
+
+
 def test_a_warning_is_published(make_builder: Callable[..., Builder]) -> None:
     builder = make_builder(
         CHECKED.replace("not_null=[a]", "not_null=[a] { severity=warn }").replace("unique=[b]", "")
@@ -310,7 +341,7 @@ def test_a_check_that_is_new_looks_at_the_table_that_is_there(
 def content(builder: Builder, query: str) -> str:
     builder.engine.session.sql(query).createOrReplaceTempView("digested")
     frame = builder.engine.session.table("digested")
-    return builder.engine.write(frame, "digest", os.urandom(8).hex(), (), None)[1].content
+    return builder.engine.write(frame, "digest", os.urandom(8).hex(), (), None, "x")[1].content
 
 
 @pytest.mark.parametrize(
@@ -352,6 +383,85 @@ def test_the_content_digest_tells_rows_apart(
 
 
 # ------------------------------------------------------------------------------------ going wrong
+
+
+def test_files_are_read_by_their_names_and_not_as_patterns(
+    make_builder: Callable[..., Builder], make_project: Callable[..., Path]
+) -> None:
+    root = make_project({"m.sql": SOURCES})
+    write(root, [(1, "x")], "t/[a]{b}?*")
+    (root / "raw" / "t" / "[a]{b}?*" / "part-0.parquet").rename(root / "raw/t/part[1].parquet")
+    write(root, [(777, "x")], "t")
+    (root / "raw/t/part-0.parquet").rename(root / "raw/t/part1.parquet")
+    builder = make_builder(root=root)
+    assert rows(builder, "p") == [(1, "x"), (777, "x")]
+
+
+def test_directories_do_not_add_columns_that_are_not_declared(
+    make_builder: Callable[..., Builder], make_project: Callable[..., Path]
+) -> None:
+    declared = SOURCES.replace("TABLE t USING", "TABLE t (a BIGINT, b STRING) USING")
+    root = make_project({"m.sql": declared})
+    write(root, [(1, "x")], "t/b2=1")
+    builder = make_builder(root=root)
+    assert builder.read(named(builder, "t")).columns == ["a", "b"]
+
+
+def test_fields_of_structs_may_have_any_name(make_builder: Callable[..., Builder]) -> None:
+    query = "SELECT named_struct('a-b', a, 'c.d', b, 'Z z', 1, '`', 2) AS s FROM t WHERE a = 1"
+    builder = make_builder(
+        SOURCES.replace("SELECT a, b FROM t WHERE a IS NOT NULL", query)
+        .replace("time_column=a", "")
+        .partition("CREATE VIEW v")[0]
+    )
+    build_all(builder)
+    assert rows(builder, "p") == [((1, "x", 1, 2),)]
+    assert list(builder.read(named(builder, "p")).collect()[0][0].asDict()) == [
+        "a-b", "c.d", "Z z", "`",
+    ]  # fmt: skip
+
+
+def test_a_table_made_in_the_place_of_a_deleted_one_is_not_it(
+    make_builder: Callable[..., Builder],
+) -> None:
+    builder = make_builder()
+    build_all(builder)
+    table = builder.ledger.fetch_manifest("dev")[named(builder, "p").build_id]
+    shutil.rmtree(builder.settings.table_root(table.table))
+    settings = builder.settings.root / "persist.toml"
+    before = settings.read_text()
+    settings.write_text('environment = "other"\n' + before)
+    other = again(builder, make_builder)
+    write(builder.settings.root, [(7, "z")])
+    build_all(other)
+    settings.write_text(before)
+    later = again(builder, make_builder)
+    with pytest.raises(StorageError, match="is not the one that was published"):
+        rows(later, "p")
+    assert [s.reasons[0].code for s in later.plan([named(later, "p").source_id]).steps] == [
+        "missing"
+    ]
+
+
+def test_a_file_that_somebody_deleted_is_written_again(
+    make_builder: Callable[..., Builder],
+) -> None:
+    builder = make_builder()
+    build_all(builder)
+    table = builder.ledger.fetch_manifest("dev")[named(builder, "p").build_id]
+    for file in Path(builder.settings.table_root(table.table)).rglob("part-*.parquet"):
+        file.unlink()
+    later = again(builder, make_builder)
+    assert build_all(later) == {"p": "built", "q": "reused"}
+    assert rows(later, "p") == [(1, "x"), (2, "y"), (3, None)]
+
+
+def test_a_collation_is_refused(make_builder: Callable[..., Builder]) -> None:
+    builder = make_builder(
+        SOURCES.replace("SELECT a, b FROM", "SELECT a, collate(b, 'UTF8_LCASE') AS b FROM")
+    )
+    with pytest.raises(BuildError, match=r"has the type string.* which tables cannot hold"):
+        builder.build(named(builder, "p"))
 
 
 def test_a_query_that_fails_leaves_the_old_table(make_builder: Callable[..., Builder]) -> None:

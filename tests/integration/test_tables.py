@@ -25,7 +25,6 @@ from persist_assets.storage.tables import (
     commit,
     find_staged,
     find_table,
-    has_version,
     read_sample,
     read_version,
 )
@@ -56,8 +55,6 @@ def test_a_commit_replaces_the_whole_content_as_one_version(tmp_path: Path) -> N
     assert [f.split("/")[-2] for f in read_version(str(root), 0).files] == ["one"]
     assert [f.split("/")[-2] for f in read_version(str(root), 1).files] == ["two"]
     assert read_version(str(root), 1).columns == (Column("a", "bigint"), Column("b", "string"))
-    assert has_version(str(root), 1)
-    assert not has_version(str(root), 2)
 
 
 @pytest.mark.proves("P12")

@@ -190,3 +190,31 @@ def test_what_mixes_versions_is_rebuilt_once_it_need_not() -> None:
     both = tuple(RawVersion(t.build_id, f"files:{n}") for n in (1, 2))
     world = replace(world, manifest={**world.manifest, r.build_id: snapshot(r, both)})
     assert told(everything(made, world))["r"] == ["mixed"]
+
+
+GUARDED = CHAIN.replace("CREATE VIEW p", "--@ check { not_null=[a] }\nCREATE VIEW p")
+
+
+def test_a_plan_tells_that_checks_come_first() -> None:
+    made = project(GUARDED)
+    q, p = named(made, "q"), named(made, "p")
+    (step,) = plan(made, [q.source_id], fresh(made)).steps
+    assert [(r.code, r.source_id) for r in step.reasons] == [
+        ("new", None),
+        ("unchecked", p.source_id),
+    ]
+    assert told(plan(made, [p.source_id, q.source_id], fresh(made))) == {"p": ["new"], "q": ["new"]}
+    world = built(made)
+    assert told(plan(made, [q.source_id], world, force=True)) == {"q": ["forced"]}
+
+
+def test_a_plan_tells_that_data_is_not_there() -> None:
+    made = project()
+    nothing = replace(fresh(made), versions={})
+    assert told(everything(made, nothing)) == {
+        "p": ["new", "no-data"],
+        "q": ["new"],
+        "r": ["new"],
+    }
+    lost = replace(built(made), versions={})
+    assert told(everything(made, lost))["p"] == ["input", "no-data"]

@@ -93,3 +93,15 @@ def test_a_relative_place_is_absolute_in_a_ledger_that_others_share(tmp_path: Pa
     assert own.place("data/t") == "data/t"
     assert shared.place("data/t") == str(tmp_path / "b" / "data" / "t")
     assert own.place("s3://bucket/t") == shared.place("s3://bucket/t") == "s3://bucket/t"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("caseSensitive", "true"), ("timestampType", "TIMESTAMP_NTZ"), ("groupByOrdinal", "false")],
+)
+def test_settings_that_change_what_a_query_says_are_refused(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    root = write(tmp_path, f'[spark]\n"spark.sql.{key}" = "{value}"')
+    with pytest.raises(SettingsError, match=f"`spark.sql.{key}` has to be"):
+        load_settings(root)
