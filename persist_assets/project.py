@@ -92,7 +92,7 @@ def require(project: Project) -> Project:
 def _files(directory: Path) -> Iterator[Path]:
     for path in directory.rglob("*"):
         hidden = any(p.startswith((".", "_")) for p in path.relative_to(directory).parts)
-        if path.suffix in FRONTENDS and not hidden and path.is_file():
+        if path.suffix in FRONTENDS and not hidden and (path.is_file() or path.is_symlink()):
             yield path
 
 
@@ -105,6 +105,8 @@ def _read(path: Path, relative: str, problems: list[Problem]) -> str | None:
         )
         return None
     try:
+        if b"\0" in data:  # UTF-16, with or without a mark, is UTF-8 too for all it looks like
+            raise UnicodeDecodeError("utf-8", data, data.index(b"\0"), len(data), "NUL")
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = data[: error.start]

@@ -1,8 +1,8 @@
 """A query and what is built already → one SQL statement. Pure.
 
 What is in the manifest is read from its table; what is not is inlined as a common table
-expression, under names that no user can write. The user's own text is never rewritten, except
-that names of other sources become names of those tables and expressions.
+expression, under names that stand in none of the texts. The user's own text is never rewritten,
+except that names of other sources become names of those tables and expressions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from persist_assets.dialect import quote
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from persist_assets.model import Project, Query, Source, SourceID
 
@@ -54,8 +54,9 @@ def substitute(
         their rows.
     """
     sources = project.reach(bindings, lambda s: s.source_id in views)
-    names = {s.source_id: views.get(s.source_id) or s.key for s in sources}
     inlined = [s for s in sources if s.source_id not in views]
+    texts = [query.text, *(s.query.text for s in inlined if s.query)]
+    names = {s.source_id: views.get(s.source_id) or _fresh(s.key, texts) for s in sources}
     expressions = [_expression(s, names) for s in inlined]
     text = splice(query, [names[b] for b in bindings])
     if query.column_names:
@@ -76,7 +77,14 @@ def _expression(source: Source, names: Mapping[SourceID, str]) -> str:
     body = splice(source.query, [names[b] for b in source.bindings])
     # The columns' names are ours, not those that Spark takes from the spelling of the query.
     columns = f"({', '.join(quote(c.name) for c in source.columns)})" if source.columns else ""
-    return f"{quote(source.key)}{columns} AS (\n{body}\n)"
+    return f"{quote(names[source.source_id])}{columns} AS (\n{body}\n)"
+
+
+def _fresh(name: str, texts: Iterable[str]) -> str:
+    """Return a name that no text holds, so that none defines another thing by it."""
+    while any(name.lower() in text.lower() for text in texts):
+        name += "'"
+    return name
 
 
 def splice(query: Query, names: Sequence[str]) -> str:

@@ -385,6 +385,8 @@ class _File:
         else:
             location = self.location(tokens[0].start)
         said = str(first.get("description") or error).split(" but got ")[0].rstrip(".")
+        if said.startswith("Required keyword"):  # sqlglot's words for a missing operand
+            said = "something is missing here"
         return _Refused("syntax", f"{said}, near `{near}`" if near else said, location)
 
     def name(self, tree: Any) -> tuple[str, Location]:

@@ -77,3 +77,15 @@ def test_a_name_in_the_text_is_replaced_where_it_is_a_reference_only() -> None:
 
 def test_quotes_cannot_be_left() -> None:
     assert quote("a`; DROP TABLE x --") == "`a``; DROP TABLE x --`"
+
+
+def test_a_name_of_the_text_is_not_taken_for_a_source() -> None:
+    project = compiled(
+        {
+            "m.sql": "CREATE TABLE t (a INT) USING parquet LOCATION 't';\nCREATE VIEW v AS SELECT a FROM t;"
+        }
+    )
+    query = parse_query("WITH `m/v` AS (SELECT -1 AS a) SELECT `m/v`.a, v.a AS b FROM `m/v`, v")
+    made = substitute(project, query, ("v@sources/m.sql",), {"t@sources/m.sql": "t"})
+    assert made.sql.startswith("WITH `m/v'`(`a`) AS (")
+    assert "FROM `m/v`, `m/v'` AS `v`" in made.sql
