@@ -30,10 +30,13 @@ from persist_assets.meaning.algebra import (
     Rebuild,
     walk,
 )
-from persist_assets.meaning.binder import MAX_LEAVES, Binder, Face, Unanalysable, called
+from persist_assets.meaning.binder import bind
+from persist_assets.meaning.binding import MAX_LEAVES, Binding, Face
 from persist_assets.meaning.functions import AGGREGATES, CLOCK, DAY_CLOCK, VOLATILE
-from persist_assets.meaning.identity import Fold, digest, text_of
+from persist_assets.meaning.identity import Fold, digest
 from persist_assets.meaning.lineage import Lineage
+from persist_assets.meaning.scope import Around, Unanalysable
+from persist_assets.meaning.syntax import called, names_in_text, text_of, unnamed_in_text
 from persist_assets.model import (
     FILE_FORMATS,
     Column,
@@ -45,7 +48,7 @@ from persist_assets.model import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from persist_assets.errors import Location
     from persist_assets.model import Query, Reference, SourceID
@@ -324,10 +327,10 @@ def _compile_query(compilation: _Compilation, unit: _Unit) -> None:
     assert query is not None
     faces = [compilation.units[b].face for b in unit.bindings]
     upstream = [face for face in faces if face is not None]
-    binder = Binder(declaration.location.path, upstream, REFERENCE)
-    block, notes = _bind(binder, declaration, upstream)
-    if binder.problems:
-        compilation.problems += binder.problems
+    binding = Binding(bind, declaration.location.path, upstream, REFERENCE)
+    block, notes = _bind(binding, query, upstream)
+    if binding.problems:
+        compilation.problems += binding.problems
         unit.broken = True
         return
     names = query.column_names or tuple(o.name for o in block.columns)
@@ -338,69 +341,43 @@ def _compile_query(compilation: _Compilation, unit: _Unit) -> None:
         )
         return
     outs = tuple(replace(o, name=n, written=n) for o, n in zip(block.columns, names, strict=False))
-    if not query.column_names and not _well_named(compilation, unit, binder, outs):
+    if not query.column_names and not _well_named(compilation, unit, binding, outs):
         return
     block = replace(block, columns=outs)
-    unit.source, unit.face = _source(compilation, unit, binder, block, notes)
+    unit.source, unit.face = _source(compilation, unit, binding, block, notes)
 
 
-def _bind(
-    binder: Binder, declaration: Declaration, upstream: Sequence[Face]
-) -> tuple[Block, list[str]]:
+def _bind(binding: Binding, query: Query, upstream: Sequence[Face]) -> tuple[Block, list[str]]:
     """Return the algebra of a query, or the query as a whole where it has none."""
-    query = declaration.query
-    assert query is not None
     try:
-        return binder.query(query.tree, None, {}), []
+        return bind(binding, query.tree, Around()), []
     except Unanalysable as error:
         reason = error.reason
     except RecursionError:
         reason = "because it is nested too deeply"
     because = reason if reason.startswith("because") else f"because {reason}"
     note = f"treated as a whole {because}: any change of what it reads rebuilds it"
-    names = _names_of_text(query.tree) if not query.column_names else query.column_names
+    names = names_in_text(query.tree) if not query.column_names else query.column_names
     words = text_of(query.tree, REFERENCE)
     leaf = Opaque(words, tuple(face.given for face in upstream), len(names))
-    calls = binder.calls
-    instance = next(binder.instances)
+    calls = binding.calls
+    instance = next(binding.instances)
     outs = tuple(Out(n, n, calls.ref(instance, i)) for i, n in enumerate(names))
     return Block(((instance, leaf),), (), outs), [note]
-
-
-def _names_of_text(tree: exp.Expr) -> tuple[str, ...]:
-    """Return the names of a query's columns where the text alone tells them, else nothing."""
-    while isinstance(tree, exp.SetOperation | exp.Subquery):
-        tree = tree.this
-    names = (
-        [plain(e.alias_or_name) for e in tree.expressions] if isinstance(tree, exp.Select) else []
-    )
-    named = all(isinstance(e, exp.Alias | exp.Column) for e in tree.expressions)
-    return tuple(names) if named and "*" not in names and all(names) else ()
 
 
 _BAD_IN_TABLES = " ,;{}()\n\t="
 
 
-def _unnamed(declaration: Declaration) -> Iterator[exp.Expr]:
-    """Yield the parts of a query's SELECT that give their column no name."""
-    tree = declaration.query.tree if declaration.query else None
-    while isinstance(tree, exp.SetOperation | exp.Subquery):
-        tree = tree.this
-    for item in tree.expressions if isinstance(tree, exp.Select) else ():
-        if not isinstance(item, exp.Alias | exp.Aliases | exp.Column | exp.Star | exp.Dot):
-            yield item
-    while True:
-        yield exp.Null()
-
-
 def _well_named(
-    compilation: _Compilation, unit: _Unit, binder: Binder, outs: Sequence[Out]
+    compilation: _Compilation, unit: _Unit, binding: Binding, outs: Sequence[Out]
 ) -> bool:
     seen: set[str] = set()
-    unnamed = _unnamed(unit.declaration)
+    query = unit.declaration.query
+    unnamed = unnamed_in_text(query.tree if query else None)
     for number, out in enumerate(outs, 1):
         if not out.name:
-            place = binder.place(next(unnamed))
+            place = binding.place(next(unnamed))
             place = place if place.line > 1 or place.column > 1 else unit.declaration.location
             message = f"column {number} of `{unit.asset_key[-1]}` has no name"
             compilation.problems.append(
@@ -419,14 +396,14 @@ def _well_named(
 
 
 def _source(
-    compilation: _Compilation, unit: _Unit, binder: Binder, block: Block, notes: list[str]
+    compilation: _Compilation, unit: _Unit, binding: Binding, block: Block, notes: list[str]
 ) -> tuple[Source, Face]:
     declaration = unit.declaration
     query, annotation = declaration.query, declaration.annotation
     assert query is not None
     persisted = declaration.persisted
     digests = compilation.fold.relation(block)
-    lineage = Lineage(binder.origins)
+    lineage = Lineage(binding.origins)
     origins = lineage.columns(block)
     described = {c.name.lower(): c.description for c in declaration.columns}
     columns = tuple(Column(o.name, o.type, described.get(o.name.lower())) for o in block.columns)
@@ -481,7 +458,7 @@ def _source(
     given = Given(digests.rows, digests.columns, digests.order, seen, types)
     flat = None
     if names and 0 < len(block.leaves) <= MAX_LEAVES:
-        flat = _as_given(compilation.fold, binder, block)
+        flat = _as_given(compilation.fold, binding, block)
     return source, Face(flat, given, names)
 
 
@@ -496,10 +473,10 @@ def _functions(block: Block) -> frozenset[str]:
     return frozenset(names | ({"limit"} if unordered else set()))
 
 
-def _as_given(fold: Fold, binder: Binder, block: Block) -> Block:
+def _as_given(fold: Fold, binding: Binding, block: Block) -> Block:
     """Return a block whose leaves, at every depth, are known by their digests only."""
     types = {
-        id(node): binder.types.get(instance, ())
+        id(node): binding.types.leaves.get(instance, ())
         for inner in walk(block)
         if isinstance(inner, Block)
         for instance, node in inner.leaves
@@ -513,7 +490,7 @@ def _as_given(fold: Fold, binder: Binder, block: Block) -> Block:
         nowhere = (frozenset[ColumnRef](),) * len(made.columns)
         return Given(made.rows, made.columns, made.order, nowhere, types[id(node)])
 
-    return Rebuild(binder.calls, node=given).block(block)
+    return Rebuild(binding.calls, node=given).block(block)
 
 
 # ---------------------------------------------------------------------------------- annotations

@@ -25,9 +25,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-from sqlglot import exp
+from typing import TYPE_CHECKING
 
 from persist_assets.meaning.algebra import (
     Aggregate,
@@ -377,38 +375,3 @@ def _groups(labels: Mapping[int, str], order: Sequence[int]) -> list[list[int]]:
 
 def _numbered(kind: str, whole: str, n: int) -> tuple[str, ...]:
     return tuple(digest(kind, whole, i) for i in range(n))
-
-
-# ------------------------------------------------------------------------------- text of a query
-
-
-def text_of(tree: exp.Expr, reference: str) -> tuple[str, ...]:
-    """Return a query's tree as words, for what cannot be analysed; sources by number.
-
-    Parameters
-    ----------
-    reference
-        The key in a table's `meta` that holds the number of the source it names.
-    """
-    out: list[str] = []
-    stack: list[Any] = [tree]  # not recursive: a long chain of ANDs is a deep tree
-    while stack:
-        node = stack.pop()
-        if isinstance(node, str):
-            out.append(node)
-        elif isinstance(node, list):
-            stack += [";", *reversed(node)]
-        elif not isinstance(node, exp.Expr):
-            out.append(f"{type(node).__name__}={node}")
-        else:
-            out.append("(" + type(node).__name__)
-            args = {k: v for k, v in sorted(node.args.items()) if v not in (None, False, [])}
-            number = node.meta.get(reference) if isinstance(node, exp.Table) else None
-            if number is not None:
-                # Unless an alias hides it, the name as written also qualifies columns.
-                out += ["reference", str(number), "" if args.get("alias") else node.name.lower()]
-                args = {k: v for k, v in args.items() if k not in ("this", "db", "catalog")}
-            stack.append(")")
-            for key, value in reversed(args.items()):
-                stack += [value, key]
-    return tuple(out)

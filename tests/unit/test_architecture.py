@@ -21,6 +21,11 @@ ROOMS = [
     "planner", "selection", "ledger", "manifest", "storage", "project", "session", "audit",
     "engine", "builder", "plugin", "cli",
 ]  # fmt: skip
+# And so has it these.
+MEANING = [
+    "functions", "algebra", "syntax", "scope", "types", "binding", "names", "expressions",
+    "relations", "grouping", "binder", "identity", "lineage",
+]  # fmt: skip
 PURE = ROOMS[: ROOMS.index("ledger")]
 
 
@@ -51,6 +56,14 @@ def test_a_module_imports_only_from_rooms_above_it(path: Path) -> None:
             assert ROOMS.index(there) <= here, f"{path.name} imports {name}"
 
 
+@pytest.mark.parametrize("name", MEANING)
+def test_a_module_of_meaning_imports_only_from_those_above_it(name: str) -> None:
+    above = {f"persist_assets.meaning.{m}" for m in MEANING[: MEANING.index(name)]}
+    path = ROOT / "persist_assets" / "meaning" / f"{name}.py"
+    own = {i for i in imports(path) if i.startswith("persist_assets.meaning")}
+    assert own <= above
+
+
 @pytest.mark.parametrize("path", [p for p in modules() if room(p) in PURE], ids=lambda p: p.stem)
 def test_the_pure_rooms_know_no_world(path: Path) -> None:
     world = {"pyspark", "deltalake", "pyarrow", "sqlalchemy", "dagster", "subprocess", "socket"}
@@ -59,13 +72,19 @@ def test_the_pure_rooms_know_no_world(path: Path) -> None:
 
 def test_the_map_in_the_docs_is_the_house() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
-    table = text.split("## The house")[1].split("##")[0]
-    listed = [
-        line.split("`")[1].removesuffix("/").removesuffix(".py")
-        for line in table.splitlines()
-        if line.startswith("| `")
-    ]
-    assert listed == ROOMS
+
+    def listed(heading: str) -> list[str]:
+        table = text.split(f"## {heading}")[1].split("##")[0]
+        return [
+            line.split("`")[1].removesuffix("/").removesuffix(".py")
+            for line in table.splitlines()
+            if line.startswith("| `")
+        ]
+
+    assert listed("The house") == ROOMS
+    assert listed("What a query means") == MEANING
+    there = {p.stem for p in (ROOT / "persist_assets" / "meaning").glob("*.py")}
+    assert there == {*MEANING, "__init__"}
 
 
 def loaded_by(statement: str) -> set[str]:

@@ -1,0 +1,148 @@
+"""The state of binding one source's query: what has been made, found and complained of so far.
+
+Functions that bind take it first. The invariant: an instance number is used for one leaf only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from persist_assets.errors import Location
+from persist_assets.meaning.algebra import (
+    Block,
+    Call,
+    Calls,
+    Expr,
+    Generate,
+    Given,
+    Node,
+    Out,
+    Rebuild,
+    walk,
+)
+from persist_assets.meaning.functions import VOLATILE
+from persist_assets.meaning.types import Types
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from persist_assets.errors import Problem
+    from persist_assets.meaning.scope import Around
+    from persist_assets.model import ColumnRef
+
+MAX_LEAVES = 16
+"""A subquery is merged into its reader while the reader has no more leaves than this; beyond,
+it stays a leaf, which keeps chains of self-joins from growing without end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Face:
+    """What a source shows to those that read it.
+
+    Attributes
+    ----------
+    block
+        Its leaves are `Given`: readers see through its filters, projections and joins only.
+        None when there is nothing to see through.
+    given
+        The same relation as one leaf.
+    names
+        Of its columns, or None when they are not known.
+    """
+
+    block: Block | None
+    given: Given
+    names: tuple[str, ...] | None
+
+
+@dataclass(slots=True)
+class Binding:
+    """One source's query being bound.
+
+    Attributes
+    ----------
+    query
+        Binds a query within a query: `binder.bind`, which everything below it in the order of
+        imports reaches through here.
+    path
+        Of the file, for locations.
+    upstream
+        For each reference of the query the face of the source it means.
+    reference
+        The key in a table's `meta` that holds the number of its reference.
+    calls
+        Where expressions are made.
+    problems
+        What is certainly wrong with the query.
+    instances
+        The numbers that no leaf has yet.
+    types
+        Of the columns of all leaves.
+    origins
+        For columns of what the query reads, the columns their values come from.
+    """
+
+    query: Callable[[Binding, Any, Around], Block]
+    path: str
+    upstream: Sequence[Face]
+    reference: str
+    calls: Calls = field(default_factory=Calls)
+    problems: list[Problem] = field(default_factory=list)
+    instances: Iterator[int] = field(default_factory=lambda: count(1))
+    types: Types = field(default_factory=Types)
+    origins: dict[Expr, frozenset[ColumnRef]] = field(default_factory=dict)
+
+    def place(self, node: Any) -> Location:
+        """Return where the first identifier in `node` stands."""
+        metas = [i.meta for i in node.find_all(exp.Identifier) if "start" in i.meta]
+        if not metas:
+            return Location(self.path)
+        first = min(metas, key=lambda meta: meta["start"])
+        return Location(self.path, first["line"], first["col"] - (first["end"] - first["start"]))
+
+    def leaf(self, node: Node, columns: Iterable[Out]) -> Block:
+        """Return a Block of one leaf, all of whose columns it passes on."""
+        columns = tuple(columns)
+        instance = next(self.instances)
+        self.types.leaves[instance] = tuple(o.type for o in columns)
+        outs = (replace(o, expr=self.calls.ref(instance, i)) for i, o in enumerate(columns))
+        return Block(((instance, node),), (), tuple(outs))
+
+    def fresh(self, block: Block) -> Block:
+        """Return a copy whose instances, at every depth, are used nowhere else."""
+        moved: dict[int, int] = {}
+        for thing in walk(block):
+            for instance, node in thing.leaves if isinstance(thing, Block) else ():
+                moved[instance] = next(self.instances)
+                types = (
+                    node.types
+                    if isinstance(node, Given | Generate)
+                    else self.types.leaves.get(instance, ())
+                )
+                self.types.leaves[moved[instance]] = types
+        rebuild = Rebuild(self.calls, instances=moved)
+        copy = rebuild.block(block)
+        for expr, origins in [*self.origins.items()]:
+            if id(expr) in rebuild.done:
+                self.origins[rebuild.expr(expr)] = origins
+        return copy
+
+    def of_face(self, face: Face) -> Block:
+        """Return a Block of fresh instances for one use of another source."""
+        assert face.names is not None
+        if face.block is None:
+            none = Call("none")
+            columns = [
+                Out(n, n, none, t) for n, t in zip(face.names, face.given.types, strict=True)
+            ]
+            return self.leaf(face.given, columns)
+        return self.fresh(face.block)
+
+
+def is_volatile(*things: object) -> bool:
+    """Whether something in or below `things` may differ each time it is computed."""
+    return any(isinstance(t, Call) and t.op in VOLATILE for t in walk(*things))

@@ -1,0 +1,466 @@
+"""Expressions: operators, calls, subqueries and windows of a query → those of the algebra.
+
+A new kind of expression is a new row of `EXPRESSIONS`. A kind that has no row and is no call
+keeps its class as its meaning (`_other`), which costs equalities and never makes one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from persist_assets.dialect import plain, type_name
+from persist_assets.meaning.algebra import Block, Call, Out, Sort, Subquery, Window
+from persist_assets.meaning.binding import is_volatile
+from persist_assets.meaning.functions import AGGREGATES, GENERATORS, KNOWN, SYNONYMS, UNIT_FIRST
+from persist_assets.meaning.names import expand_star, resolve_column, resolve_identifier
+from persist_assets.meaning.scope import Unanalysable
+from persist_assets.meaning.syntax import (
+    BINARY,
+    FUNCTIONS,
+    arguments_of,
+    given_args,
+    is_star,
+    kind_of,
+    word_for,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from persist_assets.meaning.algebra import Expr
+    from persist_assets.meaning.binding import Binding
+    from persist_assets.meaning.scope import Select
+
+
+AGGREGATE_OPS = AGGREGATES | {"grouping", "grouping_id"}
+"""Calls that only a group of rows has an answer to."""
+
+PENDING = Block()
+"""Stands for the rows of a window until they are known: see `grouping.finish_windows`."""
+
+_KEYWORD_FUNCTIONS = frozenset(FUNCTIONS.values())
+
+
+def expression(binding: Binding, node: Any, select: Select) -> Expr:
+    """Return what one expression means.
+
+    Raises
+    ------
+    Unanalysable
+        We do not know what it means.
+    """
+    while isinstance(node, exp.Paren):
+        node = node.this
+    kind = type(node)
+    bind = EXPRESSIONS.get(kind)
+    if bind is not None:
+        return bind(binding, node, select)
+    if kind in BINARY:
+        args = (
+            expression(binding, node.this, select),
+            expression(binding, node.expression, select),
+        )
+        return binding.calls.call(BINARY[kind], args)
+    if kind in FUNCTIONS:
+        return _function(binding, FUNCTIONS[kind], list(arguments_of(node)), select)
+    return _other(binding, node, select)
+
+
+def sort_keys(
+    binding: Binding, order: Any, select: Select, outs: Sequence[Expr]
+) -> tuple[Sort, ...]:
+    """Return the keys of an ORDER BY; a number means one of `outs`, if there are any."""
+    sorts: list[Sort] = []
+    for item in order.expressions:
+        by = item.this if isinstance(item, exp.Ordered) else item
+        if isinstance(by, exp.Var) and by.name.upper() == "ALL":
+            raise Unanalysable("of ORDER BY ALL")
+        position = by.name if isinstance(by, exp.Literal) and not by.is_string else ""
+        if position.isdecimal() and outs:
+            if not 0 < int(position) <= len(outs):
+                raise Unanalysable("of ORDER BY with a position that is none")
+            expr = outs[int(position) - 1]
+        else:
+            expr = expression(binding, by, select)
+        descending = bool(item.args.get("desc"))
+        sorts.append(Sort(expr, descending, bool(item.args.get("nulls_first"))))
+    return tuple(sorts)
+
+
+def _literal(binding: Binding, node: Any, select: Select) -> Expr:
+    return binding.calls.call("string" if node.is_string else "number", (), (node.this,))
+
+
+def _and(binding: Binding, node: Any, select: Select) -> Expr:
+    return _chain(binding, "and", exp.And, node, select)
+
+
+def _or(binding: Binding, node: Any, select: Select) -> Expr:
+    return _chain(binding, "or", exp.Or, node, select)
+
+
+def _chain(binding: Binding, op: str, kind: type[exp.Expr], node: Any, select: Select) -> Expr:
+    operands: list[Any] = []
+    stack = [node]
+    while stack:
+        this = stack.pop()
+        while isinstance(this, exp.Paren):
+            this = this.this
+        if isinstance(this, kind):
+            stack += (this.expression, this.this)
+        else:
+            operands.append(this)
+    return binding.calls.call(op, [expression(binding, o, select) for o in operands])
+
+
+def _not(binding: Binding, node: Any, select: Select) -> Expr:
+    return binding.calls.call("not", (expression(binding, node.this, select),))
+
+
+def _null_safe_unequal(binding: Binding, node: Any, select: Select) -> Expr:
+    same = binding.calls.call(
+        "<=>",
+        (expression(binding, node.this, select), expression(binding, node.expression, select)),
+    )
+    return binding.calls.call("not", (same,))
+
+
+def _boolean(binding: Binding, node: Any, select: Select) -> Expr:
+    return binding.calls.call("boolean", (), ("true" if node.this else "false",))
+
+
+def _null(binding: Binding, node: Any, select: Select) -> Expr:
+    return binding.calls.call("null")
+
+
+def _is(binding: Binding, node: Any, select: Select) -> Expr:
+    tested = expression(binding, node.this, select)
+    if isinstance(node.expression, exp.Null):
+        return binding.calls.call("is null", (tested,))
+    if isinstance(node.expression, exp.Boolean):
+        return binding.calls.call("is", (tested,), ("true" if node.expression.this else "false",))
+    raise Unanalysable("of IS")
+
+
+def _between(binding: Binding, node: Any, select: Select) -> Expr:
+    if node.args.get("symmetric"):
+        raise Unanalysable("of BETWEEN SYMMETRIC")
+    value, low, high = (expression(binding, node.args[k], select) for k in ("this", "low", "high"))
+    if is_volatile(value):
+        return binding.calls.call("between", (value, low, high))
+    return binding.calls.call(
+        "and", (binding.calls.call("<=", (low, value)), binding.calls.call("<=", (value, high)))
+    )
+
+
+def _in(binding: Binding, node: Any, select: Select) -> Expr:
+    needle = expression(binding, node.this, select)
+    needles = needle.args if isinstance(needle, Call) and needle.op == "tuple" else (needle,)
+    query = node.args.get("query")
+    if query is not None:
+        return Subquery("in", _nested(binding, query, select), needles)
+    if node.args.get("unnest") or node.args.get("field"):
+        raise Unanalysable("of IN")
+    values = [expression(binding, e, select) for e in node.expressions]
+    return binding.calls.call("in", (needle, *dict.fromkeys(values)))
+
+
+def _nested(binding: Binding, node: Any, select: Select) -> Block:
+    return binding.query(binding, node, select.around)
+
+
+def _subquery(binding: Binding, node: Any, select: Select) -> Expr:
+    block = _nested(binding, node, select)
+    if len(block.columns) != 1:
+        raise Unanalysable("of a scalar subquery of several columns")
+    return Subquery("scalar", block)
+
+
+def _exists(binding: Binding, node: Any, select: Select) -> Expr:
+    if isinstance(node.this, exp.Query):
+        return Subquery("exists", _nested(binding, node.this, select))
+    return _function(binding, "exists", list(arguments_of(node)), select)
+
+
+def _any(binding: Binding, node: Any, select: Select) -> Expr:
+    if isinstance(node.this, exp.Paren):
+        return _function(binding, "any", [node.this.this], select)
+    raise Unanalysable("of ANY")
+
+
+def _case(binding: Binding, node: Any, select: Select) -> Expr:
+    subject = expression(binding, node.this, select) if node.this is not None else None
+    args: list[Expr] = []
+    for branch in node.args["ifs"]:
+        test = expression(binding, branch.this, select)
+        args.append(binding.calls.call("=", (subject, test)) if subject else test)
+        args.append(expression(binding, branch.args["true"], select))
+    if subject and is_volatile(subject):
+        raise Unanalysable("of CASE over a function that draws lots")
+    otherwise = node.args.get("default")
+    if otherwise is not None:
+        args.append(expression(binding, otherwise, select))
+    return binding.calls.call("case", args, ("else",) if otherwise is not None else ())
+
+
+def _cast(binding: Binding, node: Any, select: Select) -> Expr:
+    return _cast_to(binding, "cast", node, select)
+
+
+def _try_cast(binding: Binding, node: Any, select: Select) -> Expr:
+    return _cast_to(binding, "try_cast" if node.args.get("safe") else "cast", node, select)
+
+
+def _cast_to(binding: Binding, op: str, node: Any, select: Select) -> Expr:
+    if set(given_args(node)) - {"this", "to", "safe"}:
+        raise Unanalysable("of CAST with a format")
+    to = type_name(node.args["to"])
+    if to is None:
+        raise Unanalysable("of CAST to an unknown type")
+    return binding.calls.call(op, (expression(binding, node.this, select),), (to,))
+
+
+def _struct(binding: Binding, node: Any, select: Select) -> Expr:
+    args: list[Expr] = []
+    words: list[str] = []
+    for item in node.expressions:
+        if isinstance(item, exp.PropertyEQ):
+            args.append(expression(binding, item.expression, select))
+            words.append(plain(item.this.name))
+        else:
+            for out in _with_stars(binding, [item], select):
+                args.append(out.expr)
+                words.append(out.written)
+    return binding.calls.call("struct", args, words)
+
+
+def _with_stars(binding: Binding, items: Iterable[Any], select: Select) -> Iterable[Out]:
+    """Yield arguments, with stars expanded to the columns they stand for."""
+    for item in items:
+        if is_star(item):
+            yield from expand_star(item, select.source)
+        else:
+            yield Out("", "", expression(binding, item, select))
+
+
+def _map(binding: Binding, node: Any, select: Select) -> Expr:
+    keys, values = node.args["keys"].expressions, node.args["values"].expressions
+    if len(keys) != len(values):
+        raise Unanalysable("of map() with an odd number of arguments")
+    pairs = [
+        expression(binding, e, select) for pair in zip(keys, values, strict=True) for e in pair
+    ]
+    return binding.calls.call("map", pairs)
+
+
+def _bracket(binding: Binding, node: Any, select: Select) -> Expr:
+    if (
+        set(given_args(node)) - {"this", "expressions", "offset", "safe"}
+        or len(node.expressions) != 1
+    ):
+        raise Unanalysable("of []")
+    return binding.calls.call(
+        "[]",
+        (expression(binding, node.this, select), expression(binding, node.expressions[0], select)),
+    )
+
+
+def _dot(binding: Binding, node: Any, select: Select) -> Expr:
+    if not isinstance(node.expression, exp.Identifier):
+        raise Unanalysable("of a dot before something that is no name")
+    return binding.calls.call(
+        "field", (expression(binding, node.this, select),), (plain(node.expression.name).lower(),)
+    )
+
+
+def _tuple(binding: Binding, node: Any, select: Select) -> Expr:
+    return binding.calls.call("tuple", [expression(binding, e, select) for e in node.expressions])
+
+
+def _interval(binding: Binding, node: Any, select: Select) -> Expr:
+    unit = node.args.get("unit")
+    word = unit.sql("spark").lower() if unit is not None else ""
+    return binding.calls.call("interval", (expression(binding, node.this, select),), (word,))
+
+
+def _extract(binding: Binding, node: Any, select: Select) -> Expr:
+    return binding.calls.call(
+        "extract", (expression(binding, node.expression, select),), (node.this.name.lower(),)
+    )
+
+
+def _lambda(binding: Binding, node: Any, select: Select) -> Expr:
+    names = tuple(plain(p.name).lower() for p in node.expressions)
+    inner = replace(select, parameters=(*select.parameters, *names))
+    return binding.calls.call(
+        "lambda",
+        (expression(binding, node.this, inner),),
+        (str(len(select.parameters)), str(len(names))),
+    )
+
+
+def _named(binding: Binding, node: Any, select: Select) -> Expr:
+    return _function(binding, plain(node.name).lower(), node.expressions, select)
+
+
+def _filter(binding: Binding, node: Any, select: Select) -> Expr:
+    call = expression(binding, node.this, select)
+    if not isinstance(call, Call) or call.op not in AGGREGATE_OPS:
+        raise Unanalysable("of FILTER")
+    condition = expression(binding, node.expression.this, select)
+    return binding.calls.call(call.op, (*call.args, condition), (*call.words, "filter"))
+
+
+def _ignore_nulls(binding: Binding, node: Any, select: Select) -> Expr:
+    call = expression(binding, node.this, select)
+    if not isinstance(call, Call):
+        raise Unanalysable("of IGNORE NULLS")
+    return binding.calls.call(call.op, call.args, (*call.words, "ignore nulls"))
+
+
+def _respect_nulls(binding: Binding, node: Any, select: Select) -> Expr:
+    return expression(binding, node.this, select)
+
+
+def _within_group(binding: Binding, node: Any, select: Select) -> Expr:
+    call = expression(binding, node.this, select)
+    if not isinstance(call, Call) or call.op not in AGGREGATE_OPS:
+        raise Unanalysable("of WITHIN GROUP")
+    keys = sort_keys(binding, node.expression, select, ())
+    words = [
+        f"{'desc' if s.descending else 'asc'} {'first' if s.nulls_first else 'last'}" for s in keys
+    ]
+    return binding.calls.call(
+        call.op, (*call.args, *(s.by for s in keys)), (*call.words, "within", *words)
+    )
+
+
+def _function(binding: Binding, name: str, args: Sequence[Any], select: Select) -> Expr:
+    if name not in KNOWN and name not in _KEYWORD_FUNCTIONS:
+        raise Unanalysable(f"of the function {name}, which is not one of Spark's own")
+    if name in GENERATORS:
+        raise Unanalysable(f"of {name} inside an expression")
+    words: list[str] = []
+    if len(args) == 1 and isinstance(args[0], exp.Distinct):
+        if args[0].args.get("on"):
+            raise Unanalysable("of DISTINCT ON")
+        words.append("distinct")
+        args = args[0].expressions
+    if name in UNIT_FIRST and len(args) == 3:
+        unit, *args = args
+        words.append(unit.name.lower())
+    if name == "unix_timestamp" and args:
+        name = "to_unix_timestamp"
+    if name == "count" and len(args) == 1 and isinstance(args[0], exp.Star) and not words:
+        bound: list[Expr] = []
+    else:
+        bound = [out.expr for out in _with_stars(binding, args, select)]
+    if name == "count" and not words and len(bound) == 1:
+        only = bound[0]
+        if isinstance(only, Call) and only.op in ("number", "string", "boolean"):
+            bound = []
+    return binding.calls.call(SYNONYMS.get(name, name), bound, words)
+
+
+def _window(binding: Binding, node: Any, select: Select) -> Expr:
+    function = expression(binding, node.this, select)
+    if not isinstance(function, Call):
+        raise Unanalysable("of OVER")
+    spec = _window_spec(node, select.windows)
+    partition = tuple(expression(binding, e, select) for e in spec.get("partition_by") or ())
+    order = sort_keys(binding, spec["order"], select, ()) if spec.get("order") else ()
+    frame: list[Expr | str] = []
+    given = spec.get("spec")
+    if given is not None:
+        if given.args.get("exclude"):
+            raise Unanalysable("of EXCLUDE in a frame")
+        for key in ("kind", "start", "start_side", "end", "end_side"):
+            value = given.args.get(key)
+            value = value.name if isinstance(value, exp.Var) else value
+            frame.append(
+                expression(binding, value, select)
+                if isinstance(value, exp.Expr)
+                else str(value or "").lower()
+            )
+    return Window(function, tuple(dict.fromkeys(partition)), order, tuple(frame), PENDING, ())
+
+
+def _window_spec(node: Any, windows: Mapping[str, Any]) -> Mapping[str, Any]:
+    if node.args.get("first") is not None or set(given_args(node)) - {
+        *("this", "partition_by", "order", "spec", "alias", "over"),
+    }:
+        raise Unanalysable("of a window")
+    own = {k: node.args.get(k) for k in ("partition_by", "order", "spec") if node.args.get(k)}
+    alias = node.args.get("alias")
+    if alias is None:
+        return own
+    named = windows.get(plain(alias.name).lower())
+    if named is None or own:
+        raise Unanalysable("of a window that extends another")
+    return _window_spec(named, {k: v for k, v in windows.items() if v is not named})
+
+
+def _other(binding: Binding, node: Any, select: Select) -> Expr:
+    """Bind a node that has no meaning of its own here: its class, its parts, its flags."""
+    if not isinstance(node, exp.Condition | exp.Func) or isinstance(node, exp.Query):
+        raise Unanalysable(f"of {word_for(node)}")
+    args: list[Expr] = []
+    words: list[str] = []
+    for key, value in sorted(node.args.items()):
+        if value is None or value is False or value == []:
+            continue
+        many = value if isinstance(value, list) else [value]
+        words.append(f"{key}:{len(many)}")
+        for part in many:
+            match part:
+                case exp.Var():
+                    words.append(part.name.lower())
+                case exp.DataType():
+                    words.append(type_name(part) or part.sql("spark"))
+                case exp.Condition():
+                    args.append(expression(binding, part, select))
+                case exp.Expr():
+                    raise Unanalysable(f"of {word_for(part)}")
+                case _:
+                    words.append(str(part).lower() if isinstance(part, bool) else str(part))
+    return binding.calls.call(kind_of(node), args, words)
+
+
+EXPRESSIONS: Mapping[type[exp.Expr], Callable[[Binding, Any, Select], Expr]] = {
+    exp.Column: resolve_column,
+    exp.Identifier: resolve_identifier,
+    exp.Literal: _literal,
+    exp.And: _and,
+    exp.Or: _or,
+    exp.Not: _not,
+    exp.NullSafeNEQ: _null_safe_unequal,
+    exp.Boolean: _boolean,
+    exp.Null: _null,
+    exp.Is: _is,
+    exp.Between: _between,
+    exp.In: _in,
+    exp.Subquery: _subquery,
+    exp.Exists: _exists,
+    exp.Any: _any,
+    exp.Case: _case,
+    exp.Cast: _cast,
+    exp.TryCast: _try_cast,
+    exp.Struct: _struct,
+    exp.VarMap: _map,
+    exp.Bracket: _bracket,
+    exp.Dot: _dot,
+    exp.Tuple: _tuple,
+    exp.Interval: _interval,
+    exp.Extract: _extract,
+    exp.Lambda: _lambda,
+    exp.Anonymous: _named,
+    exp.Filter: _filter,
+    exp.IgnoreNulls: _ignore_nulls,
+    exp.RespectNulls: _respect_nulls,
+    exp.WithinGroup: _within_group,
+    exp.Window: _window,
+}
+"""How expressions are bound that are neither operators of two operands nor plain calls."""

@@ -1,0 +1,184 @@
+"""GROUP BY and OVER: which calls are aggregates, what the groups are, what windows see."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from persist_assets.meaning.algebra import (
+    Aggregate,
+    Call,
+    Out,
+    Rebuild,
+    Ref,
+    Subquery,
+    Window,
+)
+from persist_assets.meaning.expressions import AGGREGATE_OPS, PENDING, expression
+from persist_assets.meaning.scope import From, Unanalysable
+
+if TYPE_CHECKING:
+    from persist_assets.meaning.algebra import Expr
+    from persist_assets.meaning.binding import Binding
+    from persist_assets.meaning.scope import Select
+
+
+def aggregates_of(expr: Expr) -> list[Call]:
+    """Return the aggregate calls in an expression, outermost first, not those of windows."""
+    found: list[Call] = []
+    stack: list[Expr] = [expr]
+    seen: set[int] = set()
+    while stack:
+        this = stack.pop()
+        if id(this) in seen:
+            continue
+        seen.add(id(this))
+        if isinstance(this, Call) and this.op in AGGREGATE_OPS:
+            found.append(this)
+        elif isinstance(this, Window):
+            function = this.function
+            stack += function.args if isinstance(function, Call) else ()
+            stack += [*this.partition, *(s.by for s in this.order)]
+        elif isinstance(this, Call | Subquery):
+            stack += this.args
+    return found
+
+
+def group_rows(
+    binding: Binding, source: From, select: Select, group: Any, outs: list[Out], every: list[Expr]
+) -> tuple[From, Rebuild]:
+    """Return what a SELECT reads once it is grouped, and how expressions are said in its terms.
+
+    Parameters
+    ----------
+    group
+        The GROUP BY, or None: one group of all rows.
+    every
+        All expressions of the SELECT that are computed of groups.
+    """
+    keys, sets = _group_keys(binding, group, select, outs) if group else ((), None)
+    keys = tuple(dict.fromkeys(keys))
+    calls = tuple(dict.fromkeys(c for e in every for c in aggregates_of(e)))
+    for call in calls:
+        if any(aggregates_of(arg) for arg in call.args):
+            raise Unanalysable("of an aggregate of an aggregate")
+    rows = replace(source.block(), order=source.order)
+    # What grouping_id() without arguments says depends on the order of the keys.
+    counted = (
+        binding.calls.call(c.op, keys) if c.op == "grouping_id" and not c.args else c for c in calls
+    )
+    node = Aggregate(rows, keys, tuple(counted), sets)
+    whole = binding.leaf(node, [Out("", "", e, binding.types.of(e)) for e in (*keys, *calls)])
+    made = {e: o.expr for e, o in zip((*keys, *calls), whole.columns, strict=True)}
+    inside = set(source.leaves)
+
+    def stand_in(expr: Expr) -> Expr | None:
+        if expr in made:
+            return made[expr]
+        if isinstance(expr, Ref) and expr.instance in inside:
+            raise Unanalysable("of a column that is neither grouped nor aggregated")
+        if isinstance(expr, Window) and isinstance(expr.function, Call):
+            function = expr.function  # itself no aggregate, but its arguments may be
+            return replace(
+                expr,
+                function=binding.calls.call(
+                    function.op, regroup.exprs(function.args), function.words
+                ),
+                partition=regroup.exprs(expr.partition),
+                order=regroup.sorts(expr.order),
+            )
+        return None
+
+    regroup = Rebuild(binding.calls, replace=stand_in)
+    return From(source.outer, dict(whole.leaves)), regroup
+
+
+def _group_keys(
+    binding: Binding, group: exp.Group, select: Select, outs: list[Out]
+) -> tuple[tuple[Expr, ...], tuple[frozenset[int], ...] | None]:
+    if group.args.get("all"):
+        keys: list[Expr] = []
+        for out in outs:
+            if not aggregates_of(out.expr):
+                keys.append(out.expr)
+            elif out.expr not in aggregates_of(out.expr):
+                raise Unanalysable("of GROUP BY ALL beside expressions over aggregates")
+        return tuple(keys), None
+    keys = []
+    # Every element is a list of alternative sets of keys; several elements multiply.
+    elements: list[list[tuple[Expr, ...]]] = []
+    plain_only = True
+
+    def one(item: Any) -> tuple[Expr, ...]:
+        while isinstance(item, exp.Paren):
+            item = item.this
+        if isinstance(item, exp.Tuple):
+            return tuple(_group_key(binding, e, select, outs) for e in item.expressions)
+        return (_group_key(binding, item, select, outs),)
+
+    def alternatives(item: Any) -> list[tuple[Expr, ...]]:
+        members = [one(e) for e in item.expressions]
+        match item:
+            case exp.Rollup():
+                return [sum(members[:n], ()) for n in range(len(members), -1, -1)]
+            case exp.Cube():
+                picks = range(2 ** len(members) - 1, -1, -1)
+                return [
+                    sum((m for j, m in enumerate(members) if pick >> j & 1), ()) for pick in picks
+                ]
+            case _:
+                if any(
+                    isinstance(e, exp.Rollup | exp.Cube | exp.GroupingSets)
+                    for e in item.expressions
+                ):
+                    raise Unanalysable("of nested grouping sets")
+                return members
+
+    for item in group.expressions:
+        if isinstance(item, exp.Rollup | exp.Cube | exp.GroupingSets):
+            plain_only = False
+            elements.append(alternatives(item))
+        else:
+            elements.append([one(item)])
+    for name, form in (("rollup", exp.Rollup), ("cube", exp.Cube), ("grouping_sets", None)):
+        for analytics in group.args.get(name) or ():
+            plain_only = False
+            if form is not None and not analytics.expressions:  # GROUP BY a, b WITH ROLLUP
+                elements = [alternatives(form(expressions=group.expressions))]
+            elif form is None:
+                elements = [alternatives(analytics)]
+            else:
+                raise Unanalysable(f"of WITH {name.upper()}")
+    combined: list[tuple[Expr, ...]] = [()]
+    for element in elements:
+        combined = [(*a, *b) for a in combined for b in element]
+    for combination in combined:
+        keys += combination
+    unique = tuple(dict.fromkeys(keys))
+    if plain_only:
+        return unique, None
+    return unique, tuple(frozenset(unique.index(k) for k in c) for c in combined)
+
+
+def _group_key(binding: Binding, item: Any, select: Select, outs: list[Out]) -> Expr:
+    if isinstance(item, exp.Literal) and not item.is_string:
+        position = int(item.name) if item.name.isdecimal() else 0
+        if 0 < position <= len(outs):
+            return outs[position - 1].expr
+        raise Unanalysable("of GROUP BY with a position that is none")
+    return expression(binding, item, select)
+
+
+def finish_windows(binding: Binding, source: From) -> Rebuild:
+    """Give every window its rows: what is in `source` now."""
+    rows = replace(source.block(), order=source.order)
+    mapping = tuple((i, i) for i in source.leaves)
+
+    def finish(expr: Expr) -> Expr | None:
+        if isinstance(expr, Window) and expr.rows is PENDING:
+            return replace(expr, rows=rows, mapping=mapping)
+        return None
+
+    return Rebuild(binding.calls, replace=finish)

@@ -1,0 +1,315 @@
+"""FROM: tables, subqueries, joins and calls that make rows → leaves, conjuncts and names.
+
+What is read is merged into its reader where that is sound (`derived_from`); an outer join or a
+draw of lots is a leaf.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from persist_assets.dialect import plain, type_name
+from persist_assets.meaning.algebra import (
+    Block,
+    Call,
+    Derived,
+    Generate,
+    Out,
+    Outer,
+    Ref,
+    Subquery,
+    conjuncts,
+    walk,
+)
+from persist_assets.meaning.binding import MAX_LEAVES, is_volatile
+from persist_assets.meaning.expressions import expression
+from persist_assets.meaning.functions import TABLE_FUNCTIONS
+from persist_assets.meaning.names import renamed, using_key
+from persist_assets.meaning.scope import Around, Entry, From, Select, Unanalysable
+from persist_assets.meaning.syntax import alias_of, given_args, is_join, word_for
+
+if TYPE_CHECKING:
+    from persist_assets.meaning.algebra import Expr
+    from persist_assets.meaning.binding import Binding
+    from persist_assets.meaning.scope import Cte
+
+
+def from_item(binding: Binding, node: Any, around: Around, sibling: From | None = None) -> From:
+    """Bind one item of a FROM clause, its parenthesised joins included."""
+    unknown = set(given_args(node)) - {
+        *("this", "db", "catalog", "alias", "joins", "sample", "with_", "expressions", "hints"),
+        *("laterals", "view", "outer", "ordinality", "order", "limit", "offset"),
+    }
+    if unknown:
+        raise Unanalysable(f"of {sorted(unknown)[0].upper()} in FROM")
+    if node.args.get("laterals") and not isinstance(node, exp.Lateral):
+        raise Unanalysable("of LATERAL VIEW inside a joined item")
+    name, names = alias_of(node)
+    match node:
+        case exp.Subquery() if is_join(node):
+            if name:
+                raise Unanalysable("of an alias of a parenthesised join")
+            source = from_item(binding, node.this, around)
+        case exp.Subquery() | exp.Values():
+            source = derived_from(
+                binding, binding.query(binding, node, around), name, names, around
+            )
+        case exp.Lateral():
+            source = lateral(binding, node, around, sibling)
+        case exp.Table() if isinstance(node.this, exp.Identifier):
+            source = _table(binding, node, name, names, around)
+        case exp.Table():
+            generated = generate(
+                binding, node.this, False, Select(From(around.outer), ctes=around.ctes), names
+            )
+            source = derived_from(binding, generated, name, (), around)
+        case _:
+            raise Unanalysable(f"of {word_for(node)} in FROM")
+    if node.args.get("sample"):
+        raise Unanalysable("of TABLESAMPLE")
+    for each in node.args.get("joins") or ():
+        source = join(binding, source, each, around)
+    return source
+
+
+def _table(
+    binding: Binding,
+    node: exp.Table,
+    name: str,
+    names: tuple[str, ...],
+    around: Around,
+) -> From:
+    number = node.meta.get(binding.reference)
+    written = plain(node.name)
+    if number is None:
+        block = _cte(binding, around.ctes[written.lower()])
+        return derived_from(binding, block, name or written, names, around)
+    face = binding.upstream[number]
+    if face.names is None:
+        raise Unanalysable(f"because the columns of `{written}` are not known")
+    source = derived_from(binding, binding.of_face(face), name or written, names, around)
+    for entry, origins in zip(source.entries, face.given.origins, strict=True):
+        if any(isinstance(part, Ref) for part in walk(entry.expr)):  # constants come from nowhere
+            binding.origins[entry.expr] = binding.origins.get(entry.expr, frozenset()) | origins
+    if not name:
+        qualifiers = tuple(plain(p.name).lower() for p in node.parts)
+        for entry in source.entries:
+            entry.qualifiers = qualifiers
+    return source
+
+
+def _cte(binding: Binding, cte: Cte) -> Block:
+    if cte.recursive:
+        raise Unanalysable("of WITH RECURSIVE")
+    if cte.block is None:
+        cte.block = binding.query(binding, cte.query, cte.around)
+        if cte.names:
+            cte.block = replace(cte.block, columns=renamed(cte.block.columns, cte.names))
+    return binding.fresh(cte.block)
+
+
+def derived_from(
+    binding: Binding, block: Block, name: str, names: tuple[str, ...], around: Around
+) -> From:
+    """Return a FROM clause that is one relation: merged where that is sound, else a leaf."""
+    columns = renamed(block.columns, names) if names else block.columns
+    if is_volatile(*block.conjuncts, *block.columns):
+        block = binding.leaf(Derived(block, volatile=True), columns)
+        columns = block.columns
+    qualifiers = (name.lower(),) if name else ()
+    return From(
+        around.outer,
+        dict(block.leaves),
+        list(block.conjuncts),
+        [Entry(o.name, o.written, o.expr, o.type, qualifiers) for o in columns],
+        order=block.order,
+    )
+
+
+def join(binding: Binding, left: From, node: exp.Join, around: Around) -> From:
+    """Join `left` with what a JOIN names, whatever its kind."""
+    unknown = set(given_args(node)) - {"this", "side", "kind", "method", "on", "using", "hint"}
+    method = (node.args.get("method") or "").upper()
+    if unknown or method not in ("", "NATURAL"):
+        raise Unanalysable(f"of {method or sorted(unknown)[0].upper()} JOIN")
+    side, kind = (node.args.get("side") or "").upper(), (node.args.get("kind") or "").upper()
+    right = from_item(binding, node.this, around, sibling=left)
+    if isinstance(node.this, exp.Lateral) and (side or kind not in ("", "CROSS", "INNER")):
+        raise Unanalysable("of an outer LATERAL join")
+    named = node.args.get("using") or ()
+    using = [plain(u.name) for u in named]
+    if method:
+        theirs = {e.name.lower() for e in right.entries}
+        using = [e.name for e in left.entries if e.name.lower() in theirs]
+    both = From(
+        around.outer,
+        left.leaves | right.leaves,
+        [*left.conjuncts, *right.conjuncts],
+        [*left.entries, *right.entries],
+        [*left.hidden, *right.hidden],
+    )
+    place = binding.place(named[0] if named else node)
+    keys = [
+        (using_key(binding, u, left, place), using_key(binding, u, right, place)) for u in using
+    ]
+    condition: list[Expr] = [binding.calls.call("=", (a.expr, b.expr)) for a, b in keys]
+    if node.args.get("on") is not None:
+        condition += conjuncts(expression(binding, node.args["on"], Select(both, ctes=around.ctes)))
+    if kind in ("SEMI", "ANTI"):
+        return _semi_join(binding, left, right, condition, kind)
+    if side in ("LEFT", "RIGHT", "FULL"):
+        return _outer_join(binding, left, right, condition, side, keys)
+    if len(both.leaves) > MAX_LEAVES:
+        both = _joined_as_leaf(binding, both, condition)
+    else:
+        both.conjuncts += condition
+    return _merge_keys(binding, both, left, right, keys, side) if keys else both
+
+
+def _joined_as_leaf(binding: Binding, both: From, condition: list[Expr]) -> From:
+    """Return `both` as one leaf: it has become too large to stay flat."""
+    both.conjuncts += condition
+    everything = [*both.entries, *both.hidden]
+    outs = [Out(e.name, e.written, e.expr, e.type) for e in everything]
+    merged = binding.leaf(Derived(both.block(outs)), outs)
+    for entry, out in zip(everything, merged.columns, strict=True):
+        entry.expr = out.expr
+    return From(both.outer, dict(merged.leaves), [], both.entries, both.hidden)
+
+
+def _merge_keys(
+    binding: Binding,
+    both: From,
+    left: From,
+    right: From,
+    keys: list[tuple[Entry, Entry]],
+    side: str,
+) -> From:
+    """Order the columns as Spark does after USING: the keys once, then the rest."""
+    shown: list[Entry] = []
+    hidden: list[Entry] = []
+    for a, b in keys:
+        if side == "RIGHT":
+            shown.append(b)
+            hidden.append(a)
+        elif side == "FULL":
+            joint = binding.calls.call("coalesce", (a.expr, b.expr))
+            kind = a.type if a.type == b.type else None
+            shown.append(Entry(a.name, a.written, joint, kind, ()))
+            hidden += (a, b)
+        else:
+            shown.append(a)
+            hidden.append(b)
+    merged = {id(e) for pair in keys for e in pair}
+    both.entries = shown + [e for e in (*left.entries, *right.entries) if id(e) not in merged]
+    both.hidden = [*both.hidden, *hidden]
+    return both
+
+
+def _semi_join(binding: Binding, left: From, right: From, condition: list[Expr], kind: str) -> From:
+    inner = Block(tuple(right.leaves.items()), (*right.conjuncts, *condition))
+    test: Expr = Subquery("exists", inner)
+    left.conjuncts.append(test if kind == "SEMI" else binding.calls.call("not", (test,)))
+    return left
+
+
+def _outer_join(
+    binding: Binding,
+    left: From,
+    right: From,
+    condition: list[Expr],
+    side: str,
+    keys: list[tuple[Entry, Entry]],
+) -> From:
+    first, second = (right, left) if side == "RIGHT" else (left, right)
+    sides = [[*s.entries, *s.hidden] for s in (first, second)]
+    outs = [[Out(e.name, e.written, e.expr, e.type) for e in entries] for entries in sides]
+    node = Outer(
+        "full" if side == "FULL" else "left",
+        first.block(outs[0]),
+        second.block(outs[1]),
+        tuple(dict.fromkeys(condition)),
+    )
+    whole = binding.leaf(node, [*outs[0], *outs[1]])
+    for entry, out in zip((*sides[0], *sides[1]), whole.columns, strict=True):
+        entry.expr = out.expr
+    both = From(
+        left.outer,
+        dict(whole.leaves),
+        [],
+        [*left.entries, *right.entries],
+        [*left.hidden, *right.hidden],
+    )
+    return _merge_keys(binding, both, left, right, keys, side) if keys else both
+
+
+def lateral(
+    binding: Binding,
+    node: exp.Lateral,
+    around: Around,
+    sibling: From | None,
+) -> From:
+    """Bind LATERAL or LATERAL VIEW; its arguments see the columns of `sibling`."""
+    if isinstance(node.this, exp.Subquery | exp.Query):
+        raise Unanalysable("of a LATERAL subquery")
+    name, names = alias_of(node)
+    select = Select(sibling or From(around.outer), ctes=around.ctes)
+    block = generate(binding, node.this, bool(node.args.get("outer")), select, names)
+    return derived_from(binding, block, name, (), around)
+
+
+def generate(
+    binding: Binding, node: Any, outer: bool, select: Select, names: tuple[str, ...]
+) -> Block:
+    """Bind a call that makes rows; `names` rename its columns."""
+    op = plain(node.name).lower() if isinstance(node, exp.Anonymous) else ""
+    if op not in TABLE_FUNCTIONS:
+        raise Unanalysable(f"of the table function {op or word_for(node)}")
+    args = tuple(expression(binding, a, select) for a in node.expressions)
+    if op.endswith("_outer"):
+        op, outer = op.removesuffix("_outer"), True
+    columns = _generated_columns(binding, op, args, len(names))
+    if names:
+        if len(names) != len(columns):
+            raise Unanalysable(f"because {op} does not have {len(names)} columns")
+        columns = [(n, t) for n, (_, t) in zip(names, columns, strict=True)]
+    call = binding.calls.call(op, args)
+    return binding.leaf(
+        Generate(call, outer, tuple(t for _, t in columns)),
+        [Out(n, n, call, t) for n, t in columns],
+    )
+
+
+def _generated_columns(
+    binding: Binding, op: str, args: tuple[Expr, ...], n: int
+) -> list[tuple[str, str | None]]:
+    kind = binding.types.of(args[0]) if args else None
+    match op:
+        case "range":
+            return [("id", "bigint")]
+        case "json_tuple":
+            return [(f"c{i}", "string") for i in range(len(args) - 1)]
+        case "stack":
+            rows = args[0]
+            if isinstance(rows, Call) and rows.op == "number" and rows.words[0].isdecimal():
+                width = -(-(len(args) - 1) // max(int(rows.words[0]), 1))
+                return [(f"col{i}", None) for i in range(width)]
+        case "inline" if kind and kind.startswith("array<struct<"):
+            element = exp.DataType.build(kind, dialect="spark").expressions[0]
+            return [(f.name, type_name(f.args.get("kind"))) for f in element.expressions]
+        case "inline" if n:
+            return [("", None)] * n
+        case "explode" | "posexplode":
+            position: list[tuple[str, str | None]] = [("pos", "int")] if op == "posexplode" else []
+            width = n - len(position) if n else 0
+            if (kind and kind.startswith("array<")) or width == 1:
+                element = kind[6:-1] if kind and kind.startswith("array<") else None
+                return [*position, ("col", element)]
+            if (kind and kind.startswith("map<")) or width == 2:
+                return [*position, ("key", None), ("value", None)]
+        case _:
+            pass
+    raise Unanalysable(f"because the columns of {op} are not known; name them")
