@@ -131,7 +131,9 @@ class Scope:
                 return self._window(expr)
 
     def _window(self, expr: Window) -> str:
-        rows = self.fold.scope(expr.rows, self.instances)
+        rows = self.fold.scope(
+            expr.rows, self.instances, [p for p in parts(expr) if p is not expr.rows]
+        )
         mapping = sorted((rows.instances[a][0], self.instances[b][0]) for a, b in expr.mapping)
         function = expr.function.op if isinstance(expr.function, Call) else ""
         order_matters = function in ORDERLESS_RANKS or function in ORDER_SENSITIVE
@@ -161,9 +163,18 @@ class Fold:
         scope = self.scope(block, outer or {})
         return Digests(scope.rows, tuple(scope.exprs(o.expr for o in block.columns)), scope.order)
 
-    def scope(self, block: Block, outer: Instances) -> Scope:
-        """Give the instances of a Block their labels and digest its rows."""
-        known = self._scopes.get(id(block))
+    def scope(self, block: Block, outer: Instances, over: Iterable[object] = ()) -> Scope:
+        """Give the instances of a Block their labels and digest its rows.
+
+        Parameters
+        ----------
+        over
+            What is computed in this scope and is no part of the Block. If it refers to outer
+            instances, the scope is one of this place only, as their labels are.
+        """
+        own = {i for i, _ in block.leaves}
+        closed = not self.free(block) and all(self.free(e) <= own for e in over)
+        known = self._scopes.get(id(block)) if closed else None
         if known is not None:
             return known
         around: Instances = {i: (f"^{label}", columns) for i, (label, columns) in outer.items()}
@@ -179,12 +190,12 @@ class Fold:
         else:
             labels = self._labels(block, leaves, generates, around)
             scope.instances = labels
-            own = sorted(labels[i][0] for i, _ in block.leaves)
-            scope.rows = digest("join", own, sorted(set(scope.exprs(block.conjuncts))))
+            joined = sorted(labels[i][0] for i, _ in block.leaves)
+            scope.rows = digest("join", joined, sorted(set(scope.exprs(block.conjuncts))))
         if block.order:
             keys = [(scope.expr(s.by), s.descending, s.nulls_first) for s in block.order]
             scope.order = digest("order", keys)
-        if not self.free(block):
+        if closed:
             self._scopes[id(block)] = scope
             self._kept.append(block)
         return scope
@@ -340,7 +351,7 @@ class Fold:
         sets: Sequence[frozenset[int]] | None,
         around: Instances,
     ) -> Digests:
-        scope = self.scope(rows, around)
+        scope = self.scope(rows, around, (*keys, *aggregates))
         key_digests = scope.exprs(keys)
         grouping: object = "all rows" if not keys else "keys"
         if sets is not None:
