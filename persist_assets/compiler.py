@@ -276,7 +276,12 @@ def _compile_meaning(compilation: _Compilation) -> None:
         if not unit.broken and unit.declaration.raw is not None:
             _compile_raw(compilation, unit)
         elif not unit.broken:
-            _compile_query(compilation, unit)
+            try:
+                _compile_query(compilation, unit)
+            except RecursionError:
+                # Whether it comes depends on who calls us: it may refuse, never decide meaning.
+                hint = "give parts of it names: WITH … AS (…)"
+                compilation.report("nesting", "this is nested too deeply to be read", unit, hint)
 
 
 _BY_NAME = ("parquet", "delta", "orc")
@@ -353,8 +358,6 @@ def _bind(binding: Binding, query: Query, upstream: Sequence[Face]) -> tuple[Blo
         return bind(binding, query.tree, Around()), []
     except Unanalysable as error:
         reason = error.reason
-    except RecursionError:
-        reason = "because it is nested too deeply"
     because = reason if reason.startswith("because") else f"because {reason}"
     note = f"treated as a whole {because}: any change of what it reads rebuilds it"
     names = names_in_text(query.tree) if not query.column_names else query.column_names
@@ -468,9 +471,13 @@ LOTS = VOLATILE | {"limit", "tablesample"}
 
 def _functions(block: Block) -> frozenset[str]:
     """Return the operators of a block, and ``limit`` if it takes some rows of no order."""
-    names = {thing.op for thing in walk(block) if isinstance(thing, Call)}
-    unordered = any(isinstance(thing, Limit) and not thing.block.order for thing in walk(block))
-    return frozenset(names | ({"limit"} if unordered else set()))
+    names: set[str] = set()
+    for thing in walk(block):
+        if isinstance(thing, Call):
+            names.add(thing.op)
+        elif isinstance(thing, Limit) and not thing.block.order:
+            names.add("limit")
+    return frozenset(names)
 
 
 def _as_given(fold: Fold, binding: Binding, block: Block) -> Block:

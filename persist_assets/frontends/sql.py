@@ -48,6 +48,17 @@ REFERENCE = "persist_reference"
 """The key in the `meta` of a table in a query's tree that holds the number of its reference."""
 
 
+MAX_BRACKETS = 400
+"""Text with more brackets open at one place is refused: the parser recurses with them."""
+
+_BRACKETS = {
+    TokenType.L_PAREN: 1,
+    TokenType.R_PAREN: -1,
+    TokenType.L_BRACKET: 1,
+    TokenType.R_BRACKET: -1,
+}
+
+
 def parse_sql(text: str, path: str) -> tuple[list[Declaration], list[Problem]]:
     """Return what a SQL file declares, and all that is wrong with it.
 
@@ -365,16 +376,28 @@ class _File:
     # ------------------------------------------------------------------------------ parsing
 
     def parse(self, tokens: Sequence[Token]) -> Any:
+        depth = 0
+        for token in tokens:
+            depth += _BRACKETS.get(token.token_type, 0)
+            if depth > MAX_BRACKETS:
+                raise self.too_deep(token)
         try:
             trees = SPARK.parser().parse(list(tokens), self.text)
         except ParseError as error:
             raise self.refusal(error, tokens) from error
+        except RecursionError as error:
+            raise self.too_deep(tokens[0]) from error
         tree = trees[0] if len(trees) == 1 else None
         if tree is None or isinstance(tree, exp.Command):
             raise _Refused(
                 "syntax", "this is not SQL that Spark knows", self.location(tokens[0].start)
             )
         return tree
+
+    def too_deep(self, token: Token) -> _Refused:
+        message = "this is nested too deeply to be read"
+        hint = "give parts of it names: WITH … AS (…)"
+        return _Refused("nesting", message, self.location(token.start), hint)
 
     def refusal(self, error: ParseError, tokens: Sequence[Token]) -> _Refused:
         first = error.errors[0] if error.errors else {}

@@ -20,7 +20,7 @@ above; the windows' snapshots and the instance labels (`identity.py`) are our ow
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from persist_assets.meaning.functions import COMMUTATIVE
 
@@ -354,13 +354,13 @@ class Rebuild:
         self,
         calls: Calls,
         *,
-        replace: Callable[[Expr], Expr | None] = lambda _: None,
+        replace: Callable[[Expr], Expr | None] | None = None,
         instances: Mapping[int, int] | None = None,
-        node: Callable[[Node], Node | None] = lambda _: None,
+        node: Callable[[Node], Node | None] | None = None,
     ) -> None:
         self.calls, self.replace, self.replace_node = calls, replace, node
         self.instances = instances or {}
-        self.done: dict[int, object] = {}
+        self.done: dict[int, Any] = {}
         self.kept: list[object] = []  # what `done` knows by id must not be freed
 
     def instance(self, instance: int) -> int:
@@ -369,87 +369,112 @@ class Rebuild:
 
     def expr(self, expr: Expr) -> Expr:
         """Return `expr` rewritten."""
-        made = self.done.get(id(expr))
-        if made is None:
-            made = self.replace(expr) or self._expr(expr)
-            self.done[id(expr)] = made
-            self.kept.append(expr)
-        return made  # pyright: ignore[reportReturnType]
+        return self._rewritten(expr)
 
     def exprs(self, exprs: Iterable[Expr]) -> tuple[Expr, ...]:
         """Return expressions rewritten."""
-        return tuple(self.expr(e) for e in exprs)
-
-    def _expr(self, expr: Expr) -> Expr:
-        match expr:
-            case Ref(instance, column):
-                return self.calls.ref(self.instance(instance), column)
-            case Call(op, args, words):
-                new = self.exprs(args)
-                return expr if new == args else self.calls.call(op, new, words)
-            case Subquery(kind, block, args):
-                return Subquery(kind, self.block(block), self.exprs(args))
-            case Window(function, partition, order, frame, rows, mapping):
-                return Window(
-                    self.expr(function),
-                    self.exprs(partition),
-                    self.sorts(order),
-                    tuple(f if isinstance(f, str) else self.expr(f) for f in frame),
-                    self.block(rows),
-                    tuple((self.instance(own), self.instance(now)) for own, now in mapping),
-                )
+        return tuple(self._rewritten(e) for e in exprs)
 
     def sorts(self, order: Iterable[Sort]) -> tuple[Sort, ...]:
         """Return an order rewritten."""
-        return tuple(Sort(self.expr(s.by), s.descending, s.nulls_first) for s in order)
+        return tuple(self._rewritten(s) for s in order)
 
     def block(self, block: Block) -> Block:
         """Return `block` rewritten."""
-        made = self.done.get(id(block))
-        if made is None:
-            made = Block(
-                tuple((self.instance(i), self.node(n)) for i, n in block.leaves),
-                self.exprs(block.conjuncts),
-                tuple(Out(o.name, o.written, self.expr(o.expr), o.type) for o in block.columns),
-                self.sorts(block.order),
-            )
-            self.done[id(block)] = made
-            self.kept.append(block)
-        return made  # pyright: ignore[reportReturnType]
+        return self._rewritten(block)
 
     def node(self, node: Node) -> Node:
         """Return `node` rewritten."""
-        made = self.done.get(id(node))
-        if made is None:
-            made = self.replace_node(node) or self._node(node)
-            self.done[id(node)] = made
-            self.kept.append(node)
-        return made  # pyright: ignore[reportReturnType]
+        return self._rewritten(node)
 
-    def _node(self, node: Node) -> Node:
-        match node:
+    def _rewritten(self, start: Any) -> Any:
+        # Not recursive: algebra is as deep as its chain of sources and CTEs is long.
+        done = self.done
+        if id(start) in done:
+            return done[id(start)]
+        stack: list[tuple[object, bool]] = [(start, False)]
+        while stack:
+            thing, parts_done = stack.pop()
+            if id(thing) in done:
+                continue
+            made: object = None
+            if parts_done:
+                made = self._made(thing)
+            elif self.replace is not None and isinstance(thing, Expr):
+                made = self.replace(thing)
+            elif self.replace_node is not None and isinstance(thing, Node):
+                made = self.replace_node(thing)
+            if made is None and isinstance(thing, Ref):
+                made = self.calls.ref(self.instance(thing.instance), thing.column)
+            elif made is None:
+                below = [(part, False) for part in parts(thing) if id(part) not in done]
+                if below:
+                    stack.append((thing, True))
+                    below.reverse()
+                    stack += below
+                    continue
+                made = self._made(thing)
+            done[id(thing)] = made
+            self.kept.append(thing)
+        return done[id(start)]
+
+    def _made(self, thing: object) -> object:
+        """Return something made anew of its parts, which have been rewritten."""
+        done = self.done
+        match thing:  # the frequent first
+            case Call(op, args, words):
+                new = tuple([done[id(a)] for a in args])
+                return thing if new == args else self.calls.call(op, new, words)
+            case Out(name, written, expr, kind):
+                return Out(name, written, done[id(expr)], kind)
             case Given() | Opaque():
-                return node
-            case Derived(block, volatile):
-                return Derived(self.block(block), volatile)
-            case Outer(kind, left, right, on):
-                return Outer(kind, self.block(left), self.block(right), self.exprs(on))
-            case Aggregate(rows, keys, aggregates, sets):
-                return Aggregate(self.block(rows), self.exprs(keys), self.exprs(aggregates), sets)
-            case SetOperation(kind, branches):
-                return SetOperation(kind, tuple(self.block(b) for b in branches))
-            case Limit(block, count, offset):
-                return Limit(
-                    self.block(block),
-                    self.expr(count) if count else None,
-                    self.expr(offset) if offset else None,
+                return thing
+            case _:
+                return self._relation_made(thing)
+
+    def _relation_made(self, thing: object) -> object:
+        done = self.done
+
+        def of(part: object) -> Any:
+            return done[id(part)]
+
+        match thing:
+            case Subquery(kind, block, args):
+                return Subquery(kind, of(block), tuple(map(of, args)))
+            case Window(function, partition, order, frame, rows, mapping):
+                return Window(
+                    of(function),
+                    tuple(map(of, partition)),
+                    tuple(map(of, order)),
+                    tuple(f if isinstance(f, str) else of(f) for f in frame),
+                    of(rows),
+                    tuple((self.instance(own), self.instance(now)) for own, now in mapping),
                 )
+            case Sort(by, descending, nulls_first):
+                return Sort(of(by), descending, nulls_first)
+            case Block(leaves, conditions, columns, order):
+                return Block(
+                    tuple((self.instance(i), of(n)) for i, n in leaves),
+                    tuple(map(of, conditions)),
+                    tuple(map(of, columns)),
+                    tuple(map(of, order)),
+                )
+            case Derived(block, volatile):
+                return Derived(of(block), volatile)
+            case Outer(kind, left, right, on):
+                return Outer(kind, of(left), of(right), tuple(map(of, on)))
+            case Aggregate(rows, keys, aggregates, sets):
+                return Aggregate(of(rows), tuple(map(of, keys)), tuple(map(of, aggregates)), sets)
+            case SetOperation(kind, branches):
+                return SetOperation(kind, tuple(map(of, branches)))
+            case Limit(block, n, skipped):
+                return Limit(of(block), of(n) if n else None, of(skipped) if skipped else None)
             case Generate(call, outer, types):
-                new = self.expr(call)
-                assert isinstance(new, Call)
-                return Generate(new, outer, types)
+                return Generate(of(call), outer, types)
             case Values(rows):
-                return Values(tuple(self.exprs(row) for row in rows))
+                return Values(tuple(tuple(map(of, row)) for row in rows))
+            case _:
+                raise AssertionError(thing)
 
 
 def walk(*things: object) -> Iterator[object]:
@@ -466,9 +491,13 @@ def walk(*things: object) -> Iterator[object]:
 
 def parts(thing: object) -> list[object]:
     """Return the expressions, nodes and blocks right below an expression, node or block."""
-    match thing:
+    match thing:  # the frequent first
         case Call(_, args, _):
             return [*args]
+        case Ref() | Given():
+            return []
+        case Out(_, _, expr, _):
+            return [expr]
         case Subquery(_, block, args):
             return [block, *args]
         case Window(function, partition, order, frame, rows, _):
@@ -481,8 +510,6 @@ def parts(thing: object) -> list[object]:
             ]
         case Sort(by, _, _):
             return [by]
-        case Out(_, _, expr, _):
-            return [expr]
         case Block(leaves, conditions, columns, order):
             return [*(n for _, n in leaves), *conditions, *columns, *order]
         case Derived(block, _):

@@ -65,13 +65,28 @@ def bind(binding: Binding, node: Any, around: Around) -> Block:
     Unanalysable
         We do not know what the query means.
     """
-    if node.args.get("with_"):
-        around = _with_ctes(node.args["with_"], around)
+    binding.enter()
+    chain: list[tuple[Any, Around]] = []  # a UNION b UNION c is a chain, not nested
+    while True:
+        if node.args.get("with_"):
+            around = _with_ctes(node.args["with_"], around)
+        if not isinstance(node, exp.SetOperation):
+            break
+        if node.args.get("by_name"):
+            raise Unanalysable("of UNION BY NAME")
+        chain.append((node, around))
+        node = node.this
+    block = _bind_one(binding, node, around)
+    for operation, seen in reversed(chain):
+        block = _set_operation(binding, operation, block, seen)
+    binding.depth -= 1
+    return block
+
+
+def _bind_one(binding: Binding, node: Any, around: Around) -> Block:
     match node:
         case exp.Select():
             return _select(binding, node, around)
-        case exp.SetOperation():
-            return _set_operation(binding, node, around)
         case exp.Values():
             return _values(binding, node, around)
         case exp.Subquery() if isinstance(node.this, exp.Query | exp.Values):
@@ -93,11 +108,8 @@ def _with_ctes(node: exp.With, around: Around) -> Around:
     return Around(around.outer, visible)
 
 
-def _set_operation(binding: Binding, node: Any, around: Around) -> Block:
-    if node.args.get("by_name"):
-        raise Unanalysable("of UNION BY NAME")
+def _set_operation(binding: Binding, node: Any, left: Block, around: Around) -> Block:
     kinds = {exp.Union: "union all", exp.Except: "except", exp.Intersect: "intersect"}
-    left = bind(binding, node.this, around)
     right = bind(binding, node.expression, around)
     if len(left.columns) != len(right.columns):
         n, m = len(left.columns), len(right.columns)

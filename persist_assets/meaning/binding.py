@@ -25,6 +25,7 @@ from persist_assets.meaning.algebra import (
     walk,
 )
 from persist_assets.meaning.functions import VOLATILE
+from persist_assets.meaning.scope import Unanalysable
 from persist_assets.meaning.types import Types
 
 if TYPE_CHECKING:
@@ -37,6 +38,13 @@ if TYPE_CHECKING:
 MAX_LEAVES = 16
 """A subquery is merged into its reader while the reader has no more leaves than this; beyond,
 it stays a leaf, which keeps chains of self-joins from growing without end."""
+
+MAX_DEPTH = 120
+"""Expressions and queries nested in each other more deeply than this are not analysed.
+
+Binding recurses with the text of a query, by six calls a level at most, and Python allows a
+thousand; what calls us has some of them. Chains of operators, of UNIONs and of CTEs are not
+nested in this sense."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +90,8 @@ class Binding:
         The numbers that no leaf has yet.
     types
         Of the columns of all leaves.
+    depth
+        How deep in the text what is being bound now is nested.
     origins
         For columns of what the query reads, the columns their values come from.
     """
@@ -95,6 +105,19 @@ class Binding:
     instances: Iterator[int] = field(default_factory=lambda: count(1))
     types: Types = field(default_factory=Types)
     origins: dict[Expr, frozenset[ColumnRef]] = field(default_factory=dict)
+    depth: int = 0
+
+    def enter(self) -> None:
+        """Go one level down in the text; `depth` is lowered when it is left.
+
+        Raises
+        ------
+        Unanalysable
+            That is too deep.
+        """
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Unanalysable(f"because it is nested more than {MAX_DEPTH} levels deep")
 
     def place(self, node: Any) -> Location:
         """Return where the first identifier in `node` stands."""

@@ -24,6 +24,7 @@ from persist_assets.meaning.syntax import (
     given_args,
     is_star,
     kind_of,
+    without_parens,
     word_for,
 )
 
@@ -52,21 +53,24 @@ def expression(binding: Binding, node: Any, select: Select) -> Expr:
     Unanalysable
         We do not know what it means.
     """
-    while isinstance(node, exp.Paren):
-        node = node.this
+    binding.enter()
+    node = without_parens(node)
+    chain: list[tuple[str, Any]] = []  # a + b + c is a chain, not nested
+    while type(node) in BINARY:
+        chain.append((BINARY[type(node)], node.expression))
+        node = without_parens(node.this)
     kind = type(node)
     bind = EXPRESSIONS.get(kind)
     if bind is not None:
-        return bind(binding, node, select)
-    if kind in BINARY:
-        args = (
-            expression(binding, node.this, select),
-            expression(binding, node.expression, select),
-        )
-        return binding.calls.call(BINARY[kind], args)
-    if kind in FUNCTIONS:
-        return _function(binding, FUNCTIONS[kind], list(arguments_of(node)), select)
-    return _other(binding, node, select)
+        made = bind(binding, node, select)
+    elif kind in FUNCTIONS:
+        made = _function(binding, FUNCTIONS[kind], list(arguments_of(node)), select)
+    else:
+        made = _other(binding, node, select)
+    for operator, right in reversed(chain):
+        made = binding.calls.call(operator, (made, expression(binding, right, select)))
+    binding.depth -= 1
+    return made
 
 
 def sort_keys(
@@ -106,9 +110,7 @@ def _chain(binding: Binding, op: str, kind: type[exp.Expr], node: Any, select: S
     operands: list[Any] = []
     stack = [node]
     while stack:
-        this = stack.pop()
-        while isinstance(this, exp.Paren):
-            this = this.this
+        this = without_parens(stack.pop())
         if isinstance(this, kind):
             stack += (this.expression, this.this)
         else:
@@ -237,13 +239,15 @@ def _struct(binding: Binding, node: Any, select: Select) -> Expr:
     return binding.calls.call("struct", args, words)
 
 
-def _with_stars(binding: Binding, items: Iterable[Any], select: Select) -> Iterable[Out]:
-    """Yield arguments, with stars expanded to the columns they stand for."""
+def _with_stars(binding: Binding, items: Iterable[Any], select: Select) -> list[Out]:
+    """Return arguments, with stars expanded to the columns they stand for."""
+    outs: list[Out] = []
     for item in items:
         if is_star(item):
-            yield from expand_star(item, select.source)
+            outs += expand_star(item, select.source)
         else:
-            yield Out("", "", expression(binding, item, select))
+            outs.append(Out("", "", expression(binding, item, select)))
+    return outs
 
 
 def _map(binding: Binding, node: Any, select: Select) -> Expr:

@@ -18,6 +18,7 @@ from persist_assets.meaning.algebra import (
 )
 from persist_assets.meaning.expressions import AGGREGATE_OPS, PENDING, expression
 from persist_assets.meaning.scope import From, Unanalysable
+from persist_assets.meaning.syntax import without_parens
 
 if TYPE_CHECKING:
     from persist_assets.meaning.algebra import Expr
@@ -112,8 +113,7 @@ def _group_keys(
     plain_only = True
 
     def one(item: Any) -> tuple[Expr, ...]:
-        while isinstance(item, exp.Paren):
-            item = item.this
+        item = without_parens(item)
         if isinstance(item, exp.Tuple):
             return tuple(_group_key(binding, e, select, outs) for e in item.expressions)
         return (_group_key(binding, item, select, outs),)

@@ -38,9 +38,11 @@ from persist_assets.meaning.algebra import (
     Limit,
     Node,
     Opaque,
+    Out,
     Outer,
     Ref,
     SetOperation,
+    Sort,
     Subquery,
     Values,
     Window,
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
 VERSION = "persist-1"
 """The format of all digests; a change of construction changes it, and so every digest."""
 
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+
 
 def digest(*parts: object) -> str:
     """Return the SHA-256 hex of texts, numbers and (nested) sequences of them.
@@ -63,7 +67,7 @@ def digest(*parts: object) -> str:
     >>> digest("ab", "c") == digest("a", "bc")
     False
     """
-    return hashlib.sha256(json.dumps((VERSION, *parts), ensure_ascii=False).encode()).hexdigest()
+    return hashlib.sha256(_encode((VERSION, *parts)).encode()).hexdigest()
 
 
 # --------------------------------------------------------------------------------------- the fold
@@ -100,10 +104,21 @@ class Scope:
 
     def expr(self, expr: Expr) -> str:
         """Return the digest of an expression over the instances of this scope."""
-        made = self.done.get(id(expr))
-        if made is None:
-            made = self.done[id(expr)] = self._expr(expr)
-        return made
+        done = self.done
+        known = done.get(id(expr))
+        if known is not None:
+            return known
+        stack = [expr]  # calls within calls are not recursive: a sum may have a thousand terms
+        while stack:
+            this = stack[-1]
+            if isinstance(this, Call):
+                missing = [a for a in this.args if id(a) not in done]
+                if missing:
+                    stack += missing
+                    continue
+            done[id(this)] = self._expr(this)
+            stack.pop()
+        return done[id(expr)]
 
     def exprs(self, exprs: Iterable[Expr]) -> list[str]:
         """Return the digests of expressions, in order."""
@@ -115,7 +130,7 @@ class Scope:
                 label, columns = self.instances[instance]
                 return digest("at", label, columns[column]) if label else columns[column]
             case Call(op, args, words):
-                made = self.exprs(args)
+                made = [self.done[id(a)] for a in args]
                 if op in ("and", "or"):
                     made = sorted(set(made))
                 elif op in COMMUTATIVE:
@@ -124,16 +139,14 @@ class Scope:
                     made = [made[0], *sorted(set(made[1:]))]
                 return digest(op, made, words)
             case Subquery(kind, block, args):
-                inner = self.fold.relation(block, self.instances)
+                inner = self.fold.inner(block, self.instances)
                 columns = () if kind == "exists" else inner.columns
                 return digest("subquery", kind, inner.rows, columns, self.exprs(args))
             case Window():
                 return self._window(expr)
 
     def _window(self, expr: Window) -> str:
-        rows = self.fold.scope(
-            expr.rows, self.instances, [p for p in parts(expr) if p is not expr.rows]
-        )
+        rows = self.fold.scope(expr.rows, self.instances, _over(expr))
         mapping = sorted((rows.instances[a][0], self.instances[b][0]) for a, b in expr.mapping)
         function = expr.function.op if isinstance(expr.function, Call) else ""
         order_matters = function in ORDERLESS_RANKS or function in ORDER_SENSITIVE
@@ -158,12 +171,50 @@ class Fold:
         self._free: dict[int, frozenset[int]] = {}
         self._kept: list[object] = []  # what is remembered by id must not be freed
 
-    def relation(self, block: Block, outer: Instances | None = None) -> Digests:
-        """Return the digests of a Block."""
-        scope = self.scope(block, outer or {})
+    def relation(self, block: Block) -> Digests:
+        """Return the digests of a Block that is part of nothing.
+
+        What is closed below it is digested first, innermost first (in the order in which
+        `free` has met it), so that only what is correlated is met within something else: a
+        long chain of CTEs is no deep recursion.
+        """
+        known = len(self._kept)
+        self.free(block)
+        for thing in self._kept[known:]:
+            self._digest_closed(thing)
+        return self.inner(block, {})
+
+    def _digest_closed(self, thing: object) -> None:
+        """Digest and remember a relation or a window that refers to nothing outside itself."""
+        if isinstance(thing, Call | Ref | Out):  # the frequent ones
+            return
+        match thing:
+            case Window(rows=rows):
+                over = _over(thing)
+                if self._closed(rows, over):
+                    scope = self.scope(rows, {}, over)
+                    scope.exprs(e.by if isinstance(e, Sort) else e for e in over)
+            case Block():
+                if not self.free(thing):
+                    self.scope(thing, {})
+            case Derived() | Outer() | Aggregate() | SetOperation() | Limit():
+                if not self.free(thing):
+                    self.node(thing, {})
+            case _:
+                pass
+
+    def inner(self, block: Block, outer: Instances) -> Digests:
+        """Return the digests of a Block that is part of something else."""
+        scope = self.scope(block, outer)
         return Digests(scope.rows, tuple(scope.exprs(o.expr for o in block.columns)), scope.order)
 
-    def scope(self, block: Block, outer: Instances, over: Iterable[object] = ()) -> Scope:
+    def _closed(self, block: Block, over: Sequence[object]) -> bool:
+        if self.free(block):
+            return False
+        own = {i for i, _ in block.leaves} if over else ()
+        return all(self.free(e).issubset(own) for e in over)
+
+    def scope(self, block: Block, outer: Instances, over: Sequence[object] = ()) -> Scope:
         """Give the instances of a Block their labels and digest its rows.
 
         Parameters
@@ -172,8 +223,7 @@ class Fold:
             What is computed in this scope and is no part of the Block. If it refers to outer
             instances, the scope is one of this place only, as their labels are.
         """
-        own = {i for i, _ in block.leaves}
-        closed = not self.free(block) and all(self.free(e) <= own for e in over)
+        closed = self._closed(block, over)
         known = self._scopes.get(id(block)) if closed else None
         if known is not None:
             return known
@@ -255,25 +305,23 @@ class Fold:
 
     def free(self, thing: object) -> frozenset[int]:
         """Return the instances that something refers to but does not bind."""
-        known = self._free.get(id(thing))
-        if known is not None:
-            return known
-        if isinstance(thing, Ref):
-            found = frozenset((thing.instance,))
-        else:
-            found = frozenset[int]().union(*(self.free(p) for p in parts(thing)))
-            if isinstance(thing, Block):
-                found -= {i for i, _ in thing.leaves}
-            elif isinstance(thing, Window):
-                found -= {own for own, _ in thing.mapping}
-                found |= {now for _, now in thing.mapping}
-            elif isinstance(thing, Aggregate):
-                found -= {i for i, _ in thing.rows.leaves}
-            elif isinstance(thing, Outer):
-                found -= {i for side in (thing.left, thing.right) for i, _ in side.leaves}
-        self._free[id(thing)] = found
-        self._kept.append(thing)
-        return found
+        known = self._free
+        stack: list[tuple[object, list[object] | None]] = [(thing, None)]
+        while stack:
+            this, below = stack.pop()
+            if id(this) in known:
+                continue
+            if below is None:
+                below = parts(this)
+                missing = [(p, None) for p in below if id(p) not in known]
+                if missing:
+                    stack.append((this, below))
+                    stack += missing
+                    continue
+            found = _NOTHING.union(*[known[id(p)] for p in below]) if below else _NOTHING
+            known[id(this)] = found if isinstance(this, Call) else _unbound(this, found)
+            self._kept.append(this)
+        return known[id(thing)]
 
     # --------------------------------------------------------------------------------- nodes
 
@@ -292,7 +340,7 @@ class Fold:
             case Given(rows, columns, order):
                 return Digests(rows, columns, order)
             case Derived(block, volatile):
-                made = self.relation(block, around)
+                made = self.inner(block, around)
                 if not volatile:
                     return made
                 # Reading one draw twice is not drawing twice.
@@ -304,9 +352,9 @@ class Fold:
             case Aggregate(rows, keys, aggregates, sets):
                 return self._aggregate(rows, keys, aggregates, sets, around)
             case SetOperation(kind, branches):
-                return self._set_operation(kind, [self.relation(b, around) for b in branches])
+                return self._set_operation(kind, [self.inner(b, around) for b in branches])
             case Limit(block, count, offset):
-                made = self.relation(block, around)
+                made = self.inner(block, around)
                 scope = Scope(self, around)
                 numbers = [scope.expr(e) if e else None for e in (count, offset)]
                 return Digests(
@@ -374,6 +422,32 @@ class Fold:
         n = len(branches[0].columns)
         columns = tuple(digest("union", [b.columns[i] for b in branches]) for i in range(n))
         return Digests(digest(kind, [b.rows for b in branches]), columns)
+
+
+def _over(window: Window) -> list[Expr | Sort]:
+    """Return what a window computes of its rows."""
+    frame = [f for f in window.frame if not isinstance(f, str)]
+    return [window.function, *window.partition, *window.order, *frame]
+
+
+_NOTHING: frozenset[int] = frozenset()
+
+
+def _unbound(thing: object, found: frozenset[int]) -> frozenset[int]:
+    """Return what `thing` refers to and does not bind, if its parts refer to `found`."""
+    match thing:
+        case Ref(instance, _):
+            return frozenset((instance,))
+        case Block(leaves, _, _, _):
+            return found - {i for i, _ in leaves}
+        case Window(mapping=mapping):
+            return (found - {own for own, _ in mapping}) | {now for _, now in mapping}
+        case Aggregate(rows=rows):
+            return found - {i for i, _ in rows.leaves}
+        case Outer(_, left, right, _):
+            return found - {i for side in (left, right) for i, _ in side.leaves}
+        case _:
+            return found
 
 
 def _groups(labels: Mapping[int, str], order: Sequence[int]) -> list[list[int]]:

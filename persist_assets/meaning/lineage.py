@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from persist_assets.meaning.algebra import (
     Aggregate,
     Block,
+    Call,
     Derived,
     Expr,
     Generate,
@@ -23,11 +24,10 @@ from persist_assets.meaning.algebra import (
     Subquery,
     Values,
     Window,
-    parts,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from persist_assets.model import ColumnRef
 
@@ -45,61 +45,63 @@ class Lineage:
     """
 
     def __init__(self, known: Mapping[Expr, Origins]) -> None:
-        self._exprs = dict(known)
+        self._known = dict(known)
         self._leaves: dict[int, Node] = {}
-        self._nodes: dict[int, tuple[Origins, ...]] = {}
 
     def columns(self, block: Block) -> tuple[Origins, ...]:
         """Return the origins of the value of each column of `block`, in order."""
-        self._leaves.update(block.leaves)
-        return tuple(self._of(o.expr) for o in block.columns)
-
-    def of_node(self, node: Node) -> tuple[Origins, ...]:
-        """Return the origins of the value of each column of `node`, in order."""
-        found = self._nodes.get(id(node))
-        if found is None:
-            found = self._nodes[id(node)] = self._of_node(node)
-        return found
-
-    def _all(self, exprs: Iterable[Expr]) -> Origins:
-        return _NONE.union(*(self._of(e) for e in exprs))
+        return tuple(self._of(e) for e in self._values(block))
 
     def _of(self, expr: Expr) -> Origins:
-        found = self._exprs.get(expr)
-        if found is None:
-            found = self._exprs[expr] = self._find(expr)
-        return found
+        known = self._known
+        stack = [expr]  # not recursive: algebra is as deep as its chain of CTEs is long
+        while stack:
+            this = stack[-1]
+            if this in known:
+                stack.pop()
+                continue
+            own, comes_from = self._step(this)
+            unknown = [e for e in comes_from if e not in known]
+            if unknown:
+                stack += unknown
+            else:
+                known[this] = own.union(*(known[e] for e in comes_from))
+                stack.pop()
+        return known[expr]
 
-    def _find(self, expr: Expr) -> Origins:
+    def _values(self, block: Block) -> list[Expr]:
+        self._leaves.update(block.leaves)
+        return [o.expr for o in block.columns]
+
+    def _step(self, expr: Expr) -> tuple[Origins, Sequence[Expr]]:
+        """Return the origins that are at hand, and the expressions that have the others."""
         match expr:
             case Ref(instance, column):
-                return self.of_node(self._leaves[instance])[column]
+                return self._column(self._leaves[instance], column)
             case Subquery(kind, block, args):
-                values = self.columns(block) if kind != "exists" else ()
-                return _NONE.union(*values, self._all(args))
+                return _NONE, (*(self._values(block) if kind != "exists" else ()), *args)
             case Window(function, partition, order, _, rows, _):
                 self._leaves.update(rows.leaves)
-                return self._all((function, *partition, *(s.by for s in order)))
-            case _:
-                return self._all(p for p in parts(expr))  # pyright: ignore[reportArgumentType]
+                return _NONE, (function, *partition, *(s.by for s in order))
+            case Call(_, args, _):
+                return _NONE, args
 
-    def _of_node(self, node: Node) -> tuple[Origins, ...]:
+    def _column(self, node: Node, column: int) -> tuple[Origins, Sequence[Expr]]:
         match node:
             case Given():
-                return node.origins
+                return node.origins[column], ()
             case Derived(block, _) | Limit(block, _, _):
-                return self.columns(block)
+                return _NONE, (self._values(block)[column],)
             case Outer(_, left, right, _):
-                return (*self.columns(left), *self.columns(right))
+                return _NONE, ((*self._values(left), *self._values(right))[column],)
             case Aggregate(rows, keys, aggregates, _):
                 self._leaves.update(rows.leaves)
-                return tuple(self._of(e) for e in (*keys, *aggregates))
+                return _NONE, ((*keys, *aggregates)[column],)
             case SetOperation(_, branches):
-                many = [self.columns(b) for b in branches]
-                return tuple(_NONE.union(*same) for same in zip(*many, strict=True))
-            case Generate(call, _, types):
-                return (self._all(call.args),) * len(types)
-            case Opaque(_, reads, n):
-                return (_NONE.union(*(o for r in reads for o in r.origins)),) * n
-            case Values(rows):
-                return (_NONE,) * len(rows[0])
+                return _NONE, [self._values(b)[column] for b in branches]
+            case Generate(call, _, _):
+                return _NONE, call.args
+            case Opaque(_, reads, _):
+                return _NONE.union(*(o for r in reads for o in r.origins)), ()
+            case Values():
+                return _NONE, ()

@@ -16,7 +16,7 @@ from persist_assets.errors import Problem, did_you_mean
 from persist_assets.meaning.algebra import Out
 from persist_assets.meaning.binding import is_volatile
 from persist_assets.meaning.scope import Unanalysable
-from persist_assets.meaning.syntax import given_args
+from persist_assets.meaning.syntax import given_args, without_parens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -148,8 +148,7 @@ def output_name(item: Any, inner: Any, select: Select) -> tuple[str, str]:
             raise Unanalysable("of a path into a variant")
         name = plain(item.alias)
         return name, name
-    while isinstance(inner, exp.Paren):
-        inner = inner.this
+    inner = without_parens(inner)
     if isinstance(inner, exp.Column):
         written = plain(inner.name)
         entry = next((e for e in select.source.entries if e.name.lower() == written.lower()), None)

@@ -52,7 +52,9 @@ def from_item(binding: Binding, node: Any, around: Around, sibling: From | None 
         case exp.Subquery() if is_join(node):
             if name:
                 raise Unanalysable("of an alias of a parenthesised join")
+            binding.enter()
             source = from_item(binding, node.this, around)
+            binding.depth -= 1
         case exp.Subquery() | exp.Values():
             source = derived_from(
                 binding, binding.query(binding, node, around), name, names, around
@@ -92,7 +94,8 @@ def _table(
         raise Unanalysable(f"because the columns of `{written}` are not known")
     source = derived_from(binding, binding.of_face(face), name or written, names, around)
     for entry, origins in zip(source.entries, face.given.origins, strict=True):
-        if any(isinstance(part, Ref) for part in walk(entry.expr)):  # constants come from nowhere
+        # Constants come from nowhere.
+        if isinstance(entry.expr, Ref) or any(isinstance(p, Ref) for p in walk(entry.expr)):
             binding.origins[entry.expr] = binding.origins.get(entry.expr, frozenset()) | origins
     if not name:
         qualifiers = tuple(plain(p.name).lower() for p in node.parts)
@@ -102,13 +105,51 @@ def _table(
 
 
 def _cte(binding: Binding, cte: Cte) -> Block:
-    if cte.recursive:
-        raise Unanalysable("of WITH RECURSIVE")
+    """Return what reading a common table expression reads."""
+    stack = [cte]  # what it reads is bound before it: a chain of them is not nested
+    while stack:
+        unbound = [c for c in _read_by(binding, stack[-1]) if c.block is None and not c.failure]
+        if unbound:
+            stack += unbound
+        else:
+            _bind_cte(binding, stack.pop())
+    binding.problems += cte.problems
     if cte.block is None:
-        cte.block = binding.query(binding, cte.query, cte.around)
-        if cte.names:
-            cte.block = replace(cte.block, columns=renamed(cte.block.columns, cte.names))
+        assert cte.failure is not None
+        raise cte.failure
     return binding.fresh(cte.block)
+
+
+def _read_by(binding: Binding, cte: Cte) -> list[Cte]:
+    """Return the other CTEs that one names; a few too many where an inner WITH hides a name."""
+    if cte.block is not None or cte.failure or cte.recursive:
+        return []
+    names = dict.fromkeys(
+        plain(table.name).lower()
+        for table in cte.query.find_all(exp.Table)
+        if binding.reference not in table.meta
+    )
+    return [cte.around.ctes[n] for n in names if n in cte.around.ctes]
+
+
+def _bind_cte(binding: Binding, cte: Cte) -> None:
+    """Bind a common table expression; what is wrong with it is said when it is read."""
+    if cte.block is not None or cte.failure:
+        return
+    if cte.recursive:
+        cte.failure = Unanalysable("of WITH RECURSIVE")
+        return
+    depth, n_problems = binding.depth, len(binding.problems)
+    try:
+        block = binding.query(binding, cte.query, cte.around)
+        cte.block = (
+            replace(block, columns=renamed(block.columns, cte.names)) if cte.names else block
+        )
+    except Unanalysable as failure:
+        cte.failure = failure
+    binding.depth = depth
+    cte.problems = binding.problems[n_problems:]
+    del binding.problems[n_problems:]
 
 
 def derived_from(

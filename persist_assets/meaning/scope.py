@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.meaning.algebra import Block
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from persist_assets.errors import Problem
     from persist_assets.meaning.algebra import Expr, Node, Out, Sort
 
 
@@ -87,13 +88,23 @@ class Around:
 
 @dataclass(slots=True)
 class Cte:
-    """A common table expression: bound when it is first read."""
+    """A common table expression: bound when it is first read.
+
+    Attributes
+    ----------
+    block, failure
+        What it means, or why that is not known; None before it is bound.
+    problems
+        What is certainly wrong with it.
+    """
 
     query: Any
     names: tuple[str, ...]
     around: Around
     recursive: bool
     block: Block | None = None
+    failure: Unanalysable | None = None
+    problems: Sequence[Problem] = ()
 
 
 @dataclass(slots=True)

@@ -88,6 +88,13 @@ def is_join(node: Any) -> bool:
     return isinstance(node.this, exp.Table)
 
 
+def without_parens(node: Any) -> Any:
+    """Return what stands in parentheses, or the node itself."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    return node
+
+
 def is_star(node: Any) -> bool:
     """Whether a node stands for columns: ``*`` or ``t.*``."""
     return isinstance(node, exp.Star) or (

@@ -12,6 +12,8 @@ from persist_assets.meaning.algebra import Call, Ref, Subquery, Window
 from persist_assets.meaning.functions import INTEGRAL
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from persist_assets.meaning.algebra import Expr
 
 _FIXED_TYPES: dict[str, str] = {
@@ -35,6 +37,16 @@ _FIXED_TYPES: dict[str, str] = {
     **dict.fromkeys(("current_timestamp", "date_trunc"), "timestamp"),
 }
 
+_AS_FIRST = frozenset(
+    ("min", "max", "first", "last", "lag", "lead", "nth_value", "any_value", "nullif")
+)
+"""Calls of the type of their first operand."""
+
+_AS_ALL = frozenset(("coalesce", "greatest", "least", "case"))
+"""Calls of the type of their results, if these are all of one; NULL is of any."""
+
+_NUMERIC = (*INTEGRAL, "double")
+
 
 @dataclass(slots=True)
 class Types:
@@ -47,52 +59,84 @@ class Types:
     """
 
     leaves: dict[int, tuple[str | None, ...]] = field(default_factory=dict)
+    _known: dict[Expr, str | None] = field(default_factory=dict)
 
     def of(self, expr: Expr) -> str | None:
         """Return the Spark type of an expression where it is certain."""
+        known = self._known
+        if expr in known:
+            return known[expr]
+        stack = [expr]  # not recursive: a sum of a thousand terms is a deep expression
+        while stack:
+            this = stack[-1]
+            below = [e for e in _decisive(this) if e not in known]
+            if below and this not in known:
+                stack += below
+            else:
+                known[this] = self._of(this)
+                stack.pop()
+        return known[expr]
+
+    def _of(self, expr: Expr) -> str | None:
         match expr:
             case Ref(instance, column):
                 types = self.leaves.get(instance, ())
                 return types[column] if column < len(types) else None
             case Window(function=function):
-                return self.of(function)
+                return self._known[function]
             case Subquery(kind="scalar", block=block):
                 return block.columns[0].type
             case Subquery():
                 return "boolean"
-            case Call(op, args, words):
-                return self._of_call(op, args, words)
+            case Call(op, _, words):
+                return _of_call(op, words, [self._known[e] for e in _decisive(expr)])
 
-    def _of_call(self, op: str, args: tuple[Expr, ...], words: tuple[str, ...]) -> str | None:
-        if op in _FIXED_TYPES:
-            return _FIXED_TYPES[op]
-        if op in ("cast", "try_cast"):
-            return words[0]
-        if op == "number":
-            return _of_number(words[0])
-        if op in ("min", "max", "first", "last", "lag", "lead", "nth_value", "any_value"):
-            return self.of(args[0]) if args else None
-        if op in ("coalesce", "greatest", "least", "case", "nullif"):
-            values = args if op != "case" else (*args[1::2], *(args[-1:] if words else ()))
-            if op == "nullif":
-                values = args[:1]
-            kinds = {self.of(a) for a in values if not (isinstance(a, Call) and a.op == "null")}
-            return kinds.pop() if len(kinds) == 1 else None
-        kinds = [self.of(a) for a in args]
-        if op in ("+", "-", "*", "mod") and len(kinds) == 2:
-            if set(kinds) == {"double"}:
-                return "double"
-            if all(k in INTEGRAL for k in kinds):
-                return max(kinds, key=INTEGRAL.index)  # pyright: ignore[reportArgumentType, reportCallIssue]
-        if op == "/" and all(k in (*INTEGRAL, "double") for k in kinds):
+
+def _decisive(expr: Expr) -> Sequence[Expr]:
+    """Return the operands that decide an expression's type."""
+    match expr:
+        case Window(function=function):
+            return (function,)
+        case Call(op, args, words):
+            if op in _FIXED_TYPES or op in ("cast", "try_cast", "number"):
+                return ()
+            if op in _AS_FIRST:
+                return args[:1]
+            if op in _AS_ALL:
+                values = (*args[1::2], *(args[-1:] if words else ())) if op == "case" else args
+                return [a for a in values if not (isinstance(a, Call) and a.op == "null")]
+            return args
+        case _:
+            return ()
+
+
+def _of_call(op: str, words: tuple[str, ...], kinds: Sequence[str | None]) -> str | None:
+    """Return the type of a call whose decisive operands have these types."""
+    if op in _FIXED_TYPES:
+        return _FIXED_TYPES[op]
+    if op in ("cast", "try_cast"):
+        return words[0]
+    if op == "number":
+        return _of_number(words[0])
+    first = kinds[0] if kinds else None
+    if op in _AS_FIRST:
+        return first
+    if op in _AS_ALL:
+        return first if len(set(kinds)) == 1 else None
+    if op in ("+", "-", "*", "mod") and len(kinds) == 2:
+        if set(kinds) == {"double"}:
             return "double"
-        if op == "sum" and kinds[:1] and kinds[0] in (*INTEGRAL, "double"):
-            return "double" if kinds[0] == "double" else "bigint"
-        if op == "avg" and kinds[:1] and kinds[0] in (*INTEGRAL, "double"):
-            return "double"
-        if op in ("round", "abs", "negative") and kinds[:1] and kinds[0] in (*INTEGRAL, "double"):
-            return kinds[0]
-        return None
+        if all(k in INTEGRAL for k in kinds):
+            return max(kinds, key=INTEGRAL.index)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    if op == "/" and all(k in _NUMERIC for k in kinds):
+        return "double"
+    if op == "sum" and first in _NUMERIC:
+        return "double" if first == "double" else "bigint"
+    if op == "avg" and first in _NUMERIC:
+        return "double"
+    if op in ("round", "abs", "negative") and first in _NUMERIC:
+        return first
+    return None
 
 
 def _of_number(text: str) -> str | None:
