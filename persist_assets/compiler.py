@@ -36,7 +36,7 @@ from persist_assets.meaning.functions import AGGREGATES, CLOCK, DAY_CLOCK, VOLAT
 from persist_assets.meaning.identity import Fold, digest
 from persist_assets.meaning.lineage import Lineage
 from persist_assets.meaning.scope import Around, Unanalysable
-from persist_assets.meaning.syntax import called, names_in_text, text_of, unnamed_in_text
+from persist_assets.meaning.syntax import called, names_in_text, unnamed_in_text
 from persist_assets.model import (
     FILE_FORMATS,
     Column,
@@ -355,13 +355,16 @@ def _compile_query(compilation: _Compilation, unit: _Unit) -> None:
 def _bind(binding: Binding, query: Query, upstream: Sequence[Face]) -> tuple[Block, list[str]]:
     """Return the algebra of a query, or the query as a whole where it has none."""
     try:
+        if query.lost:
+            raise Unanalysable(f"of {query.lost}")
         return bind(binding, query.tree, Around()), []
     except Unanalysable as error:
         reason = error.reason
     because = reason if reason.startswith("because") else f"because {reason}"
     note = f"treated as a whole {because}: any change of what it reads rebuilds it"
     names = names_in_text(query.tree) if not query.column_names else query.column_names
-    words = text_of(query.tree, REFERENCE)
+    published = tuple(face.names for face in upstream)  # SELECT s.* or PIVOT may look at names
+    words = (*query.words, "reads", str(published))
     leaf = Opaque(words, tuple(face.given for face in upstream), len(names))
     calls = binding.calls
     instance = next(binding.instances)
@@ -421,7 +424,6 @@ def _source(
     if clock:
         soon = "at once" if "instant" in clocks else "the next day"
         notes.append(f"reads the clock with {', '.join(clock)}: it is out of date {soon}")
-    words = text_of(query.tree, REFERENCE)
     source = Source(
         source_id=unit.source_id,
         asset_key=unit.asset_key,
@@ -435,7 +437,7 @@ def _source(
             digests.rows,
             [(o.name, d) for o, d in zip(block.columns, digests.columns, strict=True)],
         ),
-        definition=digest("definition", words, unit.bindings, query.column_names),
+        definition=digest("definition", query.words, unit.bindings, query.column_names),
         description=declaration.description,
         columns=columns,
         query=replace(query, tree=None),

@@ -38,12 +38,20 @@ def faithful(tokens: Sequence[Token], text: str) -> list[Token]:
     Left to itself it reads many spellings as one node (date formats, functions of other
     dialects, default arguments), so that different queries would have equal trees. Function
     names are therefore marked (see `plain`), which keeps calls as they are written; strings with
-    escapes keep their source text; adjacent strings become one, as in Spark.
+    escapes keep their source text; adjacent strings become one, as in Spark; numbers with a suffix
+    (``1L``) are marked strings (see `suffixed`), not casts.
     """
     out: list[Token] = []
     for token, after in zip(tokens, [*tokens[1:], None], strict=True):
         kind, word = token.token_type, token.text
-        if kind is TokenType.STRING:
+        if out and token.start == out[-1].start and out[-1].text.startswith(_MARK):
+            continue  # what the tokenizer makes of the suffix of a number
+        if kind is TokenType.NUMBER and after is not None and after.start == token.start:
+            source = text[token.start : token.end + 1]
+            token = Token(
+                TokenType.STRING, _MARK + source, token.line, token.col, token.start, token.end
+            )
+        elif kind is TokenType.STRING:
             source = text[token.start : token.end + 1]
             if "\\" in source or source[1:-1] != word:
                 word = source
@@ -75,6 +83,46 @@ def plain(name: str) -> str:
     ('count', 'carrier')
     """
     return name.removeprefix(_MARK)
+
+
+def suffixed(text: str) -> str | None:
+    """Return the number with a suffix that a string literal stands for, or None.
+
+    Examples
+    --------
+    >>> suffixed("ƒ1L"), suffixed("1L")
+    ('1L', None)
+    """
+    return text.removeprefix(_MARK) if text.startswith(_MARK) else None
+
+
+_BEFORE_OPERANDS = frozenset(
+    """
+    ALL AND AS BETWEEN BY CASE DISTINCT DIV ELSE ESCAPE FILTER FOR FROM HAVING ILIKE IN INTERVAL IS
+    LIKE LIMIT NOT OFFSET ON OR QUALIFY REGEXP RETURN RLIKE SELECT THEN TO USING VALUES WHEN WHERE
+    """.split()
+)
+"""Key words after which an operand comes."""
+
+
+def what_is_lost(tokens: Sequence[Token], text: str) -> str | None:
+    """Return what the parser does not tell of a query, or None where its tree is to be trusted.
+
+    It drops the plus before an operand, which makes a number of a string, and collations; and it
+    puts the steps of a pipe into an order of its own.
+    """
+    before = ""
+    for token in tokens:
+        if token.token_type is TokenType.PIPE_GT:
+            return "|>"
+        if token.token_type is TokenType.PLUS and (
+            before in _BEFORE_OPERANDS or not (before[-1:].isalnum() or before[-1:] in "_)]'\"`")
+        ):
+            return "+ before an operand"
+        before = text[token.start : token.end + 1].upper()
+        if before == "COLLATE":
+            return "COLLATE"
+    return None
 
 
 def quote(name: str) -> str:

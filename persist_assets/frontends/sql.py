@@ -18,7 +18,7 @@ from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import TokenType
 
-from persist_assets.dialect import SPARK, faithful, type_name
+from persist_assets.dialect import SPARK, faithful, type_name, what_is_lost
 from persist_assets.errors import Location, Problem, SourcesError, did_you_mean
 from persist_assets.frontends.annotations import (
     IDENTIFIER,
@@ -433,6 +433,15 @@ class _File:
         return table.name, location
 
     def query(self, tokens: Sequence[Token], column_names: tuple[str, ...]) -> Query:
+        for token, after in pairwise(tokens):
+            named = token.text.upper() == "IDENTIFIER" and token.token_type is TokenType.VAR
+            if named and after.token_type is TokenType.L_PAREN:
+                raise _Refused(
+                    "identifier",
+                    "IDENTIFIER(…) does not say what it names before it is run",
+                    self.location(token.start),
+                    "write the name itself",
+                )
         tree = self.parse(faithful(tokens, self.text))
         if not isinstance(tree, exp.Query | exp.Values):
             raise _Refused(
@@ -443,7 +452,31 @@ class _File:
         for i, table in enumerate(tables):
             table.meta[REFERENCE] = i
         references = tuple(self.reference(t, tokens, base) for t in tables)
-        return Query(self.text[base : tokens[-1].end + 1], references, column_names, tree)
+        return Query(
+            self.text[base : tokens[-1].end + 1],
+            references,
+            column_names,
+            tuple(self.words(tokens, references)),
+            what_is_lost(tokens, self.text),
+            tree,
+        )
+
+    def words(self, tokens: Sequence[Token], references: Sequence[Reference]) -> Iterator[str]:
+        """Yield the words of a query; for a reference its number, and its name if that counts."""
+        base = tokens[0].start
+        places = {base + r.start: (i, r) for i, r in enumerate(references)}
+        behind = -1
+        for token in tokens:
+            if token.start < behind:
+                continue
+            if token.start in places:
+                number, reference = places[token.start]
+                behind = base + reference.end
+                # Unless an alias hides it, the name as written also qualifies columns.
+                name = "" if reference.alias_at is None else reference.parts[-1].lower()
+                yield f"reference {number} {name}"
+            else:
+                yield self.text[token.start : token.end + 1]
 
     def reference(self, table: exp.Table, tokens: Sequence[Token], base: int) -> Reference:
         parts = table.parts

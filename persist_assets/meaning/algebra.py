@@ -284,10 +284,6 @@ class Calls:
                 args = tuple(dict.fromkeys(_flat(op, args)))
                 if len(args) == 1 and isinstance(args[0], Call):
                     return args[0]
-            case (("+" | "*"), (Call(op="number", words=(a,)), Call(op="number", words=(b,)))):
-                folded = _fold(op, a, b)
-                if folded:
-                    op, args, words = "number", (), (folded,)
             case "if", (condition, then, otherwise):
                 op, args, words = "case", (condition, then, otherwise), ("else",)
             case _:
@@ -312,14 +308,6 @@ def _flat(op: str, args: Iterable[Expr]) -> Iterator[Expr]:
             yield from arg.args
         else:
             yield arg
-
-
-def _fold(op: str, a: str, b: str) -> str | None:
-    """Return the text of a sum or product of two INT literals that is an INT itself."""
-    if not (a.isdecimal() and b.isdecimal() and a.isascii() and b.isascii()):
-        return None
-    result = int(a) + int(b) if op == "+" else int(a) * int(b)
-    return str(result) if max(int(a), int(b), result) < 2**31 else None
 
 
 def conjuncts(expr: Expr) -> tuple[Expr, ...]:

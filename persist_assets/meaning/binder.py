@@ -26,7 +26,7 @@ from persist_assets.meaning.algebra import (
     Values,
     conjuncts,
 )
-from persist_assets.meaning.expressions import expression, sort_keys
+from persist_assets.meaning.expressions import expression, folded, sort_keys
 from persist_assets.meaning.functions import GENERATORS
 from persist_assets.meaning.grouping import aggregates_of, finish_windows, group_rows
 from persist_assets.meaning.names import expand_star, output_name
@@ -46,6 +46,8 @@ _SELECT_ARGS = frozenset(
     """.split()
 )
 """What a SELECT may consist of to be analysed."""
+
+_SUBQUERY_ARGS = frozenset(("this", "with_", "order", "limit", "offset", "alias"))
 
 
 def bind(binding: Binding, node: Any, around: Around) -> Block:
@@ -90,7 +92,7 @@ def _bind_one(binding: Binding, node: Any, around: Around) -> Block:
         case exp.Values():
             return _values(binding, node, around)
         case exp.Subquery() if isinstance(node.this, exp.Query | exp.Values):
-            if not node.args.get("sample"):
+            if not set(given_args(node)) - _SUBQUERY_ARGS:
                 block = bind(binding, node.this, around)
                 return _ordered(binding, node, block, around)
         case _:
@@ -211,14 +213,11 @@ def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
         source.conjuncts += conjuncts(expression(binding, node.args["where"].this, select))
     outs = _projections(binding, node, select)
     group, having = node.args.get("group"), node.args.get("having")
-    filters = (
-        expression(binding, having.this, replace(select, aliases_first=True)) if having else None
-    )
     qualify = node.args.get("qualify")
-    kept = (
-        expression(binding, qualify.this, replace(select, aliases_first=True)) if qualify else None
-    )
-    order: tuple[Sort, ...] = ()
+    naming = replace(select, aliases_first=True, refuses_doubt=True)
+    filters = expression(binding, having.this, naming) if having else None
+    kept = expression(binding, qualify.this, naming) if qualify else None
+    order = _sorted_by_parts(binding, node, select)
     if node.args.get("order") and not node.args.get("distinct"):
         ordering = replace(select, aliases_first=True)
         order = sort_keys(binding, node.args["order"], ordering, [o.expr for o in outs])
@@ -240,7 +239,7 @@ def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
     order = finish.sorts(order)
     if kept:
         source.conjuncts += conjuncts(finish.expr(kept))
-    block = replace(source.block(outs), order=order or _inherited(source, group))
+    block = replace(source.block(outs), order=order or source.order)
     if node.args.get("distinct"):
         if node.args["distinct"].args.get("on"):
             raise Unanalysable("of DISTINCT ON")
@@ -249,14 +248,21 @@ def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
     return _limited(binding, node, block, around)
 
 
-def _inherited(source: From, group: Any) -> tuple[Sort, ...]:
-    return source.order if len(source.leaves) == 1 and not group else ()
+def _sorted_by_parts(binding: Binding, node: exp.Select, select: Select) -> tuple[Sort, ...]:
+    """Return SORT BY, CLUSTER BY and DISTRIBUTE BY: they order rows too, though not all."""
+    sorts: list[Sort] = []
+    for clause in ("distribute", "cluster", "sort"):
+        if node.args.get(clause):
+            sorts += (
+                replace(s, by=binding.calls.call(f"{clause} by", (s.by,)))
+                for s in sort_keys(binding, node.args[clause], select, ())
+            )
+    return tuple(sorts)
 
 
 def _add_generated(source: From, generated: From) -> None:
     source.leaves |= generated.leaves
     source.entries += generated.entries
-    source.order = ()
 
 
 def _projections(binding: Binding, node: exp.Select, select: Select) -> list[Out]:
@@ -275,7 +281,7 @@ def _projections(binding: Binding, node: exp.Select, select: Select) -> list[Out
             continue
         if isinstance(item, exp.Aliases):
             raise Unanalysable("of several aliases for one expression")
-        expr = expression(binding, inner, select)
+        expr = folded(binding, expression(binding, inner, select))
         name, written = output_name(item, inner, select)
         outs.append(Out(name, written, expr, binding.types.of(expr)))
         if isinstance(item, exp.Alias):
@@ -296,5 +302,4 @@ def _select_generator(
         names = tuple(plain(e.name) for e in item.expressions)
     block = generate(binding, call, False, select, names)
     select.source.leaves |= dict(block.leaves)
-    select.source.order = ()
     return list(block.columns)

@@ -11,19 +11,28 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from persist_assets.dialect import plain, type_name
+from persist_assets.dialect import plain, suffixed, type_name
 from persist_assets.meaning.algebra import Block, Call, Out, Sort, Subquery, Window
 from persist_assets.meaning.binding import is_volatile
-from persist_assets.meaning.functions import AGGREGATES, GENERATORS, KNOWN, SYNONYMS, UNIT_FIRST
-from persist_assets.meaning.names import expand_star, resolve_column, resolve_identifier
+from persist_assets.meaning.functions import (
+    AGGREGATES,
+    GENERATORS,
+    INTEGRAL,
+    KNOWN,
+    SYNONYMS,
+    UNIT_FIRST,
+)
+from persist_assets.meaning.names import expand_star, field_of, resolve_column, resolve_identifier
 from persist_assets.meaning.scope import Unanalysable
 from persist_assets.meaning.syntax import (
     BINARY,
     FUNCTIONS,
     arguments_of,
     given_args,
+    is_special_datetime,
     is_star,
     kind_of,
+    misread,
     without_parens,
     word_for,
 )
@@ -57,8 +66,12 @@ def expression(binding: Binding, node: Any, select: Select) -> Expr:
     node = without_parens(node)
     chain: list[tuple[str, Any]] = []  # a + b + c is a chain, not nested
     while type(node) in BINARY:
+        if misread(node):
+            break
         chain.append((BINARY[type(node)], node.expression))
         node = without_parens(node.this)
+    if misread(node):
+        raise Unanalysable("of operators without parentheses whose order is not certain")
     kind = type(node)
     bind = EXPRESSIONS.get(kind)
     if bind is not None:
@@ -68,9 +81,43 @@ def expression(binding: Binding, node: Any, select: Select) -> Expr:
     else:
         made = _other(binding, node, select)
     for operator, right in reversed(chain):
-        made = binding.calls.call(operator, (made, expression(binding, right, select)))
+        other = expression(binding, right, select)
+        if operator in _EXACT_WITH_INTEGERS:
+            made, other = _folded_beside(binding, made, other), _folded_beside(binding, other, made)
+        made = binding.calls.call(operator, (made, other))
     binding.depth -= 1
     return made
+
+
+_EXACT_WITH_INTEGERS = frozenset(("=", "<>", "<", "<=", ">", ">=", "<=>", "+", "-", "*"))
+
+
+def _folded_beside(binding: Binding, constant: Expr, other: Expr) -> Expr:
+    """Return a constant folded, where that cannot change the type of what is computed with it.
+
+    Beside a decimal the digits of a literal decide a type, those of a product do not.
+    """
+    beside = binding.types.of(other)
+    return folded(binding, constant) if beside in (*INTEGRAL, "float", "double") else constant
+
+
+def folded(binding: Binding, expr: Expr) -> Expr:
+    """Return the INT literal that a sum or product of two INT literals is, or the expression."""
+    if not isinstance(expr, Call) or expr.op not in ("+", "*") or len(expr.args) != 2:
+        return expr
+    a, b = map(_int_of, expr.args)
+    if a is None or b is None:
+        return expr
+    value = a + b if expr.op == "+" else a * b
+    return binding.calls.call("number", (), (str(value),)) if value < 2**31 else expr
+
+
+def _int_of(expr: Expr) -> int | None:
+    if not isinstance(expr, Call) or expr.op != "number":
+        return None
+    text = expr.words[0]
+    value = int(text) if text.isdecimal() and text.isascii() and len(text) < 11 else 2**31
+    return value if value < 2**31 else None
 
 
 def sort_keys(
@@ -88,13 +135,19 @@ def sort_keys(
                 raise Unanalysable("of ORDER BY with a position that is none")
             expr = outs[int(position) - 1]
         else:
-            expr = expression(binding, by, select)
+            doubtful = select.aliases_first and not isinstance(by, exp.Column)
+            expr = expression(
+                binding, by, replace(select, refuses_doubt=True) if doubtful else select
+            )
         descending = bool(item.args.get("desc"))
         sorts.append(Sort(expr, descending, bool(item.args.get("nulls_first"))))
     return tuple(sorts)
 
 
 def _literal(binding: Binding, node: Any, select: Select) -> Expr:
+    number = suffixed(node.this) if node.is_string else None
+    if number is not None:
+        return binding.calls.call("number", (), (number.upper(),))
     return binding.calls.call("string" if node.is_string else "number", (), (node.this,))
 
 
@@ -115,7 +168,18 @@ def _chain(binding: Binding, op: str, kind: type[exp.Expr], node: Any, select: S
             stack += (this.expression, this.this)
         else:
             operands.append(this)
-    return binding.calls.call(op, [expression(binding, o, select) for o in operands])
+    bound = [expression(binding, o, select) for o in operands]
+    if len(set(bound)) < len(bound) and any(is_volatile(e) for e in bound):
+        raise Unanalysable("of a draw that is written twice")
+    return binding.calls.call(op, bound)
+
+
+def _negative(binding: Binding, node: Any, select: Select) -> Expr:
+    if isinstance(node.this, exp.Literal):
+        number = expression(binding, node.this, select)
+        if isinstance(number, Call) and number.op == "number":
+            return binding.calls.call("number", (), (f"-{number.words[0]}",))
+    return binding.calls.call("negative", (expression(binding, node.this, select),))
 
 
 def _not(binding: Binding, node: Any, select: Select) -> Expr:
@@ -163,6 +227,8 @@ def _in(binding: Binding, node: Any, select: Select) -> Expr:
     needles = needle.args if isinstance(needle, Call) and needle.op == "tuple" else (needle,)
     query = node.args.get("query")
     if query is not None:
+        if isinstance(query, exp.Subquery) and isinstance(query.this, exp.Subquery):
+            raise Unanalysable("of IN ((SELECT …)), which is a scalar subquery")
         return Subquery("in", _nested(binding, query, select), needles)
     if node.args.get("unnest") or node.args.get("field"):
         raise Unanalysable("of IN")
@@ -222,7 +288,10 @@ def _cast_to(binding: Binding, op: str, node: Any, select: Select) -> Expr:
     to = type_name(node.args["to"])
     if to is None:
         raise Unanalysable("of CAST to an unknown type")
-    return binding.calls.call(op, (expression(binding, node.this, select),), (to,))
+    value = expression(binding, node.this, select)
+    if is_special_datetime(node) and to.startswith(("date", "timestamp")):
+        value = binding.calls.call("now", (value,))
+    return binding.calls.call(op, (value,), (to,))
 
 
 def _struct(binding: Binding, node: Any, select: Select) -> Expr:
@@ -275,13 +344,20 @@ def _bracket(binding: Binding, node: Any, select: Select) -> Expr:
 def _dot(binding: Binding, node: Any, select: Select) -> Expr:
     if not isinstance(node.expression, exp.Identifier):
         raise Unanalysable("of a dot before something that is no name")
-    return binding.calls.call(
-        "field", (expression(binding, node.this, select),), (plain(node.expression.name).lower(),)
-    )
+    return field_of(binding, expression(binding, node.this, select), plain(node.expression.name))
 
 
 def _tuple(binding: Binding, node: Any, select: Select) -> Expr:
-    return binding.calls.call("tuple", [expression(binding, e, select) for e in node.expressions])
+    bound = [expression(binding, e, select) for e in node.expressions]
+    return binding.calls.call("tuple", bound, _names_of(node.expressions))
+
+
+def _names_of(items: Iterable[Any]) -> list[str]:
+    """Return the names that a struct made of expressions gives its fields, as far as written."""
+    items = [without_parens(item) for item in items]
+    return [
+        plain(i.name) if isinstance(i, exp.Column | exp.Identifier | exp.Dot) else "" for i in items
+    ]
 
 
 def _interval(binding: Binding, node: Any, select: Select) -> Expr:
@@ -356,6 +432,8 @@ def _function(binding: Binding, name: str, args: Sequence[Any], select: Select) 
     if name in UNIT_FIRST and len(args) == 3:
         unit, *args = args
         words.append(unit.name.lower())
+    if name == "arrays_zip":
+        words += _names_of(args)
     if name == "unix_timestamp" and args:
         name = "to_unix_timestamp"
     if name == "count" and len(args) == 1 and isinstance(args[0], exp.Star) and not words:
@@ -439,6 +517,7 @@ EXPRESSIONS: Mapping[type[exp.Expr], Callable[[Binding, Any, Select], Expr]] = {
     exp.Literal: _literal,
     exp.And: _and,
     exp.Or: _or,
+    exp.Neg: _negative,
     exp.Not: _not,
     exp.NullSafeNEQ: _null_safe_unequal,
     exp.Boolean: _boolean,

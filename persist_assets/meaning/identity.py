@@ -242,6 +242,8 @@ class Fold:
             scope.instances = labels
             joined = sorted(labels[i][0] for i, _ in block.leaves)
             scope.rows = digest("join", joined, sorted(set(scope.exprs(block.conjuncts))))
+            by_label = sorted(leaves, key=lambda i: labels[i][0])
+            scope.order = _combined(leaves[i].order for i in by_label)
         if block.order:
             keys = [(scope.expr(s.by), s.descending, s.nulls_first) for s in block.order]
             scope.order = digest("order", keys)
@@ -352,7 +354,14 @@ class Fold:
             case Aggregate(rows, keys, aggregates, sets):
                 return self._aggregate(rows, keys, aggregates, sets, around)
             case SetOperation(kind, branches):
-                return self._set_operation(kind, [self.inner(b, around) for b in branches])
+                # The first branch says what the fields of structs are called.
+                movable = all(
+                    o.type is not None and "struct" not in o.type
+                    for b in branches
+                    for o in b.columns
+                )
+                made = [self.inner(b, around) for b in branches]
+                return self._set_operation(kind, made, movable)
             case Limit(block, count, offset):
                 made = self.inner(block, around)
                 scope = Scope(self, around)
@@ -382,6 +391,7 @@ class Fold:
                 label, columns = scope.instances[i]
                 both[i] = (f"{side}{label}", columns)
         conditions = sorted(set(Scope(self, both).exprs(on)))
+        order = _combined(s.order for s in scopes)
         # Columns of a side that may be missing are not those of the side itself, constants
         # included, and the two sides differ even where they are the same relation.
         columns = [
@@ -389,7 +399,8 @@ class Fold:
             for side, block, scope in zip("LR", (left, right), scopes, strict=True)
             for out in block.columns
         ]
-        return Digests(digest("outer", kind, [s.rows for s in scopes], conditions), tuple(columns))
+        rows = digest("outer", kind, [s.rows for s in scopes], conditions)
+        return Digests(rows, tuple(columns), order)
 
     def _aggregate(
         self,
@@ -411,17 +422,27 @@ class Fold:
             columns.append(
                 digest("aggregated", scope.expr(call), whole, scope.order if ordered else None)
             )
-        return Digests(whole, tuple(columns))
+        return Digests(whole, tuple(columns), scope.order)
 
     @staticmethod
-    def _set_operation(kind: str, branches: list[Digests]) -> Digests:
+    def _set_operation(kind: str, branches: list[Digests], movable: bool) -> Digests:
         if kind != "union all":
             whole = digest(kind, [(b.rows, b.columns) for b in branches])
-            return Digests(whole, _numbered("set", whole, len(branches[0].columns)))
-        branches = sorted(branches, key=lambda b: b.rows)  # stable: ties stay in written order
+            order = _combined(b.order for b in branches)
+            return Digests(whole, _numbered("set", whole, len(branches[0].columns)), order)
+        # Where rows come in an order at all, it is that of the branches as written.
+        order = digest("branches", [(b.rows, b.columns, b.order) for b in branches])
+        if movable:
+            branches = sorted(branches, key=lambda b: b.rows)  # stable: ties as written
         n = len(branches[0].columns)
         columns = tuple(digest("union", [b.columns[i] for b in branches]) for i in range(n))
-        return Digests(digest(kind, [b.rows for b in branches]), columns)
+        return Digests(digest(kind, [b.rows for b in branches]), columns, order)
+
+
+def _combined(orders: Iterable[str | None]) -> str | None:
+    """Return the order of what is made of relations: some, if any of them has one."""
+    known = [order for order in orders if order is not None]
+    return digest("orders", known) if known else None
 
 
 def _over(window: Window) -> list[Expr | Sort]:

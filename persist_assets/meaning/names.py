@@ -38,7 +38,11 @@ def resolve_column(binding: Binding, node: exp.Column, select: Select) -> Expr:
         expr = resolve_identifier(binding, exp.Identifier(this=names[0]), select)
         return _fields(binding, expr, names[1:])
     if select.aliases_first and len(lower) == 1 and lower[0] in select.aliases:
-        return _alias(binding, lower[0], select, node)
+        meant = _alias(binding, lower[0], select, node)
+        columns = _lookup(lower, select.source)
+        if select.refuses_doubt and any(entry.expr is not meant for entry, _ in columns):
+            raise Unanalysable(f"because `{names[0]}` is an alias and a column")
+        return meant
     source: From | None = select.source
     while source is not None:
         found = _lookup(lower, source)
@@ -78,8 +82,15 @@ def _lookup(names: tuple[str, ...], source: From) -> list[tuple[Entry, int]]:
 
 def _fields(binding: Binding, expr: Expr, names: Sequence[str]) -> Expr:
     for name in names:
-        expr = binding.calls.call("field", (expr,), (name.lower(),))
+        expr = field_of(binding, expr, name)
     return expr
+
+
+def field_of(binding: Binding, expr: Expr, name: str) -> Expr:
+    """Return the field of a struct, or the value of a map, whose keys have a case."""
+    kind = binding.types.of(expr)
+    word = name.lower() if kind is not None and kind.startswith("struct<") else name
+    return binding.calls.call("field", (expr,), (word,))
 
 
 def _alias(binding: Binding, name: str, select: Select, node: Any) -> Expr:

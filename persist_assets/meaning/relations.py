@@ -191,6 +191,7 @@ def join(binding: Binding, left: From, node: exp.Join, around: Around) -> From:
         [*left.conjuncts, *right.conjuncts],
         [*left.entries, *right.entries],
         [*left.hidden, *right.hidden],
+        (*left.order, *right.order),
     )
     place = binding.place(named[0] if named else node)
     keys = [
@@ -200,6 +201,8 @@ def join(binding: Binding, left: From, node: exp.Join, around: Around) -> From:
     if node.args.get("on") is not None:
         condition += conjuncts(expression(binding, node.args["on"], Select(both, ctes=around.ctes)))
     if kind in ("SEMI", "ANTI"):
+        if using:
+            raise Unanalysable(f"of {kind} JOIN with USING")
         return _semi_join(binding, left, right, condition, kind)
     if side in ("LEFT", "RIGHT", "FULL"):
         return _outer_join(binding, left, right, condition, side, keys)
@@ -215,7 +218,7 @@ def _joined_as_leaf(binding: Binding, both: From, condition: list[Expr]) -> From
     both.conjuncts += condition
     everything = [*both.entries, *both.hidden]
     outs = [Out(e.name, e.written, e.expr, e.type) for e in everything]
-    merged = binding.leaf(Derived(both.block(outs)), outs)
+    merged = binding.leaf(Derived(replace(both.block(outs), order=both.order)), outs)
     for entry, out in zip(everything, merged.columns, strict=True):
         entry.expr = out.expr
     return From(both.outer, dict(merged.leaves), [], both.entries, both.hidden)
@@ -270,8 +273,8 @@ def _outer_join(
     outs = [[Out(e.name, e.written, e.expr, e.type) for e in entries] for entries in sides]
     node = Outer(
         "full" if side == "FULL" else "left",
-        first.block(outs[0]),
-        second.block(outs[1]),
+        replace(first.block(outs[0]), order=first.order),
+        replace(second.block(outs[1]), order=second.order),
         tuple(dict.fromkeys(condition)),
     )
     whole = binding.leaf(node, [*outs[0], *outs[1]])

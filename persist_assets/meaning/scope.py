@@ -109,13 +109,22 @@ class Cte:
 
 @dataclass(slots=True)
 class Select:
-    """What names may mean besides columns while a SELECT is bound."""
+    """What names may mean besides columns while a SELECT is bound.
+
+    Attributes
+    ----------
+    aliases_first
+        A name means an alias before it means a column (ORDER BY, HAVING).
+    refuses_doubt
+        A name that is an alias and a column of something else means nothing certain.
+    """
 
     source: From
     aliases: dict[str, tuple[Expr, ...]] = field(default_factory=dict)
     windows: Mapping[str, Any] = field(default_factory=dict)
     parameters: tuple[str, ...] = ()
     aliases_first: bool = False
+    refuses_doubt: bool = False
     ctes: Mapping[str, Cte] = field(default_factory=dict)
 
     @property

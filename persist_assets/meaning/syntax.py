@@ -85,6 +85,8 @@ def is_join(node: Any) -> bool:
     """Whether a subquery is only a pair of parentheses around joined tables."""
     while isinstance(node.this, exp.Subquery):
         node = node.this
+        if node.args.get("alias") or node.args.get("joins"):
+            return True
     return isinstance(node.this, exp.Table)
 
 
@@ -93,6 +95,62 @@ def without_parens(node: Any) -> Any:
     while isinstance(node, exp.Paren):
         node = node.this
     return node
+
+
+_BINDS: Mapping[type[exp.Expr], int] = {
+    **dict.fromkeys((exp.Neg, exp.BitwiseNot), 8),
+    **dict.fromkeys((exp.Mul, exp.Div, exp.Mod, exp.IntDiv), 7),
+    **dict.fromkeys((exp.Add, exp.Sub, exp.DPipe), 6),
+    **dict.fromkeys((exp.BitwiseLeftShift, exp.BitwiseRightShift), 5),
+    exp.BitwiseAnd: 4,
+    exp.BitwiseXor: 3,
+    exp.BitwiseOr: 2,
+    **dict.fromkeys((exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE), 1),
+    **dict.fromkeys((exp.NullSafeEQ, exp.NullSafeNEQ), 1),
+    **dict.fromkeys((exp.In, exp.Between, exp.Is, exp.Like, exp.ILike, exp.RegexpLike), 0),
+    exp.Escape: 0,
+    exp.Not: -1,
+    exp.And: -2,
+    exp.Or: -3,
+}
+"""How closely operators bind in Spark's grammar."""
+
+_OPERANDS = ("this", "expression", "low", "high")
+
+
+def misread(node: Any) -> bool:
+    """Whether Spark may group the operators of a node and of its operands in another way.
+
+    The parser has an order of precedence of its own: what it groups without parentheses has to
+    be what Spark groups.
+    """
+    level = _BINDS.get(type(node))
+    if level is None:
+        return False
+    for key in _OPERANDS:
+        operand = node.args.get(key)
+        below = _BINDS.get(type(operand)) if operand is not None else None
+        if below is None or (isinstance(node, exp.Escape) and key == "this"):
+            continue
+        if isinstance(operand, exp.NullSafeEQ | exp.NullSafeNEQ):
+            below = 0  # IS [NOT] DISTINCT FROM, for all that the tree tells
+        joins_left = key == "this" and below == level and level != 0
+        unary = level in (8, -1) and below == level
+        if below <= level and not (joins_left or unary):
+            return True
+    negated = node.this if isinstance(node, exp.Neg) else None
+    # -1::STRING casts minus one.
+    return isinstance(negated, exp.Cast) and isinstance(negated.this, exp.Literal)
+
+
+def is_special_datetime(node: Any) -> bool:
+    """Whether a cast is one of ``'now'``, ``'today'`` and the like: Spark reads the clock."""
+    return (
+        isinstance(node, exp.Cast)
+        and isinstance(node.this, exp.Literal)
+        and node.this.is_string
+        and node.this.name.strip().lower().startswith(("now", "today", "tomorrow", "yesterday"))
+    )
 
 
 def is_star(node: Any) -> bool:
@@ -114,7 +172,11 @@ def called(tree: Any) -> frozenset[str]:
     """Return the functions that a parsed query calls, and ``tablesample`` if it samples."""
     names = {plain(f.name).lower() for f in tree.find_all(exp.Anonymous)}
     names |= {name for kind, name in FUNCTIONS.items() if tree.find(kind)}
-    return frozenset(names | ({"tablesample"} if tree.find(exp.TableSample) else set()))
+    if tree.find(exp.TableSample):
+        names.add("tablesample")
+    if any(is_special_datetime(cast) for cast in tree.find_all(exp.Cast)):
+        names.add("now")
+    return frozenset(names)
 
 
 def kind_of(node: Any) -> str:
@@ -125,38 +187,6 @@ def kind_of(node: Any) -> str:
 def word_for(node: Any) -> str:
     """Return what messages call a node."""
     return type(node).__name__.upper()
-
-
-def text_of(tree: exp.Expr, reference: str) -> tuple[str, ...]:
-    """Return a query's tree as words, for what cannot be analysed; sources by number.
-
-    Parameters
-    ----------
-    reference
-        The key in a table's `meta` that holds the number of the source it names.
-    """
-    out: list[str] = []
-    stack: list[Any] = [tree]  # not recursive: a long chain of ANDs is a deep tree
-    while stack:
-        node = stack.pop()
-        if isinstance(node, str):
-            out.append(node)
-        elif isinstance(node, list):
-            stack += [";", *reversed(node)]
-        elif not isinstance(node, exp.Expr):
-            out.append(f"{type(node).__name__}={node}")
-        else:
-            out.append("(" + type(node).__name__)
-            args = {k: v for k, v in sorted(node.args.items()) if v not in (None, False, [])}
-            number = node.meta.get(reference) if isinstance(node, exp.Table) else None
-            if number is not None:
-                # Unless an alias hides it, the name as written also qualifies columns.
-                out += ["reference", str(number), "" if args.get("alias") else node.name.lower()]
-                args = {k: v for k, v in args.items() if k not in ("this", "db", "catalog")}
-            stack.append(")")
-            for key, value in reversed(args.items()):
-                stack += [value, key]
-    return tuple(out)
 
 
 def names_in_text(tree: exp.Expr) -> tuple[str, ...]:

@@ -98,6 +98,8 @@ def _decisive(expr: Expr) -> Sequence[Expr]:
         case Window(function=function):
             return (function,)
         case Call(op, args, words):
+            if words and op in ("date_add", "datediff"):  # DATEADD(unit, …)
+                return ()
             if op in _FIXED_TYPES or op in ("cast", "try_cast", "number"):
                 return ()
             if op in _AS_FIRST:
@@ -112,6 +114,8 @@ def _decisive(expr: Expr) -> Sequence[Expr]:
 
 def _of_call(op: str, words: tuple[str, ...], kinds: Sequence[str | None]) -> str | None:
     """Return the type of a call whose decisive operands have these types."""
+    if words and op in ("date_add", "datediff"):
+        return None
     if op in _FIXED_TYPES:
         return _FIXED_TYPES[op]
     if op in ("cast", "try_cast"):
@@ -140,6 +144,21 @@ def _of_call(op: str, words: tuple[str, ...], kinds: Sequence[str | None]) -> st
 
 
 def _of_number(text: str) -> str | None:
-    if text.isdecimal():
-        return "int" if int(text) < 2**31 else "bigint" if int(text) < 2**63 else None
-    return "double" if "e" in text.lower() else None
+    digits = text.removeprefix("-")
+    if digits.isdecimal():
+        value = int(text)
+        if -(2**31) <= value < 2**31:
+            return "int"
+        return "bigint" if -(2**63) <= value < 2**63 else None
+    if digits[:-1].isdecimal() and digits[-1:] in _SUFFIXES:
+        return _SUFFIXES[digits[-1:]]
+    return "double" if _is_double(digits) else None
+
+
+_SUFFIXES = {"L": "bigint", "S": "smallint", "Y": "tinyint", "F": "float", "D": "double"}
+
+
+def _is_double(digits: str) -> bool:
+    """Whether a number has an exponent and no suffix."""
+    mantissa, e, exponent = digits.lower().partition("e")
+    return bool(e) and mantissa.replace(".", "").isdecimal() and exponent.lstrip("+-").isdecimal()
