@@ -32,7 +32,7 @@ from persist_assets.meaning.algebra import (
 )
 from persist_assets.meaning.binder import bind
 from persist_assets.meaning.binding import MAX_LEAVES, Binding, Face
-from persist_assets.meaning.functions import AGGREGATES, CLOCK, DAY_CLOCK, VOLATILE
+from persist_assets.meaning.functions import AGGREGATES, CLOCK, DAY_CLOCK, GENERATORS, VOLATILE
 from persist_assets.meaning.identity import Fold, digest
 from persist_assets.meaning.lineage import Lineage
 from persist_assets.meaning.scope import Around, Unanalysable
@@ -546,16 +546,18 @@ def _check_condition(source: Source, text: str, place: Location) -> list[Problem
     try:
         tokens = faithful(SPARK.tokenize(text), text)
         trees = SPARK.parser().parse(tokens, text)
-    except SqlglotError:
+    except (SqlglotError, RecursionError):
         trees = []
     tree = trees[0] if len(trees) == 1 else None
     if not isinstance(tree, exp.Condition):
         return [Problem("check", f"`{text}` is not a condition", place)]
-    if tree.find(exp.Query, exp.Window):
+    functions = called(tree)
+    if tree.find(exp.Query, exp.Window) or functions & AGGREGATES:
         return [Problem("check", f"`{text}` looks at more than one row", place)]
-    called = {plain(f.name).lower() for f in tree.find_all(exp.Anonymous)}
-    if called & AGGREGATES:
-        return [Problem("check", f"`{text}` looks at more than one row", place)]
+    if functions & GENERATORS:
+        return [Problem("check", f"`{text}` makes rows", place)]
+    if functions & VOLATILE:
+        return [Problem("check", f"`{text}` may say something else each time", place)]
     problems: list[Problem] = []
     for column in tree.find_all(exp.Column):
         problems += _missing_column(source, plain(column.parts[0].name), place)

@@ -172,6 +172,8 @@ def called(tree: Any) -> frozenset[str]:
     """Return the functions that a parsed query calls, and ``tablesample`` if it samples."""
     names = {plain(f.name).lower() for f in tree.find_all(exp.Anonymous)}
     names |= {name for kind, name in FUNCTIONS.items() if tree.find(kind)}
+    if any(not isinstance(a.parent, exp.Like | exp.ILike) for a in tree.find_all(exp.Any)):
+        names.add("any")  # else it is LIKE ANY, which is no call
     if tree.find(exp.TableSample):
         names.add("tablesample")
     if any(is_special_datetime(cast) for cast in tree.find_all(exp.Cast)):

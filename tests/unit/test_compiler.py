@@ -246,6 +246,12 @@ def test_columns_may_be_renamed_by_the_view() -> None:
         ('check { expr="a >" }', "`a >` is not a condition"),
         ('check { expr="SELECT 1" }', "`SELECT 1` is not a condition"),
         ('check { expr="sum(a) > 1" }', "`sum(a) > 1` looks at more than one row"),
+        ('check { expr="first(a) = 1" }', "`first(a) = 1` looks at more than one row"),
+        ('check { expr="any(a > 1)" }', "`any(a > 1)` looks at more than one row"),
+        ('check { expr="COUNT_IF(a > 1) = 1" }', "looks at more than one row"),
+        ('check { expr="explode(array(a)) = 1" }', "`explode(array(a)) = 1` makes rows"),
+        ('check { expr="a > rand()" }', "`a > rand()` may say something else each time"),
+        ('check { expr="uuid() IS NULL" }', "`uuid() IS NULL` may say something else each time"),
         ('check { expr="a IN (SELECT 1)" }', "`a IN (SELECT 1)` looks at more than one row"),
         ('check { expr="rank() OVER (ORDER BY a) = 1" }', "looks at more than one row"),
     ],
@@ -254,6 +260,20 @@ def test_annotations_are_checked_against_the_columns(annotation: str, expected: 
     (problem,) = wrong(f"{T}--@ persist {annotation}\nCREATE VIEW v AS SELECT a, ts FROM t")
     assert expected in problem
     assert problem.startswith(("f0.sql:2:13: error", "f0.sql:2:21: error"))
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "b LIKE ANY ('x', 'y')",
+        "ts < now()",
+        "b IN (left(b, 1), 'x')",
+        "exists(array(a), x -> x > 1)",
+    ],
+)
+def test_a_check_may_ask_anything_of_one_row(condition: str) -> None:
+    annotation = f'--@ persist check {{ expr="{condition}" }}'
+    assert not wrong(f"{T}{annotation}\nCREATE VIEW v AS SELECT a, b, ts FROM t")
 
 
 def test_one_table_name_for_two_meanings() -> None:
