@@ -33,9 +33,7 @@ ORDER_SENSITIVE = frozenset(
 )
 """Aggregates whose result may depend on the order in which they see the rows."""
 
-ORDERLESS_RANKS = frozenset(
-    ("row_number", "ntile", "lag", "lead", "nth_value", "first_value", "last_value")
-)
+TIE_SENSITIVE = frozenset(("row_number", "ntile", "lag", "lead", "nth_value"))
 """Window functions that look at the order of the rows where their own order has ties."""
 
 GENERATORS = frozenset(
@@ -82,7 +80,6 @@ SYNONYMS = {
     "array_agg": "collect_list",
     "cardinality": "size",
     "ceiling": "ceil",
-    "char": "chr",
     "char_length": "length",
     "character_length": "length",
     "len": "length",
@@ -112,7 +109,6 @@ SYNONYMS = {
     "stddev": "stddev_samp",
     "variance": "var_samp",
     "string_agg": "listagg",
-    "substr": "substring",
     "to_varchar": "to_char",
 }
 """Names that Spark registers for one and the same expression."""

@@ -48,7 +48,7 @@ from persist_assets.meaning.algebra import (
     Window,
     parts,
 )
-from persist_assets.meaning.functions import COMMUTATIVE, ORDER_SENSITIVE, ORDERLESS_RANKS
+from persist_assets.meaning.functions import COMMUTATIVE, ORDER_SENSITIVE, TIE_SENSITIVE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -149,7 +149,7 @@ class Scope:
         rows = self.fold.scope(expr.rows, self.instances, _over(expr))
         mapping = sorted((rows.instances[a][0], self.instances[b][0]) for a, b in expr.mapping)
         function = expr.function.op if isinstance(expr.function, Call) else ""
-        order_matters = function in ORDERLESS_RANKS or function in ORDER_SENSITIVE
+        order_matters = function in TIE_SENSITIVE or function in ORDER_SENSITIVE
         return digest(
             "window",
             rows.expr(expr.function),
