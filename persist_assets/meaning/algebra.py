@@ -395,7 +395,11 @@ class Rebuild:
             if made is None and isinstance(thing, Ref):
                 made = self.calls.ref(self.instance(thing.instance), thing.column)
             elif made is None:
-                below = [(part, False) for part in parts(thing) if id(part) not in done]
+                below = [
+                    (p.expr if isinstance(p, Out) else p, False)
+                    for p in parts(thing)
+                    if id(p) not in done
+                ]
                 if below:
                     stack.append((thing, True))
                     below.reverse()
@@ -413,8 +417,6 @@ class Rebuild:
             case Call(op, args, words):
                 new = tuple([done[id(a)] for a in args])
                 return thing if new == args else self.calls.call(op, new, words)
-            case Out(name, written, expr, kind):
-                return Out(name, written, done[id(expr)], kind)
             case Given() | Opaque():
                 return thing
             case _:
@@ -444,7 +446,7 @@ class Rebuild:
                 return Block(
                     tuple((self.instance(i), of(n)) for i, n in leaves),
                     tuple(map(of, conditions)),
-                    tuple(map(of, columns)),
+                    tuple([Out(o.name, o.written, of(o.expr), o.type) for o in columns]),
                     tuple(map(of, order)),
                 )
             case Derived(block, volatile):

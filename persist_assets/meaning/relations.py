@@ -157,7 +157,8 @@ def derived_from(
 ) -> From:
     """Return a FROM clause that is one relation: merged where that is sound, else a leaf."""
     columns = renamed(block.columns, names) if names else block.columns
-    if is_volatile(*block.conjuncts, *block.columns):
+    computed = [o.expr for o in block.columns if not isinstance(o.expr, Ref)]
+    if is_volatile(*block.conjuncts, *computed):
         block = binding.leaf(Derived(block, volatile=True), columns)
         columns = block.columns
     qualifiers = (name.lower(),) if name else ()

@@ -63,6 +63,8 @@ class Types:
 
     def of(self, expr: Expr) -> str | None:
         """Return the Spark type of an expression where it is certain."""
+        if isinstance(expr, Ref):
+            return self._of(expr)
         known = self._known
         if expr in known:
             return known[expr]
