@@ -32,7 +32,14 @@ from persist_assets.meaning.algebra import (
 )
 from persist_assets.meaning.binder import bind
 from persist_assets.meaning.binding import MAX_LEAVES, Binding, Face
-from persist_assets.meaning.functions import AGGREGATES, CLOCK, DAY_CLOCK, GENERATORS, VOLATILE
+from persist_assets.meaning.functions import (
+    AGGREGATES,
+    CLOCK,
+    DAY_CLOCK,
+    GENERATORS,
+    SESSION,
+    VOLATILE,
+)
 from persist_assets.meaning.identity import Fold, digest
 from persist_assets.meaning.lineage import Lineage
 from persist_assets.meaning.scope import Around, Unanalysable
@@ -467,7 +474,7 @@ def _source(
     return source, Face(flat, given, names)
 
 
-LOTS = VOLATILE | {"limit", "tablesample"}
+LOTS = VOLATILE | SESSION | {"limit", "tablesample"}
 """What may give other rows each time: functions, and LIMIT without ORDER BY."""
 
 
@@ -556,7 +563,7 @@ def _check_condition(source: Source, text: str, place: Location) -> list[Problem
         return [Problem("check", f"`{text}` looks at more than one row", place)]
     if functions & GENERATORS:
         return [Problem("check", f"`{text}` makes rows", place)]
-    if functions & VOLATILE:
+    if functions & (VOLATILE | SESSION | CLOCK):
         return [Problem("check", f"`{text}` may say something else each time", place)]
     problems: list[Problem] = []
     for column in tree.find_all(exp.Column):

@@ -149,7 +149,10 @@ class Scope:
         rows = self.fold.scope(expr.rows, self.instances, _over(expr))
         mapping = sorted((rows.instances[a][0], self.instances[b][0]) for a, b in expr.mapping)
         function = expr.function.op if isinstance(expr.function, Call) else ""
-        order_matters = function in TIE_SENSITIVE or function in ORDER_SENSITIVE
+        # A frame of so many rows cuts through rows that tie.
+        order_matters = (
+            "rows" in expr.frame[:1] or function in TIE_SENSITIVE or function in ORDER_SENSITIVE
+        )
         return digest(
             "window",
             rows.expr(expr.function),

@@ -56,8 +56,10 @@ def from_item(binding: Binding, node: Any, around: Around, sibling: From | None 
             source = from_item(binding, node.this, around)
             binding.depth -= 1
         case exp.Subquery() | exp.Values():
+            bare = not set(given_args(node)) - {"this", "alias", "joins"}
+            query = node.this if bare and isinstance(node, exp.Subquery) else node
             source = derived_from(
-                binding, binding.query(binding, node, around), name, names, around
+                binding, binding.query(binding, query, around), name, names, around
             )
         case exp.Lateral():
             source = lateral(binding, node, around, sibling)

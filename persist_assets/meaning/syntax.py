@@ -129,6 +129,10 @@ def misread(node: Any) -> bool:
         return False
     for key in _OPERANDS:
         operand = node.args.get(key)
+        if isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ):
+            # The parser puts some of what follows into parentheses of its own.
+            inside = without_parens(operand)
+            operand = inside if key == "expression" or isinstance(inside, exp.Not) else operand
         below = _BINDS.get(type(operand)) if operand is not None else None
         if below is None or (isinstance(node, exp.Escape) and key == "this"):
             continue

@@ -129,3 +129,62 @@ def test_build_ids_are_the_same_in_every_process(tmp_path: Path) -> None:
 def test_a_digest_tells_where_its_parts_end() -> None:
     assert digest("ab", "c") != digest("a", "bc")
     assert digest(["a"], []) != digest([], ["a"])
+
+
+WHOLE = [
+    ("SELECT a & 6 | k & 1 = 1 AS x FROM t", "SELECT (a & 6 | k) & 1 = 1 AS x FROM t"),
+    ("SELECT a & 6 << 1 AS x FROM t", "SELECT (a & 6) << 1 AS x FROM t"),
+    ("SELECT '1' || a + 1 AS x FROM t", "SELECT '1' || (a + 1) AS x FROM t"),
+    ("SELECT a = 1 IN (false) AS x FROM t", "SELECT a = (1 IN (false)) AS x FROM t"),
+    ("SELECT a <=> k IN (false) AS x FROM t", "SELECT a <=> (k IN (false)) AS x FROM t"),
+    ("SELECT a = k < d AS x FROM t", "SELECT a = (k < d) AS x FROM t"),
+    ("SELECT +b AS x FROM t", "SELECT b AS x FROM t"),
+    ("FROM t |> SELECT a |> LIMIT 1 |> WHERE a > 1", "FROM t |> SELECT a |> WHERE a > 1 |> LIMIT 1"),
+    ("SELECT CAST(b AS STRING COLLATE UTF8_LCASE) AS x FROM t", "SELECT CAST(b AS STRING) AS x FROM t"),
+    ("SELECT a FROM t WHERE a NOT IN ((SELECT a FROM u))", "SELECT a FROM t WHERE a NOT IN (SELECT a FROM u)"),
+    ("SELECT sum(a) AS k FROM t GROUP BY k HAVING k > 2", "SELECT sum(a) AS k FROM t GROUP BY k HAVING sum(a) > 2"),
+    ("SELECT k + 1 AS a FROM t GROUP BY k HAVING max(a) > 2", "SELECT k + 1 AS a FROM t GROUP BY k HAVING max(k + 1) > 2"),
+    ("SELECT * FROM ((SELECT a, k FROM w) PIVOT (sum(k) FOR a IN (1, 2)))", "SELECT * FROM ((SELECT a, k FROM w))"),
+    ("SELECT * FROM t LEFT SEMI JOIN u USING (k)", "SELECT t.* FROM t LEFT SEMI JOIN u ON t.k = u.k"),
+    ("SELECT a FROM t WHERE rand() < 0.5 AND rand() < 0.5", "SELECT a FROM t WHERE rand() < 0.5"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "other"), WHOLE, ids=lambda v: v[:40])
+def test_what_the_parser_does_not_tell_is_digested_as_written(one: str, other: str) -> None:
+    made = [
+        compiled({"raw.sql": RAW, "q.sql": f"CREATE VIEW q AS {query}"}).by_id["q@sources/q.sql"]
+        for query in (one, other)
+    ]
+    assert "as a whole" in made[0].notes[0]
+    assert made[0].build_id != made[1].build_id
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        "SELECT * FROM (SELECT p, q FROM x) PIVOT (sum(q) FOR p IN (1, 2))",
+        "SELECT p FROM x TABLESAMPLE (100 PERCENT) AS y",
+    ],
+)
+def test_a_whole_depends_on_the_names_of_what_it_reads(reader: str) -> None:
+    ids = [
+        compiled(
+            {"raw.sql": RAW, "x.sql": f"CREATE VIEW x AS {x}", "q.sql": f"CREATE VIEW q AS {reader}"}
+        ).by_id["q@sources/q.sql"].build_id
+        for x in ("SELECT a AS p, k AS q FROM t", "SELECT a AS q, k AS p FROM t")
+    ]  # fmt: skip
+    assert ids[0] != ids[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "clock"), [("DATE 'today'", "instant"), ("DATE '2024-01-01'", None)]
+)
+def test_today_is_a_clock(text: str, clock: str | None) -> None:
+    project = compiled({"raw.sql": RAW, "q.sql": f"CREATE VIEW q AS SELECT {text} AS d FROM t"})
+    assert project.by_id["q@sources/q.sql"].reads_clock == clock
+
+
+def test_a_name_that_is_only_known_when_it_runs_is_refused() -> None:
+    project = compiled({"q.sql": "CREATE VIEW q AS SELECT a FROM IDENTIFIER('t')"})
+    assert [p.code for p in project.errors] == ["identifier"]
