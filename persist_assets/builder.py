@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import threading
 import uuid
@@ -32,6 +33,7 @@ from persist_assets.errors import (
     StrictError,
 )
 from persist_assets.manifest import export_manifest
+from persist_assets.meaning.functions import CLOCK
 from persist_assets.model import Build, CheckResult, Snapshot
 from persist_assets.planner import UNVERSIONED, World, drawn, plan, unchecked
 from persist_assets.session import translated
@@ -337,7 +339,8 @@ class Builder:
         work.snapshot = present
         before = {c.name: c for c in self.ledger.fetch_checks(present.build_uid)}
         wanted = self._checks(work.source)
-        if all(c.name in before and before[c.name].definition == c.definition for c in wanted):
+        known = all(c.name in before and before[c.name].definition == c.definition for c in wanted)
+        if known and not any(_asks_the_clock(c) for c in wanted):
             work.checks = tuple(replace(before[c.name], blocking=c.blocking) for c in wanted)
         else:
             work.checks = self.engine.audit(present, wanted)
@@ -446,6 +449,15 @@ class Builder:
             except BaseException:
                 self._discard_uncommitted(root, uid)
                 raise
+
+
+def _asks_the_clock(check: Check) -> bool:
+    """Whether a check may have another answer later, on the same rows."""
+    words = re.findall(r"\w+", (check.expression or "").lower())
+    return not CLOCK.isdisjoint(words) or not _SPECIAL_DATETIMES.isdisjoint(words)
+
+
+_SPECIAL_DATETIMES = frozenset(("now", "today", "tomorrow", "yesterday"))
 
 
 def _checks_failed(source: Source, results: Sequence[CheckResult]) -> CheckFailedError:

@@ -563,7 +563,7 @@ def _check_condition(source: Source, text: str, place: Location) -> list[Problem
         return [Problem("check", f"`{text}` looks at more than one row", place)]
     if functions & GENERATORS:
         return [Problem("check", f"`{text}` makes rows", place)]
-    if functions & (VOLATILE | SESSION | CLOCK):
+    if functions & (VOLATILE | SESSION):
         return [Problem("check", f"`{text}` may say something else each time", place)]
     problems: list[Problem] = []
     for column in tree.find_all(exp.Column):

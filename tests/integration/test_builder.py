@@ -304,6 +304,24 @@ def test_no_way_leads_around_a_blocking_check(make_builder: Callable[..., Builde
     assert later.build(named(later, "q")).action == "built"
 
 
+def test_a_check_that_asks_the_clock_is_asked_again(
+    make_builder: Callable[..., Builder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = make_builder(
+        "CREATE TABLE t USING parquet LOCATION 'raw/t';\n"
+        "--@ persist check { expr=\"now() > TIMESTAMP '2026-01-01' OR a > 0\" }\n"
+        "CREATE VIEW p AS SELECT a FROM t;\n"
+        '--@ persist check { expr="a > 0" }\n'
+        "CREATE VIEW q AS SELECT a + 1 AS a FROM t;"
+    )
+    build_all(builder)
+    later, asked = again(builder, make_builder), list[str]()
+    audit = later.engine.audit
+    monkeypatch.setattr(later.engine, "audit", lambda s, c: asked.append(s.table) or audit(s, c))
+    assert build_all(later) == {"p": "reused", "q": "reused"}
+    assert asked == [named(later, "p").table]
+
+
 def test_a_warning_is_published(make_builder: Callable[..., Builder]) -> None:
     builder = make_builder(
         CHECKED.replace("not_null=[a]", "not_null=[a] { severity=warn }").replace("unique=[b]", "")

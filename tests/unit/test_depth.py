@@ -91,7 +91,7 @@ def test_an_expression_that_doubles_in_every_step_costs_no_more_than_one_that_do
     [
         "SELECT " + "abs(" * 200 + "a" + ")" * 200 + " AS x FROM t",
         "SELECT a FROM t WHERE " + "NOT " * 200 + "a = 1",
-        "SELECT a FROM " + "(SELECT a FROM " * 100 + "t" + " ORDER BY a LIMIT 3)" * 100,
+        "SELECT a FROM " + "(SELECT a FROM " * 150 + "t" + " ORDER BY a LIMIT 3)" * 150,
         "SELECT a FROM " + "(" * 200 + "t" + " JOIN t USING (a))" * 200,
     ],
 )
