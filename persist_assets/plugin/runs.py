@@ -203,12 +203,12 @@ def _interrupted(data: Any) -> bool:
 
 
 def _failure(step: str, source_id: SourceID | None, data: Any) -> StepFailure:
-    """Return why a step failed: the innermost of the error's causes that is one of ours."""
+    """Return why a step failed: the outermost of the error's causes that is one of ours."""
     error = getattr(data, "error", None)
-    message, kind = str(data if error is None else error.message).strip(), errors.BuildError
+    message = str(data if error is None else error.message).strip()
     while error is not None:
         found = getattr(errors, error.cls_name or "", None)
         if isinstance(found, type) and issubclass(found, PersistError):
-            message, kind = error.message.partition(": ")[2].strip(), found
+            return StepFailure(step, source_id, error.message.partition(": ")[2].strip(), found)
         error = error.cause
-    return StepFailure(step, source_id, message, kind)
+    return StepFailure(step, source_id, message, errors.BuildError)

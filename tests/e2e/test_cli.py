@@ -184,7 +184,7 @@ def test_a_raw_location_that_is_not_there_is_found_by_plan(root: Path) -> None:
     assert "sources/m.sql:2:14: warning: t: there is no data at" in done.stderr
     done = persist("build", "p", cwd=root)
     assert done.returncode == 6
-    assert "sources/m.sql:2:14: error: m__p: `t`: there is no data at" in done.stderr
+    assert "error: m__p: sources/m.sql:2:14: `t`: there is no data at" in done.stderr
 
 
 def test_files_that_are_not_utf8_and_directories_that_are_empty(

@@ -134,7 +134,7 @@ def test_dagsters_own_commands_build_the_demo(
         "VIRTUAL_ENV": str(Path(sys.executable).parent.parent),
     }
     done = subprocess.run(
-        [executable, *command[1:], "+causes/fleet_by_age"],
+        [executable, *command[1:], '+key:"causes/fleet_by_age"'],
         cwd=flights,
         env=environment,
         capture_output=True,
@@ -150,7 +150,7 @@ def test_dagsters_own_commands_build_the_demo(
     assert found is not None
     assert found.rows == 12
     manifest = json.loads((flights / ".persist" / "manifests" / f"{command[0]}.json").read_text())
-    assert len(manifest["entries"]) == 2
+    assert len(manifest["entries"]) == 3
 
 
 @pytest.mark.proves("K13")
