@@ -484,7 +484,7 @@ def _functions(block: Block) -> frozenset[str]:
     for thing in walk(block):
         if isinstance(thing, Call):
             names.add(thing.op)
-        elif isinstance(thing, Limit) and not thing.block.order:
+        elif isinstance(thing, Limit) and not thing.ordered:
             names.add("limit")
     return frozenset(names)
 

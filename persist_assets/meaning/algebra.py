@@ -207,11 +207,18 @@ class SetOperation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Limit:
-    """Some rows of a Block, the first in its order."""
+    """Some rows of a Block, the first in its order.
+
+    Attributes
+    ----------
+    ordered
+        The query itself says in which order; else it draws lots.
+    """
 
     block: Block
     count: Expr | None
     offset: Expr | None
+    ordered: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -457,8 +464,9 @@ class Rebuild:
                 return Aggregate(of(rows), tuple(map(of, keys)), tuple(map(of, aggregates)), sets)
             case SetOperation(kind, branches):
                 return SetOperation(kind, tuple(map(of, branches)))
-            case Limit(block, n, skipped):
-                return Limit(of(block), of(n) if n else None, of(skipped) if skipped else None)
+            case Limit(block, n, skipped, ordered):
+                numbers = (of(n) if n else None, of(skipped) if skipped else None)
+                return Limit(of(block), *numbers, ordered)
             case Generate(call, outer, types):
                 return Generate(of(call), outer, types)
             case Values(rows):
@@ -510,7 +518,7 @@ def parts(thing: object) -> list[object]:
             return [rows, *keys, *aggregates]
         case SetOperation(_, branches):
             return [*branches]
-        case Limit(block, count, offset):
+        case Limit(block, count, offset, _):
             return [block, *(e for e in (count, offset) if e)]
         case Generate(call, _, _):
             return [call]

@@ -175,7 +175,8 @@ def _limited(binding: Binding, node: Any, block: Block, around: Around) -> Block
     select = Select(From(around.outer), ctes=around.ctes)
     how_many = expression(binding, n, select) if n is not None else None
     skipped = expression(binding, offset.expression, select) if offset is not None else None
-    return binding.leaf(Limit(block, how_many, skipped), block.columns)
+    ordered = node.args.get("order") is not None
+    return binding.leaf(Limit(block, how_many, skipped, ordered), block.columns)
 
 
 def _values(binding: Binding, node: exp.Values, around: Around) -> Block:

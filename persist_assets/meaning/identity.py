@@ -365,7 +365,7 @@ class Fold:
                 )
                 made = [self.inner(b, around) for b in branches]
                 return self._set_operation(kind, made, movable)
-            case Limit(block, count, offset):
+            case Limit(block, count, offset, _):
                 made = self.inner(block, around)
                 scope = Scope(self, around)
                 numbers = [scope.expr(e) if e else None for e in (count, offset)]

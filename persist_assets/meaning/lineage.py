@@ -90,7 +90,7 @@ class Lineage:
         match node:
             case Given():
                 return node.origins[column], ()
-            case Derived(block, _) | Limit(block, _, _):
+            case Derived(block, _) | Limit(block, _, _, _):
                 return _NONE, (self._values(block)[column],)
             case Outer(_, left, right, _):
                 return _NONE, ((*self._values(left), *self._values(right))[column],)
