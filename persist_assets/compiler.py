@@ -17,42 +17,13 @@ from sqlglot.errors import SqlglotError
 
 from persist_assets.dialect import SPARK, faithful, plain
 from persist_assets.errors import Problem, SourcesError, did_you_mean
-from persist_assets.frontends.sql import REFERENCE
-from persist_assets.meaning.algebra import (
-    Block,
-    Call,
-    Generate,
-    Given,
-    Limit,
-    Node,
-    Opaque,
-    Out,
-    Rebuild,
-    walk,
-)
-from persist_assets.meaning.binder import bind
-from persist_assets.meaning.binding import MAX_LEAVES, Binding, Face
-from persist_assets.meaning.functions import (
-    AGGREGATES,
-    CLOCK,
-    DAY_CLOCK,
-    GENERATORS,
-    SESSION,
-    VOLATILE,
-)
+from persist_assets.meaning.algebra import Given
+from persist_assets.meaning.binding import Face
+from persist_assets.meaning.functions import AGGREGATES, GENERATORS, SESSION, VOLATILE
 from persist_assets.meaning.identity import Fold, digest
-from persist_assets.meaning.lineage import Lineage
-from persist_assets.meaning.scope import Around, Unanalysable
-from persist_assets.meaning.syntax import called, names_in_text, unnamed_in_text
-from persist_assets.model import (
-    FILE_FORMATS,
-    Column,
-    ColumnEdge,
-    ColumnRef,
-    Declaration,
-    Project,
-    Source,
-)
+from persist_assets.meaning.syntax import called
+from persist_assets.meaning.understanding import Meaning, Upstream, own_origins, understand
+from persist_assets.model import FILE_FORMATS, Column, Declaration, Project, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -81,17 +52,54 @@ class RawFacts:
     options: tuple[tuple[str, str], ...] = ()
 
 
+def _never(path: str) -> Iterable[Declaration]:
+    raise AssertionError(f"{path} was declared without trees")
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What queries mean, as far as it is known.
+
+    Attributes
+    ----------
+    before
+        From earlier compilations, by keys that hold all that a meaning follows from.
+    known
+        Filled by a compilation with all that it needed.
+    parse
+        Returns the declarations of a file, with trees.
+    """
+
+    before: Mapping[str, Meaning] = field(default_factory=dict[str, Meaning])
+    known: dict[str, Meaning] = field(default_factory=dict[str, Meaning])
+    parse: Callable[[str], Iterable[Declaration]] = _never
+
+
 @dataclass(slots=True, eq=False)
 class _Unit:
-    """A declaration on its way to become a source."""
+    """A declaration on its way to become a source.
+
+    Attributes
+    ----------
+    key
+        Digest of all that its meaning follows from: its words, and the keys of what it reads.
+    """
 
     declaration: Declaration
     source_id: SourceID
     asset_key: tuple[str, ...]
     bindings: tuple[SourceID, ...] = ()
     broken: bool = False
+    key: str = ""
     source: Source | None = None
-    face: Face | None = None
+    meaning: Meaning | None = None
+    raw_face: Face | None = None
+
+    def face(self) -> Face:
+        """Return what its readers see."""
+        face = self.raw_face if self.meaning is None else self.meaning.shown()
+        assert face is not None
+        return face
 
 
 @dataclass(slots=True)
@@ -100,6 +108,8 @@ class _Compilation:
     connection: str
     raws: Mapping[SourceID, RawFacts]
     problems: list[Problem]
+    memory: Memory
+    trees: dict[SourceID, Query | None] = field(default_factory=dict)
     units: dict[SourceID, _Unit] = field(default_factory=dict)
     fold: Fold = field(default_factory=Fold)
 
@@ -107,6 +117,13 @@ class _Compilation:
         """Add a problem of a whole declaration, which breaks it."""
         self.problems.append(Problem(code, message, unit.declaration.location, hint))
         unit.broken = True
+
+    def parsed(self, unit: _Unit) -> Query | None:
+        """Return the query of a unit with its tree, by parsing its file again."""
+        if unit.source_id not in self.trees:
+            declared = self.memory.parse(unit.declaration.location.path)
+            self.trees |= {source_id(d): d.query for d in declared}
+        return self.trees[unit.source_id]
 
 
 def source_id(declaration: Declaration) -> SourceID:
@@ -121,6 +138,7 @@ def compile_project(
     connection: str,
     raws: Mapping[SourceID, RawFacts],
     problems: Iterable[Problem] = (),
+    memory: Memory | None = None,
 ) -> Project:
     """Compile declarations into a project.
 
@@ -136,13 +154,16 @@ def compile_project(
         For every raw table what is known of it.
     problems
         Already found by the frontends; they become the project's.
+    memory
+        Of earlier compilations; the queries of declarations may be without trees then.
 
     Returns
     -------
     Project
         With the sources that could be compiled, and all problems.
     """
-    compilation = _Compilation(sources_dir, connection, raws, list(problems))
+    memory = memory or Memory()
+    compilation = _Compilation(sources_dir, connection, raws, list(problems), memory)
     ordered = sorted(
         declarations, key=lambda d: (d.location.path, d.location.line, d.location.column)
     )
@@ -318,195 +339,64 @@ def _compile_raw(compilation: _Compilation, unit: _Unit) -> None:
         raw=raw,
     )
     unit.source = source
+    unit.key = digest("raw", source.source_id, source.build_id)
     given = Given(
         rows,
         tuple(digest("column", rows, c.name.lower(), c.type) for c in facts.columns),
         None,
-        _own_origins(source),
+        own_origins(source.source_id, (c.name for c in facts.columns)),
         tuple(c.type for c in facts.columns),
     )
-    unit.face = Face(None, given, tuple(c.name for c in facts.columns))
-
-
-def _own_origins(source: Source) -> tuple[frozenset[ColumnRef], ...]:
-    """Return the origins that readers see where lineage stops at a source."""
-    return tuple(frozenset((ColumnRef(source.source_id, c.name),)) for c in source.columns)
+    unit.raw_face = Face(None, given, tuple(c.name for c in facts.columns))
 
 
 def _compile_query(compilation: _Compilation, unit: _Unit) -> None:
     declaration = unit.declaration
     query = declaration.query
     assert query is not None
-    faces = [compilation.units[b].face for b in unit.bindings]
-    upstream = [face for face in faces if face is not None]
-    binding = Binding(bind, declaration.location.path, upstream, REFERENCE)
-    block, notes = _bind(binding, query, upstream)
-    if binding.problems:
-        compilation.problems += binding.problems
-        unit.broken = True
-        return
-    names = query.column_names or tuple(o.name for o in block.columns)
-    if query.column_names and len(names) != len(block.columns) and block.columns:
-        n, m = len(names), len(block.columns)
-        compilation.report(
-            "columns", f"`{declaration.name}` names {n} columns, its query has {m}", unit
-        )
-        return
-    outs = tuple(replace(o, name=n, written=n) for o, n in zip(block.columns, names, strict=False))
-    if not query.column_names and not _well_named(compilation, unit, binding, outs):
-        return
-    block = replace(block, columns=outs)
-    unit.source, unit.face = _source(compilation, unit, binding, block, notes)
-
-
-def _bind(binding: Binding, query: Query, upstream: Sequence[Face]) -> tuple[Block, list[str]]:
-    """Return the algebra of a query, or the query as a whole where it has none."""
-    try:
-        if query.lost:
-            raise Unanalysable(f"of {query.lost}")
-        return bind(binding, query.tree, Around()), []
-    except Unanalysable as error:
-        reason = error.reason
-    because = reason if reason.startswith("because") else f"because {reason}"
-    note = f"treated as a whole {because}: any change of what it reads rebuilds it"
-    names = names_in_text(query.tree) if not query.column_names else query.column_names
-    published = tuple(face.names for face in upstream)  # SELECT s.* or PIVOT may look at names
-    words = (*query.words, "reads", str(published))
-    leaf = Opaque(words, tuple(face.given for face in upstream), len(names))
-    calls = binding.calls
-    instance = next(binding.instances)
-    outs = tuple(Out(n, n, calls.ref(instance, i)) for i, n in enumerate(names))
-    return Block(((instance, leaf),), (), outs), [note]
-
-
-_BAD_IN_TABLES = " ,;{}()\n\t="
-
-
-def _well_named(
-    compilation: _Compilation, unit: _Unit, binding: Binding, outs: Sequence[Out]
-) -> bool:
-    seen: set[str] = set()
-    query = unit.declaration.query
-    unnamed = unnamed_in_text(query.tree if query else None)
-    for number, out in enumerate(outs, 1):
-        if not out.name:
-            place = binding.place(next(unnamed))
-            place = place if place.line > 1 or place.column > 1 else unit.declaration.location
-            message = f"column {number} of `{unit.asset_key[-1]}` has no name"
-            compilation.problems.append(
-                Problem("column-name", message, place, "give it one: … AS name")
-            )
-        elif out.name.lower() in seen:
-            message = f"`{unit.asset_key[-1]}` has two columns named `{out.name}`"
-            compilation.report("column-name", message, unit, "rename one: … AS other_name")
-        elif set(out.name) & set(_BAD_IN_TABLES):
-            message = f"`{out.name}` cannot be a column of a table"
-            compilation.report("column-name", message, unit, "rename it: … AS other_name")
-        else:
-            seen.add(out.name.lower())
-    unit.broken |= len(seen) != len(outs)
-    return not unit.broken
-
-
-def _source(
-    compilation: _Compilation, unit: _Unit, binding: Binding, block: Block, notes: list[str]
-) -> tuple[Source, Face]:
-    declaration = unit.declaration
-    query, annotation = declaration.query, declaration.annotation
-    assert query is not None
-    persisted = declaration.persisted
-    digests = compilation.fold.relation(block)
-    lineage = Lineage(binding.origins)
-    origins = lineage.columns(block)
+    upstream = [compilation.units[b] for b in unit.bindings]
+    unit.key = digest(
+        "meaning",
+        compilation.connection,
+        unit.source_id,
+        declaration.persisted,
+        (query.wording, query.lost, query.column_names),
+        [u.key for u in upstream],
+    )
+    meaning = compilation.memory.before.get(unit.key)
+    if meaning is None:
+        if query.tree is None:
+            declaration = replace(declaration, query=compilation.parsed(unit))
+        reads = [
+            Upstream(u.face(), u.source.persisted, u.source.volatile, u.source.reads_clock)
+            for u in upstream
+            if u.source is not None
+        ]
+        meaning = understand(declaration, reads, compilation.connection, compilation.fold)
+        if not isinstance(meaning, Meaning):
+            compilation.problems += meaning
+            unit.broken = True
+            return
+    compilation.memory.known[unit.key] = unit.meaning = meaning
     described = {c.name.lower(): c.description for c in declaration.columns}
-    columns = tuple(Column(o.name, o.type, described.get(o.name.lower())) for o in block.columns)
-    inlined = [u.source for u in (compilation.units[b] for b in unit.bindings) if u.source]
-    functions = called(query.tree) if notes else _functions(block)
-    lots, clock = sorted(functions & LOTS), sorted(functions & CLOCK)
-    volatile = bool(lots) or any(s.volatile and not s.persisted for s in inlined)
-    clocks = {"day" if f in DAY_CLOCK else "instant" for f in clock}
-    clocks |= {s.reads_clock for s in inlined if s.reads_clock and not s.persisted}
-    if lots:
-        notes.append(f"draws lots with {', '.join(lots)}: another build may have other rows")
-    if clock:
-        soon = "at once" if "instant" in clocks else "the next day"
-        notes.append(f"reads the clock with {', '.join(clock)}: it is out of date {soon}")
-    source = Source(
+    unit.source = Source(
         source_id=unit.source_id,
         asset_key=unit.asset_key,
         language=declaration.language,
         location=declaration.location,
-        annotation=annotation,
-        persisted=persisted,
-        build_id=digest(
-            "build",
-            compilation.connection,
-            digests.rows,
-            [(o.name, d) for o, d in zip(block.columns, digests.columns, strict=True)],
-        ),
-        definition=digest("definition", query.words, unit.bindings, query.column_names),
+        annotation=declaration.annotation,
+        persisted=declaration.persisted,
+        build_id=meaning.build_id,
+        definition=digest("definition", query.wording, unit.bindings, query.column_names),
         description=declaration.description,
-        columns=columns,
+        columns=tuple(Column(n, kind, described.get(n.lower())) for n, kind in meaning.columns),
         query=replace(query, tree=None),
         bindings=unit.bindings,
-        lineage=tuple(
-            ColumnEdge(ref, column.name)
-            for column, refs in zip(columns, origins, strict=True)
-            for ref in sorted(refs)
-        ),
-        volatile=volatile,
-        reads_clock="instant" if "instant" in clocks else "day" if clocks else None,
-        notes=tuple(notes),
+        lineage=meaning.lineage,
+        volatile=meaning.volatile,
+        reads_clock=meaning.reads_clock,
+        notes=meaning.notes,
     )
-    types = tuple(c.type for c in columns)
-    names = tuple(c.name for c in columns) or None
-    if persisted and (volatile or clocks):
-        # Its readers see what the table says, not what another draw or a later look would say.
-        fixed = digest("table", source.build_id)
-        own = tuple(digest("column", fixed, d) for d in digests.columns)
-        given = Given(fixed, own, digests.order, _own_origins(source), types)
-        return source, Face(None, given, names)
-    seen = _own_origins(source) if persisted else origins
-    given = Given(digests.rows, digests.columns, digests.order, seen, types)
-    flat = None
-    if names and 0 < len(block.leaves) <= MAX_LEAVES:
-        flat = _as_given(compilation.fold, binding, block)
-    return source, Face(flat, given, names)
-
-
-LOTS = VOLATILE | SESSION | {"limit", "tablesample"}
-"""What may give other rows each time: functions, and LIMIT without ORDER BY."""
-
-
-def _functions(block: Block) -> frozenset[str]:
-    """Return the operators of a block, and ``limit`` if it takes some rows of no order."""
-    names: set[str] = set()
-    for thing in walk(block):
-        if isinstance(thing, Call):
-            names.add(thing.op)
-        elif isinstance(thing, Limit) and not thing.ordered:
-            names.add("limit")
-    return frozenset(names)
-
-
-def _as_given(fold: Fold, binding: Binding, block: Block) -> Block:
-    """Return a block whose leaves, at every depth, are known by their digests only."""
-    types = {
-        id(node): binding.types.leaves.get(instance, ())
-        for inner in walk(block)
-        if isinstance(inner, Block)
-        for instance, node in inner.leaves
-    }
-
-    def given(node: Node) -> Node | None:
-        if isinstance(node, Given | Generate) or fold.free(node):
-            return None
-        made = fold.node(node, {})
-        # Readers know the origins of the columns they see; those of the leaves are not asked for.
-        nowhere = (frozenset[ColumnRef](),) * len(made.columns)
-        return Given(made.rows, made.columns, made.order, nowhere, types[id(node)])
-
-    return Rebuild(binding.calls, node=given).block(block)
 
 
 # ---------------------------------------------------------------------------------- annotations

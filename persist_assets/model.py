@@ -178,18 +178,19 @@ class Query:
         In the order of the text.
     column_names
         New names for all output columns (``CREATE VIEW v (a, b) AS …``), or empty.
-    words
-        The text without comments and white space, its references by number.
+    wording
+        Digest of the text without comments and white space, its references by number.
     lost
         What `tree` does not tell of the text, or None where it is to be trusted.
     tree
-        What the parser made of the text: the compiler's input, gone afterwards.
+        What the parser made of the text: the compiler's input, gone afterwards, and not there
+        before where the query's meaning may be remembered.
     """
 
     text: str
     references: tuple[Reference, ...] = ()
     column_names: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
+    wording: str = ""
     lost: str | None = None
     tree: Any = field(default=None, compare=False, repr=False, hash=False)
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from persist_assets.compiler import RawFacts, compile_project, source_id
+from persist_assets.cache import Parsed, load_cache, parsed, save_cache
+from persist_assets.compiler import Memory, RawFacts, compile_project, source_id
 from persist_assets.errors import Location, Problem, SettingsError, SourcesError, StorageError
 from persist_assets.frontends import FRONTENDS
 from persist_assets.meaning.identity import digest
@@ -14,7 +17,6 @@ from persist_assets.storage.raw import find_columns, public_options
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
-    from pathlib import Path
 
     from persist_assets.model import Declaration, Project, SourceID
     from persist_assets.settings import Settings
@@ -43,21 +45,42 @@ def load_project(settings: Settings) -> Project:
         raise SettingsError(
             f"{directory} holds no sources", hint=f"files ending in {', '.join(FRONTENDS)} are read"
         )
+    connection = digest("connection", settings.connection)
+    place = settings.state_dir / "cache" / f"{connection[:16]}.pickle"
     with _nothing_collected():
+        before = load_cache(place)
+        texts: dict[str, str] = {}
+        files: dict[str, Parsed] = {}
         for path in paths:
             relative = path.relative_to(settings.root).as_posix()
             text = _read(path, relative, problems)
-            if text is not None:
+            if text is None:
+                continue
+            texts[relative] = text
+            content = sha256(text.encode()).hexdigest()
+            known = before.files.get(relative)
+            if known is None or known.content != content:
                 declared, wrong = FRONTENDS[path.suffix](text, relative)
-                declarations += declared
-                problems += wrong
-        return compile_project(
+                known = parsed(content, declared, wrong)
+            else:
+                declared = known.declarations
+            files[relative] = known
+            declarations += declared
+            problems += known.problems
+        memory = Memory(
+            before.meanings, parse=lambda path: FRONTENDS[Path(path).suffix](texts[path], path)[0]
+        )
+        project = compile_project(
             declarations,
             sources_dir=settings.sources,
-            connection=digest("connection", settings.connection),
+            connection=connection,
             raws=_raw_facts(settings, declarations, problems),
             problems=problems,
+            memory=memory,
         )
+        if files != before.files or memory.known.keys() != before.meanings.keys():
+            save_cache(place, files, memory.known)
+    return project
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -456,7 +457,7 @@ class _File:
             self.text[base : tokens[-1].end + 1],
             references,
             column_names,
-            tuple(self.words(tokens, references)),
+            sha256("\0".join(self.words(tokens, references)).encode()).hexdigest(),
             what_is_lost(tokens, self.text),
             tree,
         )

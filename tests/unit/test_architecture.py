@@ -18,13 +18,13 @@ from persist_assets.model import CheckResult
 # docs/architecture.md has the same list, with what each room is for.
 ROOMS = [
     "errors", "settings", "model", "dialect", "frontends", "meaning", "compiler", "substitution",
-    "planner", "selection", "ledger", "manifest", "storage", "project", "session", "audit",
+    "planner", "selection", "ledger", "manifest", "storage", "cache", "project", "session", "audit",
     "engine", "builder", "plugin", "cli",
 ]  # fmt: skip
 # And so has it these.
 MEANING = [
     "functions", "algebra", "syntax", "scope", "types", "binding", "names", "expressions",
-    "relations", "grouping", "binder", "identity", "lineage",
+    "relations", "grouping", "binder", "identity", "lineage", "understanding",
 ]  # fmt: skip
 PURE = ROOMS[: ROOMS.index("ledger")]
 

@@ -1,0 +1,257 @@
+"""What one source's query means: bound, digested, and shown to those that read it. Pure.
+
+`understand` is a function of a declaration and of what its upstreams show, so that a meaning can
+be remembered by a digest of those (`compiler.Memory`).
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from persist_assets.errors import Problem
+from persist_assets.frontends.sql import REFERENCE
+from persist_assets.meaning.algebra import (
+    Block,
+    Call,
+    Generate,
+    Given,
+    Limit,
+    Node,
+    Opaque,
+    Out,
+    Rebuild,
+    walk,
+)
+from persist_assets.meaning.binder import bind
+from persist_assets.meaning.binding import MAX_LEAVES, Binding, Face
+from persist_assets.meaning.functions import CLOCK, DAY_CLOCK, SESSION, VOLATILE
+from persist_assets.meaning.identity import Fold, digest
+from persist_assets.meaning.lineage import Lineage
+from persist_assets.meaning.scope import Around, Unanalysable
+from persist_assets.meaning.syntax import called, names_in_text, unnamed_in_text
+from persist_assets.model import ColumnEdge, ColumnRef
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from persist_assets.model import BuildID, Declaration, Query, SourceID
+
+Clock = Literal["day", "instant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """What a query reads, as far as its meaning goes."""
+
+    face: Face
+    persisted: bool
+    volatile: bool
+    reads_clock: Clock | None
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """All that follows from the words of a query and from what it reads.
+
+    Attributes
+    ----------
+    columns
+        Names and types.
+    face
+        What it shows to its readers; pickled until one asks, where it was remembered.
+    """
+
+    build_id: BuildID
+    columns: tuple[tuple[str, str | None], ...]
+    lineage: tuple[ColumnEdge, ...]
+    volatile: bool
+    reads_clock: Clock | None
+    notes: tuple[str, ...]
+    face: Face | bytes
+
+    def shown(self) -> Face:
+        """Return what it shows to its readers."""
+        return pickle.loads(self.face) if isinstance(self.face, bytes) else self.face
+
+    def packed(self) -> Meaning:
+        """Return it in the form in which it is remembered."""
+        if isinstance(self.face, bytes):
+            return self
+        return replace(self, face=pickle.dumps(self.face, pickle.HIGHEST_PROTOCOL))
+
+
+def own_origins(source_id: SourceID, names: Iterable[str]) -> tuple[frozenset[ColumnRef], ...]:
+    """Return the origins that readers see where lineage stops at a source."""
+    return tuple(frozenset((ColumnRef(source_id, name),)) for name in names)
+
+
+def understand(
+    declaration: Declaration, upstream: Sequence[Upstream], connection: str, fold: Fold
+) -> Meaning | Sequence[Problem]:
+    """Return what a declared query means, or what is wrong with it.
+
+    Parameters
+    ----------
+    declaration
+        With a query that has its tree.
+    upstream
+        For each reference of the query what it means.
+    connection
+        Digest of everything about the session that changes results.
+    fold
+        Remembers digests of what several sources read.
+    """
+    query = declaration.query
+    assert query is not None
+    faces = [u.face for u in upstream]
+    binding = Binding(bind, declaration.location.path, faces, REFERENCE)
+    block, notes = _bind(binding, query, faces)
+    if binding.problems:
+        return binding.problems
+    names = query.column_names or tuple(o.name for o in block.columns)
+    if query.column_names and len(names) != len(block.columns) and block.columns:
+        n, m = len(names), len(block.columns)
+        message = f"`{declaration.name}` names {n} columns, its query has {m}"
+        return [Problem("columns", message, declaration.location)]
+    outs = tuple(replace(o, name=n, written=n) for o, n in zip(block.columns, names, strict=False))
+    wrong = [] if query.column_names else _badly_named(declaration, binding, outs)
+    if wrong:
+        return wrong
+    block = replace(block, columns=outs)
+    functions = called(query.tree) if notes else _functions(block)
+    return _meaning(declaration, upstream, connection, fold, binding, block, functions, notes)
+
+
+def _bind(binding: Binding, query: Query, upstream: Sequence[Face]) -> tuple[Block, list[str]]:
+    """Return the algebra of a query, or the query as a whole where it has none."""
+    try:
+        if query.lost:
+            raise Unanalysable(f"of {query.lost}")
+        return bind(binding, query.tree, Around()), []
+    except Unanalysable as error:
+        reason = error.reason
+    because = reason if reason.startswith("because") else f"because {reason}"
+    note = f"treated as a whole {because}: any change of what it reads rebuilds it"
+    names = names_in_text(query.tree) if not query.column_names else query.column_names
+    published = tuple(face.names for face in upstream)  # SELECT s.* or PIVOT may look at names
+    words = (query.wording, "reads", str(published))
+    leaf = Opaque(words, tuple(face.given for face in upstream), len(names))
+    calls = binding.calls
+    instance = next(binding.instances)
+    outs = tuple(Out(n, n, calls.ref(instance, i)) for i, n in enumerate(names))
+    return Block(((instance, leaf),), (), outs), [note]
+
+
+_BAD_IN_TABLES = " ,;{}()\n\t="
+
+
+def _badly_named(declaration: Declaration, binding: Binding, outs: Sequence[Out]) -> list[Problem]:
+    problems: list[Problem] = []
+    seen: set[str] = set()
+    unnamed = unnamed_in_text(declaration.query.tree if declaration.query else None)
+    name, place = declaration.name, declaration.location
+    for number, out in enumerate(outs, 1):
+        if not out.name:
+            there = binding.place(next(unnamed))
+            there = there if there.line > 1 or there.column > 1 else place
+            message, hint = f"column {number} of `{name}` has no name", "give it one: … AS name"
+            problems.append(Problem("column-name", message, there, hint))
+        elif out.name.lower() in seen:
+            message = f"`{name}` has two columns named `{out.name}`"
+            problems.append(Problem("column-name", message, place, "rename one: … AS other_name"))
+        elif set(out.name) & set(_BAD_IN_TABLES):
+            message = f"`{out.name}` cannot be a column of a table"
+            problems.append(Problem("column-name", message, place, "rename it: … AS other_name"))
+        seen.add(out.name.lower())
+    return problems
+
+
+def _meaning(
+    declaration: Declaration,
+    upstream: Sequence[Upstream],
+    connection: str,
+    fold: Fold,
+    binding: Binding,
+    block: Block,
+    functions: frozenset[str],
+    notes: list[str],
+) -> Meaning:
+    digests = fold.relation(block)
+    origins = Lineage(binding.origins).columns(block)
+    lots, clock = sorted(functions & LOTS), sorted(functions & CLOCK)
+    inlined = [u for u in upstream if not u.persisted]
+    volatile = bool(lots) or any(u.volatile for u in inlined)
+    clocks = {"day" if f in DAY_CLOCK else "instant" for f in clock}
+    clocks |= {u.reads_clock for u in inlined if u.reads_clock}
+    if lots:
+        notes.append(f"draws lots with {', '.join(lots)}: another build may have other rows")
+    if clock:
+        soon = "at once" if "instant" in clocks else "the next day"
+        notes.append(f"reads the clock with {', '.join(clock)}: it is out of date {soon}")
+    columns = tuple((o.name, o.type) for o in block.columns)
+    named = [(o.name, d) for o, d in zip(block.columns, digests.columns, strict=True)]
+    build_id = digest("build", connection, digests.rows, named)
+    names = tuple(name for name, _ in columns)
+    types = tuple(kind for _, kind in columns)
+    own = own_origins(f"{declaration.name}@{declaration.location.path}", names)
+    flat = None
+    if declaration.persisted and (volatile or clocks):
+        # Its readers see what the table says, not what another draw or a later look would say.
+        fixed = digest("table", build_id)
+        drawn = tuple(digest("column", fixed, d) for d in digests.columns)
+        given = Given(fixed, drawn, digests.order, own, types)
+    else:
+        seen = own if declaration.persisted else origins
+        given = Given(digests.rows, digests.columns, digests.order, seen, types)
+        if names and 0 < len(block.leaves) <= MAX_LEAVES:
+            flat = _as_given(fold, binding, block)
+    return Meaning(
+        build_id=build_id,
+        columns=columns,
+        lineage=tuple(
+            ColumnEdge(ref, name)
+            for name, refs in zip(names, origins, strict=True)
+            for ref in sorted(refs)
+        ),
+        volatile=volatile,
+        reads_clock="instant" if "instant" in clocks else "day" if clocks else None,
+        notes=tuple(notes),
+        face=Face(flat, given, names or None),
+    )
+
+
+LOTS = VOLATILE | SESSION | {"limit", "tablesample"}
+"""What may give other rows each time: functions, and LIMIT without ORDER BY."""
+
+
+def _functions(block: Block) -> frozenset[str]:
+    """Return the operators of a block, and ``limit`` if it takes some rows of no order."""
+    names: set[str] = set()
+    for thing in walk(block):
+        if isinstance(thing, Call):
+            names.add(thing.op)
+        elif isinstance(thing, Limit) and not thing.ordered:
+            names.add("limit")
+    return frozenset(names)
+
+
+def _as_given(fold: Fold, binding: Binding, block: Block) -> Block:
+    """Return a block whose leaves, at every depth, are known by their digests only."""
+    types = {
+        id(node): binding.types.leaves.get(instance, ())
+        for inner in walk(block)
+        if isinstance(inner, Block)
+        for instance, node in inner.leaves
+    }
+
+    def given(node: Node) -> Node | None:
+        if isinstance(node, Given | Generate) or fold.free(node):
+            return None
+        made = fold.node(node, {})
+        # Readers know the origins of the columns they see; those of the leaves are not asked for.
+        nowhere = (frozenset[ColumnRef](),) * len(made.columns)
+        return Given(made.rows, made.columns, made.order, nowhere, types[id(node)])
+
+    return Rebuild(binding.calls, node=given).block(block)
