@@ -4,6 +4,7 @@ Results go to stdout, as one JSON document with ``--json``; progress and message
 """
 
 import functools
+import gc
 import inspect
 import json
 import os
@@ -463,6 +464,7 @@ def _quiet(given: Invocation) -> Generator[None]:
 
     With ``-v`` it goes to stderr.
     """
+    gc.enable()
     given.settings.state_dir.mkdir(parents=True, exist_ok=True)
     kept = [os.dup(1), os.dup(2)]
     sys.stdout.flush()
@@ -863,6 +865,7 @@ def manifest(given: Invocation) -> None:
 
 def main() -> None:
     """Run the command line."""
+    gc.disable()  # most commands end before there is much to collect
     app()
 
 

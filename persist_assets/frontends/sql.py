@@ -549,6 +549,9 @@ def _after_sample(tokens: Sequence[Token], end: int) -> int:
 
 def _tables(tree: exp.Expr) -> list[exp.Table]:
     """Return the tables a query names that are not its own common table expressions."""
+    if not tree.find(exp.With, exp.Hint):
+        named = [t for t in tree.find_all(exp.Table) if isinstance(t.this, exp.Identifier)]
+        return sorted(named, key=lambda table: table.parts[0].meta["start"])
     found: list[exp.Table] = []
     stack: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
     while stack:

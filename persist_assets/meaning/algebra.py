@@ -266,6 +266,10 @@ class Calls:
 
     _table: dict[tuple[object, ...], Expr] = field(default_factory=dict)
 
+    def ops(self) -> set[str]:
+        """Return the operators and functions of all calls that were made."""
+        return {made.op for made in self._table.values() if isinstance(made, Call)}
+
     def ref(self, instance: int, column: int) -> Ref:
         """Return the one Ref for a column of an instance."""
         made = self._table.setdefault((instance, column), Ref(instance, column))

@@ -90,6 +90,8 @@ class Binding:
         The numbers that no leaf has yet.
     types
         Of the columns of all leaves.
+    only_given
+        All leaves that have been made are known by their digests.
     depth
         How deep in the text what is being bound now is nested.
     origins
@@ -106,6 +108,7 @@ class Binding:
     types: Types = field(default_factory=Types)
     origins: dict[Expr, frozenset[ColumnRef]] = field(default_factory=dict)
     depth: int = 0
+    only_given: bool = True
 
     def enter(self) -> None:
         """Go one level down in the text; `depth` is lowered when it is left.
@@ -131,6 +134,7 @@ class Binding:
         """Return a Block of one leaf, all of whose columns it passes on."""
         columns = tuple(columns)
         instance = next(self.instances)
+        self.only_given &= isinstance(node, Given)
         self.types.leaves[instance] = tuple(o.type for o in columns)
         outs = (replace(o, expr=self.calls.ref(instance, i)) for i, o in enumerate(columns))
         return Block(((instance, node),), (), tuple(outs))

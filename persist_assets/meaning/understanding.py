@@ -120,7 +120,7 @@ def understand(
     if wrong:
         return wrong
     block = replace(block, columns=outs)
-    functions = called(query.tree) if notes else _functions(block)
+    functions = called(query.tree) if notes else _draws(binding, block)
     return _meaning(declaration, upstream, connection, fold, binding, block, functions, notes)
 
 
@@ -226,6 +226,13 @@ LOTS = VOLATILE | SESSION | {"limit", "tablesample"}
 """What may give other rows each time: functions, and LIMIT without ORDER BY."""
 
 
+def _draws(binding: Binding, block: Block) -> frozenset[str]:
+    """Return the functions of a block if any may draw lots or read the clock."""
+    if binding.only_given and binding.calls.ops().isdisjoint(LOTS | CLOCK):
+        return frozenset()
+    return _functions(block)
+
+
 def _functions(block: Block) -> frozenset[str]:
     """Return the operators of a block, and ``limit`` if it takes some rows of no order."""
     names: set[str] = set()
@@ -239,6 +246,8 @@ def _functions(block: Block) -> frozenset[str]:
 
 def _as_given(fold: Fold, binding: Binding, block: Block) -> Block:
     """Return a block whose leaves, at every depth, are known by their digests only."""
+    if binding.only_given:
+        return block
     types = {
         id(node): binding.types.leaves.get(instance, ())
         for inner in walk(block)
