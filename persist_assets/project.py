@@ -47,7 +47,7 @@ def load_project(settings: Settings) -> Project:
         )
     connection = digest("connection", settings.connection)
     place = settings.state_dir / "cache" / f"{connection[:16]}.pickle"
-    with _nothing_collected():
+    with nothing_collected():
         before = load_cache(place)
         texts: dict[str, str] = {}
         files: dict[str, Parsed] = {}
@@ -84,11 +84,11 @@ def load_project(settings: Settings) -> Project:
 
 
 @contextmanager
-def _nothing_collected() -> Generator[None]:
+def nothing_collected() -> Generator[None]:
     """Keep the cyclic garbage collector from running within the block.
 
-    Compiling makes millions of objects that live to its end: looking through them again and
-    again took a third of the time.
+    Loading makes millions of objects that live to its end: looking through them again and again
+    took a third of the time.
     """
     enabled = gc.isenabled()
     gc.disable()

@@ -16,7 +16,7 @@ from persist_assets.plugin import beta
 from persist_assets.plugin.io_manager import PersistIOManager
 from persist_assets.plugin.runtime import Runtime
 from persist_assets.plugin.translator import AssetTranslator
-from persist_assets.project import load_project, require
+from persist_assets.project import load_project, nothing_collected, require
 from persist_assets.settings import SETTINGS_FILE, load_settings
 
 IO_MANAGER = "persist_io_manager"
@@ -73,11 +73,12 @@ def load_sources(
     runtime = Runtime(settings, project, fed)
     look = translator(settings, project)
     definitions: list[Any] = []
-    for source in project.sources:
-        if source.persisted:
-            definitions.append(_asset(runtime, source, look.asset_spec(source)))
-        elif source.raw is not None and source.source_id not in fed:
-            definitions.append(look.asset_spec(source))
+    with nothing_collected():
+        for source in project.sources:
+            if source.persisted:
+                definitions.append(_asset(runtime, source, look.asset_spec(source)))
+            elif source.raw is not None and source.source_id not in fed:
+                definitions.append(look.asset_spec(source))
     return dg.Definitions(
         assets=[*definitions, *assets],
         resources={
@@ -158,21 +159,6 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
         io_manager_key=IO_MANAGER,
     )
 
-    @dg.multi_asset(
-        name=op_name(source),
-        outs={"table": out},
-        deps=spec.deps,
-        check_specs=[
-            dg.AssetCheckSpec(c.name, asset=spec.key, blocking=c.blocking, description=c.definition)
-            for c in checks
-        ],
-        config_schema={
-            "force": dg.Field(
-                bool, default_value=False, description="Build even if the table is up to date."
-            )
-        },
-        required_resource_keys={PYSPARK},
-    )
     def build(context: dg.AssetExecutionContext) -> Iterator[Any]:
         run_id = context.run.run_id
         session = getattr(context.resources, PYSPARK)
@@ -191,7 +177,24 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
         except PersistError as error:
             raise dg.Failure(str(error)) from error
 
-    return build
+    # Dagster would look them up, for every asset, a dozen times.
+    build.__annotations__.clear()
+    made = dg.multi_asset(
+        name=op_name(source),
+        outs={"table": out},
+        deps=spec.deps,
+        check_specs=[
+            dg.AssetCheckSpec(c.name, asset=spec.key, blocking=c.blocking, description=c.definition)
+            for c in checks
+        ],
+        config_schema={
+            "force": dg.Field(
+                bool, default_value=False, description="Build even if the table is up to date."
+            )
+        },
+        required_resource_keys={PYSPARK},
+    )
+    return made(build)
 
 
 def _data_version(work: Any) -> dg.DataVersion:

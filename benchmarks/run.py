@@ -1,0 +1,263 @@
+"""Measure what is promised about speed and reuse, and write docs/benchmarks.md.
+
+Whole processes, in CPU seconds (user and system, children included), medians of several runs;
+next to each figure the floor or peer that it is compared with, measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import sqlglot
+from sqlglot import exp
+
+ROOT = Path(__file__).parent.parent
+BIN = Path(sys.executable).parent
+KEYS = {"entity_id", "region_id", "ds", "status", "bucket"}
+
+
+def cpu(command: list[str], cwd: Path, times: int, before: Any = None) -> float:
+    """Return the median CPU seconds of a process."""
+    taken: list[float] = []
+    for _ in range(times):
+        if before:
+            before()
+        start = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, cwd=cwd, check=True, capture_output=True, env=_environment(cwd))
+        end = resource.getrusage(resource.RUSAGE_CHILDREN)
+        taken.append(end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime)
+    return statistics.median(taken)
+
+
+def _environment(cwd: Path) -> dict[str, str]:
+    (cwd / ".home").mkdir(exist_ok=True)
+    return {**os.environ, "DAGSTER_HOME": str(cwd / ".home"), "PYTHONWARNINGS": "ignore"}
+
+
+def generate(out: Path, n: int, rows: int = 0) -> Path:
+    """Make a project of `n` sources."""
+    script = str(ROOT / "benchmarks" / "gen_project.py")
+    arguments = ["--n", str(n), "--format", "persist", "--out", str(out), "--rows", str(rows)]
+    subprocess.run([sys.executable, script, *arguments], check=True, capture_output=True)
+    (out / "definitions.py").write_text(
+        "from persist_assets import load_sources\n\ndefs = load_sources('sources')\n"
+    )
+    return out
+
+
+FLOOR = """
+import sys, sqlglot
+from pathlib import Path
+from sqlglot.optimizer.qualify import qualify
+for path in sorted(Path(sys.argv[1]).rglob("*.sql")):
+    for tree in sqlglot.parse(path.read_text(), read="spark"):
+        if tree is not None and isinstance(tree.expression, sqlglot.exp.Query):
+            qualify(tree.expression, dialect="spark", validate_qualify_columns=False)
+"""
+
+TRIVIAL = """
+import dagster as dg
+
+def make(i):
+    @dg.asset(name=f"a{i}", deps=[f"a{i - 1}"] if i else [])
+    def asset(): ...
+    return asset
+
+defs = dg.Definitions(assets=[make(i) for i in range(%d)])
+"""
+
+
+def pretend_built(root: Path) -> None:
+    """Write a table and a publication for every persisted source, without computing its rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from persist_assets.ledger.store import Ledger
+    from persist_assets.model import Build, Snapshot
+    from persist_assets.planner import World, as_of
+    from persist_assets.project import load_project
+    from persist_assets.settings import load_settings
+    from persist_assets.storage.raw import pin_raw
+    from persist_assets.storage.tables import commit, find_staged
+
+    settings = load_settings(root)
+    project, ledger = load_project(settings), Ledger(settings.ledger)
+    versions = {
+        s.source_id: pin_raw(s.raw, settings.resolve(s.raw.location or "")).version or ""
+        for s in project.sources
+        if s.raw is not None
+    }
+    now = datetime.now(UTC)
+    field = {"name": "a", "type": "long", "nullable": True, "metadata": {}}
+    schema = json.dumps({"type": "struct", "fields": [field]})
+    manifest: dict[str, Snapshot] = {}
+    for i, source in enumerate(project.persisted):
+        uid, table = f"{i:032x}", settings.table_root(source.table)
+        Path(table, uid).mkdir(parents=True)
+        pq.write_table(pa.table({"a": pa.array([1], pa.int64())}), f"{table}/{uid}/p.parquet")
+        staged = find_staged(table, uid, schema)
+        version = commit(staged, build_id=source.build_id, pinned=None)
+        world = World("dev", manifest, versions, "", "", {})
+        snapshot = Snapshot(
+            uid, source.source_id, source.build_id, source.table, version,
+            as_of(project, source, world), "c", 1, staged.bytes, now,
+        )  # fmt: skip
+        build = Build(
+            uid, source.source_id, source.build_id, source.definition, "dev", "run", "started",
+            "built", now,
+        )  # fmt: skip
+        ledger.record_started(build, source.table)
+        ledger.publish(build, snapshot, ())
+        manifest[source.build_id] = snapshot
+    ledger.close()
+
+
+def changed_column(text: str, pick: random.Random, measures: bool) -> tuple[str, str] | None:
+    """Return a source's text with one column's expression changed, and the column; or None."""
+    at = re.search(r"(?i)\bAS\s+(?=SELECT|WITH)", text)
+    if at is None:
+        return None
+    query = text[at.end() :].rstrip().rstrip(";")
+    tree: Any = sqlglot.parse_one(query, read="spark")
+    while isinstance(tree, exp.SetOperation):
+        tree = tree.this
+    items = [
+        i
+        for i, item in enumerate(tree.expressions)
+        if not isinstance(item, exp.Star)
+        and not (measures and item.alias_or_name in KEYS)
+        and not item.find(exp.Window)
+    ]
+    if not items:
+        return None
+    i = pick.choice(items)
+    item = tree.expressions[i]
+    inner = item.this if isinstance(item, exp.Alias) else item
+    changed = exp.alias_(
+        exp.Coalesce(this=inner.copy(), expressions=[inner.copy()]), item.alias_or_name
+    )
+    tree.expressions[i].replace(changed)
+    return text[: at.end()] + tree.root().sql("spark") + ";\n", item.alias_or_name
+
+
+def rebuilt(root: Path, changes: int, *, measures: bool) -> tuple[float, float]:
+    """Return which part of what reads a changed source is rebuilt: mean by column, and by table."""
+    from persist_assets.project import load_project
+    from persist_assets.settings import load_settings
+
+    settings, pick = load_settings(root), random.Random(0)
+    project = load_project(settings)
+    before = {s.source_id: s.build_id for s in project.persisted}
+    paths = sorted(p for p in (root / "sources").rglob("*.sql") if p.name != "raw.sql")
+    shares: list[float] = []
+    while len(shares) < changes:
+        path = pick.choice(paths)
+        text = path.read_text()
+        made = changed_column(text, pick, measures)
+        if made is None:
+            continue
+        try:
+            path.write_text(made[0])
+            after = {s.source_id: s.build_id for s in load_project(settings).persisted}
+        finally:
+            path.write_text(text)
+        source = next(
+            s for s in project.persisted if s.location.path == path.relative_to(root).as_posix()
+        )
+        reached, stack = {source.source_id}, [source.source_id]
+        while stack:
+            for reader in project.readers[stack.pop()]:
+                if reader not in reached:
+                    reached.add(reader)
+                    stack.append(reader)
+        differing = {s for s, build_id in after.items() if before[s] != build_id}
+        assert differing <= reached, differing - reached
+        if source.source_id in differing:  # the change may have been none
+            shares.append(len(differing) / len(reached))
+    return statistics.mean(shares), 1.0
+
+
+def main() -> None:
+    """Measure, print, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--changes", type=int, default=200)
+    parser.add_argument("--large", type=int, default=10_000)
+    given = parser.parse_args()
+    rows: list[tuple[str, str, str, str]] = []
+
+    def tell(what: str, floor: str, ours: str, wanted: str) -> None:
+        rows.append((what, floor, ours, wanted))
+        print(f"{what}: {ours} (wanted {wanted}; {floor})", flush=True)
+
+    with tempfile.TemporaryDirectory() as temporary:
+        root = generate(Path(temporary, "p"), 1000, rows=100)
+        persist, dagster = str(BIN / "persist"), str(BIN / "dagster")
+
+        def forget() -> None:
+            shutil.rmtree(root / ".persist", ignore_errors=True)
+
+        floor = cpu([sys.executable, "-c", FLOOR, str(root / "sources")], root, given.times)
+        cold = cpu([persist, "check"], root, given.times, forget)
+        parsed = f"sqlglot's parse and qualify alone: {floor:.2f}"
+        tell("`persist check`, 1,000 sources, cold", parsed, f"{cold:.2f}", "≤ 3.0")
+        warm = cpu([persist, "check"], root, given.times)
+        tell("the same, warm", "", f"{warm:.2f}", "≤ 0.9")
+        pretend_built(root)
+        planned = cpu([persist, "plan"], root, given.times)
+        tell("`persist plan`, 1,000 built, nothing changed", "", f"{planned:.2f}", "≤ 1.2")
+        validate = [dagster, "definitions", "validate", "-f", "definitions.py"]
+        ours = cpu(validate, root, given.times)
+        trivial = Path(temporary, "trivial")
+        trivial.mkdir()
+        (trivial / "definitions.py").write_text(TRIVIAL % 1000)
+        theirs = cpu(validate, trivial, given.times)
+        tell(
+            "`dagster definitions validate`, 1,000 sources, warm",
+            f"as many trivial assets: {theirs:.2f}",
+            f"{ours:.2f} ({ours / theirs:.2f}×)",
+            "≤ 1.3×",
+        )
+        for measures, wanted in ((False, "≤ 0.50"), (True, "≤ 0.40")):
+            share, _ = rebuilt(root, given.changes, measures=measures)
+            what = "measures" if measures else "any column"
+            tell(
+                f"sources rebuilt after a changed column, {what}, mean of {given.changes}",
+                "by table: 1.00",
+                f"{share:.2f}",
+                wanted,
+            )
+        if given.large:
+            large = generate(Path(temporary, "large"), given.large)
+            taken = cpu([persist, "check"], large, 1)
+            ratio = (taken / given.large) / (cold / 1000)
+            what = f"`persist check`, {given.large:,} sources, cold, cost of one"
+            tell(what, "against 1,000", f"{taken:.1f} s, {ratio:.2f}×", "≤ 1.3×")
+    lines = [
+        "# Benchmarks",
+        "",
+        "Written by `make bench`: whole processes, CPU seconds, medians; floors of the same run.",
+        f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, sqlglot {sqlglot.__version__}.",
+        "",
+        "| what | floor or peer | ours | wanted |",
+        "|---|---|---|---|",
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
+    (ROOT / "docs" / "benchmarks.md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
