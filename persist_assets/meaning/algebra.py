@@ -343,8 +343,10 @@ class Rebuild:
     replace
         Called for every expression before its parts are looked at; what it returns stands in
         its place, None means go on below.
-    instance
+    instances
         What an instance is called afterwards.
+    enter
+        Called for every Block before its parts are looked at.
     node
         Called for every node below; what it returns stands in its place, None: go on below.
     """
@@ -356,9 +358,10 @@ class Rebuild:
         replace: Callable[[Expr], Expr | None] | None = None,
         instances: Mapping[int, int] | None = None,
         node: Callable[[Node], Node | None] | None = None,
+        enter: Callable[[Block], None] | None = None,
     ) -> None:
-        self.calls, self.replace, self.replace_node = calls, replace, node
-        self.instances = instances or {}
+        self.calls, self.replace, self.replace_node, self.enter = calls, replace, node, enter
+        self.instances = {} if instances is None else instances
         self.done: dict[int, Any] = {}
         self.kept: list[object] = []  # what `done` knows by id must not be freed
 
@@ -406,6 +409,8 @@ class Rebuild:
             if made is None and isinstance(thing, Ref):
                 made = self.calls.ref(self.instance(thing.instance), thing.column)
             elif made is None:
+                if self.enter is not None and isinstance(thing, Block):
+                    self.enter(thing)
                 below = [
                     (p.expr if isinstance(p, Out) else p, False)
                     for p in parts(thing)

@@ -142,16 +142,16 @@ class Binding:
     def fresh(self, block: Block) -> Block:
         """Return a copy whose instances, at every depth, are used nowhere else."""
         moved: dict[int, int] = {}
-        for thing in walk(block):
-            for instance, node in thing.leaves if isinstance(thing, Block) else ():
-                moved[instance] = next(self.instances)
-                types = (
-                    node.types
-                    if isinstance(node, Given | Generate)
-                    else self.types.leaves.get(instance, ())
-                )
-                self.types.leaves[moved[instance]] = types
-        rebuild = Rebuild(self.calls, instances=moved)
+
+        def move(inner: Block) -> None:
+            for instance, node in inner.leaves:
+                if instance not in moved:
+                    moved[instance] = next(self.instances)
+                    known = isinstance(node, Given | Generate)
+                    types = node.types if known else self.types.leaves.get(instance, ())
+                    self.types.leaves[moved[instance]] = types
+
+        rebuild = Rebuild(self.calls, instances=moved, enter=move)
         copy = rebuild.block(block)
         for expr, origins in [*self.origins.items()]:
             if id(expr) in rebuild.done:
