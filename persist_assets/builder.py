@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from persist_assets.compare import what_it_reads
 from persist_assets.errors import (
     BuildError,
     CheckFailedError,
@@ -300,6 +301,8 @@ class Builder:
                 state="started",
                 action="built" if step.action == "build" else "reused",
                 started_at=self.clock(),
+                digests=source.digests,
+                reads=what_it_reads(self.project, source),
             )
             self.ledger.record_started(build, table)
             work = Work(source, step, build, lease, table)

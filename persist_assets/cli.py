@@ -24,6 +24,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
+from persist_assets.compare import Change, Standings, compare, to_rebuild
 from persist_assets.errors import (
     BuildError,
     ConflictError,
@@ -38,6 +39,7 @@ from persist_assets.errors import (
 from persist_assets.manifest import manifest_document
 from persist_assets.model import Build, Plan, Project, Snapshot, Source, SourceID
 from persist_assets.project import load_project, require
+from persist_assets.revisions import WORKING_TREE, find_places
 from persist_assets.selection import find_source, is_simple, select
 from persist_assets.settings import Settings, find_root, load_settings
 
@@ -148,6 +150,12 @@ JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on s
 SelectArgument = Annotated[
     list[str] | None,
     typer.Argument(help="Which sources, in Dagster's selection syntax; all if none."),
+]
+AgainstOption = Annotated[
+    str | None,
+    typer.Option(
+        "--against", metavar="ENV|GIT_REF", help="Tell what differs from there, and is rebuilt."
+    ),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Build even what is up to date.")]
 
@@ -342,9 +350,16 @@ def _problem_json(problem: Problem) -> dict[str, Any]:
 
 
 @command("plan")
-def plan(given: Invocation, selection: SelectArgument = None, force: ForceOption = False) -> None:
+def plan(
+    given: Invocation,
+    selection: SelectArgument = None,
+    force: ForceOption = False,
+    against: AgainstOption = None,
+) -> None:
     """Show what a build would do, and why. Builds nothing, starts no Spark."""
-    planned = given.builder.plan(given.select(selection), force=force)
+    chosen = given.select(selection)
+    compared = _against(given, against, chosen if selection else None) if against else None
+    planned = given.builder.plan(chosen, force=force)
     absent = {
         r.source_id: r.message for s in planned.steps for r in s.reasons if r.code == "no-data"
     }
@@ -352,13 +367,72 @@ def plan(given: Invocation, selection: SelectArgument = None, force: ForceOption
         place = given.project.by_id[source_id or ""].location
         print_problem(Problem("no-data", message, place, severity="warning"))
     if given.as_json:
-        print_json(_plan_json(planned))
+        told = {"against": _against_json(against, *compared)} if compared else {}
+        print_json(_plan_json(planned) | told)
         return
     out.print(plan_tree(given.project, planned))
     n = sum(step.action == "build" for step in planned.steps)
     out.print(
         f"{n} to build, {len(planned.steps) - n} up to date in [bold]{planned.environment}[/]"
     )
+    if compared:
+        changes = compare(*compared)
+        out.print(changes_tree(f"against {against}", [c for c in changes if c.change != "same"]))
+        same = sum(c.change == "same" for c in changes)
+        out.print(
+            f"{to_rebuild(*compared)} to rebuild, {same} the same as in {escape(against or '')}"
+        )
+
+
+def _against(
+    given: Invocation, name: str, chosen: Sequence[SourceID] | None
+) -> tuple[Standings, Standings]:
+    """Return what persisted sources mean there and here, of those that are chosen."""
+    places = find_places(given.settings, given.project, given.ledger, name, WORKING_TREE)
+    before, after = (
+        {k: s for k, s in p.items() if s.persisted and (chosen is None or k in chosen)}
+        for p in places
+    )
+    return before, after
+
+
+def _against_json(name: str | None, before: Standings, after: Standings) -> dict[str, Any]:
+    return {
+        "ref": name,
+        "sources": [
+            {
+                "source_id": c.source_id,
+                "change": c.change,
+                "columns": list(c.columns),
+                "rows_changed": c.rows_changed,
+            }
+            for c in compare(before, after)
+        ],
+        "to_rebuild": to_rebuild(before, after),
+    }
+
+
+def changes_tree(title: str, changes: Sequence[Change]) -> Tree:
+    """Return changes as a tree: below each source what is said otherwise."""
+    root = Tree(f"[bold]{escape(title)}[/]")
+    for change in changes:
+        parts = [*change.columns]
+        if change.change == "changed":
+            parts = [*(["rows"] if change.rows_changed else []), *parts]
+        what = f" [dim]{escape(', '.join(parts))}[/]" if parts else ""
+        colour = {"added": "green", "removed": "red"}.get(change.change, "yellow")
+        label = f"[{colour}]{change.change}[/] {escape(change.source_id)}{what}"
+        branch = root.add(label)
+        for e in change.expressions:
+            name = e.column or "rows"
+            branch.add(f"{escape(name)}: {_one_line(e.before)} [dim]→[/] {_one_line(e.after)}")
+        for source_id in change.because:
+            branch.add(f"[dim]because {escape(source_id)} changed[/]")
+    return root
+
+
+def _one_line(text: str | None) -> str:
+    return escape(" ".join(text.split())) if text is not None else "[dim]?[/]"
 
 
 def _plan_json(planned: Plan) -> dict[str, Any]:
@@ -412,6 +486,42 @@ def plan_tree(project: Project, planned: Plan) -> Tree:
             label = f"[green]reuse[/] {escape(source.key)}{reads}"
         branches[step.source_id] = parent.add(label)
     return root
+
+
+# --------------------------------------------------------------------------------------------- diff
+
+
+PlaceArgument = Annotated[
+    str, typer.Argument(help="An environment, a git ref, a BuildID, or . for the files.")
+]
+
+
+@command("diff")
+def diff(given: Invocation, before: PlaceArgument, after: PlaceArgument) -> None:
+    """Explain how sources differ between two places, down to expressions."""
+    places = find_places(given.settings, given.project, given.ledger, before, after)
+    changes = [c for c in compare(*places) if c.change != "same"]
+    if given.as_json:
+        print_json({"sources": [_change_json(c) for c in changes]})
+        return
+    if not changes:
+        out.print(f"nothing differs between {escape(before)} and {escape(after)}")
+        return
+    out.print(changes_tree(f"{before} → {after}", changes))
+
+
+def _change_json(change: Change) -> dict[str, Any]:
+    return {
+        "source_id": change.source_id,
+        "change": change.change,
+        "columns": list(change.columns),
+        "rows_changed": change.rows_changed,
+        "expressions": [
+            {"column": e.column, "before": e.before, "after": e.after} for e in change.expressions
+        ],
+        "because": list(change.because),
+        "rows": None,
+    }
 
 
 # -------------------------------------------------------------------------------------------- build

@@ -23,7 +23,14 @@ from persist_assets.meaning.functions import AGGREGATES, GENERATORS, SESSION, VO
 from persist_assets.meaning.identity import Fold, digest
 from persist_assets.meaning.syntax import called
 from persist_assets.meaning.understanding import Meaning, Upstream, own_origins, understand
-from persist_assets.model import FILE_FORMATS, Column, Declaration, Project, Source
+from persist_assets.model import (
+    FILE_FORMATS,
+    Column,
+    Declaration,
+    Project,
+    Source,
+    short_parts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -325,6 +332,7 @@ def _compile_raw(compilation: _Compilation, unit: _Unit) -> None:
     fields = [f"{c.name} {c.type}" for c in facts.columns]
     identity = ["raw", compilation.connection, raw.format, facts.place, facts.options]
     rows = digest(*identity, [] if raw.format in _BY_NAME else fields)
+    columns = tuple(digest("column", rows, c.name.lower(), c.type) for c in facts.columns)
     source = Source(
         source_id=unit.source_id,
         asset_key=unit.asset_key,
@@ -337,12 +345,15 @@ def _compile_raw(compilation: _Compilation, unit: _Unit) -> None:
         description=declaration.description,
         columns=facts.columns,
         raw=raw,
+        digests=short_parts(
+            rows, ((c.name, d) for c, d in zip(facts.columns, columns, strict=True))
+        ),
     )
     unit.source = source
     unit.key = digest("raw", source.source_id, source.build_id)
     given = Given(
         rows,
-        tuple(digest("column", rows, c.name.lower(), c.type) for c in facts.columns),
+        columns,
         None,
         own_origins(source.source_id, (c.name for c in facts.columns)),
         tuple(c.type for c in facts.columns),
@@ -396,6 +407,7 @@ def _compile_query(compilation: _Compilation, unit: _Unit) -> None:
         volatile=meaning.volatile,
         reads_clock=meaning.reads_clock,
         notes=meaning.notes,
+        digests=meaning.digests,
     )
 
 

@@ -272,6 +272,36 @@ class ColumnEdge:
 
 
 @dataclass(frozen=True, slots=True)
+class Parts:
+    """What a source means, in parts that can be compared; BuildIDs alone decide what is built.
+
+    Attributes
+    ----------
+    rows
+        Short digest of which rows there are, whatever columns they have.
+    columns
+        For each column, in order, its name and a short digest of what it is of those rows.
+    """
+
+    rows: str
+    columns: tuple[tuple[str, str], ...] = ()
+
+
+def short_parts(rows: str, columns: Iterable[tuple[str, str]]) -> Parts:
+    """Return the parts of a meaning from its whole digests."""
+    return Parts(rows[:16], tuple((name, column[:16]) for name, column in columns))
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What a build knew of a source it read: of a leaf, or of one dissolved on the way to it."""
+
+    source_id: SourceID
+    definition: str
+    digests: Parts
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """A compiled source.
 
@@ -299,6 +329,8 @@ class Source:
         Its rows depend on the ``day`` or the ``instant`` at which they are computed.
     notes
         What readers of a plan should know, one sentence each.
+    digests
+        What it means, in parts.
     """
 
     source_id: SourceID
@@ -318,6 +350,7 @@ class Source:
     volatile: bool = False
     reads_clock: Literal["day", "instant"] | None = None
     notes: tuple[str, ...] = ()
+    digests: Parts = Parts("")
 
     @property
     def kind(self) -> Kind:
@@ -555,6 +588,10 @@ class Build:
         ``built`` computed rows, ``reused`` found them.
     snapshot
         What readers get since it succeeded.
+    digests
+        What the source meant at the time, in parts; None of builds that did not record it.
+    reads
+        What it read meant at the time: leaves, and what was dissolved on the way to them.
     """
 
     build_uid: str
@@ -569,6 +606,8 @@ class Build:
     finished_at: datetime | None = None
     error: str | None = None
     snapshot: Snapshot | None = None
+    digests: Parts | None = None
+    reads: tuple[Read, ...] = ()
 
     @property
     def seconds(self) -> float | None:

@@ -5,6 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from persist_assets.compare import (
+    Difference,
+    differ,
+    in_words,
+    line_of,
+    what_changed_above,
+)
 from persist_assets.model import (
     AsOf,
     Build,
@@ -146,7 +153,7 @@ def _step(
     last = world.history.get(source.source_id)
     reasons: list[Reason] = []
     if snapshot is None:
-        reasons.append(_why_no_table(project, source, last, coming))
+        reasons += _why_no_table(project, source, last, coming)
     elif source.build_id in world.missing:
         reasons.append(Reason("missing", f"its table {snapshot.table} is gone"))
     elif _without_draw(snapshot.as_of, source) != expected:
@@ -218,17 +225,47 @@ def _what_stops_it(
 
 def _why_no_table(
     project: Project, source: Source, last: Build | None, coming: Mapping[SourceID, Step]
-) -> Reason:
+) -> Iterable[Reason]:
     if last is None or last.build_id == source.build_id:
-        return Reason("new", "never built")
-    if last.definition != source.definition:
-        return Reason("code", f"changed in {source.location}")
+        yield Reason("new", "never built")
+        return
+    own = last.definition != source.definition
+    if own:
+        yield Reason("code", _what_changed(source, last))
+    above = what_changed_above(project, source, last)
+    for upstream, difference in above:
+        yield Reason("upstream", _what_changed_of(upstream, difference, last), upstream.source_id)
+    if own or above:
+        return
     for upstream_id in source.reads:
         step = coming.get(upstream_id)
         if step is not None and any(r.code in ("code", "upstream") for r in step.reasons):
             name = project.by_id[upstream_id].name
-            return Reason("upstream", f"what it reads of {name} changed", upstream_id)
-    return Reason("upstream", "something it reads changed its meaning")
+            yield Reason("upstream", f"what it reads of {name} changed", upstream_id)
+            return
+    yield Reason("upstream", "something it reads changed its meaning")
+
+
+def _what_changed(source: Source, last: Build) -> str:
+    """Return what of a source its own words changed, as far as its last build tells."""
+    if last.digests is None:
+        return f"changed in {source.location}"
+    difference = differ(last.digests, source.digests)
+    named = (*difference.changed, *difference.added, *(new for _, new in difference.renamed))
+    alone = not difference.rows and len(difference.columns) == 1 and len(named) == 1
+    line = line_of(source, named[0]) if alone else source.location.line
+    what = in_words(difference) or "the order of its columns changed"
+    return f"{what} in {source.location.path}:{line}"
+
+
+def _what_changed_of(upstream: Source, difference: Difference, last: Build) -> str:
+    """Return what changed of a source that is read."""
+    told = {read.source_id: read.definition for read in last.reads}
+    if difference.rows and upstream.raw is not None:
+        if told[upstream.source_id] == upstream.definition:
+            return f"where {upstream.name} lies, or a setting of the session, changed"
+        return f"{upstream.name} is declared otherwise"
+    return in_words(difference, upstream.name) or f"the columns of {upstream.name} were reordered"
 
 
 def _why_other_data(

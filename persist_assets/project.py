@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from contextlib import contextmanager
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING
 
 from persist_assets.cache import Parsed, load_cache, parsed, save_cache
@@ -16,7 +16,7 @@ from persist_assets.meaning.identity import digest
 from persist_assets.storage.raw import find_columns, public_options
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Mapping
 
     from persist_assets.model import Declaration, Project, SourceID
     from persist_assets.settings import Settings
@@ -38,33 +38,59 @@ def load_project(settings: Settings) -> Project:
             f"there is no directory {directory}",
             hint='sources live in it; another one is named in persist.toml: sources = "…"',
         )
-    declarations: list[Declaration] = []
     problems: list[Problem] = []
     paths = sorted(_files(directory))
     if not paths:
         raise SettingsError(
             f"{directory} holds no sources", hint=f"files ending in {', '.join(FRONTENDS)} are read"
         )
+    contents: dict[str, bytes] = {}
+    for path in paths:
+        relative = path.relative_to(settings.root).as_posix()
+        data = _read(path, relative, problems)
+        if data is not None:
+            contents[relative] = data
+    return compile_files(settings, contents, problems, remember=True)
+
+
+def compile_files(
+    settings: Settings,
+    contents: Mapping[str, bytes],
+    problems: list[Problem],
+    *,
+    remember: bool = False,
+) -> Project:
+    """Compile files, with what earlier compilations found.
+
+    Parameters
+    ----------
+    contents
+        By path relative to the project root, in order.
+    problems
+        What is wrong with other files; they become the project's.
+    remember
+        Keep what is found, and nothing else, for the next time.
+    """
+    declarations: list[Declaration] = []
     connection = digest("connection", settings.connection)
     place = settings.state_dir / "cache" / f"{connection[:16]}.pickle"
     with nothing_collected():
         before = load_cache(place)
         texts: dict[str, str] = {}
         files: dict[str, Parsed] = {}
-        for path in paths:
-            relative = path.relative_to(settings.root).as_posix()
-            text = _read(path, relative, problems)
+        for path, data in contents.items():
+            text = _decode(data, path, problems)
             if text is None:
                 continue
-            texts[relative] = text
+            texts[path] = text
             content = sha256(text.encode()).hexdigest()
-            known = before.files.get(relative)
+            known = before.files.get(path)
             if known is None or known.content != content:
-                declared, wrong = FRONTENDS[path.suffix](text, relative)
+                declared, wrong = FRONTENDS[PurePosixPath(path).suffix](text, path)
                 known = parsed(content, declared, wrong)
             else:
                 declared = known.declarations
-            files[relative] = known
+            files[path] = known
             declarations += declared
             problems += known.problems
         memory = Memory(
@@ -78,7 +104,8 @@ def load_project(settings: Settings) -> Project:
             problems=problems,
             memory=memory,
         )
-        if files != before.files or memory.known.keys() != before.meanings.keys():
+        changed = files != before.files or memory.known.keys() != before.meanings.keys()
+        if remember and changed:
             save_cache(place, files, memory.known)
     return project
 
@@ -114,19 +141,27 @@ def require(project: Project) -> Project:
 
 def _files(directory: Path) -> Iterator[Path]:
     for path in directory.rglob("*"):
-        hidden = any(p.startswith((".", "_")) for p in path.relative_to(directory).parts)
-        if path.suffix in FRONTENDS and not hidden and (path.is_file() or path.is_symlink()):
+        if is_source(path.relative_to(directory)) and (path.is_file() or path.is_symlink()):
             yield path
 
 
-def _read(path: Path, relative: str, problems: list[Problem]) -> str | None:
+def is_source(path: PurePath) -> bool:
+    """Whether a file of the sources directory, by its path in it, holds sources."""
+    hidden = any(part.startswith((".", "_")) for part in path.parts)
+    return path.suffix in FRONTENDS and not hidden
+
+
+def _read(path: Path, relative: str, problems: list[Problem]) -> bytes | None:
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         problems.append(
             Problem("file", f"this file cannot be read: {error.strerror}", Location(relative))
         )
         return None
+
+
+def _decode(data: bytes, relative: str, problems: list[Problem]) -> str | None:
     try:
         if b"\0" in data:  # UTF-16, with or without a mark, is UTF-8 too for all it looks like
             raise UnicodeDecodeError("utf-8", data, data.index(b"\0"), len(data), "NUL")

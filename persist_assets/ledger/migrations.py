@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = ()
+
+def _record_digests(connection: Connection) -> None:
+    """Let builds tell what their source meant, in parts; of those there are nobody knows."""
+    connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN digests JSON")
+
+
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_record_digests,)
 """What brings a ledger from version n to n + 1, for every n from one."""
 VERSION = 1 + len(MIGRATIONS)
 

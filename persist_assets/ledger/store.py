@@ -26,7 +26,16 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlch
 from persist_assets.errors import ConflictError, LedgerError
 from persist_assets.ledger.migrations import VERSION, migrate, version_of
 from persist_assets.ledger.tables import builds, counters, events, leases, manifest_entries
-from persist_assets.model import Build, CheckResult, Column, Event, RawVersion, Snapshot
+from persist_assets.model import (
+    Build,
+    CheckResult,
+    Column,
+    Event,
+    Parts,
+    RawVersion,
+    Read,
+    Snapshot,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -280,6 +289,56 @@ class Ledger:
             rows = connection.execute(sa.select(ranked).where(ranked.c.recency == 1))
             return {row.source_id: _build(row) for row in rows}
 
+    def fetch_environments(self) -> list[str]:
+        """Return the names of all environments that have a manifest, sorted."""
+        query = sa.select(manifest_entries.c.environment).distinct()
+        with self._read() as connection:
+            return sorted(connection.scalars(query))
+
+    def fetch_current(self, environment: str) -> dict[SourceID, Build]:
+        """Return for every source the build that an environment's readers last got of it."""
+        entries = (
+            sa.select(builds, manifest_entries.c.published_at.label("at"))
+            .join(manifest_entries, manifest_entries.c.build_uid == builds.c.build_uid)
+            .where(manifest_entries.c.environment == environment)
+        )
+        # Sources of one meaning share an entry, which names the build of only one of them.
+        sharing = (
+            sa.select(builds, builds.c.finished_at.label("at"))
+            .join(
+                manifest_entries,
+                sa.and_(
+                    manifest_entries.c.environment == builds.c.environment,
+                    manifest_entries.c.build_id == builds.c.build_id,
+                ),
+            )
+            .where(builds.c.environment == environment, builds.c.state == "succeeded")
+        )
+        with self._read() as connection:
+            found = [*connection.execute(entries), *connection.execute(sharing)]
+        found.sort(key=lambda row: (row.at, row.build_uid))
+        latest = {row.source_id: row for row in found}
+        return {source_id: _build(row) for source_id, row in sorted(latest.items())}
+
+    def find_build(self, prefix: str) -> Build | None:
+        """Return the latest build of the one BuildID that begins with `prefix`, or None.
+
+        Raises
+        ------
+        ConflictError
+            Several begin so.
+        """
+        query = (
+            sa.select(builds)
+            .where(builds.c.build_id.startswith(prefix, autoescape=True))
+            .order_by(builds.c.state != "succeeded", builds.c.started_at.desc())
+        )
+        with self._read() as connection:
+            found = connection.execute(query).all()
+        if len({row.build_id for row in found}) > 1:
+            raise ConflictError(f"several BuildIDs begin with {prefix}", hint="say more of it")
+        return _build(found[0]) if found else None
+
     def fetch_checks(self, build_uid: str) -> list[CheckResult]:
         """Return what came of the checks of a build."""
         query = sa.select(builds.c.checks).where(builds.c.build_uid == build_uid)
@@ -491,7 +550,21 @@ def _build_values(build: Build) -> dict[str, Any]:
         "state": build.state,
         "action": build.action,
         "started_at": build.started_at,
+        "digests": _digests_values(build),
     }
+
+
+def _digests_values(build: Build) -> dict[str, Any] | None:
+    if build.digests is None:
+        return None
+    return {
+        **asdict(build.digests),
+        "reads": [[r.source_id, r.definition, asdict(r.digests)] for r in build.reads],
+    }
+
+
+def _parts(values: Mapping[str, Any]) -> Parts:
+    return Parts(values["rows"], tuple((name, digest) for name, digest in values["columns"]))
 
 
 def _snapshot_values(snapshot: Snapshot) -> dict[str, Any]:
@@ -539,4 +612,9 @@ def _build(row: Row[Any]) -> Build:
         finished_at=row.finished_at,
         error=row.error,
         snapshot=_snapshot(row) if row.state == "succeeded" else None,
+        digests=_parts(row.digests) if row.digests else None,
+        reads=tuple(
+            Read(source_id, definition, _parts(values))
+            for source_id, definition, values in (row.digests or {}).get("reads", ())
+        ),
     )

@@ -31,7 +31,7 @@ from persist_assets.meaning.identity import Fold, digest
 from persist_assets.meaning.lineage import Lineage
 from persist_assets.meaning.scope import Around, Unanalysable
 from persist_assets.meaning.syntax import called, names_in_text, unnamed_in_text
-from persist_assets.model import ColumnEdge, ColumnRef
+from persist_assets.model import ColumnEdge, ColumnRef, Parts, short_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -61,6 +61,8 @@ class Meaning:
         Names and types.
     face
         What it shows to its readers; pickled until one asks, where it was remembered.
+    digests
+        What the BuildID is made of, in parts.
     """
 
     build_id: BuildID
@@ -70,6 +72,7 @@ class Meaning:
     reads_clock: Clock | None
     notes: tuple[str, ...]
     face: Face | bytes
+    digests: Parts
 
     def shown(self) -> Face:
         """Return what it shows to its readers."""
@@ -219,6 +222,7 @@ def _meaning(
         reads_clock="instant" if "instant" in clocks else "day" if clocks else None,
         notes=tuple(notes),
         face=Face(flat, given, names or None),
+        digests=short_parts(digests.rows, named),
     )
 
 

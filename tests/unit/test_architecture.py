@@ -18,8 +18,8 @@ from persist_assets.model import CheckResult
 # docs/architecture.md has the same list, with what each room is for.
 ROOMS = [
     "errors", "settings", "model", "dialect", "frontends", "meaning", "compiler", "substitution",
-    "planner", "selection", "ledger", "manifest", "storage", "cache", "project", "session", "audit",
-    "engine", "builder", "plugin", "cli",
+    "compare", "planner", "selection", "ledger", "manifest", "storage", "cache", "project",
+    "revisions", "session", "audit", "engine", "builder", "plugin", "cli",
 ]  # fmt: skip
 # And so has it these.
 MEANING = [

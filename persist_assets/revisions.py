@@ -1,0 +1,174 @@
+"""What sources mean elsewhere: at a revision of the project's git repository, in an environment.
+
+The invariant: nothing is changed, neither the working tree nor the index; files of a revision are
+read as git keeps them and compiled in memory, with the settings and the data of today.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Literal
+
+from persist_assets.compare import Standings, of_builds, of_project
+from persist_assets.errors import NotFoundError, SourcesError, StorageError, did_you_mean
+from persist_assets.project import compile_files, is_source
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from persist_assets.errors import Problem
+    from persist_assets.ledger.store import Ledger
+    from persist_assets.model import Project
+    from persist_assets.settings import Settings
+
+WORKING_TREE = "."
+"""What the files as they are now are called, where places are compared."""
+
+_BUILD_ID = re.compile(r"[0-9a-f]{8,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where sources mean something.
+
+    Attributes
+    ----------
+    kind
+        ``files`` are those of now or of a revision.
+    """
+
+    kind: Literal["files", "environment", "build"]
+    standings: Standings
+
+
+def find_places(
+    settings: Settings, project: Project, ledger: Ledger, before: str, after: str
+) -> tuple[Standings, Standings]:
+    """Return what sources mean in two places, as far as both can tell.
+
+    Environments and builds know of persisted sources only, and a build of one only.
+
+    Parameters
+    ----------
+    project
+        The files as they are now.
+    before, after
+        What `find_place` understands.
+
+    Raises
+    ------
+    NotFoundError
+        There is nothing of that name.
+    SourcesError
+        The sources of a revision are wrong.
+    """
+    first, second = (find_place(settings, project, ledger, n) for n in (before, after))
+    places = [first.standings, second.standings]
+    if first.kind == second.kind == "build":
+        (old,), (new,) = (p.values() for p in places)
+        return {new.source_id: replace(old, source_id=new.source_id)}, places[1]
+    if not first.kind == second.kind == "files":
+        places = [{k: s for k, s in p.items() if s.persisted} for p in places]
+    for place in (first, second):
+        if place.kind == "build":
+            places = [{k: s for k, s in p.items() if k in place.standings} for p in places]
+    return places[0], places[1]
+
+
+def find_place(settings: Settings, project: Project, ledger: Ledger, name: str) -> Place:
+    """Return what sources mean in an environment, at a git revision, in a build or in the files.
+
+    They are looked for in this order; ``.`` is the files.
+
+    Raises
+    ------
+    NotFoundError
+        There is nothing of that name.
+    ConflictError
+        Several BuildIDs begin so.
+    SourcesError
+        The sources of that revision are wrong; places in them begin with its name.
+    """
+    if name == WORKING_TREE:
+        return Place("files", of_project(project))
+    environments = ledger.fetch_environments()
+    if name in environments:
+        return Place("environment", of_builds(ledger.fetch_current(name).values()))
+    commit = find_commit(settings, name)
+    if commit is not None:
+        return Place("files", of_project(load_revision(settings, name, commit)))
+    build = ledger.find_build(name) if _BUILD_ID.fullmatch(name) else None
+    if build is not None:
+        return Place("build", of_builds([build]))
+    raise NotFoundError(
+        f"`{name}` is no environment, git revision or BuildID",
+        hint=did_you_mean(name, environments)
+        or f"environments: {', '.join(environments) or 'none yet'}",
+    )
+
+
+def find_commit(settings: Settings, ref: str) -> str | None:
+    """Return the commit that a name means in the project's repository, or None."""
+    found = _git(
+        settings, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"
+    )
+    return found.decode().strip() if found is not None else None
+
+
+def load_revision(settings: Settings, ref: str, commit: str) -> Project:
+    """Compile the sources of a commit, with the settings of today.
+
+    Raises
+    ------
+    SourcesError
+        They are wrong.
+    """
+    problems: list[Problem] = []
+    project = compile_files(settings, read_revision(settings, commit), problems)
+    if project.errors:
+        raise SourcesError(
+            replace(p, location=replace(p.location, path=f"{ref}:{p.location.path}"))
+            for p in project.errors
+        )
+    return project
+
+
+def read_revision(settings: Settings, commit: str) -> Mapping[str, bytes]:
+    """Return the files of the sources directory in a commit, by path relative to the root."""
+    listing = _git(settings, "ls-tree", "-r", "-z", commit, "--", f"{settings.sources}/")
+    names: list[str] = []
+    wanted: list[bytes] = []
+    for entry in (listing or b"").split(b"\0"):
+        facts, _, name = entry.partition(b"\t")
+        path = name.decode(errors="surrogateescape")
+        if facts.startswith(b"100") and is_source(
+            PurePosixPath(path).relative_to(settings.sources)
+        ):
+            names.append(path)
+            wanted.append(facts.split()[2])
+    told = _git(settings, "cat-file", "--batch", given=b"\n".join(wanted)) or b""
+    files: dict[str, bytes] = {}
+    at = 0
+    for name in names:
+        head = told.index(b"\n", at)
+        kind, size = told[at:head].split()[1:]
+        if kind != b"blob":
+            raise StorageError(f"git does not have `{name}` of {commit[:12]}")
+        files[name] = told[head + 1 : head + 1 + int(size)]
+        at = head + 1 + int(size) + 1
+    return files
+
+
+def _git(settings: Settings, *arguments: str, given: bytes = b"") -> bytes | None:
+    """Return what git says, or None where it refuses or is not there."""
+    command = ["git", "-C", str(settings.root), *arguments]
+    try:
+        done = subprocess.run(command, input=given, capture_output=True, timeout=60, check=False)
+    except FileNotFoundError:
+        return None
+    except subprocess.TimeoutExpired as error:
+        raise StorageError(f"git did not answer: {' '.join(arguments[:1])}") from error
+    return done.stdout if done.returncode == 0 else None
