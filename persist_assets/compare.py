@@ -374,7 +374,8 @@ def items(query: Query) -> Items:
 
 def _listed(tokens: Sequence[Token]) -> tuple[list[list[Token]], int]:
     """Return the tokens of each item of the first outermost SELECT, and where its list ends."""
-    depth, found, started = 0, [list[Token]()], False
+    found: list[list[Token]] = [[]]
+    depth, started = 0, False
     for at, token in enumerate(tokens):
         kind = token.token_type
         depth -= kind in _CLOSING

@@ -14,9 +14,10 @@ import pytest
 import sqlalchemy as sa
 
 from persist_assets.errors import ConflictError, LedgerError, LedgerTooNewError
-from persist_assets.ledger.migrations import VERSION
+from persist_assets.ledger import tables
+from persist_assets.ledger.migrations import VERSION, version_of
 from persist_assets.ledger.store import Ledger
-from persist_assets.model import Build, CheckResult, Column, RawVersion, Snapshot
+from persist_assets.model import Build, CheckResult, Column, Parts, RawVersion, Read, Snapshot
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -186,6 +187,75 @@ for n in range(20):
     ledger = Ledger(url(tmp_path))
     assert [e.idx for e in ledger.fetch_events()] == list(range(1, 161))
     assert len(ledger.fetch_builds()) == 160
+
+
+# ---------------------------------------------------------------------------------- what is there
+
+
+DIGESTS = Parts("r", (("a", "1"), ("b", "2")))
+READS = (Read("t@s.sql", "def", Parts("t")), Read("v@s.sql", "def", DIGESTS))
+
+
+def test_a_build_tells_what_it_and_what_it_read_meant(tmp_path: Path) -> None:
+    ledger = Ledger(url(tmp_path))
+    publish(ledger, replace(a_build("1"), digests=DIGESTS, reads=READS))
+    (build,) = Ledger(url(tmp_path)).fetch_builds()
+    assert (build.digests, build.reads) == (DIGESTS, READS)
+
+
+def test_an_environment_tells_the_last_build_of_every_source(tmp_path: Path) -> None:
+    ledger = Ledger(url(tmp_path))
+    publish(ledger, a_build("1"))
+    publish(ledger, replace(a_build("2"), build_id="other"))
+    publish(ledger, replace(a_build("3", "c"), build_id="build-b"))
+    publish(ledger, replace(a_build("4", "b"), environment="prod"))
+    failing = a_build("5", "c")
+    ledger.record_started(failing, "t")
+    ledger.record_failed(failing, "no")
+    assert ledger.fetch_environments() == ["dev", "prod"]
+    current = ledger.fetch_current("dev")
+    assert {s: b.build_id for s, b in current.items()} == {"a@s.sql": "other", "c@s.sql": "build-b"}
+    publish(ledger, a_build("6"))  # and back again
+    assert ledger.fetch_current("dev")["a@s.sql"].build_id == "build-a"
+    assert ledger.fetch_current("stage") == {}
+
+
+def test_sources_that_share_a_table_are_both_told(tmp_path: Path) -> None:
+    ledger = Ledger(url(tmp_path))
+    publish(ledger, replace(a_build("1"), build_id="same"))
+    publish(ledger, replace(a_build("2", "b"), build_id="same"))
+    assert sorted(ledger.fetch_current("dev")) == ["a@s.sql", "b@s.sql"]
+
+
+def test_a_build_is_found_by_the_beginning_of_its_build_id(tmp_path: Path) -> None:
+    ledger = Ledger(url(tmp_path))
+    for uid, build_id in (("1", "abc1"), ("2", "abc2")):
+        publish(ledger, replace(a_build(uid), build_id=build_id))
+    assert ledger.find_build("abc2") == ledger.fetch_builds(limit=1)[0]
+    assert ledger.find_build("b") is None
+    assert ledger.find_build("%") is None
+    with pytest.raises(ConflictError, match="several BuildIDs begin with abc"):
+        ledger.find_build("abc")
+
+
+def test_a_ledger_of_version_one_becomes_one_of_today_and_keeps_its_builds(tmp_path: Path) -> None:
+    ledger = Ledger(url(tmp_path))
+    snapshot = publish(ledger, a_build("1"))
+    ledger.close()
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
+        connection.execute("ALTER TABLE builds DROP COLUMN digests")
+        connection.execute("DELETE FROM ledger_version")
+        connection.execute("INSERT INTO ledger_version VALUES (1, '2026-01-01 00:00:00')")
+    again = Ledger(url(tmp_path))
+    (build,) = again.fetch_builds()
+    assert (build.snapshot, build.digests, build.reads) == (snapshot, None, ())
+    publish(again, replace(a_build("2"), digests=DIGESTS))
+    assert again.fetch_current("dev")["a@s.sql"].digests == DIGESTS
+    with again._read() as connection:
+        assert version_of(connection) == VERSION
+        columns = [c["name"] for c in sa.inspect(connection).get_columns("builds")]
+    assert columns == [c.name for c in tables.builds.columns]
+    Ledger(url(tmp_path)).close()  # and once only
 
 
 # --------------------------------------------------------------------------------------- bad input

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 import pytest
 from conftest import compiled
 
-from persist_assets.model import AsOf, Build, Plan, Project, RawVersion, Snapshot, Source
+from persist_assets.compare import what_it_reads
+from persist_assets.model import AsOf, Build, Plan, Project, RawVersion, Read, Snapshot, Source
 from persist_assets.planner import DRAW, UNVERSIONED, World, as_of, drawn, plan
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -40,10 +41,16 @@ def snapshot(source: Source, rests_on: AsOf) -> Snapshot:
     )
 
 
-def build(source: Source, made: Snapshot | None, error: str | None = None) -> Build:
+def build(
+    source: Source,
+    made: Snapshot | None,
+    error: str | None = None,
+    reads: tuple[Read, ...] = (),
+) -> Build:
     return Build(
         "uid", source.source_id, source.build_id, source.definition, "dev", "run",
         "failed" if error else "succeeded", "built", NOW, NOW, error, made,
+        source.digests, reads,
     )  # fmt: skip
 
 
@@ -60,7 +67,7 @@ def built(made: Project, world: World | None = None) -> World:
         now = replace(world, manifest=manifest)
         made_now = snapshot(source, drawn(as_of(made, source, now), source, "uid"))
         manifest[source.build_id] = made_now
-        history[source.source_id] = build(source, made_now)
+        history[source.source_id] = build(source, made_now, None, what_it_reads(made, source))
     return replace(world, manifest=manifest, history=history)
 
 
@@ -116,6 +123,103 @@ def test_a_changed_column_rebuilds_its_source_and_its_readers_only() -> None:
     planned = everything(after, built(before))
     assert told(planned) == {"p": ["code"], "q": ["upstream"], "r": []}
     assert "sources/a.sql:5" in planned.steps[0].reasons[0].message
+
+
+@pytest.mark.parametrize(
+    ("words", "instead", "said"),
+    [
+        (
+            "SELECT a, b FROM t",
+            "SELECT a,\n b + 1 AS b FROM t",
+            {
+                "p": ["code: column b changed in sources/a.sql:6"],
+                "q": ["upstream: column b of p changed"],
+                "r": [],
+            },
+        ),
+        (
+            "SELECT a, b FROM t",
+            "SELECT -a AS a, -b AS b FROM t",
+            {
+                "p": ["code: columns a, b changed in sources/a.sql:5"],
+                "q": ["upstream: column b of p changed"],
+                "r": ["upstream: column a of p changed"],
+            },
+        ),
+        (
+            "a > 0",
+            "a > 1",
+            {
+                "p": ["code: its rows changed (WHERE, JOIN, …) in sources/a.sql:5"],
+                "q": ["upstream: the rows of p changed (WHERE, JOIN, …)"],
+                "r": ["upstream: the rows of p changed (WHERE, JOIN, …)"],
+            },
+        ),
+        (
+            "SELECT a, b FROM t",
+            "SELECT a, b, 1 AS x FROM t",
+            {"p": ["code: column x added in sources/a.sql:5"], "q": [], "r": []},
+        ),
+        ("b + 1 AS c", "b + 2 AS c", {"p": [], "q": ["upstream: column c of v changed"], "r": []}),
+        (
+            "SELECT c FROM v",
+            "SELECT c, a FROM v",
+            {"p": [], "q": ["code: column a added in sources/a.sql:8"], "r": []},
+        ),
+        (
+            "b INT) USING",
+            "b BIGINT) USING",
+            {
+                "p": ["upstream: column b of t changed"],
+                "q": ["upstream: column b of p changed"],
+                "r": [
+                    "input: it rests on data that is no longer read",
+                    "input: the data of t changed",
+                ],
+            },
+        ),
+        (
+            "LOCATION 't'",
+            "LOCATION 's'",
+            {
+                "p": ["upstream: t is declared otherwise"],
+                "q": ["upstream: the rows of p and all columns changed (FROM, WHERE, JOIN, …)"],
+                "r": ["upstream: the rows of p and all columns changed (FROM, WHERE, JOIN, …)"],
+            },
+        ),
+    ],
+)
+def test_reasons_name_columns_and_lines(
+    words: str, instead: str, said: dict[str, list[str]]
+) -> None:
+    before, after = project(), project(CHAIN.replace(words, instead))
+    planned = everything(after, built(before))
+    assert {
+        s.source_id.partition("@")[0]: [f"{r.code}: {r.message}" for r in s.reasons]
+        for s in planned.steps
+    } == said
+
+
+def test_builds_that_recorded_no_digests_are_told_as_far_as_they_go() -> None:
+    before = project()
+    after = project(CHAIN.replace("a, b FROM t", "a, -b AS b FROM t"))
+    world = built(before)
+    old = {s: replace(b, digests=None, reads=()) for s, b in world.history.items()}
+    p, q, _ = everything(after, replace(world, history=old)).steps
+    assert p.reasons[0].message == "changed in sources/a.sql:5:13"
+    assert q.reasons[0].message == "something it reads changed its meaning"
+
+
+def test_what_was_rebuilt_before_its_reader_is_still_named() -> None:
+    before = project()
+    after = project(CHAIN.replace("a, b FROM t", "a, -b AS b FROM t"))
+    world = built(before)
+    later = built(after, world)
+    q = named(after, "q")
+    world = replace(later, history={**later.history, q.source_id: world.history[q.source_id]})
+    manifest = {k: v for k, v in later.manifest.items() if k != q.build_id}
+    (step,) = plan(after, [q.source_id], replace(world, manifest=manifest)).steps
+    assert [r.message for r in step.reasons] == ["column b of p changed"]
 
 
 def test_a_missing_table_and_an_order_are_reasons() -> None:

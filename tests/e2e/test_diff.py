@@ -1,0 +1,223 @@
+"""Comparing the files with git revisions, environments and builds, as a user does it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from persist_assets.cli import app
+from persist_assets.compare import what_it_reads
+from persist_assets.ledger.store import Ledger
+from persist_assets.model import Build, Snapshot
+from persist_assets.project import load_project
+from persist_assets.settings import load_settings
+
+SOURCES = """CREATE TABLE t (a BIGINT, b STRING) USING parquet LOCATION 'raw/t';
+--@ persist
+CREATE VIEW p AS
+SELECT
+  a,
+  upper(b) AS b
+FROM t
+WHERE a > 0;
+CREATE VIEW v AS SELECT a + 1 AS c, b FROM p;
+--@ persist
+CREATE VIEW q AS SELECT b, sum(c) AS s FROM v GROUP BY b;
+--@ persist
+CREATE VIEW r AS SELECT a FROM p;
+"""
+EDITED = SOURCES.replace("upper(b) AS b", "lower(b) AS b").replace("a + 1", "a + 2")
+
+
+def run(root: Path, *arguments: str) -> Any:
+    return CliRunner().invoke(app, ["--project", str(root), *arguments])
+
+
+def told(root: Path, *arguments: str) -> Any:
+    done = run(root, *arguments, "--json")
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def git(root: Path, *arguments: str) -> None:
+    who = ("-c", "user.name=n", "-c", "user.email=e@x", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *who, *arguments], cwd=root, check=True, capture_output=True)
+
+
+def published(root: Path, environment: str) -> None:
+    """Write to the ledger what building everything would write there."""
+    settings = load_settings(root, environment=environment)
+    project, ledger = load_project(settings), Ledger(settings.ledger)
+    now = datetime.now(UTC)
+    for n, source in enumerate(project.persisted):
+        uid = f"{environment}{ledger.position()}{n}"
+        build = Build(
+            uid, source.source_id, source.build_id, source.definition, environment, "run",
+            "started", "built", now, digests=source.digests,
+            reads=what_it_reads(project, source),
+        )  # fmt: skip
+        snapshot = Snapshot(
+            uid, source.source_id, source.build_id, source.table, 0, (), "c", 1, 1, now
+        )
+        ledger.record_started(build, source.table)
+        ledger.publish(build, snapshot, [])
+    ledger.close()
+
+
+@pytest.fixture
+def root(make_project: Callable[..., Path], tmp_path: Path) -> Path:
+    """A project in a folder of a repository, edited since its only commit."""
+    made = make_project({"m.sql": SOURCES, "sub/ü.sql": "CREATE VIEW w AS SELECT b FROM p;"})
+    git(tmp_path, "init", "-q", "-b", "main")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    (made / "sources" / "m.sql").write_text(EDITED)
+    return made
+
+
+def test_a_diff_with_a_revision_goes_down_to_expressions(root: Path) -> None:
+    p, v, q, w = told(root, "diff", "HEAD", ".")["sources"]
+    assert p == {
+        "source_id": "p@sources/m.sql",
+        "change": "changed",
+        "columns": ["b"],
+        "rows_changed": False,
+        "expressions": [{"column": "b", "before": "upper(b)", "after": "lower(b)"}],
+        "because": [],
+        "rows": None,
+    }
+    assert v["columns"] == ["c", "b"]
+    assert v["expressions"] == [{"column": "c", "before": "a + 1", "after": "a + 2"}]
+    assert v["because"] == ["p@sources/m.sql"]
+    assert (q["source_id"], q["expressions"]) == ("q@sources/m.sql", [])
+    assert w["source_id"] == "w@sources/sub/ü.sql"
+    assert told(root, "diff", ".", ".") == told(root, "diff", "main", "HEAD") == {"sources": []}
+    plain = run(root, "diff", "main", ".").stdout
+    assert "changed p@sources/m.sql b\n│   └── b: upper(b) → lower(b)" in plain
+    assert "because p@sources/m.sql changed" in plain
+    assert run(root, "diff", ".", ".").stdout == "nothing differs between . and .\n"
+
+
+def test_a_plan_against_a_revision_tells_what_would_be_rebuilt(root: Path) -> None:
+    with (root / "sources" / "m.sql").open("a") as file:
+        file.write("--@ persist\nCREATE VIEW n AS SELECT b FROM t;")
+    against = told(root, "plan", "--against", "HEAD")["against"]
+    assert (against["ref"], against["to_rebuild"]) == ("HEAD", 3)
+    assert [(s["source_id"][0], s["change"], s["columns"]) for s in against["sources"]] == [
+        ("p", "changed", ["b"]),
+        ("q", "changed", ["b", "s"]),
+        ("r", "same", []),
+        ("n", "added", ["b"]),
+    ]
+    some = told(root, "plan", "r", "--against", "HEAD")["against"]
+    assert ([s["change"] for s in some["sources"]], some["to_rebuild"]) == (["same"], 0)
+    plain = run(root, "plan", "--against", "HEAD").stdout
+    assert "against HEAD\n├── changed p@sources/m.sql b" in plain
+    assert plain.endswith("3 to rebuild, 1 the same as in HEAD\n")
+    assert "against" not in told(root, "plan")
+
+
+def test_environments_are_compared_by_what_their_builds_recorded(root: Path) -> None:
+    (root / "sources" / "m.sql").write_text(SOURCES)
+    published(root, "prod")
+    (root / "sources" / "m.sql").write_text(EDITED.replace("VIEW r ", "VIEW z "))
+    published(root, "dev")
+    changed = {s["source_id"][0]: s for s in told(root, "diff", "prod", "dev")["sources"]}
+    assert {k: (s["change"], s["columns"]) for k, s in changed.items()} == {
+        "p": ("changed", ["b"]),
+        "q": ("changed", ["b", "s"]),
+        "z": ("added", ["a"]),
+        "r": ("removed", ["a"]),
+    }
+    assert changed["p"]["expressions"] == []
+    against = told(root, "plan", "--against", "prod")["against"]
+    assert [(s["source_id"][0], s["change"]) for s in against["sources"]] == [
+        ("p", "changed"),
+        ("q", "changed"),
+        ("z", "added"),
+        ("r", "removed"),
+    ]
+    assert against["to_rebuild"] == 2
+    (p,) = told(root, "diff", "prod", ".")["sources"][:1]
+    assert p["expressions"] == [{"column": "b", "before": None, "after": "lower(b)"}]
+
+
+def test_builds_are_compared_by_the_beginnings_of_their_build_ids(root: Path) -> None:
+    published(root, "prod")
+    ids = [s["build_id"] for s in told(root, "plan")["steps"]]
+    (root / "sources" / "m.sql").write_text(SOURCES)
+    published(root, "prod")
+    other = told(root, "plan")["steps"][0]["build_id"]
+    (one,) = told(root, "diff", ids[0][:12], other)["sources"]
+    assert (one["source_id"], one["columns"]) == ("p@sources/m.sql", ["b"])
+    (one,) = told(root, "diff", ids[0], ".")["sources"]
+    assert (one["source_id"], one["columns"]) == ("p@sources/m.sql", ["b"])
+    assert told(root, "diff", other, ".") == {"sources": []}
+
+
+def test_a_plan_names_the_columns_and_the_lines_that_changed(root: Path) -> None:
+    (root / "sources" / "m.sql").write_text(SOURCES)
+    published(root, "dev")
+    (root / "sources" / "m.sql").write_text(EDITED)
+    (root / "raw").mkdir()
+    reasons = {
+        s["source_id"][0]: [r["message"] for r in s["reasons"] if r["code"] != "no-data"]
+        for s in told(root, "plan")["steps"]
+    }
+    assert reasons["p"] == ["column b changed in sources/m.sql:6"]
+    assert reasons["q"] == ["column b of p changed", "columns c, b of v changed"]
+
+
+@pytest.mark.parametrize("command", [("diff", "prdo", "."), ("plan", "--against", "prdo")])
+def test_a_name_that_means_nothing_is_told_with_what_was_meant(
+    root: Path, command: tuple[str, ...]
+) -> None:
+    published(root, "prod")
+    done = run(root, *command)
+    assert done.exit_code == 4
+    assert "`prdo` is no environment, git revision or BuildID" in done.stderr
+    assert "did you mean `prod`?" in done.stderr
+    assert run(root, "diff", "--", "--help", ".").exit_code == 4
+
+
+def test_wrong_sources_of_a_revision_are_told_with_its_name(root: Path, tmp_path: Path) -> None:
+    (root / "sources" / "m.sql").write_text("CREATE VIEW p AS SELECT zz FROM nowhere;")
+    git(tmp_path, "commit", "-q", "-a", "-m", "second")
+    (root / "sources" / "m.sql").write_text(SOURCES)
+    done = run(root, "diff", "HEAD", ".")
+    assert done.exit_code == 3
+    assert "HEAD:sources/m.sql:1:" in done.stderr
+    assert told(root, "diff", "HEAD~1", ".") == {"sources": []}
+
+
+def test_comparing_changes_neither_files_nor_what_is_remembered(root: Path) -> None:
+    told(root, "check")
+
+    def state() -> dict[str, bytes]:
+        return {
+            str(p): p.read_bytes()
+            for d in (root / "sources", root / ".persist" / "cache")
+            for p in d.rglob("*")
+            if p.is_file()
+        }
+
+    before = state()
+    told(root, "diff", "HEAD", ".")
+    assert state() == before
+
+
+def test_without_a_repository_there_are_no_revisions(
+    make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = make_project({"m.sql": SOURCES}, name="alone")
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(alone.parent))
+    done = run(alone, "diff", "HEAD", ".")
+    assert done.exit_code == 4
+    assert "environments: none yet" in done.stderr
