@@ -29,7 +29,7 @@ from persist_assets.model import (
     Declaration,
     Project,
     Source,
-    short_parts,
+    shortened,
 )
 
 if TYPE_CHECKING:
@@ -345,9 +345,7 @@ def _compile_raw(compilation: _Compilation, unit: _Unit) -> None:
         description=declaration.description,
         columns=facts.columns,
         raw=raw,
-        digests=short_parts(
-            rows, ((c.name, d) for c, d in zip(facts.columns, columns, strict=True))
-        ),
+        marks=shortened(rows, columns),
     )
     unit.source = source
     unit.key = digest("raw", source.source_id, source.build_id)
@@ -407,7 +405,7 @@ def _compile_query(compilation: _Compilation, unit: _Unit) -> None:
         volatile=meaning.volatile,
         reads_clock=meaning.reads_clock,
         notes=meaning.notes,
-        digests=meaning.digests,
+        marks=meaning.marks,
     )
 
 

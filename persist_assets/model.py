@@ -287,9 +287,13 @@ class Parts:
     columns: tuple[tuple[str, str], ...] = ()
 
 
-def short_parts(rows: str, columns: Iterable[tuple[str, str]]) -> Parts:
-    """Return the parts of a meaning from its whole digests."""
-    return Parts(rows[:16], tuple((name, column[:16]) for name, column in columns))
+SHORT = 16
+"""How many characters of a digest are kept where it only tells what changed."""
+
+
+def shortened(rows: str, columns: Iterable[str]) -> str:
+    """Return the beginnings of digests in one text: of the rows, then of each column."""
+    return "".join(d[:SHORT] for d in (rows, *columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,8 +333,8 @@ class Source:
         Its rows depend on the ``day`` or the ``instant`` at which they are computed.
     notes
         What readers of a plan should know, one sentence each.
-    digests
-        What it means, in parts.
+    marks
+        What it means, in parts (`shortened`); see `digests`.
     """
 
     source_id: SourceID
@@ -350,7 +354,7 @@ class Source:
     volatile: bool = False
     reads_clock: Literal["day", "instant"] | None = None
     notes: tuple[str, ...] = ()
-    digests: Parts = Parts("")
+    marks: str = ""
 
     @property
     def kind(self) -> Kind:
@@ -386,6 +390,14 @@ class Source:
     def checks(self) -> tuple[Check, ...]:
         """The assertions about its rows."""
         return self.annotation.checks
+
+    @property
+    def digests(self) -> Parts:
+        """What it means, in parts."""
+        marks = (self.marks[at : at + SHORT] for at in range(0, len(self.marks), SHORT))
+        return Parts(
+            next(marks, ""), tuple(zip((c.name for c in self.columns), marks, strict=True))
+        )
 
     @property
     def group(self) -> str:

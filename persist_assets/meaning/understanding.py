@@ -31,7 +31,7 @@ from persist_assets.meaning.identity import Fold, digest
 from persist_assets.meaning.lineage import Lineage
 from persist_assets.meaning.scope import Around, Unanalysable
 from persist_assets.meaning.syntax import called, names_in_text, unnamed_in_text
-from persist_assets.model import ColumnEdge, ColumnRef, Parts, short_parts
+from persist_assets.model import ColumnEdge, ColumnRef, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -61,8 +61,8 @@ class Meaning:
         Names and types.
     face
         What it shows to its readers; pickled until one asks, where it was remembered.
-    digests
-        What the BuildID is made of, in parts.
+    marks
+        What the BuildID is made of, in parts (`model.shortened`).
     """
 
     build_id: BuildID
@@ -72,7 +72,7 @@ class Meaning:
     reads_clock: Clock | None
     notes: tuple[str, ...]
     face: Face | bytes
-    digests: Parts
+    marks: str
 
     def shown(self) -> Face:
         """Return what it shows to its readers."""
@@ -222,7 +222,7 @@ def _meaning(
         reads_clock="instant" if "instant" in clocks else "day" if clocks else None,
         notes=tuple(notes),
         face=Face(flat, given, names or None),
-        digests=short_parts(digests.rows, named),
+        marks=shortened(digests.rows, digests.columns),
     )
 
 
