@@ -36,7 +36,7 @@ from persist_assets.errors import (
 from persist_assets.manifest import export_manifest
 from persist_assets.meaning.functions import CLOCK
 from persist_assets.model import Build, CheckResult, Snapshot
-from persist_assets.planner import UNVERSIONED, World, drawn, plan, unchecked
+from persist_assets.planner import UNVERSIONED, World, drawn, inputs, plan, unchecked
 from persist_assets.session import translated
 from persist_assets.storage.files import delete_directory
 from persist_assets.storage.raw import pin_raw
@@ -55,7 +55,17 @@ if TYPE_CHECKING:
 
     from persist_assets.engine import Engine, Measured
     from persist_assets.ledger.store import Lease, Ledger
-    from persist_assets.model import BuildID, Check, Plan, Project, Query, Source, SourceID, Step
+    from persist_assets.model import (
+        AsOf,
+        BuildID,
+        Check,
+        Plan,
+        Project,
+        Query,
+        Source,
+        SourceID,
+        Step,
+    )
     from persist_assets.settings import Settings
     from persist_assets.storage.raw import Pin
     from persist_assets.storage.tables import Staged
@@ -76,6 +86,8 @@ class Work:
         What will be published: of a reused table at once, of a built one after its commit.
     checks
         What came of the checks; none that blocks has failed.
+    inputs
+        What the rows are computed from directly.
     """
 
     source: Source
@@ -84,6 +96,7 @@ class Work:
     lease: Lease
     table: str
     checks: tuple[CheckResult, ...] = ()
+    inputs: AsOf = ()
     snapshot: Snapshot | None = None
     staged: Staged | None = None
     measured: Measured | None = None
@@ -306,9 +319,11 @@ class Builder:
             )
             self.ledger.record_started(build, table)
             work = Work(source, step, build, lease, table)
+            work.inputs = inputs(self.project, source, world) or ()
             try:
                 if step.action == "reuse" and present is not None:
-                    self._reuse(work, present)
+                    # What it rests on may be newer, with the same rows (`planner.inputs`).
+                    self._reuse(work, replace(present, as_of=step.as_of))
                 else:
                     self._compute(work, world.manifest)
                 if any(not r.passed and r.blocking for r in work.checks):
@@ -421,6 +436,7 @@ class Builder:
                 built_at=self.clock(),
                 columns=work.staged.columns,
                 watermark=work.measured.watermark,
+                inputs=work.inputs,
             )
         assert work.snapshot is not None
         self.ledger.publish(work.build, work.snapshot, work.checks, lease=work.lease)

@@ -569,6 +569,8 @@ class Snapshot:
         The greatest value of the time column, as text, or None.
     columns
         Names and Spark types as written.
+    inputs
+        What its rows were computed from directly: versions of raw tables, contents of tables.
     """
 
     build_uid: str
@@ -583,6 +585,7 @@ class Snapshot:
     built_at: datetime
     columns: tuple[Column, ...] = ()
     watermark: str | None = None
+    inputs: AsOf = ()
 
 
 BuildState = Literal["started", "succeeded", "failed"]
@@ -629,6 +632,7 @@ class Build:
 
 ReasonCode = Literal[
     "new",
+    "same-rows",
     "unchecked",
     "no-data",
     "code",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from persist_assets.compare import (
     Difference,
@@ -140,6 +140,40 @@ def _as_of(
     return merge_as_of(parts)
 
 
+CONTENT = "content:"
+"""What the versions begin with under which tables stand among the inputs of rows."""
+
+
+def inputs(
+    project: Project, source: Source, world: World, coming: Mapping[SourceID, Step] | None = None
+) -> AsOf | None:
+    """Return what a build of `source` would be computed from directly.
+
+    Rows are a function of the BuildID and of these. None where it is not known yet: a table that
+    it reads is built before.
+    """
+    parts: list[Iterable[RawVersion]] = []
+    if source.reads_clock:
+        now = world.day if source.reads_clock == "day" else world.instant
+        parts.append([RawVersion(CLOCK, now)])
+    for upstream in project.inputs(source):
+        step = (coming or {}).get(upstream.source_id)
+        snapshot = world.manifest.get(upstream.build_id)
+        if upstream.raw is not None:
+            version = world.versions.get(upstream.source_id, NO_DATA)
+            parts.append([RawVersion(upstream.build_id, version)])
+        elif step is not None and step.action == "build":
+            return None
+        elif snapshot is not None:
+            parts.append([RawVersion(upstream.build_id, CONTENT + snapshot.content)])
+        else:
+            inline = inputs(project, upstream, world, coming)
+            if inline is None:
+                return None
+            parts.append(inline)
+    return merge_as_of(parts)
+
+
 def _step(
     project: Project,
     source: Source,
@@ -152,12 +186,17 @@ def _step(
     snapshot = world.manifest.get(source.build_id)
     last = world.history.get(source.source_id)
     reasons: list[Reason] = []
+    same_rows = False
     if snapshot is None:
         reasons += _why_no_table(project, source, last, coming)
     elif source.build_id in world.missing:
         reasons.append(Reason("missing", f"its table {snapshot.table} is gone"))
     elif _without_draw(snapshot.as_of, source) != expected:
-        reasons += _why_other_data(project, source, snapshot, expected)
+        same_rows = bool(snapshot.inputs) and snapshot.inputs == inputs(
+            project, source, world, coming
+        )
+        if not same_rows:
+            reasons += _why_other_data(project, source, snapshot, expected)
     if force:
         reasons.append(Reason("forced", "asked for"))
     if reasons:
@@ -170,11 +209,15 @@ def _step(
     if reasons and known is not None:
         seconds = last.seconds if last and last.action == "built" else None
         estimate = Estimate(known.rows, known.bytes, seconds)
-    if not reasons and snapshot is not None:
-        expected = snapshot.as_of
+    action: Literal["build", "reuse"] = "build" if reasons else "reuse"
+    if action == "reuse" and snapshot is not None:
+        own = [v for v in snapshot.as_of if v.raw == DRAW + source.build_id]
+        expected = merge_as_of([expected, own]) if same_rows else snapshot.as_of
+    if action == "reuse" and same_rows:
+        reasons.append(Reason("same-rows", "the data is newer, the rows it reads are the same"))
     return Step(
         source_id=source.source_id,
-        action="build" if reasons else "reuse",
+        action=action,
         build_id=source.build_id,
         as_of=expected,
         reasons=tuple(reasons),

@@ -21,12 +21,16 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
 
-def _record_digests(connection: Connection) -> None:
-    """Let builds tell what their source meant, in parts; of those there are nobody knows."""
+def _record_parts(connection: Connection) -> None:
+    """Let builds tell what their source meant, in parts, and from what rows were computed.
+
+    Of those that are there nobody knows.
+    """
     connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN digests JSON")
+    connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN inputs JSON")
 
 
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_record_digests,)
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_record_parts,)
 """What brings a ledger from version n to n + 1, for every n from one."""
 VERSION = 1 + len(MIGRATIONS)
 

@@ -578,6 +578,7 @@ def _snapshot_values(snapshot: Snapshot) -> dict[str, Any]:
         "built_at": snapshot.built_at,
         "columns": [[c.name, c.type] for c in snapshot.columns],
         "watermark": snapshot.watermark,
+        "inputs": [[v.raw, v.version] for v in snapshot.inputs],
     }
 
 
@@ -595,6 +596,7 @@ def _snapshot(row: Row[Any]) -> Snapshot:
         built_at=row.built_at,
         columns=tuple(Column(name, kind) for name, kind in row.columns),
         watermark=row.watermark,
+        inputs=tuple(RawVersion(raw, version) for raw, version in row.inputs or ()),
     )
 
 

@@ -88,6 +88,8 @@ builds = sa.Table(
     sa.Column("checks", sa.JSON),
     # What the source and what it read meant, in parts; not known of builds before version 2.
     sa.Column("digests", sa.JSON(none_as_null=True)),
+    # What the rows were computed from directly; not known of snapshots before version 2.
+    sa.Column("inputs", sa.JSON(none_as_null=True)),
     # What a state means is written where the state is.
     sa.CheckConstraint("state IN ('started', 'succeeded', 'failed')", name="ck_builds_state"),
     sa.CheckConstraint("action IN ('built', 'reused')", name="ck_builds_action"),

@@ -134,6 +134,24 @@ def test_newer_data_is_a_new_version_of_the_same_table(
     assert rows(later, "q") == [("z", 6)]
 
 
+@pytest.mark.proves("K19+")
+def test_newer_data_of_the_same_rows_rebuilds_what_reads_it_and_nothing_beyond(
+    make_builder: Callable[..., Builder],
+) -> None:
+    builder = make_builder()
+    build_all(builder)
+    write(builder.settings.root, [(1, "x"), (2, "y"), (3, None), (None, "touched")])
+    later = again(builder, make_builder)
+    assert build_all(later) == {"p": "built", "q": "reused"}
+    p, q = (later.ledger.fetch_manifest("dev")[named(later, n).build_id] for n in "pq")
+    assert q.as_of == p.as_of
+    assert {s.action for s in again(builder, make_builder).plan(
+        [s.source_id for s in later.project.persisted]
+    ).steps} == {"reuse"}  # fmt: skip
+    write(builder.settings.root, [(1, "x"), (2, "other")])
+    assert build_all(again(builder, make_builder)) == {"p": "built", "q": "built"}
+
+
 def test_a_run_pins_a_delta_table_when_it_first_looks(
     make_builder: Callable[..., Builder], make_project: Callable[..., Path]
 ) -> None:

@@ -244,6 +244,7 @@ def test_a_ledger_of_version_one_becomes_one_of_today_and_keeps_its_builds(tmp_p
     ledger.close()
     with sqlite3.connect(tmp_path / "ledger.db") as connection:
         connection.execute("ALTER TABLE builds DROP COLUMN digests")
+        connection.execute("ALTER TABLE builds DROP COLUMN inputs")
         connection.execute("DELETE FROM ledger_version")
         connection.execute("INSERT INTO ledger_version VALUES (1, '2026-01-01 00:00:00')")
     again = Ledger(url(tmp_path))

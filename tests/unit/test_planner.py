@@ -10,7 +10,7 @@ from conftest import compiled
 
 from persist_assets.compare import what_it_reads
 from persist_assets.model import AsOf, Build, Plan, Project, RawVersion, Read, Snapshot, Source
-from persist_assets.planner import DRAW, UNVERSIONED, World, as_of, drawn, plan
+from persist_assets.planner import DRAW, UNVERSIONED, World, as_of, drawn, inputs, plan
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 RAW = "CREATE TABLE t (a INT, b INT) USING parquet LOCATION 't';\nCREATE TABLE j (a INT) USING jdbc OPTIONS (url 'x');\n"
@@ -322,3 +322,34 @@ def test_a_plan_tells_that_data_is_not_there() -> None:
     }
     lost = replace(built(made), versions={})
     assert told(everything(made, lost))["p"] == ["input", "no-data"]
+
+
+def _with_inputs(made: Project, world: World) -> World:
+    manifest = dict(world.manifest)
+    for source in made.persisted:
+        known = inputs(made, source, world)
+        assert known is not None
+        manifest[source.build_id] = replace(manifest[source.build_id], inputs=known)
+    return replace(world, manifest=manifest)
+
+
+def test_what_reads_the_same_rows_is_stamped_and_not_rebuilt() -> None:
+    made = project()
+    world = _with_inputs(made, built(made))
+    p, q = named(made, "p"), named(made, "q")
+    newer = replace(world, versions={s: "files:2" for s in world.versions})
+    # Before `p` is built again nobody knows its rows.
+    assert told(everything(made, newer)) == {"p": ["input"], "q": ["input"], "r": ["input"]}
+    again = replace(
+        world.manifest[p.build_id],
+        as_of=as_of(made, p, newer),
+        inputs=inputs(made, p, newer) or (),
+    )
+    rebuilt = replace(newer, manifest={**newer.manifest, p.build_id: again})
+    planned = everything(made, rebuilt)
+    assert told(planned) == {"p": [], "q": ["same-rows"], "r": ["same-rows"]}
+    assert {s.action for s in planned.steps} == {"reuse"}
+    assert [s.as_of for s in planned.steps if s.source_id == q.source_id] == [again.as_of]
+    other = replace(again, content="other rows")
+    changed = replace(newer, manifest={**newer.manifest, p.build_id: other})
+    assert told(everything(made, changed)) == {"p": [], "q": ["input"], "r": ["input"]}
