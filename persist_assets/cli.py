@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,6 +44,8 @@ from persist_assets.selection import find_source, is_simple, select
 from persist_assets.settings import Settings, find_root, load_settings
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from persist_assets.builder import Builder
     from persist_assets.ledger.store import Ledger
 
@@ -69,6 +71,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+spark_app = typer.Typer(
+    help="The Spark server that stays between runs: [spark] shared = true.", no_args_is_help=True
+)
+app.add_typer(spark_app, name="spark")
 _WIDE = 4000  # what is not a terminal gets whole lines
 err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else _WIDE)
 out = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
@@ -119,7 +125,13 @@ class Invocation:
         from persist_assets.engine import Engine
         from persist_assets.session import create_session
 
-        engine = Engine(self.settings, lambda: create_session(self.settings))
+        def session() -> "SparkSession":
+            made = create_session(self.settings)
+            if self.settings.shared:  # the server would keep it for an hour
+                self._closing.append(made.stop)
+            return made
+
+        engine = Engine(self.settings, session)
         return Builder(self.settings, self.project, self.ledger, engine)
 
     def select(self, patterns: Sequence[str] | None) -> tuple[SourceID, ...]:
@@ -180,7 +192,9 @@ _COMMON = (
 )
 
 
-def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def command(
+    name: str, on: typer.Typer = app
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a function a command: options that all have, and errors as exit codes."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -205,7 +219,7 @@ def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
         signature = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in own] + common)
         run.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
         run.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
-        app.command(name)(run)
+        on.command(name)(run)
         return function
 
     return decorate
@@ -872,8 +886,8 @@ def query(
         return
     with _quiet(given):
         frame = given.builder.load(statement, read)
-        columns = [{"name": f.name, "type": f.dataType.simpleString()} for f in frame.schema.fields]
         found = given.builder.engine.collect(frame, limit + 1)
+        columns = [{"name": f.name, "type": f.dataType.simpleString()} for f in frame.schema.fields]
     rows = [[_cell(v) for v in row] for row in found[:limit]]
     truncated = len(found) > limit
     if given.as_json or form == "json":
@@ -971,6 +985,69 @@ def manifest(given: Invocation) -> None:
         )
     out.print(table)
     out.print(f"[dim]{given.settings.manifest_path}[/]", soft_wrap=True)
+
+
+# -------------------------------------------------------------------------------------------- spark
+
+
+@command("start", spark_app)
+def spark_start(given: Invocation) -> None:
+    """Start the Spark server of this project's settings, if it does not run."""
+    from persist_assets.server import ensure_server
+    from persist_assets.session import check_java
+
+    settings = given.settings
+    check_java()
+    ensure_server(settings)
+    _tell_server(given)
+    if not settings.shared:
+        err.print('hint: it is used with "shared = true" below [spark] in persist.toml')
+
+
+@command("stop", spark_app)
+def spark_stop(given: Invocation) -> None:
+    """End the Spark server, whoever uses it."""
+    from persist_assets.server import server_directory, stop_server
+
+    stopped = stop_server(server_directory(given.settings))
+    if given.as_json:
+        print_json({"stopped": stopped})
+    else:
+        out.print("the Spark server is stopped" if stopped else "no Spark server runs")
+
+
+@command("status", spark_app)
+def spark_status(given: Invocation) -> None:
+    """Say whether the Spark server runs, where, and how many processes use it."""
+    _tell_server(given)
+
+
+def _tell_server(given: Invocation) -> None:
+    from persist_assets.server import count_clients, find_server, server_directory
+
+    directory = server_directory(given.settings)
+    server = find_server(directory)
+    if given.as_json:
+        started = datetime.fromtimestamp(server.started_at, UTC) if server else None
+        print_json(
+            {
+                "running": server is not None,
+                "url": server.address if server else None,
+                "pid": server.pid if server else None,
+                "port": server.port if server else None,
+                "started_at": started.isoformat() if started else None,
+                "clients": count_clients(directory) if server else 0,
+            }
+        )
+    elif server is None:
+        out.print("no Spark server runs")
+    else:
+        n = count_clients(directory)
+        out.print(
+            f"the Spark server runs at {server.address}, process {server.pid}, "
+            f"{n} client{'s' * (n != 1)}; its log is {directory / 'server.log'}",
+            soft_wrap=True,
+        )
 
 
 def main() -> None:

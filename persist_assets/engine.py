@@ -141,10 +141,11 @@ class Engine:
         """
         with translated("the query"):
             frame = self.session.sql(statement.sql)
-        if columns and frame.columns != [c.name for c in columns]:
-            if [c.lower() for c in frame.columns] != [c.name.lower() for c in columns]:
+            names = frame.columns  # where Spark is a server this asks it, and may fail
+        if columns and names != [c.name for c in columns]:
+            if [c.lower() for c in names] != [c.name.lower() for c in columns]:
                 raise BuildError(
-                    f"Spark names the columns {', '.join(frame.columns)}, "
+                    f"Spark names the columns {', '.join(names)}, "
                     f"we expected {', '.join(c.name for c in columns)}",
                     hint="this is a defect of persist_assets: please report the query",
                 )

@@ -59,7 +59,20 @@ def check_java(environ: Mapping[str, str] = os.environ) -> None:
 
 
 def create_session(settings: Settings) -> SparkSession:
-    """Return a Spark session with the project's settings, an existing one if there is one."""
+    """Return a Spark session with the project's settings.
+
+    It is an existing one if there is one in this process; or a new one of the shared server, which
+    is started if need be.
+
+    Raises
+    ------
+    SettingsError
+        The shared server is wanted, and what its clients need is not installed.
+    StorageError
+        It does not start.
+    """
+    if settings.shared:
+        return _connect(settings)
     config = dict(settings.spark)
     with _session_lock:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -70,6 +83,33 @@ def create_session(settings: Settings) -> SparkSession:
             if not (key == "spark.master" and "spark.remote" in config):
                 builder = builder.config(key, value)
         return builder.getOrCreate()
+
+
+def _connect(settings: Settings) -> SparkSession:
+    """Return a new session of the shared server: no other client sees its views or settings."""
+    try:
+        import pyspark.sql.connect.session  # noqa: F401  # pyright: ignore[reportUnusedImport]
+        from pyspark.sql.connect.client.retries import DefaultPolicy
+    except ImportError as error:
+        raise SettingsError(
+            f"`[spark] shared` needs what Spark Connect needs: {first_line(error)}",
+            hint="pip install persist-assets[connect]",
+        ) from error
+    from pyspark.sql import SparkSession
+
+    from persist_assets.server import ensure_server
+
+    url = ensure_server(settings).url
+    with _session_lock:
+        builder: Any = SparkSession.builder.remote(url)
+        session = builder.create()
+    # By default a client asks for ten minutes whether a dead server is there again.
+    policy = DefaultPolicy(max_retries=8, initial_backoff=50, backoff_multiplier=2, max_backoff=800)
+    session.client.set_retry_policies([policy])
+    for key, value in settings.spark:
+        if key.startswith("spark.sql.") and session.conf.get(key, None) != value:
+            session.conf.set(key, value)
+    return session
 
 
 def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSession:
@@ -86,11 +126,16 @@ def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSe
     """
     try:
         session = get()
+    except SettingsError:
+        raise
     except Exception as error:
         if "spark.remote" not in dict(settings.spark):
             check_java()
+        if isinstance(error, PersistError):
+            raise
         raise StorageError(f"Spark does not start: {first_line(error)}") from error
-    _align(session, dict(settings.connection))
+    with translated("opening a Spark session"):
+        _align(session, dict(settings.connection))
     return session
 
 
@@ -120,6 +165,11 @@ _DISK_TROUBLE = re.compile(
 )
 
 
+_LOST = re.compile(
+    r"StatusCode\.UNAVAILABLE|RETRIES_EXCEEDED|INVALID_HANDLE\.SESSION|SESSION_NOT_SAME"
+)
+
+
 @contextmanager
 def translated(doing: str) -> Generator[None]:
     """Turn what Spark raises within the block into errors of ours.
@@ -127,7 +177,7 @@ def translated(doing: str) -> Generator[None]:
     Raises
     ------
     StorageError
-        The disk is the reason.
+        The disk is the reason, or that the Spark server is gone.
     BuildError
         Something else is.
     """
@@ -140,6 +190,10 @@ def translated(doing: str) -> Generator[None]:
         if trouble:
             message = f"{doing} failed: {trouble[0].strip()}"
             raise StorageError(message, hint="check the disk of the warehouse") from error
+        if _LOST.search(str(error)):
+            message = f"{doing} failed: the Spark server is gone"
+            hint = "run it again: a shared server is started again when it is needed"
+            raise StorageError(message, hint=hint) from error
         raise BuildError(f"{doing} failed: {first_line(error)}") from error
 
 

@@ -7,6 +7,7 @@ so that moving the project or tuning Spark rebuilds nothing.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,9 @@ KEYS: Mapping[str, type] = {
     "spark": dict,
 }
 """The keys of `persist.toml` and the kinds of their values."""
+
+SHARED_KEYS: Mapping[str, type] = {"shared": bool, "shared_port": int, "shared_idle": str}
+"""The keys of `[spark]` that are no settings of Spark, and the kinds of their values."""
 
 TIMEZONE = "spark.sql.session.timeZone"
 
@@ -133,6 +137,12 @@ class Settings:
         Nothing may be read inline that is persisted: it has to be built.
     spark
         Settings of the Spark session, sorted pairs, defaults included.
+    shared
+        Sessions are those of the server that stays on this machine (`server.ensure_server`).
+    shared_port
+        The port it listens on, zero for any that is free.
+    shared_idle_s
+        After how many seconds without a client it ends.
     """
 
     root: Path
@@ -142,6 +152,9 @@ class Settings:
     ledger: str
     strict: bool
     spark: tuple[tuple[str, str], ...]
+    shared: bool
+    shared_port: int
+    shared_idle_s: int
 
     @property
     def state_dir(self) -> Path:
@@ -240,11 +253,13 @@ def load_settings(
             hint="SourceIDs are paths within the project: move it, or move persist.toml up",
             location=Location(SETTINGS_FILE),
         )
+    spark_given = dict(given.get("spark", {}))
+    shared = _shared(spark_given)
     spark = {
         **SPARK_FIXED,
         **SPARK_LOCAL,
         TIMEZONE: given.get("timezone", "UTC"),
-        **_flat_spark(given.get("spark", {})),
+        **_flat_spark(spark_given),
     }
     for key, default in _REFUSED.items():
         if spark.get(key, default).lower() != default.lower():
@@ -270,7 +285,75 @@ def load_settings(
         ledger=_ledger_url(root, given.get("ledger", f"sqlite:///{STATE}/ledger.db")),
         strict=given.get("strict", False),
         spark=tuple(sorted(spark.items())),
+        **shared,
     )
+
+
+def _shared(spark: dict[str, Any]) -> dict[str, Any]:
+    """Take out of `[spark]` what is said there of the shared server; return it, with defaults."""
+    found: dict[str, Any] = {"shared": False, "shared_port": 0, "shared_idle": "30m"}
+    for key in [k for k in spark if k.removeprefix("spark.").startswith("shared")]:
+        value, name = spark.pop(key), key.removeprefix("spark.")
+        if name not in SHARED_KEYS:
+            raise SettingsError(
+                f"unknown key `[spark] {name}`",
+                hint=did_you_mean(name, SHARED_KEYS) or f"known keys: {', '.join(SHARED_KEYS)}",
+                location=Location(SETTINGS_FILE),
+            )
+        if type(value) is not SHARED_KEYS[name]:
+            raise SettingsError(
+                f"`[spark] {name}` wants a {_KIND_NAMES[SHARED_KEYS[name]]}, not {value!r}",
+                location=Location(SETTINGS_FILE),
+            )
+        found[name] = value
+    if found["shared"] and ("remote" in spark or "spark.remote" in spark):
+        raise SettingsError(
+            "`[spark] shared` and `spark.remote` are two servers",
+            hint="leave one of them out",
+            location=Location(SETTINGS_FILE),
+        )
+    if not 0 <= found["shared_port"] < 65_536:
+        message = f"`[spark] shared_port` = {found['shared_port']} is not a port"
+        hint = "0 takes any that is free"
+        raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE))
+    idle = found.pop("shared_idle")
+    found["shared_idle_s"] = parse_duration(idle)
+    if found["shared_idle_s"] is None:
+        message = f"`[spark] shared_idle`: `{idle}` is not a duration"
+        hint = 'for example "30m"'
+        raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE))
+    return found
+
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
+_UNITS = {
+    unit: seconds
+    for seconds, units in (
+        (1, "s sec secs second seconds"),
+        (60, "m min mins minute minutes"),
+        (3600, "h hour hours"),
+        (86_400, "d day days"),
+        (604_800, "w week weeks"),
+    )
+    for unit in units.split()
+}
+
+
+def parse_duration(text: str) -> int | None:
+    """Return the seconds that `text` names (``24h``, ``90 min``, ``1 day 6h``), or None.
+
+    Examples
+    --------
+    >>> parse_duration("1 day 6h")
+    108000
+    >>> parse_duration("soon") is None
+    True
+    """
+    parts = _DURATION.findall(text.lower())
+    rest = _DURATION.sub("", text.lower()).strip()
+    if not parts or rest or any(unit not in _UNITS for _, unit in parts):
+        return None
+    return round(sum(float(number) * _UNITS[unit] for number, unit in parts)) or None
 
 
 def _resolve(root: Path, location: str) -> str:
@@ -306,7 +389,7 @@ def _read(path: Path) -> dict[str, Any]:
     return given
 
 
-_KIND_NAMES = {str: "text", bool: "true or false", dict: "table"}
+_KIND_NAMES = {str: "text", bool: "true or false", int: "whole number", dict: "table"}
 
 
 def _flat_spark(given: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

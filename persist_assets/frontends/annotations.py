@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from persist_assets.errors import Location, Problem, did_you_mean
 from persist_assets.frontends.motly import Line, Tag, parse_tag
 from persist_assets.model import Annotation, Check, CheckKind, Freshness, Scalar
+from persist_assets.settings import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -132,37 +133,6 @@ def _tags(tag: Tag, what: str) -> tuple[tuple[str, str], ...]:
                 "letters, digits, `_`, `-` and `.`, up to 63 of them",
             )
     return tuple(sorted(tags.items()))
-
-
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
-_UNITS = {
-    unit: seconds
-    for seconds, units in (
-        (1, "s sec secs second seconds"),
-        (60, "m min mins minute minutes"),
-        (3600, "h hour hours"),
-        (86_400, "d day days"),
-        (604_800, "w week weeks"),
-    )
-    for unit in units.split()
-}
-
-
-def parse_duration(text: str) -> int | None:
-    """Return the seconds that `text` names (``24h``, ``90 min``, ``1 day 6h``), or None.
-
-    Examples
-    --------
-    >>> parse_duration("1 day 6h")
-    108000
-    >>> parse_duration("soon") is None
-    True
-    """
-    parts = _DURATION.findall(text.lower())
-    rest = _DURATION.sub("", text.lower()).strip()
-    if not parts or rest or any(unit not in _UNITS for _, unit in parts):
-        return None
-    return round(sum(float(number) * _UNITS[unit] for number, unit in parts)) or None
 
 
 def _duration(tag: Tag, what: str) -> int:

@@ -2,7 +2,8 @@
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from persist_assets.plugin.io_manager import PersistIOManager
 from persist_assets.plugin.runtime import Runtime
 from persist_assets.plugin.translator import AssetTranslator
 from persist_assets.project import load_project, nothing_collected, require
-from persist_assets.settings import SETTINGS_FILE, load_settings
+from persist_assets.settings import SETTINGS_FILE, Settings, load_settings
 
 IO_MANAGER = "persist_io_manager"
 """The key of the IO manager: ordinary assets that name it write tables of the warehouse."""
@@ -82,7 +83,7 @@ def load_sources(
     return dg.Definitions(
         assets=[*definitions, *assets],
         resources={
-            PYSPARK: _pyspark(settings.spark),
+            PYSPARK: _pyspark(settings),
             IO_MANAGER: _io_manager(runtime),
             **(resources or {}),
         },
@@ -118,10 +119,44 @@ def _keys(asset: Any) -> Iterator[dg.AssetKey]:
         yield asset.key
 
 
-def _pyspark(config: Iterable[tuple[str, str]]) -> Any:
-    from dagster_pyspark import LazyPySparkResource
+class SharedSpark:
+    """A session of the shared Spark server, made when it is first asked for."""
 
-    return LazyPySparkResource(spark_config=dict(config))
+    def __init__(self, settings: Settings) -> None:
+        self.settings, self._lock = settings, threading.Lock()
+        self._made: Any = None
+
+    @property
+    def spark_session(self) -> Any:
+        """The session, one and the same each time."""
+        from persist_assets.session import create_session
+
+        with self._lock:
+            if self._made is None:
+                self._made = create_session(self.settings)
+            return self._made
+
+    def close(self) -> None:
+        """Give the session back to the server."""
+        if self._made is not None:
+            self._made.stop()
+
+
+def _pyspark(settings: Settings) -> Any:
+    if not settings.shared:
+        from dagster_pyspark import LazyPySparkResource
+
+        return LazyPySparkResource(spark_config=dict(settings.spark))
+
+    @dg.resource(description="A session of the shared Spark server.")
+    def pyspark(_: dg.InitResourceContext) -> Iterator[SharedSpark]:
+        made = SharedSpark(settings)
+        try:
+            yield made
+        finally:
+            made.close()
+
+    return pyspark
 
 
 def _io_manager(runtime: Runtime) -> dg.IOManagerDefinition:

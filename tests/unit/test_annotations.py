@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persist_assets.errors import Location, Problem
-from persist_assets.frontends.annotations import KEYS, parse_duration, read_annotation
+from persist_assets.frontends.annotations import KEYS, read_annotation
 from persist_assets.frontends.motly import Line, Tag, parse_tag
 from persist_assets.model import Annotation, Freshness
 

@@ -11,11 +11,22 @@ from conftest import ROOT
 from persist_assets.cli import EXIT_CODES, app
 from persist_assets.frontends.annotations import _CHECKS, KEYS
 from persist_assets.settings import KEYS as SETTINGS
+from persist_assets.settings import SHARED_KEYS
 
 DOCS = ROOT / "docs"
 
 
-@pytest.mark.parametrize("command", [c.name for c in app.registered_commands])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(c.name for c in app.registered_commands),
+        *(
+            f"{g.name} {c.name}"
+            for g in app.registered_groups
+            for c in g.typer_instance.registered_commands
+        ),
+    ],
+)
 def test_every_command_is_in_the_docs(command: str) -> None:
     assert f"| `{command}" in (DOCS / "cli.md").read_text()
 
@@ -29,6 +40,11 @@ def test_every_exit_code_is_in_the_docs(code: int) -> None:
 def test_every_setting_is_in_the_docs(key: str) -> None:
     text = (DOCS / "settings.md").read_text()
     assert f"| `{key}` |" in text or f"| `[{key}]` |" in text
+
+
+@pytest.mark.parametrize("key", list(SHARED_KEYS))
+def test_every_setting_of_the_shared_server_is_in_the_docs(key: str) -> None:
+    assert f"| `[spark] {key}` |" in (DOCS / "settings.md").read_text()
 
 
 @pytest.mark.parametrize(
