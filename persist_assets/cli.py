@@ -44,8 +44,6 @@ from persist_assets.selection import find_source, is_simple, select
 from persist_assets.settings import Settings, find_root, load_settings
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from persist_assets.builder import Builder
     from persist_assets.ledger.store import Ledger
 
@@ -125,13 +123,7 @@ class Invocation:
         from persist_assets.engine import Engine
         from persist_assets.session import create_session
 
-        def session() -> "SparkSession":
-            made = create_session(self.settings)
-            if self.settings.shared:  # the server would keep it for an hour
-                self._closing.append(made.stop)
-            return made
-
-        engine = Engine(self.settings, session)
+        engine = Engine(self.settings, lambda: create_session(self.settings))
         return Builder(self.settings, self.project, self.ledger, engine)
 
     def select(self, patterns: Sequence[str] | None) -> tuple[SourceID, ...]:

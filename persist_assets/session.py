@@ -5,6 +5,7 @@ Only what classic Spark and Spark Connect share is used: no SparkContext, no JVM
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
@@ -103,12 +104,15 @@ def _connect(settings: Settings) -> SparkSession:
     with _session_lock:
         builder: Any = SparkSession.builder.remote(url)
         session = builder.create()
+    # The server would keep it for an hour. And an open channel can hang a process that ends.
+    atexit.register(session.stop)
     # By default a client asks for ten minutes whether a dead server is there again.
-    policy = DefaultPolicy(max_retries=8, initial_backoff=50, backoff_multiplier=2, max_backoff=800)
+    policy = DefaultPolicy(max_retries=5, initial_backoff=50, backoff_multiplier=2, max_backoff=800)
     session.client.set_retry_policies([policy])
-    for key, value in settings.spark:
-        if key.startswith("spark.sql.") and session.conf.get(key, None) != value:
-            session.conf.set(key, value)
+    with translated("opening a Spark session"):
+        for key, value in settings.spark:
+            if key.startswith("spark.sql.") and session.conf.get(key, None) != value:
+                session.conf.set(key, value)
     return session
 
 

@@ -170,25 +170,6 @@ def test_a_warning_does_not_block() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("24h", 86_400),
-        ("90 min", 5_400),
-        ("1 day 6h", 108_000),
-        ("1.5 hours", 5_400),
-        ("2w", 1_209_600),
-    ],
-)
-def test_durations(text: str, seconds: int) -> None:
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "soon", "3", "0s", "3 fortnights", "1h tomorrow", "-1h"])
-def test_what_is_no_duration(text: str) -> None:
-    assert parse_duration(text) is None
-
-
 @given(st.text(max_size=60))
 def test_no_text_breaks_the_reader(text: str) -> None:
     annotation, problems = read(text)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from persist_assets.errors import SettingsError
-from persist_assets.settings import find_root, is_harmless, load_settings
+from persist_assets.settings import find_root, is_harmless, load_settings, parse_duration
 
 
 def write(root: Path, text: str) -> Path:
@@ -48,6 +48,13 @@ def test_the_environment_is_said_by_the_option_then_the_variable_then_the_file(
         ("ledger = 'sqlite:///file:x?uri=true'", "`ledger` wants a plain path of a SQLite file"),
         ("environment = 'a/b'", "`a/b` is not a name for an environment"),
         ("x = ", "this is not TOML"),
+        ("[spark]\nshared = 1", "`[spark] shared` wants a true or false, not 1"),
+        ("[spark]\nshared_port = true", "`[spark] shared_port` wants a whole number, not True"),
+        ("[spark]\nshared_port = 65536", "`[spark] shared_port` = 65536 is not a port"),
+        ("[spark]\nshared_idle = 30", "`[spark] shared_idle` wants a text, not 30"),
+        ("[spark]\nshared_idle = 'soon'", "`[spark] shared_idle`: `soon` is not a duration"),
+        ("[spark]\nshared_prot = 1", "unknown key `[spark] shared_prot`\n    hint: did you mean"),
+        ("[spark]\nshared = true\nremote = 'sc://h'", "are two servers"),
         ('[spark]\n"spark.x" = [1]', '`[spark] "spark.x"` wants a text or number'),
     ],
 )
@@ -85,6 +92,16 @@ def test_only_what_changes_results_is_part_of_the_connection(tmp_path: Path) -> 
     assert not is_harmless("spark.sql.something.new")
 
 
+def test_the_shared_server_is_no_setting_of_spark_and_in_no_identity(tmp_path: Path) -> None:
+    own = load_settings(write(tmp_path / "a", ""), environ={})
+    text = '[spark]\nshared = true\n"spark.shared_port" = 15002\nshared_idle = "1h 30m"'
+    shared = load_settings(write(tmp_path / "b", text), environ={})
+    assert (own.shared, own.shared_port, own.shared_idle_s) == (False, 0, 1800)
+    assert (shared.shared, shared.shared_port, shared.shared_idle_s) == (True, 15002, 5400)
+    assert shared.spark == own.spark
+    assert shared.connection == own.connection
+
+
 def test_a_relative_place_is_absolute_in_a_ledger_that_others_share(tmp_path: Path) -> None:
     own = load_settings(write(tmp_path / "a", ""), environ={})
     shared = load_settings(
@@ -105,3 +122,22 @@ def test_settings_that_change_what_a_query_says_are_refused(
     root = write(tmp_path, f'[spark]\n"spark.sql.{key}" = "{value}"')
     with pytest.raises(SettingsError, match=f"`spark.sql.{key}` has to be"):
         load_settings(root)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("24h", 86_400),
+        ("90 min", 5_400),
+        ("1 day 6h", 108_000),
+        ("1.5 hours", 5_400),
+        ("2w", 1_209_600),
+    ],
+)
+def test_durations(text: str, seconds: int) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "3", "0s", "3 fortnights", "1h tomorrow", "-1h"])
+def test_what_is_no_duration(text: str) -> None:
+    assert parse_duration(text) is None

@@ -1,0 +1,212 @@
+"""A Spark server that runs, command line and projects share: its life, its death, its secrets.
+
+Every client is a process of its own, as in life: one process has either classic sessions or those
+of a server. A test takes the server as it finds it and starts it if there is none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import SPARK_TOML, need, wait_for
+from deltalake import DeltaTable
+
+from persist_assets.server import stop_server
+
+SOURCES = """
+CREATE TABLE t (a BIGINT, b STRING) USING parquet LOCATION 'raw/t';
+--@ persist
+--@ check { not_null=[a] unique=[b] }
+CREATE VIEW p AS SELECT a, b, CAST(a AS DECIMAL(12, 2)) AS d, TIMESTAMP '2020-01-01' AS e FROM t WHERE a > 0;
+CREATE VIEW v AS SELECT a + 1 AS c, b FROM p;
+--@ persist
+CREATE VIEW q AS SELECT b, sum(c) AS s FROM v GROUP BY b;
+"""
+SLOW = """SELECT count(*) AS n FROM t, (SELECT explode(sequence(1, 3000000)) AS x) AS f,
+(SELECT explode(sequence(1, 3000000)) AS y) AS g WHERE x + y + a = 17"""
+SHARED = SPARK_TOML + "shared = true\n"
+
+
+def make(root: Path, toml: str) -> Path:
+    (root / "sources").mkdir(parents=True)
+    (root / "raw" / "t").mkdir(parents=True)
+    (root / "persist.toml").write_text(toml)
+    (root / "sources" / "m.sql").write_text(SOURCES)
+    table = pa.table({"a": pa.array([1, 2, -1], pa.int64()), "b": ["x", "y", "z"]})
+    pq.write_table(table, root / "raw" / "t" / "p.parquet")
+    return root
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory of projects whose servers end with the tests."""
+    need(shutil.which("java"), "install Java 17: apt-get install openjdk-17-jre-headless")
+    base = tmp_path_factory.mktemp("shared")
+    make(base / "one", SHARED)
+    make(base / "two", SHARED + '"spark.sql.ansi.enabled" = false\n')
+    make(base / "hasty", SHARED + 'shared_idle = "2s"\n')
+    make(base / "classic", SPARK_TOML)
+    yield base
+    for state in (base / "home" / "spark").glob("*"):
+        ours = processes(state)
+        stop_server(state)
+        wait_for(lambda ours=ours: not any(map(alive, ours)), seconds=30)
+
+
+def run(places: Path, *command: str) -> subprocess.Popen[str]:
+    clean = {
+        k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "DAGSTER_", "PERSIST_"))
+    }
+    return subprocess.Popen(
+        [sys.executable, *command],
+        env={**clean, "PERSIST_SPARK_HOME": str(places / "home")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def persist(places: Path, project: str, *command: str) -> Any:
+    started = run(
+        places, "-m", "persist_assets.cli", "--project", str(places / project), *command, "--json"
+    )
+    out, err = started.communicate(timeout=180)
+    assert started.returncode == 0, err
+    return json.loads(out)
+
+
+def processes(state: Path) -> list[int]:
+    """Return the process ids of a server: supervisor, JVM."""
+    path = state / "processes.json"
+    return json.loads(path.read_text()) if path.exists() else []
+
+
+def state_of(places: Path) -> Path:
+    (state,) = (places / "home" / "spark").iterdir()
+    return state
+
+
+def alive(pid: int) -> bool:
+    shown = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    return shown.stdout.strip()[:1] not in ("", "Z")
+
+
+def rows(root: Path, table: str) -> list[dict[str, Any]]:
+    found = DeltaTable(str(root / ".persist" / "warehouse" / table)).to_pyarrow_table().to_pylist()
+    return sorted(found, key=lambda row: row["b"])
+
+
+def test_it_starts_once_says_where_it_is_and_keeps_its_token(places: Path) -> None:
+    told = persist(places, "one", "spark", "start")
+    assert told["running"]
+    assert told["url"] == f"sc://localhost:{told['port']}"
+    state = state_of(places)
+    token = json.loads((state / "server.json").read_text())["token"]
+    assert told["pid"] == processes(state)[0]
+    again = persist(places, "two", "spark", "start")
+    assert (again["pid"], again["started_at"]) == (told["pid"], told["started_at"])
+    assert persist(places, "one", "spark", "status") == {**told, "clients": 0}
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+    for name in ("server.json", "spark.properties"):
+        assert stat.S_IMODE((state / name).stat().st_mode) == 0o600
+    shown = subprocess.run(
+        ["ps", "-ww", "-A", "-o", "args="], capture_output=True, text=True, check=True
+    )
+    assert f"persist_assets-{state.name}" in shown.stdout
+    assert token not in shown.stdout
+
+
+def test_a_build_is_the_same_with_a_server_and_without(places: Path) -> None:
+    shared, classic = (persist(places, name, "build")["builds"] for name in ("one", "classic"))
+    assert [b["action"] for b in shared] == ["built", "built"]
+    kept = ("source_id", "build_id", "rows", "table", "version", "action")
+    assert [[b[k] for k in kept] for b in shared] == [[b[k] for k in kept] for b in classic]
+    for build in shared:
+        assert rows(places / "one", build["table"]) == rows(places / "classic", build["table"])
+    told = persist(places, "one", "query", "SELECT b, s FROM q ORDER BY b")
+    assert told["rows"] == [["x", 2], ["y", 3]]
+    assert [r["from"] for r in told["route"]] == ["table"]
+
+
+CLIENT = """
+import sys
+from pathlib import Path
+from persist_assets.server import find_server, server_directory
+from persist_assets.session import create_session, open_session
+from persist_assets.settings import load_settings
+from pyspark.sql import SparkSession
+
+one, two = (load_settings(Path(root)) for root in sys.argv[1:])
+assert server_directory(one) == server_directory(two)
+mine, other = (open_session(s, lambda s=s: create_session(s)) for s in (one, two))
+mine.sql("SELECT 1 AS x").createOrReplaceTempView("mine")
+assert mine.table("mine").collect()[0].x == 1
+
+def refused(session, query):
+    try:
+        session.sql(query).collect()
+    except Exception as error:
+        return str(error)
+
+assert "TABLE_OR_VIEW_NOT_FOUND" in refused(other, "SELECT * FROM mine")
+# Each has its own settings too: only one of them has ANSI mode.
+assert "DIVIDE_BY_ZERO" in refused(mine, "SELECT 1 / 0")
+assert refused(other, "SELECT 1 / 0") is None
+server = find_server(server_directory(one))
+for url in (server.address, f"{server.address}/;token={'0' * 64}"):
+    stranger = SparkSession.builder.remote(url).create()
+    assert "UNAUTHENTICATED" in refused(stranger, "SELECT 1")
+    stranger.stop()
+"""
+
+
+def test_projects_share_it_and_see_nothing_of_each_other_and_strangers_nothing(
+    places: Path,
+) -> None:
+    client = run(places, "-c", CLIENT, str(places / "one"), str(places / "two"))
+    _, err = client.communicate(timeout=120)
+    assert client.returncode == 0, err
+
+
+def test_who_uses_it_when_it_dies_says_so_and_the_next_one_starts_it_again(places: Path) -> None:
+    before = persist(places, "one", "spark", "start")
+    user = run(places, "-m", "persist_assets.cli", "--project", str(places / "one"), "query", SLOW)
+    wait_for(lambda: persist(places, "one", "spark", "status")["clients"] == 1)
+    os.kill(processes(state_of(places))[1], signal.SIGKILL)
+    out, err = user.communicate(timeout=60)
+    assert (user.returncode, out) == (6, ""), err
+    assert "the Spark server is gone\n  hint: run it again" in err
+    assert persist(places, "one", "query", "SELECT 1 AS x")["rows"] == [[1]]
+    after = persist(places, "one", "spark", "status")
+    assert after["running"] and after["pid"] != before["pid"]
+
+
+def test_a_jvm_without_its_supervisor_is_swept_and_a_server_without_clients_ends(
+    places: Path,
+) -> None:
+    persist(places, "one", "spark", "start")
+    state = state_of(places)
+    supervisor, orphan = processes(state)
+    os.kill(supervisor, signal.SIGKILL)
+    wait_for(lambda: not alive(supervisor))
+    assert alive(orphan)
+    assert not persist(places, "one", "spark", "status")["running"]
+    assert persist(places, "hasty", "spark", "start")["running"]
+    assert not alive(orphan)
+    idle = processes(state)
+    assert len(idle) == 2
+    wait_for(lambda: not any(map(alive, idle)), seconds=40)
+    assert not persist(places, "one", "spark", "status")["running"]
+    assert persist(places, "one", "spark", "stop") == {"stopped": False}
