@@ -134,7 +134,7 @@ def test_newer_data_is_a_new_version_of_the_same_table(
     assert rows(later, "q") == [("z", 6)]
 
 
-@pytest.mark.proves("K19+")
+@pytest.mark.proves("K19")
 def test_newer_data_of_the_same_rows_rebuilds_what_reads_it_and_nothing_beyond(
     make_builder: Callable[..., Builder],
 ) -> None:
