@@ -204,6 +204,8 @@ def join(binding: Binding, left: From, node: exp.Join, around: Around) -> From:
     if node.args.get("on") is not None:
         condition += conjuncts(expression(binding, node.args["on"], Select(both, ctes=around.ctes)))
     if kind in ("SEMI", "ANTI"):
+        if side not in ("", "LEFT"):
+            raise Unanalysable(f"of {side} {kind} JOIN")
         if using:
             raise Unanalysable(f"of {kind} JOIN with USING")
         return _semi_join(binding, left, right, condition, kind)

@@ -142,19 +142,20 @@ class SharedSpark:
             self._made.stop()
 
 
-def _pyspark(settings: Settings) -> Any:
-    if not settings.shared:
-        from dagster_pyspark import LazyPySparkResource
+def _pyspark(settings: Settings) -> dg.ResourceDefinition:
+    @dg.resource(description="The Spark session, made when it is first asked for.")
+    def pyspark(_: dg.InitResourceContext) -> Iterator[Any]:
+        if settings.shared:
+            made = SharedSpark(settings)
+            try:
+                yield made
+            finally:
+                made.close()
+        else:
+            # Imports pyspark, which whoever only looks at assets need not wait for.
+            from dagster_pyspark import LazyPySparkResource
 
-        return LazyPySparkResource(spark_config=dict(settings.spark))
-
-    @dg.resource(description="A session of the shared Spark server.")
-    def pyspark(_: dg.InitResourceContext) -> Iterator[SharedSpark]:
-        made = SharedSpark(settings)
-        try:
-            yield made
-        finally:
-            made.close()
+            yield LazyPySparkResource(spark_config=dict(settings.spark))
 
     return pyspark
 

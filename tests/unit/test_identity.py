@@ -145,6 +145,7 @@ WHOLE = [
     ("SELECT sum(a) AS k FROM t GROUP BY k HAVING k > 2", "SELECT sum(a) AS k FROM t GROUP BY k HAVING sum(a) > 2"),
     ("SELECT k + 1 AS a FROM t GROUP BY k HAVING max(a) > 2", "SELECT k + 1 AS a FROM t GROUP BY k HAVING max(k + 1) > 2"),
     ("SELECT * FROM ((SELECT a, k FROM w) PIVOT (sum(k) FOR a IN (1, 2)))", "SELECT * FROM ((SELECT a, k FROM w))"),
+    ("SELECT w.a FROM w RIGHT ANTI JOIN u ON w.a = u.a", "SELECT w.a FROM w LEFT ANTI JOIN u ON w.a = u.a"),
     ("SELECT * FROM t LEFT SEMI JOIN u USING (k)", "SELECT t.* FROM t LEFT SEMI JOIN u ON t.k = u.k"),
     ("SELECT a FROM t WHERE rand() < 0.5 AND rand() < 0.5", "SELECT a FROM t WHERE rand() < 0.5"),
 ]  # fmt: skip
