@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export DAGSTER_HOME := $(CURDIR)/.persist/dagster
 export PYTHONUTF8 := 1
 
-.PHONY: help setup demo ui test bench lint types acceptance lock clean
+.PHONY: help setup demo ui test nightly bench lint types acceptance lock clean
 
 help: ## Show this list.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -25,6 +25,9 @@ ui: setup ## Start Dagster's UI on the demo.
 
 test: setup ## Run all tests.
 	$(BIN)/python -m pytest
+
+nightly: setup ## Run random queries, and all of TPC-H, against Spark: minutes.
+	$(BIN)/python -m pytest -s tests/nightly
 
 bench: setup ## Measure speed and reuse, and write docs/benchmarks.md.
 	$(BIN)/python benchmarks/run.py

@@ -1,0 +1,10 @@
+CREATE TABLE store_sales (ss_sold_date_sk INT, ss_item_sk INT, ss_customer_sk INT, ss_store_sk INT, ss_promo_sk INT, ss_ticket_number INT, ss_quantity INT, ss_sales_price DECIMAL(7,2), ss_ext_sales_price DECIMAL(7,2), ss_net_profit DECIMAL(7,2)) USING parquet LOCATION 'store_sales';
+CREATE TABLE store_returns (sr_returned_date_sk INT, sr_item_sk INT, sr_customer_sk INT, sr_store_sk INT, sr_ticket_number INT, sr_return_quantity INT, sr_return_amt DECIMAL(7,2)) USING parquet LOCATION 'store_returns';
+CREATE TABLE web_sales (ws_sold_date_sk INT, ws_item_sk INT, ws_bill_customer_sk INT, ws_quantity INT, ws_ext_sales_price DECIMAL(7,2), ws_net_profit DECIMAL(7,2)) USING parquet LOCATION 'web_sales';
+CREATE TABLE catalog_sales (cs_sold_date_sk INT, cs_item_sk INT, cs_bill_customer_sk INT, cs_quantity INT, cs_ext_sales_price DECIMAL(7,2), cs_net_profit DECIMAL(7,2)) USING parquet LOCATION 'catalog_sales';
+CREATE TABLE item (i_item_sk INT, i_item_id STRING, i_category STRING, i_class STRING, i_brand STRING, i_current_price DECIMAL(7,2), i_manager_id INT, i_tags ARRAY<STRING>, i_sizes MAP<STRING, INT>) USING parquet LOCATION 'item';
+CREATE TABLE customer (c_customer_sk INT, c_customer_id STRING, c_first_name STRING, c_last_name STRING, c_birth_year INT, c_current_addr_sk INT) USING parquet LOCATION 'customer';
+CREATE TABLE customer_address (ca_address_sk INT, ca_city STRING, ca_state STRING, ca_zip STRING) USING parquet LOCATION 'customer_address';
+CREATE TABLE date_dim (d_date_sk INT, d_date DATE, d_year INT, d_moy INT, d_qoy INT, d_day_name STRING) USING parquet LOCATION 'date_dim';
+CREATE TABLE store (s_store_sk INT, s_store_name STRING, s_state STRING, s_county STRING) USING parquet LOCATION 'store';
+CREATE TABLE promotion (p_promo_sk INT, p_channel_email STRING, p_channel_tv STRING) USING parquet LOCATION 'promotion';

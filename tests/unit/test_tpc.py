@@ -1,0 +1,68 @@
+"""Queries as analysts write them: all of TPC-H, and more over a star of facts and dimensions."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from queries import SUITES, edited, is_analysed, meaning, queries
+
+AS_A_WHOLE = {"pivot of quarters", "pivot of categories", "a lateral subquery"}
+ALL = [(suite, title) for suite in SUITES for title in queries(suite)]
+
+
+def test_there_are_all_of_tpc_h_and_fifty_more() -> None:
+    assert len(queries("tpch")) == 22
+    assert len(queries("star")) >= 50
+
+
+@pytest.mark.parametrize(("suite", "title"), ALL)
+def test_a_query_is_analysed_and_digested_within_a_second(suite: str, title: str) -> None:
+    started = time.process_time()
+    source = meaning(suite, queries(suite)[title])
+    took_s = time.process_time() - started
+    assert source is not None
+    assert is_analysed(source) is (title not in AS_A_WHOLE), source.notes
+    assert took_s < 1
+
+
+def test_edits_that_keep_the_meaning_keep_build_ids() -> None:
+    n, lost = 0, list[str]()
+    for suite, title in ALL:
+        query = queries(suite)[title]
+        source = meaning(suite, query)
+        assert source is not None
+        if not is_analysed(source):
+            continue
+        for what, text in edited(query, title).items():
+            other = meaning(suite, text)
+            n += 1
+            if other is None or other.build_id != source.build_id:
+                lost.append(f"{suite}, {title}, {what}: {text}")
+    print(f"{n - len(lost)} of {n} edits kept their BuildIDs")
+    assert len(lost) <= n / 100, f"{n - len(lost)} of {n} kept:\n" + "\n".join(lost)
+
+
+def test_build_ids_of_all_queries_are_the_same_in_every_process(tmp_path: Path) -> None:
+    script = "import queries as q; print([q.meaning(s, t).build_id for s in q.SUITES for t in q.queries(s).values()])"
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={
+                **os.environ,
+                "PYTHONHASHSEED": seed,
+                "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), str(ROOT)]),
+            },
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(said) == 1
