@@ -38,7 +38,11 @@ _ROWS = {
   (3, DATE'1970-01-01', NULL, '', 0.0D, 3L, 3F)""",
     "w": "(1, 1, 100), (2, 1, 200), (3, NULL, 300), (NULL, 5, NULL), (3, 5, 300)",
 }
-_NAMES = {"t": "a, b, d, k, arr, m, s, dec, ts, f, bin", "u": "a, c, k, b, d, bg, fl", "w": "a, k, z"}
+_NAMES = {
+    "t": "a, b, d, k, arr, m, s, dec, ts, f, bin",
+    "u": "a, c, k, b, d, bg, fl",
+    "w": "a, k, z",
+}
 VIEWS = {f"{name}@sources/raw.sql": f"raw_{name}" for name in _ROWS}
 
 
@@ -79,7 +83,7 @@ def run(spark: Any, made: Project, views: Mapping[str, str] = VIEWS) -> Answer:
         frame = spark.sql(statement.sql)
         rows = tuple(sorted(repr(tuple(row)) for row in frame.collect()))
     except Exception as error:
-        return Answer(error=str(error).splitlines()[0])
+        return Answer(error=str(error).strip().splitlines()[0])
     names = [column.name for column in source.columns] or frame.columns
     types = [kind for _, kind in frame.dtypes]
     return Answer(tuple(zip(names, types, strict=True)), rows)
@@ -87,7 +91,7 @@ def run(spark: Any, made: Project, views: Mapping[str, str] = VIEWS) -> Answer:
 
 def difference(one: Answer, other: Answer) -> str | None:
     """Return how two answers differ, or None; an error says nothing of rows."""
-    if one == other or one.error or other.error:
+    if one == other or one.error is not None or other.error is not None:
         return None
     if one.columns != other.columns:
         return f"columns {one.columns} and {other.columns}"

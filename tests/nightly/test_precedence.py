@@ -32,15 +32,27 @@ def readings() -> Iterator[tuple[str, tuple[str, ...]]]:
             yield f"{sign}p {one} q", (f"({sign}p) {one} q", f"{sign}(p {one} q)")
             yield f"p {one} {sign}q", (f"p {one} ({sign}q)",)
             flat = f"p {one} {sign}q + r"
-            yield flat, (f"p {one} ({sign}q) + r", f"(p {one} {sign}q) + r", f"p {one} ({sign}q + r)")
+            yield (
+                flat,
+                (f"p {one} ({sign}q) + r", f"(p {one} {sign}q) + r", f"p {one} ({sign}q + r)"),
+            )
         for test in AFTER:
             yield f"p {one} q{test}", (f"(p {one} q){test}", f"p {one} (q{test})")
-            yield f"p{test} {one} q", (f"(p{test}) {one} q", f"p{test.removesuffix('q')}(q {one} q)")
+            yield (
+                f"p{test} {one} q",
+                (f"(p{test}) {one} q", f"p{test.removesuffix('q')}(q {one} q)"),
+            )
             yield f"1 {one} 2{test}", (f"(1 {one} 2){test}", f"1 {one} (2{test})")
-        yield f"p BETWEEN q AND r {one} s", (f"(p BETWEEN q AND r) {one} s", f"p BETWEEN q AND (r {one} s)")
+        yield (
+            f"p BETWEEN q AND r {one} s",
+            (f"(p BETWEEN q AND r) {one} s", f"p BETWEEN q AND (r {one} s)"),
+        )
         yield f"p BETWEEN q {one} r AND s", (f"p BETWEEN (q {one} r) AND s",)
         yield f"INTERVAL 1 DAY {one} q", (f"(INTERVAL 1 DAY) {one} q",)
-        yield f"transform(s, x -> p {one} q)", (f"transform(s, x -> (p {one} q))", f"transform(s, (x -> p) {one} q)")
+        yield (
+            f"transform(s, x -> p {one} q)",
+            (f"transform(s, x -> (p {one} q))", f"transform(s, (x -> p) {one} q)"),
+        )
         yield f"p LIKE q ESCAPE '!' {one} r", (f"(p LIKE q ESCAPE '!') {one} r",)
         yield f"-1 {one} 2", (f"(-1) {one} 2", f"-(1 {one} 2)")
     for test in AFTER:

@@ -43,7 +43,9 @@ class Writer:
         if chance < 0.45:
             return f"{column} {self.one_of('=', '=', '<=>', '<', '<=', '<>')} {self.column(names)}"
         if chance < 0.6:
-            return f"{column} {self.one_of('=', '>', 'IS NOT DISTINCT FROM')} {self.one_of(1, 2, 5)}"
+            return (
+                f"{column} {self.one_of('=', '>', 'IS NOT DISTINCT FROM')} {self.one_of(1, 2, 5)}"
+            )
         if chance < 0.68:
             return f"{column} IS {self.one_of('', 'NOT ')}NULL"
         if chance < 0.76:
@@ -79,7 +81,9 @@ class Writer:
             if i == 0:
                 text, names = f"{relation} {alias}", {alias: columns}
                 continue
-            kind = self.one_of("", "", "LEFT ", "RIGHT ", "FULL ", "CROSS ", "LEFT SEMI ", "LEFT ANTI ")
+            kind = self.one_of(
+                "", "", "LEFT ", "RIGHT ", "FULL ", "CROSS ", "LEFT SEMI ", "LEFT ANTI "
+            )
             text += f" {kind}JOIN {relation} {alias}"
             if kind != "CROSS ":
                 text += f" ON {self.conditions({**names, alias: columns}, 0)}"

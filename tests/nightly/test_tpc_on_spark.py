@@ -68,7 +68,8 @@ def _write_star(root: Path) -> None:
     for table, columns in schema("star").items():
         draw = random.Random(table)
         rows = [
-            {c: _value(draw, c, kind, i) for c, kind in columns.items()} for i in range(_ROWS[table])
+            {c: _value(draw, c, kind, i) for c, kind in columns.items()}
+            for i in range(_ROWS[table])
         ]
         made = pa.schema([(c, types[kind]) for c, kind in columns.items()])
         pq.write_table(pa.Table.from_pylist(rows, made), root / f"{table}.parquet")
@@ -78,7 +79,7 @@ def _write_tpch(root: Path) -> None:
     beside = Path(sys.executable).parent / "tpchgen-cli"
     found = str(beside) if beside.exists() else shutil.which("tpchgen-cli")
     tool = need(found, "install tpchgen-cli: it makes the data of TPC-H")
-    command = [tool, "-s", "0.01", "--format", "parquet", "--output-dir", str(root)]
+    command = [tool, "parquet", "-s", "0.01", "--output-dir", str(root)]
     subprocess.run(command, check=True, capture_output=True)
 
 
