@@ -9,6 +9,7 @@ import atexit
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -129,7 +130,8 @@ def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSe
         It has a setting that changes results and that the project does not know of.
     """
     try:
-        session = get()
+        with _interrupts_wait():
+            session = get()
     except SettingsError:
         raise
     except Exception as error:
@@ -141,6 +143,30 @@ def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSe
     with translated("opening a Spark session"):
         _align(session, dict(settings.connection))
     return session
+
+
+@contextmanager
+def _interrupts_wait() -> Generator[None]:
+    """Let an interrupt wait until the block ends.
+
+    A JVM that is left while it starts misses that nobody is there any more, and stays for ever.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        came.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is note:  # else it is Spark's own by now
+            signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _align(session: SparkSession, wanted: Mapping[str, str]) -> None:

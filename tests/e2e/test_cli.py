@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -413,6 +414,16 @@ def test_a_project_with_definitions_of_its_own_is_built_by_them(root: Path) -> N
     assert "defines 0 dagster.Definitions, one is wanted" in broken.stderr
 
 
+def processes_in(directory: Path) -> list[str]:
+    """Return the processes that work in a directory, on systems that tell."""
+    found: list[str] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if Path(process, "cwd").readlink() == directory:
+                found.append(process.name)
+    return found
+
+
 ENDLESS = """
 --@ persist
 CREATE VIEW endless AS
@@ -452,6 +463,7 @@ def test_interrupted_work_ends_with_130_and_can_be_taken_up(root: Path) -> None:
     assert "interrupted" in told
     assert "Traceback" not in told
     assert builds() == ["failed"]
+    wait_for(lambda: not processes_in(root), seconds=30)
     (root / "sources" / "endless.sql").write_text(ENDLESS.replace("1000000", "3"))
     assert {b["action"] for b in document(persist("build", "--json", cwd=root))["builds"]} == {
         "built"
