@@ -34,7 +34,7 @@ from persist_assets.errors import (
     StrictError,
 )
 from persist_assets.manifest import export_manifest
-from persist_assets.meaning.functions import CLOCK
+from persist_assets.meaning.functions import CLOCK, SPECIAL_DATETIMES
 from persist_assets.model import Build, CheckResult, Snapshot
 from persist_assets.planner import UNVERSIONED, World, drawn, inputs, plan, unchecked
 from persist_assets.session import translated
@@ -473,10 +473,7 @@ class Builder:
 def _asks_the_clock(check: Check) -> bool:
     """Whether a check may have another answer later, on the same rows."""
     words = re.findall(r"\w+", (check.expression or "").lower())
-    return not CLOCK.isdisjoint(words) or not _SPECIAL_DATETIMES.isdisjoint(words)
-
-
-_SPECIAL_DATETIMES = frozenset(("now", "today", "tomorrow", "yesterday"))
+    return not CLOCK.union(SPECIAL_DATETIMES).isdisjoint(words)
 
 
 def _checks_failed(source: Source, results: Sequence[CheckResult]) -> CheckFailedError:

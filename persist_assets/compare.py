@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import TokenType
 
-from persist_assets.dialect import SPARK, faithful, plain
+from persist_assets.dialect import SPARK, parse, plain
 from persist_assets.model import Parts, Read
 
 if TYPE_CHECKING:
@@ -345,14 +344,12 @@ _CLOSING = frozenset((TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE)
 def items(query: Query) -> Items:
     """Return the outermost select list of a query; nothing where it cannot be found."""
     text = query.text
-    try:
-        tokens = SPARK.tokenize(text)
-        trees = SPARK.parser().parse(faithful(SPARK.tokenize(text), text), text)
-    except (SqlglotError, RecursionError):
+    tree = parse(text)
+    if not isinstance(tree, exp.Query):
         return Items()
-    tree = trees[0] if len(trees) == 1 else None
+    tokens = SPARK.tokenize(text)
     found, end = _listed(tokens)
-    if not isinstance(tree, exp.Query) or len(tree.selects) != len(found):
+    if len(tree.selects) != len(found):
         return Items()
     starred = any(isinstance(s, exp.Star) or s.is_star for s in tree.selects)
     if query.column_names and not starred:

@@ -13,9 +13,8 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
-from persist_assets.dialect import SPARK, faithful, plain
+from persist_assets.dialect import parse, plain
 from persist_assets.errors import Problem, SourcesError, did_you_mean
 from persist_assets.meaning.algebra import Given
 from persist_assets.meaning.binding import Face
@@ -450,12 +449,7 @@ def _missing_column(source: Source, name: str, place: Location) -> list[Problem]
 
 def _check_condition(source: Source, text: str, place: Location) -> list[Problem]:
     """Return what is wrong with a condition on one row of a source."""
-    try:
-        tokens = faithful(SPARK.tokenize(text), text)
-        trees = SPARK.parser().parse(tokens, text)
-    except (SqlglotError, RecursionError):
-        trees = []
-    tree = trees[0] if len(trees) == 1 else None
+    tree = parse(text)
     if not isinstance(tree, exp.Condition):
         return [Problem("check", f"`{text}` is not a condition", place)]
     functions = called(tree)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
+from sqlglot.errors import SqlglotError
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
@@ -72,6 +73,15 @@ def faithful(tokens: Sequence[Token], text: str) -> list[Token]:
             token = Token(kind, _MARK + word, token.line, token.col, token.start, token.end)
         out.append(token)
     return out
+
+
+def parse(text: str) -> exp.Expr | None:
+    """Return the tree of a text that is one query or expression, or None where it is none."""
+    try:
+        trees = SPARK.parser().parse(faithful(SPARK.tokenize(text), text), text)
+    except (SqlglotError, RecursionError):
+        return None
+    return trees[0] if len(trees) == 1 else None
 
 
 def plain(name: str) -> str:

@@ -78,6 +78,10 @@ def compile_files(
         before = load_cache(place)
         texts: dict[str, str] = {}
         files: dict[str, Parsed] = {}
+
+        def parse(path: str) -> tuple[list[Declaration], list[Problem]]:
+            return FRONTENDS[PurePosixPath(path).suffix](texts[path], path)
+
         for path, data in contents.items():
             text = _decode(data, path, problems)
             if text is None:
@@ -86,16 +90,14 @@ def compile_files(
             content = sha256(text.encode()).hexdigest()
             known = before.files.get(path)
             if known is None or known.content != content:
-                declared, wrong = FRONTENDS[PurePosixPath(path).suffix](text, path)
+                declared, wrong = parse(path)
                 known = parsed(content, declared, wrong)
             else:
                 declared = known.declarations
             files[path] = known
             declarations += declared
             problems += known.problems
-        memory = Memory(
-            before.meanings, parse=lambda path: FRONTENDS[Path(path).suffix](texts[path], path)[0]
-        )
+        memory = Memory(before.meanings, parse=lambda path: parse(path)[0])
         project = compile_project(
             declarations,
             sources_dir=settings.sources,

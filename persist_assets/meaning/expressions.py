@@ -65,13 +65,13 @@ def expression(binding: Binding, node: Any, select: Select) -> Expr:
     binding.enter()
     node = without_parens(node)
     chain: list[tuple[str, Any]] = []  # a + b + c is a chain, not nested
-    while type(node) in BINARY:
+    while True:
         if misread(node):
+            raise Unanalysable("of operators without parentheses whose order is not certain")
+        if type(node) not in BINARY:
             break
         chain.append((BINARY[type(node)], node.expression))
         node = without_parens(node.this)
-    if misread(node):
-        raise Unanalysable("of operators without parentheses whose order is not certain")
     kind = type(node)
     bind = EXPRESSIONS.get(kind)
     if bind is not None:

@@ -64,6 +64,9 @@ CLOCK = frozenset(
 DAY_CLOCK = frozenset(("curdate", "current_date"))
 """Those that answer the same all day long."""
 
+SPECIAL_DATETIMES = ("now", "today", "tomorrow", "yesterday")
+"""Texts that read the clock where they are cast to a date or timestamp."""
+
 SESSION = frozenset(
     """
     current_user session_user user version current_catalog current_database current_schema

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from persist_assets.dialect import plain
+from persist_assets.meaning.functions import SPECIAL_DATETIMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -153,7 +154,7 @@ def is_special_datetime(node: Any) -> bool:
         isinstance(node, exp.Cast)
         and isinstance(node.this, exp.Literal)
         and node.this.is_string
-        and node.this.name.strip().lower().startswith(("now", "today", "tomorrow", "yesterday"))
+        and node.this.name.strip().lower().startswith(SPECIAL_DATETIMES)
     )
 
 
