@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -46,6 +48,22 @@ def wait_for(condition: Callable[[], Any], *, seconds: float = 120.0) -> Any:
         if time.monotonic() > deadline:
             pytest.fail(f"not within {seconds} s: {condition}")
         pause.wait(0.1)
+
+
+def said_under_hash_seeds(script: str, cwd: Path, *paths: Path) -> set[str]:
+    """Return what a script prints in processes of different hash seeds that import from `paths`."""
+    found = os.pathsep.join(str(p) for p in (ROOT / "tests", ROOT, *paths))
+    return {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": found},
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
 
 
 def compiled(files: Mapping[str, str], *, sources_dir: str = "sources") -> Project:

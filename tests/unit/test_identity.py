@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, compiled
+from conftest import ROOT, compiled, said_under_hash_seeds
 
 from persist_assets.meaning.identity import digest
 
@@ -109,21 +106,9 @@ def test_a_query_that_cannot_be_analysed_depends_on_all_it_reads() -> None:
 @pytest.mark.proves("M7")
 def test_build_ids_are_the_same_in_every_process(tmp_path: Path) -> None:
     script = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import test_identity as t;"
-        "print([t.build_id(q) for _, q, _ in t.golden('equal.txt')])"
+        "import test_identity as t; print([t.build_id(q) for _, q, _ in t.golden('equal.txt')])"
     )
-    said = {
-        subprocess.run(
-            [sys.executable, "-c", script, str(Path(__file__).parent)],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT / "tests")},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(said) == 1
+    assert len(said_under_hash_seeds(script, tmp_path, Path(__file__).parent)) == 1
 
 
 def test_a_digest_tells_where_its_parts_end() -> None:

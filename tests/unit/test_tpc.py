@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import said_under_hash_seeds
 from queries import SUITES, edited, is_analysed, meaning, queries
 
 AS_A_WHOLE = {"pivot of quarters", "pivot of categories", "a lateral subquery"}
@@ -50,19 +47,4 @@ def test_edits_that_keep_the_meaning_keep_build_ids() -> None:
 
 def test_build_ids_of_all_queries_are_the_same_in_every_process(tmp_path: Path) -> None:
     script = "import queries as q; print([q.meaning(s, t).build_id for s in q.SUITES for t in q.queries(s).values()])"
-    said = {
-        subprocess.run(
-            [sys.executable, "-c", script],
-            env={
-                **os.environ,
-                "PYTHONHASHSEED": seed,
-                "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), str(ROOT)]),
-            },
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(said) == 1
+    assert len(said_under_hash_seeds(script, tmp_path)) == 1
