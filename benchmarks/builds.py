@@ -1,40 +1,43 @@
-"""Measure what building costs beside the same queries written by bare Spark, in a warm session."""
+"""Measure what building costs beside the same queries written by bare Spark.
+
+Seconds on the wall, in one warm session, in turns: bare Spark, our builds one after the other, and
+our builds as a run makes them (`parallel`). And what a small source costs that Dagster builds in a
+process of its own, beside a trivial asset.
+"""
 
 from __future__ import annotations
 
 import shutil
 import statistics
+import subprocess
 import sys
-import tempfile
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from run import generate
 
 from persist_assets.builder import Builder
 from persist_assets.engine import Engine
 from persist_assets.ledger.store import Ledger
 from persist_assets.model import Project
+from persist_assets.pool import Pool
 from persist_assets.project import load_project, require
 from persist_assets.session import create_session
 from persist_assets.settings import Settings, load_settings
 from persist_assets.substitution import substitute
 
+QUERIES = Path(__file__).parent.parent / "tests" / "queries"
 
-def bare(spark: Any, project: Project, settings: Settings, out: Path) -> float:
-    """Write every persisted source's query as Parquet and nothing else; return the seconds."""
-    started = time.perf_counter()
+
+def bare(spark: Any, project: Project, settings: Settings, out: Path) -> None:
+    """Write every persisted source's query as Parquet and nothing else."""
     views: dict[str, str] = {}
     for source in project.sources:
         name = f"bare_{source.name}"
         if source.raw is not None:
-            spark.read.parquet(settings.resolve(source.raw.location or "")).createOrReplaceTempView(
-                name
-            )
+            read = spark.read.parquet(settings.resolve(source.raw.location or ""))
+            read.createOrReplaceTempView(name)
         elif source.persisted and source.query is not None:
             statement = substitute(project, source.query, source.bindings, views)
             spark.sql(statement.sql).write.parquet(str(out / source.name))
@@ -42,47 +45,120 @@ def bare(spark: Any, project: Project, settings: Settings, out: Path) -> float:
         else:
             continue
         views[source.source_id] = name
-    return time.perf_counter() - started
 
 
-def ours(spark: Any, project: Project, settings: Settings) -> float:
-    """Build every persisted source, checked, committed and published; return the seconds."""
+def ours(spark: Any, project: Project, settings: Settings) -> None:
+    """Build every persisted source, checked, committed and published."""
     ledger = Ledger(settings.ledger)
     builder = Builder(settings, project, ledger, Engine(settings, lambda: spark))
-    started = time.perf_counter()
-    for source in project.persisted:
-        assert builder.build(source).action == "built"
-    taken = time.perf_counter() - started
-    ledger.close()
-    return taken
+    pool = Pool(builder, project.persisted)
+    try:
+        for source in project.persisted:
+            with pool.work(source) as work:
+                builder.publish(work)
+                assert work.build.action == "built"
+    finally:
+        pool.close()
+        ledger.close()
 
 
-def measure(n: int, rows: int, times: int) -> tuple[float, float]:
-    """Return the median seconds of bare Spark and of ours for `n` sources over `rows` rows."""
-    with tempfile.TemporaryDirectory() as temporary:
-        root = generate(Path(temporary, "p"), n, rows)
-        settings = load_settings(root)
-        project = require(load_project(settings))
-        spark = create_session(settings)
-        theirs: list[float] = []
-        mine: list[float] = []
-        for turn in range(times + 1):  # the first warms up
-            state = replace(
-                settings,
-                warehouse=f"{temporary}/w{turn}",
-                ledger=f"sqlite:///{temporary}/l{turn}.db",
-            )
-            a = bare(spark, project, settings, Path(temporary, f"bare{turn}"))
-            b = ours(spark, project, state)
-            print(f"bare {a:.2f} s, ours {b:.2f} s, {b / a:.2f}×", flush=True)
+def measure(root: Path, times: int) -> dict[str, float]:
+    """Return the median seconds of each way to build a project's sources."""
+    settings = load_settings(root)
+    project = require(load_project(settings))
+    spark = create_session(settings)
+
+    def state(turn: str, parallel: int) -> Settings:
+        ledger = f"sqlite:///{root}/{turn}.db"
+        return replace(settings, warehouse=f"{root}/w/{turn}", ledger=ledger, parallel=parallel)
+
+    ways: Mapping[str, Callable[[str], None]] = {
+        "bare": lambda turn: bare(spark, project, settings, root / "w" / turn),
+        "one by one": lambda turn: ours(spark, project, state(turn, 1)),
+        "at once": lambda turn: ours(spark, project, state(turn, 0)),
+    }
+    taken: dict[str, list[float]] = {way: [] for way in ways}
+    for turn in range(times + 1):  # the first warms up
+        for way, build in ways.items():
+            started = time.perf_counter()
+            build(f"{way} {turn}".replace(" ", "_"))
             if turn:
-                theirs.append(a)
-                mine.append(b)
-            shutil.rmtree(f"{temporary}/w{turn}")
-        spark.stop()
-        return statistics.median(theirs), statistics.median(mine)
+                taken[way].append(time.perf_counter() - started)
+            shutil.rmtree(root / "w")
+    spark.stop()
+    return {way: statistics.median(seconds) for way, seconds in taken.items()}
 
 
-if __name__ == "__main__":
-    floor, taken = measure(20, int(sys.argv[1]) if len(sys.argv) > 1 else 200_000, 3)
-    print(f"20 sources: bare {floor:.2f} s, ours {taken:.2f} s, {taken / floor:.2f}×")
+def tpch(out: Path, scale: str) -> Path:
+    """Make a project of TPC-H's queries, each a persisted source, with data of a scale."""
+    (out / "sources").mkdir(parents=True)
+    tool = Path(sys.executable).parent / "tpchgen-cli"
+    command = [str(tool), "parquet", "-s", scale, "--output-dir", str(out / "raw")]
+    subprocess.run(command, check=True, capture_output=True)
+    (out / "persist.toml").write_text('[spark]\n"spark.driver.memory" = "6g"\n')
+    tables = (QUERIES / "tpch_tables.sql").read_text()
+    for table in (out / "raw").glob("*.parquet"):
+        tables = tables.replace(f"LOCATION '{table.stem}'", f"LOCATION 'raw/{table.name}'")
+    (out / "sources" / "raw.sql").write_text(tables)
+    blocks = (QUERIES / "tpch.sql").read_text().split("-- # ")[1:]
+    views = [
+        f"--@ persist\nCREATE VIEW {title.split()[0]} AS\n{query.strip()};\n"
+        for title, query in (block.split("\n", 1) for block in blocks)
+    ]
+    (out / "sources" / "queries.sql").write_text("\n".join(views))
+    return out
+
+
+SMALL = """
+CREATE TABLE t (entity_id BIGINT) USING parquet LOCATION 'raw/t';
+--@ persist
+CREATE VIEW small AS SELECT entity_id, count(*) AS n FROM t GROUP BY entity_id;
+"""
+ONE_TRIVIAL = """
+import dagster as dg
+
+@dg.asset
+def trivial(): ...
+
+defs = dg.Definitions(assets=[trivial])
+"""
+OURS = "from persist_assets import load_sources\n\ndefs = load_sources('sources')\n"
+
+
+def launched(root: Path, times: int, environment: Mapping[str, str]) -> tuple[float, float]:
+    """Return the median seconds in which a process materializes a trivial asset, and a source.
+
+    The source is forced, and built in the shared Spark server, which runs.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    (root / "sources").mkdir(parents=True)
+    (root / "raw" / "t").mkdir(parents=True)
+    pq.write_table(pa.table({"entity_id": pa.array([1, 1, 2])}), root / "raw" / "t" / "p.parquet")
+    (root / "persist.toml").write_text("[spark]\nshared = true\n")
+    (root / "sources" / "m.sql").write_text(SMALL)
+    (root / "definitions.py").write_text(OURS)
+    (root / "trivial.py").write_text(ONE_TRIVIAL)
+    dagster = str(Path(sys.executable).parent / "dagster")
+    forced = '{"ops": {"m__small": {"config": {"force": true}}}}'
+    materialize = [dagster, "asset", "materialize", "--select"]
+    commands = {
+        "trivial": [*materialize, "trivial", "-f", "trivial.py"],
+        "small": [*materialize, "m/small", "-f", "definitions.py", "--config-json", forced],
+    }
+    taken: dict[str, list[float]] = {name: [] for name in commands}
+    home = {**environment, "DAGSTER_HOME": str(root), "PERSIST_SPARK_HOME": str(root / "servers")}
+    persist = str(Path(sys.executable).parent / "persist")
+    subprocess.run([persist, "spark", "start"], cwd=root, env=home, check=True, capture_output=True)
+    try:
+        for turn in range(times + 1):  # the first warms up
+            for name, command in commands.items():
+                started = time.perf_counter()
+                subprocess.run(command, cwd=root, env=home, check=True, capture_output=True)
+                if turn:
+                    taken[name].append(time.perf_counter() - started)
+    finally:
+        stop = [persist, "spark", "stop"]
+        subprocess.run(stop, cwd=root, env=home, check=False, capture_output=True)
+    return statistics.median(taken["trivial"]), statistics.median(taken["small"])

@@ -8,6 +8,9 @@ One build of one source, all under a lease on its BuildID:
 Until the last step readers see what they saw before. A process that dies anywhere leaves at
 worst files that no version holds, or a version that no manifest names; the next build of the
 source takes the lease over, puts the table right and starts again.
+
+A build may stop before its publication and be parked, without its lease, until its turn comes
+(`park`, `resume`): builds of the same run read it already, nobody else does.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from persist_assets.compare import what_it_reads
 from persist_assets.errors import (
@@ -50,6 +53,7 @@ from persist_assets.substitution import substitute
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from pyspark.sql import DataFrame
 
@@ -88,6 +92,8 @@ class Work:
         What came of the checks; none that blocks has failed.
     inputs
         What the rows are computed from directly.
+    state
+        ``parked``: it waits for its publication, and the lease is given back.
     """
 
     source: Source
@@ -100,7 +106,7 @@ class Work:
     snapshot: Snapshot | None = None
     staged: Staged | None = None
     measured: Measured | None = None
-    published: bool = False
+    state: Literal["open", "parked", "published"] = "open"
 
 
 class Builder:
@@ -117,6 +123,11 @@ class Builder:
         Raw tables that assets of the same run may write: they are looked at when first read.
     clock
         Returns the present instant, aware.
+
+    Attributes
+    ----------
+    over
+        Set when the run has ended: what still waits for a lease gives up.
     """
 
     def __init__(
@@ -137,6 +148,8 @@ class Builder:
         self.started_at = clock()
         self._pins: dict[SourceID, Pin] = {}
         self._absent: dict[SourceID, str] = {}
+        self._parked: dict[SourceID, Work] = {}
+        self.over = threading.Event()
         self._lock = threading.RLock()
 
     # ------------------------------------------------------------------------------- reading
@@ -184,7 +197,7 @@ class Builder:
 
     def world(self, sources: Iterable[Source], there: HasSnapshot = has_snapshot) -> World:
         """Return all that a plan of `sources` has to know; `there` says which tables are."""
-        manifest = self.ledger.fetch_manifest(self.settings.environment)
+        manifest = self._manifest()
         sources = tuple(sources)
         reached = self.project.reach((s.source_id for s in sources), lambda _: False)
         raws = [s for s in reached if s.raw is not None]
@@ -204,6 +217,13 @@ class Builder:
             ],
             absent=dict(self._absent),
         )
+
+    def _manifest(self) -> dict[BuildID, Snapshot]:
+        """Return what builds of this run read: what is published, and what is parked."""
+        manifest = self.ledger.fetch_manifest(self.settings.environment)
+        with self._lock:
+            parked = {w.source.build_id: w.snapshot for w in self._parked.values() if w.snapshot}
+        return manifest | parked
 
     def plan(self, selected: Iterable[SourceID], *, force: bool = False) -> Plan:
         """Return what building `selected` would do."""
@@ -294,8 +314,7 @@ class Builder:
         PersistError
             Something else failed; it is recorded.
         """
-        holder = f"{self.run_id or 'a build'} on {socket.gethostname()}, process {os.getpid()}"
-        with self.ledger.lease(f"build {source.build_id}", holder) as lease:
+        with self._leased(source) as lease:
             world = self.world([source], is_whole)
             for upstream in self.project.inputs(source):
                 if upstream.raw is not None:
@@ -329,20 +348,90 @@ class Builder:
                 if any(not r.passed and r.blocking for r in work.checks):
                     raise _checks_failed(source, work.checks)
                 yield work
-                if not work.published:
+                if work.state == "open":
                     raise BuildError(f"`{source.name}` was built and not published")
             except BaseException as error:
-                if isinstance(error, PersistError) and error.location is None:
-                    error.location = source.location
-                if not work.published:
-                    told = str(error) if isinstance(error, Exception) else "interrupted"
-                    self.ledger.record_failed(build, told or type(error).__name__)
-                    self._discard_uncommitted(self.settings.table_root(table), build.build_uid)
+                self._fail(work, error)
                 raise
+
+    def _leased(self, source: Source) -> AbstractContextManager[Lease]:
+        holder = f"{self.run_id or 'a build'} on {socket.gethostname()}, process {os.getpid()}"
+        return self.ledger.lease(f"build {source.build_id}", holder, over=self.over)
+
+    def _fail(self, work: Work, error: BaseException) -> None:
+        """Record that a build failed, and remove its files."""
+        if isinstance(error, PersistError) and error.location is None:
+            error.location = work.source.location
+        if work.state == "open":
+            told = str(error) if isinstance(error, Exception) else "interrupted"
+            self.ledger.record_failed(work.build, told or type(error).__name__)
+            root = self.settings.table_root(work.table)
+            self._discard_uncommitted(root, work.build.build_uid)
+
+    def park(self, source: Source, *, force: bool = False) -> Work:
+        """Do everything up to publication, for `resume`; builds of this run see it at once.
+
+        Raises
+        ------
+        PersistError
+            It failed; that is recorded.
+        """
+        with self.work(source, force=force) as work:
+            self._commit(work)
+            work.state = "parked"
+            with self._lock:
+                self._parked[source.source_id] = work
+        return work
+
+    @contextmanager
+    def resume(self, work: Work, *, force: bool = False) -> Generator[Work]:
+        """Go on with a parked build: its publication is the block's business, as with `work`.
+
+        Where somebody else has built it, or what it reads, meanwhile, it is built anew.
+
+        Raises
+        ------
+        PersistError
+            Something failed; it is recorded.
+        """
+        assert work.snapshot is not None
+        with self._leased(work.source) as lease:
+            usable = (
+                self.ledger.is_under_way(work.build)
+                and self._inputs(work.source) == work.inputs
+                and is_whole(self.settings.table_root(work.table), work.snapshot)
+            )
+            try:
+                if usable:
+                    work.lease, work.state = lease, "open"
+                    yield work
+                    if work.state == "open":
+                        raise BuildError(f"`{work.source.name}` was built and not published")
+            except BaseException as error:
+                self._fail(work, error)
+                raise
+            finally:
+                with self._lock:
+                    del self._parked[work.source.source_id]
+        if not usable:
+            with self.work(work.source, force=force) as anew:
+                yield anew
+
+    def _inputs(self, source: Source) -> AsOf:
+        return inputs(self.project, source, self.world([source])) or ()
+
+    def abandon(self) -> None:
+        """Record that what is parked will not be published."""
+        with self._lock:
+            parked, self._parked = self._parked, {}
+        for work in parked.values():
+            self.ledger.record_failed(work.build, "its run ended before its turn came")
 
     def _tidy(self, table: str) -> None:
         """Remove what dead builds of a table left behind."""
-        for build_uid in self.ledger.record_interrupted(table):
+        with self._lock:
+            alive = [w.build.build_uid for w in self._parked.values()]
+        for build_uid in self.ledger.record_interrupted(table, alive=alive):
             log.info("action=tidy table=%s build=%s", table, build_uid)
             self._discard_uncommitted(self.settings.table_root(table), build_uid)
 
@@ -420,7 +509,19 @@ class Builder:
         ConflictError
             The lease was lost, or somebody else wrote to the table; nothing was published.
         """
-        if work.staged is not None and work.measured is not None:
+        self._commit(work)
+        assert work.snapshot is not None
+        self.ledger.publish(work.build, work.snapshot, work.checks, lease=work.lease)
+        work.state = "published"
+        work.build = replace(
+            work.build, state="succeeded", finished_at=self.clock(), snapshot=work.snapshot
+        )
+        export_manifest(self.settings, self.ledger)
+        return work.snapshot
+
+    def _commit(self, work: Work) -> None:
+        """Make what was written a version of its table, once."""
+        if work.snapshot is None and work.staged is not None and work.measured is not None:
             pinned = self.ledger.find_pinned_version(work.table)
             version = commit(work.staged, build_id=work.source.build_id, pinned=pinned)
             work.snapshot = Snapshot(
@@ -438,14 +539,6 @@ class Builder:
                 watermark=work.measured.watermark,
                 inputs=work.inputs,
             )
-        assert work.snapshot is not None
-        self.ledger.publish(work.build, work.snapshot, work.checks, lease=work.lease)
-        work.published = True
-        work.build = replace(
-            work.build, state="succeeded", finished_at=self.clock(), snapshot=work.snapshot
-        )
-        export_manifest(self.settings, self.ledger)
-        return work.snapshot
 
     def write_frame(self, frame: DataFrame, root: str, name: str) -> tuple[Staged, int]:
         """Replace the content of a table that is no source's by rows; return its new version.

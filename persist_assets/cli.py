@@ -374,7 +374,7 @@ def plan(
         print_problem(Problem("no-data", message, place, severity="warning"))
     if given.as_json:
         told = {"against": _against_json(against, *compared)} if compared else {}
-        print_json(_plan_json(planned) | told)
+        print_json(_plan_json(given.project, planned) | told)
         return
     out.print(plan_tree(given.project, planned))
     n = sum(step.action == "build" for step in planned.steps)
@@ -441,7 +441,7 @@ def _one_line(text: str | None) -> str:
     return escape(" ".join(text.split())) if text is not None else "[dim]?[/]"
 
 
-def _plan_json(planned: Plan) -> dict[str, Any]:
+def _plan_json(project: Project, planned: Plan) -> dict[str, Any]:
     return {
         "environment": planned.environment,
         "steps": [
@@ -454,6 +454,7 @@ def _plan_json(planned: Plan) -> dict[str, Any]:
                     for r in step.reasons
                 ],
                 "build_id": step.build_id,
+                "notes": list(project.by_id[step.source_id].notes),
                 "estimate": {
                     "rows": step.estimate.rows,
                     "bytes": step.estimate.bytes,
@@ -490,7 +491,9 @@ def plan_tree(project: Project, planned: Plan) -> Tree:
             label = f"[yellow]build[/] {escape(source.key)} [dim]{escape(why)}[/]{reads}"
         else:
             label = f"[green]reuse[/] {escape(source.key)}{reads}"
-        branches[step.source_id] = parent.add(label)
+        branches[step.source_id] = branch = parent.add(label)
+        for note in source.notes:
+            branch.add(f"[dim]note: {escape(note)}[/]")
     return root
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,7 @@ class Engine:
         self._session: SparkSession | None = None
         self._views: set[str] = set()
         self._lock = threading.Lock()
+        self._views_lock = threading.Lock()
 
     @property
     def session(self) -> SparkSession:
@@ -52,6 +54,20 @@ class Engine:
             if self._session is None:
                 self._session = open_session(self.settings, self._get_session)
             return self._session
+
+    def parallelism(self) -> int:
+        """Return how many tasks Spark runs at once."""
+        with translated("asking Spark for its size"):
+            # Nothing else tells it alike in classic sessions and those of a server.
+            plan: str = self.session.sql("EXPLAIN SELECT * FROM range(1)").collect()[0][0]
+        found = re.search(r"splits=(\d+)", plan)
+        return int(found[1]) if found else 1
+
+    def interrupt(self) -> None:
+        """End everything that the session computes, whichever thread asked for it."""
+        if self._session is not None:
+            with suppress(Exception):  # a session that is gone computes nothing
+                self._session.interruptAll()
 
     # ---------------------------------------------------------------------------------- LOAD
 
@@ -123,10 +139,11 @@ class Engine:
 
         Names hold the version of what they show, so a view never has to change.
         """
-        if name not in self._views:
-            with translated(f"reading {name}"):
-                load().createOrReplaceTempView(quote(name))
-            self._views.add(name)
+        with self._views_lock:
+            if name not in self._views:
+                with translated(f"reading {name}"):
+                    load().createOrReplaceTempView(quote(name))
+                self._views.add(name)
         return name
 
     # ----------------------------------------------------------------------------------- RUN

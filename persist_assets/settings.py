@@ -31,6 +31,7 @@ KEYS: Mapping[str, type] = {
     "ledger": str,
     "timezone": str,
     "strict": bool,
+    "parallel": int,
     "spark": dict,
 }
 """The keys of `persist.toml` and the kinds of their values."""
@@ -53,6 +54,8 @@ SPARK_LOCAL: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.adaptive.enabled": "true",
+    "spark.scheduler.mode": "FAIR",
+    "spark.scheduler.allocation.file": str(Path(__file__).with_name("fairscheduler.xml")),
 }
 """Defaults that change no result."""
 
@@ -135,6 +138,8 @@ class Settings:
         SQLAlchemy URL.
     strict
         Nothing may be read inline that is persisted: it has to be built.
+    parallel
+        How many sources a run builds at once; zero: as many as Spark runs tasks (`pool.MOST`).
     spark
         Settings of the Spark session, sorted pairs, defaults included.
     shared
@@ -151,6 +156,7 @@ class Settings:
     warehouse: str
     ledger: str
     strict: bool
+    parallel: int
     spark: tuple[tuple[str, str], ...]
     shared: bool
     shared_port: int
@@ -284,9 +290,18 @@ def load_settings(
         warehouse=_resolve(root, given.get("warehouse", f"{STATE}/warehouse")),
         ledger=_ledger_url(root, given.get("ledger", f"sqlite:///{STATE}/ledger.db")),
         strict=given.get("strict", False),
+        parallel=_parallel(given.get("parallel", 0)),
         spark=tuple(sorted(spark.items())),
         **shared,
     )
+
+
+def _parallel(given: int) -> int:
+    if given < 0:
+        message = f"`parallel` = {given} is no number of sources"
+        hint = "1 builds one after the other, 0 as many at once as Spark runs tasks"
+        raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE))
+    return given
 
 
 def _shared(spark: dict[str, Any]) -> dict[str, Any]:
@@ -381,7 +396,7 @@ def _read(path: Path) -> dict[str, Any]:
                 hint=did_you_mean(key, KEYS) or f"known keys: {', '.join(KEYS)}",
                 location=Location(SETTINGS_FILE),
             )
-        if not isinstance(value, KEYS[key]):
+        if type(value) is not KEYS[key]:
             raise SettingsError(
                 f"`{key}` wants a {_KIND_NAMES[KEYS[key]]}, not {value!r}",
                 location=Location(SETTINGS_FILE),

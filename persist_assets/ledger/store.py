@@ -11,7 +11,6 @@ import os
 import re
 import socket
 import threading
-import time
 import uuid
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -178,12 +177,23 @@ class Ledger:
         values = {"state": "failed", "finished_at": self._clock(), "error": error}
         connection.execute(builds.update().where(started).values(**values))
 
-    def record_interrupted(self, table: str) -> list[str]:
+    def is_under_way(self, build: Build) -> bool:
+        """Whether a build has begun, and nobody has recorded an end of it."""
+        query = sa.select(builds.c.state).where(builds.c.build_uid == build.build_uid)
+        with self._read() as connection:
+            return connection.scalar(query) == "started"
+
+    def record_interrupted(self, table: str, *, alive: Sequence[str] = ()) -> list[str]:
         """Record builds of a table as failed that can never end; return their uids.
 
-        The caller holds the table's lease, so that whoever began them is gone.
+        The caller holds the table's lease, so that whoever began them is gone, but for those
+        of the uids `alive`.
         """
-        query = sa.select(builds).where(builds.c.table_name == table, builds.c.state == "started")
+        query = sa.select(builds).where(
+            builds.c.table_name == table,
+            builds.c.state == "started",
+            builds.c.build_uid.not_in(alive),
+        )
         with self._write() as connection:
             dead = [_build(row) for row in connection.execute(query)]
             for build in dead:
@@ -381,7 +391,14 @@ class Ledger:
     # -------------------------------------------------------------------------------- leases
 
     @contextmanager
-    def lease(self, name: str, holder: str, *, wait_s: float = 3600.0) -> Generator[Lease]:
+    def lease(
+        self,
+        name: str,
+        holder: str,
+        *,
+        wait_s: float = 3600.0,
+        over: threading.Event | None = None,
+    ) -> Generator[Lease]:
         """Hold the only lease of a name, with heartbeats, until the block ends.
 
         Parameters
@@ -390,6 +407,8 @@ class Ledger:
             Whom others are told they wait for.
         wait_s
             How long to wait for another holder, in seconds.
+        over
+            Ends the wait when it is set.
 
         Raises
         ------
@@ -399,12 +418,13 @@ class Ledger:
         lease = Lease(name, uuid.uuid4().hex, holder)
         deadline = self._clock() + timedelta(seconds=wait_s)
         pause = 0.05
+        over = over or threading.Event()
         while not self._try_lease(lease):
-            if self._clock() >= deadline:
+            if over.is_set() or self._clock() >= deadline:
                 raise ConflictError(
                     f"{name} is held by {self._holder(name)}", hint="wait, or end it"
                 )
-            time.sleep(pause)
+            over.wait(pause)
             pause = min(pause * 1.5, 1.0)
         stop = threading.Event()
         beat = threading.Thread(

@@ -17,6 +17,7 @@ from persist_assets.plugin import beta
 from persist_assets.plugin.io_manager import PersistIOManager
 from persist_assets.plugin.runtime import Runtime
 from persist_assets.plugin.translator import AssetTranslator
+from persist_assets.pool import Pool
 from persist_assets.project import load_project, nothing_collected, require
 from persist_assets.settings import SETTINGS_FILE, Settings, load_settings
 
@@ -71,13 +72,17 @@ def load_sources(
     project = require(load_project(settings))
     produced = {tuple(key.path) for asset in assets for key in _keys(asset)}
     fed = frozenset(s.source_id for s in project.sources if s.asset_key in produced)
-    runtime = Runtime(settings, project, fed)
     look = translator(settings, project)
+    runtime = Runtime(settings, project, fed)
     definitions: list[Any] = []
     with nothing_collected():
         for source in project.sources:
             if source.persisted:
-                definitions.append(_asset(runtime, source, look.asset_spec(source)))
+                spec = look.asset_spec(source)
+                definitions.append(_asset(runtime, source, spec))
+                read = {s.asset_key for s in project.inputs(source)}
+                if not read >= {tuple(d.asset_key.path) for d in spec.deps}:
+                    runtime.late.add(source.source_id)
             elif source.raw is not None and source.source_id not in fed:
                 definitions.append(look.asset_spec(source))
     return dg.Definitions(
@@ -162,13 +167,16 @@ def _pyspark(settings: Settings) -> dg.ResourceDefinition:
 
 def _io_manager(runtime: Runtime) -> dg.IOManagerDefinition:
     @dg.io_manager(required_resource_keys={PYSPARK})
-    def persist_io_manager(context: dg.InitResourceContext) -> PersistIOManager:
+    def persist_io_manager(context: dg.InitResourceContext) -> Any:  # a generator: as for resources
         pyspark, run_id = getattr(context.resources, PYSPARK), ""
         if context.run and context.instance:
             run_id = context.run.run_id
             builder = runtime.builder(run_id, lambda: pyspark.spark_session)
             report_raw_versions(context.instance, builder)
-        return PersistIOManager(runtime, run_id, pyspark)
+        try:
+            yield PersistIOManager(runtime, run_id, pyspark)
+        finally:
+            runtime.close(run_id)
 
     return persist_io_manager
 
@@ -199,10 +207,10 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
         run_id = context.run.run_id
         session = getattr(context.resources, PYSPARK)
         builder = runtime.builder(run_id, lambda: session.spark_session)
-        force = bool(context.op_execution_context.op_config["force"])
-        force |= context.run.tags.get(FORCE_TAG, "").lower() == "true"
+        force = _is_forced(context.run, op_name(source))
         try:
-            with builder.work(source, force=force) as work:
+            pool = runtime.pool(run_id, lambda: _pool(runtime, builder, context))
+            with pool.work(source, force=force) as work:
                 yield from _results(source, work.checks)
                 with beta():
                     output = dg.Output(work, output_name="table", data_version=_data_version(work))
@@ -231,6 +239,23 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
         required_resource_keys={PYSPARK},
     )
     return made(build)
+
+
+def _pool(runtime: Runtime, builder: Builder, context: dg.AssetExecutionContext) -> Pool:
+    """Return the pool of a run: of its sources, if all its steps are run by this process."""
+    executor = context.job_def.executor_def.name
+    here = executor in (dg.in_process_executor.name, "execute_in_process_executor")
+    steps = set(context.run.step_keys_to_execute or context.job_def.graph.node_names())
+    sources = [s for s in builder.project.persisted if here and op_name(s) in steps]
+    forced = [s.source_id for s in sources if _is_forced(context.run, op_name(s))]
+    return Pool(builder, sources, forced=forced, late=runtime.late)
+
+
+def _is_forced(run: dg.DagsterRun, op: str) -> bool:
+    """Whether an op shall build even what is up to date."""
+    ops: dict[str, Any] = dict(run.run_config).get("ops", {})  # pyright: ignore[reportAssignmentType]
+    tag = run.tags.get(FORCE_TAG, "").lower()
+    return tag == "true" or bool(ops.get(op, {}).get("config", {}).get("force", False))
 
 
 def _data_version(work: Any) -> dg.DataVersion:

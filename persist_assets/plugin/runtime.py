@@ -5,7 +5,6 @@ one, so that they share their view of the raw data and one Spark session.
 """
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +12,8 @@ from persist_assets.builder import Builder
 from persist_assets.engine import Engine
 from persist_assets.ledger.store import Ledger
 from persist_assets.model import Project, SourceID
+from persist_assets.pool import Pool
 from persist_assets.settings import Settings
-
-_KEPT_RUNS = 8
 
 
 class Runtime:
@@ -25,11 +23,18 @@ class Runtime:
     ----------
     fed
         Raw tables that assets of the code location write.
+
+    Attributes
+    ----------
+    late
+        Sources that wait for more than sources (`Pool`).
     """
 
     def __init__(self, settings: Settings, project: Project, fed: frozenset[SourceID]) -> None:
         self.settings, self.project, self.fed = settings, project, fed
-        self._builders: OrderedDict[str, Builder] = OrderedDict()
+        self.late: set[SourceID] = set()
+        self._builders: dict[str, Builder] = {}
+        self._pools: dict[str, Pool] = {}
         self._ledger: Ledger | None = None
         self._lock = threading.Lock()
 
@@ -49,6 +54,18 @@ class Runtime:
                 self._builders[run_id] = Builder(
                     self.settings, self.project, self._ledger, engine, run_id=run_id, fed=self.fed
                 )
-                while len(self._builders) > _KEPT_RUNS:
-                    self._builders.popitem(last=False)
             return self._builders[run_id]
+
+    def pool(self, run_id: str, make: Callable[[], Pool]) -> Pool:
+        """Return the pool of a run; it is made when a step first asks for it."""
+        if run_id not in self._pools:
+            self._pools[run_id] = make()
+        return self._pools[run_id]
+
+    def close(self, run_id: str) -> None:
+        """Forget a run that has ended; what is under way is ended too."""
+        pool = self._pools.pop(run_id, None)
+        if pool is not None:
+            pool.close()
+        with self._lock:
+            self._builders.pop(run_id, None)

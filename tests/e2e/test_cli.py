@@ -178,6 +178,16 @@ def test_outside_of_any_project(tmp_path: Path) -> None:
     assert "no persist.toml in" in done.stderr
 
 
+def test_plan_tells_what_draws_lots_or_reads_the_clock(root: Path) -> None:
+    (root / "sources" / "lots.sql").write_text(
+        "--@ persist\nCREATE VIEW drawn AS SELECT a, rand() AS x, current_date() AS d FROM t;\n"
+    )
+    (step,) = document(persist("plan", "--json", "drawn", cwd=root))["steps"]
+    assert [n.split()[0] for n in step["notes"]] == ["draws", "reads"]
+    told = persist("plan", "drawn", cwd=root).stdout
+    assert "note: draws lots with rand" in told
+
+
 def test_a_raw_location_that_is_not_there_is_found_by_plan(root: Path) -> None:
     shutil.rmtree(root / "raw")
     done = persist("plan", cwd=root)

@@ -1,0 +1,378 @@
+"""Sources of a run that are built ahead of their steps, several at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import wait_for
+
+from persist_assets import load_sources
+from persist_assets.builder import Builder
+from persist_assets.engine import Engine
+from persist_assets.errors import CheckFailedError, ConflictError, PersistError, SettingsError
+from persist_assets.ledger.store import Ledger
+from persist_assets.model import Source
+from persist_assets.pool import Pool
+from persist_assets.project import load_project, require
+from persist_assets.settings import load_settings
+
+RAW = "CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';\n"
+# Sleeps within a task: two of them overlap whatever the machine's cores are busy with.
+SLOW = "java_method('java.util.concurrent.locks.LockSupport', 'parkNanos', {ns}L) AS slept"
+SLEEPER = "--@ persist\nCREATE VIEW {} AS SELECT a + {} AS a, {} FROM t WHERE a = 1;\n"
+
+
+def sleepers(names: str, ns: int) -> str:
+    """Return sources that take so many nanoseconds each."""
+    slow = SLOW.format(ns=ns)
+    return RAW + "".join(SLEEPER.format(name, n, slow) for n, name in enumerate(names))
+
+
+CHAIN = RAW + (
+    "--@ persist\nCREATE VIEW p AS SELECT a + 1 AS a FROM t;\n"
+    "CREATE VIEW inline AS SELECT a * 2 AS a FROM p;\n"
+    "--@ persist\nCREATE VIEW q AS SELECT sum(a) AS s FROM inline;\n"
+    "--@ persist\nCREATE VIEW r AS SELECT max(a) AS s FROM t;\n"
+)
+
+
+def write(root: Path, values: list[int]) -> None:
+    path = root / "raw" / "t" / "part-0.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"a": pa.array(values, pa.int64())}), path)
+
+
+@pytest.fixture
+def make_builder(make_project: Callable[..., Path], spark: Any) -> Iterator[Callable[..., Builder]]:
+    """Return a function that makes a builder, a new run, for a project of one SQL file."""
+    made: list[Ledger] = []
+
+    def make(sources: str = CHAIN, settings: str = "", run_id: str = "run") -> Builder:
+        root = make_project({"m.sql": sources}, settings)
+        if not (root / "raw").exists():
+            write(root, [1, 2, 3])
+        read = load_settings(root)
+        made.append(Ledger(read.ledger))
+        project = require(load_project(read))
+        return Builder(read, project, made[-1], Engine(read, lambda: spark), run_id=run_id)
+
+    yield make
+    for ledger in made:
+        ledger.close()
+
+
+def named(builder: Builder, name: str) -> Source:
+    return builder.project.by_id[f"{name}@sources/m.sql"]
+
+
+def seen(builder: Builder) -> set[str]:
+    """Return the names of the sources whose tables readers see."""
+    manifest = builder.ledger.fetch_manifest("dev")
+    return {s.name for s in builder.project.persisted if s.build_id in manifest}
+
+
+def rows(builder: Builder, name: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in builder.read(named(builder, name)).collect())
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as made:
+        yield made
+
+
+@pytest.fixture
+def run(spark: Any, instance: dg.DagsterInstance) -> Callable[..., Any]:
+    """Return a function that builds all assets of a project in one run."""
+    session = dg.ResourceDefinition.hardcoded_resource(SimpleNamespace(spark_session=spark))
+
+    def execute(root: Path, *more: Any, **given: Any) -> Any:
+        loaded = load_sources(root / "sources", resources={"pyspark": session}, **given)
+        job = dg.Definitions.merge(loaded, *more).resolve_implicit_global_asset_job_def()
+        return job.execute_in_process(instance=instance, raise_on_error=False)
+
+    return execute
+
+
+# ---------------------------------------------------------------------------------- at the same time
+
+
+@pytest.mark.proves("K14")
+def test_two_sources_of_two_seconds_are_built_within_three_and_a_half(
+    make_builder: Callable[..., Builder], run: Callable[..., Any]
+) -> None:
+    warm = make_builder(sleepers("xy", 1))
+    assert run(warm.settings.root).success
+    builder = make_builder(sleepers("xy", 2 * 10**9), run_id="timed")
+    result = run(builder.settings.root)
+    assert result.success
+    steps = {e.step_key for e in result.all_events if e.event_type_value == "STEP_SUCCESS"}
+    assert steps == {"m__x", "m__y"}
+    builds = builder.ledger.fetch_builds(run_id=result.run_id)
+    began, ended = min(b.started_at for b in builds), max(b.finished_at for b in builds)
+    assert (ended - began).total_seconds() < 3.5
+    assert {b.action for b in builds} == {"built"}
+
+
+def test_one_at_a_time_is_a_setting(
+    make_builder: Callable[..., Builder], run: Callable[..., Any]
+) -> None:
+    builder = make_builder(sleepers("xy", 1), "parallel = 1\n")
+    assert run(builder.settings.root).success
+    first, second = sorted(builder.ledger.fetch_builds(), key=lambda b: b.started_at)
+    assert second.started_at >= first.finished_at
+
+
+@pytest.mark.parametrize(("text", "said"), [("-1", "no number of sources"), ("true", "whole")])
+def test_a_wrong_number_of_sources_at_once_is_refused(
+    make_project: Callable[..., Path], text: str, said: str
+) -> None:
+    with pytest.raises(SettingsError, match=said):
+        load_settings(make_project({}, f"parallel = {text}\n"))
+
+
+def test_the_default_is_what_spark_runs_at_once(make_builder: Callable[..., Builder]) -> None:
+    assert make_builder().engine.parallelism() == 2  # local[2]
+
+
+# ------------------------------------------------------------------------------- parked and resumed
+
+
+def test_what_is_parked_is_read_by_its_own_run_and_seen_by_nobody_else(
+    make_builder: Callable[..., Builder],
+) -> None:
+    builder = make_builder()
+    pool = Pool(builder, builder.project.persisted)
+    try:
+        wait_for(lambda: len(builder._parked) == 3)
+        assert seen(builder) == set()
+        with pool.work(named(builder, "p")) as work:
+            builder.publish(work)
+        assert seen(builder) == {"p"}
+        with pool.work(named(builder, "q")) as work:
+            assert work.step.action == "build"
+            builder.publish(work)
+    finally:
+        pool.close()
+    assert seen(builder) == {"p", "q"}
+    assert rows(builder, "q") == [(18,)]
+    ends = {b.source_id.partition("@")[0]: b for b in builder.ledger.fetch_builds()}
+    assert ends["r"].state == "failed"
+    assert ends["r"].error == "its run ended before its turn came"
+    # The next run finds everything in order.
+    again = make_builder(run_id="again")
+    again.build(named(again, "r"))
+    assert rows(again, "r") == [(3,)]
+
+
+def test_what_somebody_else_built_meanwhile_is_not_built_twice(
+    make_builder: Callable[..., Builder],
+) -> None:
+    builder, other = make_builder(), make_builder(run_id="other")
+    p = named(builder, "p")
+    parked = builder.park(p)
+    theirs = other.build(p)
+    with builder.resume(parked) as work:
+        builder.publish(work)
+    assert work is not parked
+    assert work.build.action == "reused"
+    assert work.snapshot == theirs.snapshot
+    assert rows(builder, "p") == [(2,), (3,), (4,)]
+
+
+def test_what_somebody_else_built_of_newer_data_is_not_undone(
+    make_builder: Callable[..., Builder],
+) -> None:
+    builder = make_builder()
+    parked = builder.park(named(builder, "p"))
+    write(builder.settings.root, [7])
+    other = make_builder(run_id="other")
+    other.build(named(other, "p"))
+    with pytest.raises(ConflictError, match="changed while"), builder.resume(parked) as work:
+        builder.publish(work)
+    assert rows(other, "p") == [(8,)]
+
+
+def test_what_rests_on_another_draw_than_its_readers_see_is_built_anew(
+    make_builder: Callable[..., Builder],
+) -> None:
+    lots = (
+        "--@ persist\nCREATE VIEW p AS SELECT a, rand() AS x FROM t;\n"
+        "--@ persist\nCREATE VIEW q AS SELECT max(x) AS s FROM p;\n"
+    )
+    builder, other = make_builder(RAW + lots), make_builder(RAW + lots, run_id="other")
+    drawn, reader = builder.park(named(builder, "p")), builder.park(named(builder, "q"))
+    other.build(named(other, "p"))
+    for parked in (drawn, reader):
+        with builder.resume(parked) as work:
+            builder.publish(work)
+        assert work is not parked
+    assert rows(builder, "q") == [(max(x for _, x in rows(builder, "p")),)]
+
+
+def test_a_table_that_is_gone_when_its_turn_comes_is_written_again(
+    make_builder: Callable[..., Builder],
+) -> None:
+    builder = make_builder()
+    work = builder.park(named(builder, "p"))
+    assert work.staged is not None
+    for file in work.staged.files:
+        Path(builder.settings.table_root(work.table), file.path).unlink()
+    with builder.resume(work) as anew:
+        builder.publish(anew)
+    assert rows(builder, "p") == [(2,), (3,), (4,)]
+
+
+def test_sources_of_one_meaning_share_a_table_when_built_at_once(
+    make_builder: Callable[..., Builder], run: Callable[..., Any]
+) -> None:
+    same = "".join(
+        f"--@ persist\nCREATE VIEW {name} AS SELECT a + 1 AS a FROM t;\n" for name in "xyz"
+    )
+    builder = make_builder(RAW + same)
+    assert run(builder.settings.root).success
+    assert len(builder.ledger.fetch_manifest("dev")) == 1
+    assert sorted(b.action for b in builder.ledger.fetch_builds()) == ["built", "reused", "reused"]
+
+
+# ----------------------------------------------------------------------------------------- failures
+
+
+def test_a_failure_is_that_of_its_own_step(
+    make_builder: Callable[..., Builder], run: Callable[..., Any]
+) -> None:
+    wrong = (
+        "--@ persist\nCREATE VIEW bad AS SELECT a / (a - a) AS x FROM t;\n"
+        "--@ persist\nCREATE VIEW below AS SELECT x FROM bad;\n"
+        '--@ persist check { expr { few="s < 3" } }\nCREATE VIEW many AS SELECT sum(a) s FROM t;\n'
+    )
+    builder = make_builder(CHAIN + wrong)
+    result = run(builder.settings.root)
+    ends = {e.step_key: e.event_type_value for e in result.all_events if e.is_step_event}
+    assert ends["m__bad"] == ends["m__many"] == "STEP_FAILURE"
+    assert "m__below" not in ends
+    assert seen(builder) == {"p", "q", "r"}
+    (checked,) = result.get_asset_check_evaluations()
+    assert not checked.passed
+
+
+def test_an_error_waits_for_its_step(make_builder: Callable[..., Builder]) -> None:
+    sources = (
+        '--@ persist check { expr { few="s < 3" } }\nCREATE VIEW m AS SELECT sum(a) s FROM t;\n'
+    )
+    builder = make_builder(CHAIN + sources)
+    pool = Pool(builder, builder.project.persisted)
+    with pytest.raises(CheckFailedError), pool.work(named(builder, "m")):
+        pass
+    # Its step tried again: it is built in the step, and fails again.
+    with pytest.raises(CheckFailedError), pool.work(named(builder, "m")):
+        pass
+    pool.close()
+    failed = [b for b in builder.ledger.fetch_builds() if b.source_id.startswith("m@")]
+    assert [b.state for b in failed] == ["failed", "failed"]
+
+
+def test_a_run_that_ends_takes_along_what_is_under_way(
+    make_builder: Callable[..., Builder],
+) -> None:
+    hour = SLOW.format(ns=10**6)  # a millisecond for each row; Spark looks up every 1,000 rows
+    builder = make_builder(
+        "".join(
+            f"--@ persist\nCREATE VIEW {name} AS SELECT id + {n} AS a, {hour} FROM range(3600000);\n"
+            for n, name in enumerate("xyz")
+        )
+    )
+    pool = Pool(builder, builder.project.persisted)
+    wait_for(lambda: len(builder.ledger.fetch_builds()) == 2)
+    pool.close()
+    assert [b.state for b in builder.ledger.fetch_builds()] == ["failed", "failed"]
+    assert not [t for t in threading.enumerate() if t.name.startswith("build_")]
+    tables = Path(builder.settings.warehouse)
+    assert not list(tables.rglob("*.parquet"))
+
+
+def test_a_run_that_ends_does_not_wait_for_others(make_builder: Callable[..., Builder]) -> None:
+    builder = make_builder()
+    held = f"build {named(builder, 'r').build_id}"
+    with builder.ledger.lease(held, "somebody"):
+        pool = Pool(builder, builder.project.persisted)
+        future = pool._begun[named(builder, "r").source_id]
+        wait_for(future.running)
+        pool.close()
+        assert isinstance(future.exception(), ConflictError | PersistError)
+
+
+# ------------------------------------------------------------------------------ what is not a source
+
+
+def test_what_an_asset_feeds_begins_after_it(
+    make_builder: Callable[..., Builder], run: Callable[..., Any], spark: Any
+) -> None:
+    fed_by = (
+        "CREATE TABLE fed (a BIGINT) USING delta LOCATION 'raw/fed';\n"
+        "CREATE VIEW over AS SELECT a FROM fed;\n"
+        "--@ persist\nCREATE VIEW x AS SELECT sum(a) AS s FROM over;\n"
+        "--@ persist\nCREATE VIEW y AS SELECT s + 1 AS s FROM x;\n"
+    )
+    builder = make_builder(CHAIN + fed_by)
+
+    @dg.asset(key=["m", "fed"], io_manager_key="persist_io_manager")
+    def fed() -> Any:
+        return spark.range(5).selectExpr("id AS a")
+
+    assert run(builder.settings.root, assets=[fed]).success
+    assert rows(builder, "y") == [(11,)]
+
+
+def test_a_check_of_somebody_elses_holds_back_what_is_built_already(
+    make_builder: Callable[..., Builder], run: Callable[..., Any]
+) -> None:
+    builder = make_builder()
+
+    @dg.asset_check(asset=dg.AssetKey(["m", "p"]), blocking=True)
+    def never() -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(passed=False)
+
+    result = run(builder.settings.root, dg.Definitions(asset_checks=[never]))
+    assert not result.success
+    assert seen(builder) == {"p", "r"}
+
+
+def test_several_runs_of_the_same_sources_at_once_agree(
+    make_builder: Callable[..., Builder],
+) -> None:
+    """Each holds what the other waits for, in turns: nobody waits for ever."""
+    builders = [make_builder(run_id=f"run {n}") for n in range(2)]
+    errors: list[BaseException] = []
+
+    def work(builder: Builder, names: str) -> None:
+        pool = Pool(builder, builder.project.persisted)
+        try:
+            for name in names:
+                with pool.work(named(builder, name)) as done:
+                    builder.publish(done)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            pool.close()
+
+    threads = [
+        threading.Thread(target=work, args=(builder, names))
+        for builder, names in zip(builders, ("pqr", "rpq"), strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not errors
+    assert seen(builders[0]) == {"p", "q", "r"}
+    assert rows(builders[0], "q") == [(18,)]
+    assert {b.state for b in builders[0].ledger.fetch_builds()} <= {"succeeded", "failed"}
