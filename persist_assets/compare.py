@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
-from persist_assets.dialect import SPARK, parse, plain
+from persist_assets.dialect import parse, plain, tokenize
 from persist_assets.model import Parts, Read
 
 if TYPE_CHECKING:
@@ -347,7 +347,7 @@ def items(query: Query) -> Items:
     tree = parse(text)
     if not isinstance(tree, exp.Query):
         return Items()
-    tokens = SPARK.tokenize(text)
+    tokens = tokenize(text)
     found, end = _listed(tokens)
     if len(tree.selects) != len(found):
         return Items()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
@@ -11,7 +14,7 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 SPARK = Spark()
 
@@ -31,6 +34,62 @@ _SPECIAL = frozenset(
 )
 """Functions whose arguments have a grammar of their own."""
 _FUNCTIONS = (frozenset(SparkParser.FUNCTIONS) | frozenset(SparkParser.FUNCTION_PARSERS)) - _SPECIAL
+
+
+def tokenize(text: str) -> Sequence[Token]:
+    """Return the tokens of a text in which comments are no more than blanks.
+
+    Left to itself the tokenizer takes ``GROUP BY`` for one word, and ``GROUP /* x */ BY`` for two
+    that the parser cannot read. Hints are no comments.
+
+    Raises
+    ------
+    TokenError
+        Something is not closed.
+    """
+    tokens = SPARK.tokenize(text)
+    gaps = [g for g in _gaps(tokens) if not text[g].isspace()]
+    if gaps:
+        parts: list[str] = []
+        end = 0
+        for gap in gaps:
+            parts += text[end : gap.start], _NO_LINE_END.sub(" ", text[gap])
+            end = gap.stop
+        tokens = SPARK.tokenize("".join((*parts, text[end:])))
+    if any(" " in t.text and "\n" in text[t.start : t.end] for t in tokens):
+        # Lines that end inside a word like GROUP BY have not been counted.
+        starts = [0, *(m.end() for m in re.finditer("\n", text))]
+        for token in tokens:
+            token.line = bisect_right(starts, token.end)
+            token.col = token.end - starts[token.line - 1] + 1
+    return tokens
+
+
+_NO_LINE_END = re.compile(r"[^\r\n]")
+
+
+def _gaps(tokens: Sequence[Token]) -> Iterator[slice]:
+    """Yield the stretches of text inside statements that may hold comments."""
+    for before, after in pairwise(tokens):
+        if after.start - before.end > 3 and before.token_type is not TokenType.SEMICOLON:
+            yield slice(before.end + 1, after.start)
+
+
+def misleading_comment(text: str) -> int | None:
+    """Return where a query has a comment that Spark ends elsewhere than `tokenize`, or None.
+
+    For Spark a line comment that ends in a backslash goes on in the next line, and a comment is
+    over at the first ``*/`` behind a hint that stands in it.
+    """
+    if not _MISLEADING.search(text):
+        return None
+    for gap in _gaps(SPARK.tokenize(text)):
+        if found := _MISLEADING.search(text, gap.start, gap.stop):
+            return found.start()
+    return None
+
+
+_MISLEADING = re.compile(r"--[^\r\n]*\\\n|/\*(?s:.)*?/\*\+")
 
 
 def faithful(tokens: Sequence[Token], text: str) -> list[Token]:
@@ -78,7 +137,7 @@ def faithful(tokens: Sequence[Token], text: str) -> list[Token]:
 def parse(text: str) -> exp.Expr | None:
     """Return the tree of a text that is one query or expression, or None where it is none."""
     try:
-        trees = SPARK.parser().parse(faithful(SPARK.tokenize(text), text), text)
+        trees = SPARK.parser().parse(faithful(tokenize(text), text), text)
     except (SqlglotError, RecursionError):
         return None
     return trees[0] if len(trees) == 1 else None

@@ -19,7 +19,14 @@ from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import TokenType
 
-from persist_assets.dialect import SPARK, faithful, type_name, what_is_lost
+from persist_assets.dialect import (
+    SPARK,
+    faithful,
+    misleading_comment,
+    tokenize,
+    type_name,
+    what_is_lost,
+)
 from persist_assets.errors import Location, Problem, SourcesError, did_you_mean
 from persist_assets.frontends.annotations import (
     IDENTIFIER,
@@ -86,7 +93,7 @@ def parse_query(text: str) -> Query:
     try:
         if file.problems:
             raise SourcesError(file.problems)
-        statements = list(_split(SPARK.tokenize(text)))
+        statements = list(_split(tokenize(text)))
         if len(statements) != 1:
             raise _Refused("syntax", "one query, please", Location("query"))
         tokens = [t for t in statements[0] if t.token_type is not TokenType.SEMICOLON]
@@ -129,7 +136,7 @@ class _File:
         self.problems: list[Problem] = []
         self.declared = None
         try:
-            tokens = SPARK.tokenize(text)
+            tokens = tokenize(text)
         except TokenError as error:
             self.problems.append(self.unreadable(error))
             return
@@ -449,12 +456,21 @@ class _File:
                 "syntax", "a source is a query", self.location(tokens[0].start), "SELECT …"
             )
         base = tokens[0].start
+        text = self.text[base : tokens[-1].end + 1]
+        misleading = misleading_comment(text)
+        if misleading is not None:
+            raise _Refused(
+                "comment",
+                "Spark ends this comment elsewhere than it seems",
+                self.location(base + misleading),
+                "no backslash at the end of its line, and no /*+ inside it",
+            )
         tables = _tables(tree)
         for i, table in enumerate(tables):
             table.meta[REFERENCE] = i
         references = tuple(self.reference(t, tokens, base) for t in tables)
         return Query(
-            self.text[base : tokens[-1].end + 1],
+            text,
             references,
             column_names,
             sha256("\0".join(self.words(tokens, references)).encode()).hexdigest(),

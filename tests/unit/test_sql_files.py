@@ -250,3 +250,68 @@ def test_a_query_from_outside_has_references() -> None:
 def test_no_text_breaks_the_parser(text: str) -> None:
     _, wrong = parse_sql(text, "a.sql")
     assert all(p.location.line >= 1 and p.location.column >= 1 for p in wrong)
+
+
+COMMENTED = """
+SELECT count(*) n FROM t GROUP|BY GROUPING|SETS|((a), (k)) ORDER|BY n NULLS|LAST
+SELECT sum(a) OVER|(PARTITION|BY k ORDER|BY a ROWS|BETWEEN UNBOUNDED|PRECEDING AND CURRENT|ROW) s FROM t
+SELECT a FROM t UNION|ALL SELECT a FROM u EXCEPT|ALL SELECT a FROM t
+SELECT t.a FROM t LEFT|OUTER|JOIN u ON t.k = u.k LEFT|ANTI|JOIN w ON t.k = w.k CROSS|JOIN w x NATURAL|JOIN w y
+SELECT a FROM t WHERE a IS|NOT|NULL AND k IS|NOT|DISTINCT|FROM a AND NOT|EXISTS|(SELECT 1 FROM u)
+SELECT a FROM t WHERE a NOT|IN (1) AND a NOT|BETWEEN 1 AND 2 AND b NOT|LIKE 'x -- y /* z */'
+SELECT a FROM t SORT|BY a
+SELECT a FROM t DISTRIBUTE|BY a
+SELECT a FROM t CLUSTER|BY a
+SELECT /*+ BROADCAST(u) */|t.a FROM t JOIN u ON t.k = u.k LATERAL|VIEW|OUTER explode(arr) e AS x
+SELECT listagg(b) WITHIN|GROUP (ORDER|BY b) x, count(*) FILTER|(WHERE a > 1) y, DATE|'2024-01-01' z FROM t
+SELECT a, count(*) n FROM t GROUP|BY a WITH|ROLLUP
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize(
+    "comment", ["/**/", " /* x /* y */ */ ", " -- x\n", "--\n", "/*\n*/-- 'y\r\n"]
+)
+@pytest.mark.parametrize("query", COMMENTED, ids=lambda q: q[:40])
+def test_a_comment_may_stand_wherever_a_blank_may(query: str, comment: str) -> None:
+    commented = one("CREATE VIEW v AS " + query.replace("|", comment)).query
+    blank = one("CREATE VIEW v AS " + query.replace("|", " ")).query
+    assert commented is not None
+    assert blank is not None
+    assert commented.tree == blank.tree
+    assert commented.text == query.replace("|", comment)
+
+
+def test_comments_move_no_places() -> None:
+    query = "SELECT a /* é\n x */ FROM t GROUP -- y\r\n BY /* z */ )"
+    assert problems(f"-- up here\nCREATE VIEW v AS {query}")[0].startswith("sources/a.sql:4:13: ")
+    declaration = one("--@ persist\n-- What.\nCREATE VIEW v AS SELECT a FROM /* x */ t -- y\n")
+    assert declaration.annotation.persist
+    assert declaration.description == "What."
+    assert declaration.query is not None
+    assert declaration.query.references[0].location.column == 40
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT a FROM t -- C:\\\nWHERE a > 1",
+        "SELECT a FROM t GROUP -- \\\n BY a",
+        "SELECT a /* /*+ x */ , b -- */\nFROM t",
+    ],
+)
+def test_a_comment_that_spark_ends_elsewhere_is_refused(query: str) -> None:
+    (problem,) = parse_sql(f"CREATE VIEW v AS\n{query}", "sources/a.sql")[1]
+    assert (problem.code, problem.location.line) == ("comment", 2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-- C:\\\nCREATE VIEW v AS SELECT a FROM t",
+        "CREATE VIEW v AS SELECT a FROM t -- C:\\\n",
+        "CREATE VIEW v AS SELECT a FROM t -- C:\\ \n WHERE a > 1",
+        "CREATE VIEW v AS SELECT '-- \\\n' AS x FROM t /* /* */ */ WHERE a > 1",
+    ],
+)
+def test_a_comment_that_spark_ends_where_it_seems_is_none_the_worse(text: str) -> None:
+    assert one(text).query is not None
