@@ -169,9 +169,20 @@ def _chain(binding: Binding, op: str, kind: type[exp.Expr], node: Any, select: S
         else:
             operands.append(this)
     bound = [expression(binding, o, select) for o in operands]
-    if len(set(bound)) < len(bound) and any(is_volatile(e) for e in bound):
-        raise Unanalysable("of a draw that is written twice")
+    refuse_drawn_twice(bound)
     return binding.calls.call(op, bound)
+
+
+def refuse_drawn_twice(operands: Sequence[Expr]) -> None:
+    """Raise where operands that count once each are two draws of lots, which are not one.
+
+    Raises
+    ------
+    Unanalysable
+        They are.
+    """
+    if len(set(operands)) < len(operands) and any(is_volatile(e) for e in operands):
+        raise Unanalysable("of a draw that is written twice")
 
 
 def _negative(binding: Binding, node: Any, select: Select) -> Expr:
@@ -233,7 +244,15 @@ def _in(binding: Binding, node: Any, select: Select) -> Expr:
     if node.args.get("unnest") or node.args.get("field"):
         raise Unanalysable("of IN")
     values = [expression(binding, e, select) for e in node.expressions]
+    refuse_drawn_twice(values)
+    kinds = {binding.types.of(e) for e in (needle, *values)}
+    if len(kinds) == 1 and kinds <= _COMPARED_ALIKE and not is_volatile(needle):
+        return binding.calls.call("or", [binding.calls.call("=", (needle, v)) for v in values])
     return binding.calls.call("in", (needle, *dict.fromkeys(values)))
+
+
+_COMPARED_ALIKE: frozenset[str | None] = frozenset((*INTEGRAL, "string", "date"))
+"""Types of which IN is a chain of =. (A long IN tells -0.0 from 0.0, which = does not.)"""
 
 
 def _nested(binding: Binding, node: Any, select: Select) -> Block:
@@ -467,7 +486,17 @@ def _window(binding: Binding, node: Any, select: Select) -> Expr:
                 if isinstance(value, exp.Expr)
                 else str(value or "").lower()
             )
+        frame[3] = frame[3] or "current row"
+    if function.op in AGGREGATES and frame == _DEFAULT_FRAMES[bool(order)]:
+        frame = []
     return Window(function, tuple(dict.fromkeys(partition)), order, tuple(frame), PENDING, ())
+
+
+_DEFAULT_FRAMES: Mapping[bool, list[str]] = {
+    True: ["range", "unbounded", "preceding", "current row", ""],
+    False: ["rows", "unbounded", "preceding", "unbounded", "following"],
+}
+"""What an aggregate over rows with an order, or without, looks at if no frame is written."""
 
 
 def _window_spec(node: Any, windows: Mapping[str, Any]) -> Mapping[str, Any]:

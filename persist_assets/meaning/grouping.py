@@ -16,7 +16,12 @@ from persist_assets.meaning.algebra import (
     Subquery,
     Window,
 )
-from persist_assets.meaning.expressions import AGGREGATE_OPS, PENDING, expression
+from persist_assets.meaning.expressions import (
+    AGGREGATE_OPS,
+    PENDING,
+    expression,
+    refuse_drawn_twice,
+)
 from persist_assets.meaning.scope import From, Unanalysable
 from persist_assets.meaning.syntax import without_parens
 
@@ -156,6 +161,7 @@ def _group_keys(
         combined = [(*a, *b) for a in combined for b in element]
     for combination in combined:
         keys += combination
+    refuse_drawn_twice(keys)
     unique = tuple(dict.fromkeys(keys))
     if plain_only:
         return unique, None
