@@ -440,6 +440,9 @@ class Rebuild:
 
     def _relation_made(self, thing: object) -> object:
         done = self.done
+        below = (p.expr if isinstance(p, Out) else p for p in parts(thing))
+        if not self._renames(thing) and all(done[id(p)] is p for p in below):
+            return thing  # what many read stays one object
 
         def of(part: object) -> Any:
             return done[id(part)]
@@ -482,6 +485,63 @@ class Rebuild:
                 return Values(tuple(tuple(map(of, row)) for row in rows))
             case _:
                 raise AssertionError(thing)
+
+    def _renames(self, thing: object) -> bool:
+        match thing:
+            case Block(leaves, _, _, _):
+                return any(self.instance(i) != i for i, _ in leaves)
+            case Window(mapping=mapping):
+                return any(self.instance(i) != i for pair in mapping for i in pair)
+            case _:
+                return False
+
+
+class Free:
+    """Knows which instances things refer to and do not bind; remembers all it was asked."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, frozenset[int]] = {}
+        self.kept: list[object] = []  # what is known by id must not be freed
+
+    def of(self, thing: object) -> frozenset[int]:
+        """Return the instances that something refers to but does not bind."""
+        known = self._known
+        stack: list[tuple[object, list[object] | None]] = [(thing, None)]
+        while stack:
+            this, below = stack.pop()
+            if id(this) in known:
+                continue
+            if below is None:
+                below = parts(this)
+                missing = [(p, None) for p in below if id(p) not in known]
+                if missing:
+                    stack.append((this, below))
+                    stack += missing
+                    continue
+            found = _NOTHING.union(*[known[id(p)] for p in below]) if below else _NOTHING
+            known[id(this)] = found if isinstance(this, Call) else _unbound(this, found)
+            self.kept.append(this)
+        return known[id(thing)]
+
+
+_NOTHING: frozenset[int] = frozenset()
+
+
+def _unbound(thing: object, found: frozenset[int]) -> frozenset[int]:
+    """Return what `thing` refers to and does not bind, if its parts refer to `found`."""
+    match thing:
+        case Ref(instance, _):
+            return frozenset((instance,))
+        case Block(leaves, _, _, _):
+            return found - {i for i, _ in leaves}
+        case Window(mapping=mapping):
+            return (found - {own for own, _ in mapping}) | {now for _, now in mapping}
+        case Aggregate(rows=rows):
+            return found - {i for i, _ in rows.leaves}
+        case Outer(_, left, right, _):
+            return found - {i for side in (left, right) for i, _ in side.leaves}
+        case _:
+            return found
 
 
 def walk(*things: object) -> Iterator[object]:

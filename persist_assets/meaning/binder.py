@@ -47,6 +47,9 @@ _SELECT_ARGS = frozenset(
 )
 """What a SELECT may consist of to be analysed."""
 
+MAX_BRANCHES = 1000
+"""Unions of unions are one union while it has no more branches than this."""
+
 _SUBQUERY_ARGS = frozenset(("this", "with_", "order", "limit", "offset", "alias"))
 
 
@@ -126,6 +129,8 @@ def _set_operation(binding: Binding, node: Any, left: Block, around: Around) -> 
         for a, b in zip(left.columns, right.columns, strict=True)
     ]
     branches = (*_union_branches(binding, left, kind), *_union_branches(binding, right, kind))
+    if len(branches) > MAX_BRANCHES:
+        branches = (left, right)
     block = binding.leaf(SetOperation(kind, branches), columns)
     if kind == "union all" and distinct:
         block = _distinct(binding, block)

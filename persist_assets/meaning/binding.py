@@ -17,11 +17,14 @@ from persist_assets.meaning.algebra import (
     Call,
     Calls,
     Expr,
+    Free,
     Generate,
     Given,
     Node,
     Out,
     Rebuild,
+    Window,
+    parts,
     walk,
 )
 from persist_assets.meaning.functions import VOLATILE
@@ -38,6 +41,11 @@ if TYPE_CHECKING:
 MAX_LEAVES = 16
 """A subquery is merged into its reader while the reader has no more leaves than this; beyond,
 it stays a leaf, which keeps chains of self-joins from growing without end."""
+
+MAX_SIZE = 200
+"""A subquery is merged into its reader while its conjuncts, and each of its columns, consist of no
+more expressions than this; beyond, it stays a leaf, which keeps chains of sources and of CTEs from
+copying ever more."""
 
 MAX_DEPTH = 120
 """Expressions and queries nested in each other more deeply than this are not analysed.
@@ -90,6 +98,8 @@ class Binding:
         The numbers that no leaf has yet.
     types
         Of the columns of all leaves.
+    free
+        Tells what refers to which instances.
     only_given
         All leaves that have been made are known by their digests.
     depth
@@ -107,6 +117,7 @@ class Binding:
     instances: Iterator[int] = field(default_factory=lambda: count(1))
     types: Types = field(default_factory=Types)
     origins: dict[Expr, frozenset[ColumnRef]] = field(default_factory=dict)
+    free: Free = field(default_factory=Free)
     depth: int = 0
     only_given: bool = True
 
@@ -139,6 +150,56 @@ class Binding:
         outs = (replace(o, expr=self.calls.ref(instance, i)) for i, o in enumerate(columns))
         return Block(((instance, node),), (), tuple(outs))
 
+    def again(self, block: Block) -> Block:
+        """Return a copy for one more use: its own instances are used nowhere else.
+
+        What refers to none of them is shared, or a chain of CTEs that each read the last twice
+        would double in every step.
+        """
+        moved = {instance: next(self.instances) for instance, _ in block.leaves}
+        for instance, new in moved.items():
+            self.types.leaves[new] = self.types.leaves.get(instance, ())
+
+        def shared(thing: Any) -> Any:
+            if self.free.of(thing).isdisjoint(moved):
+                return thing
+            if isinstance(thing, Window):
+                own = {i for i, _ in thing.mapping}
+                beyond = frozenset[int]().union(*map(self.free.of, parts(thing))) - own
+                if beyond.isdisjoint(moved):  # its rows are as they were
+                    mapping = tuple((i, moved.get(now, now)) for i, now in thing.mapping)
+                    return replace(thing, mapping=mapping)
+            return None
+
+        rebuild = Rebuild(self.calls, instances=moved, replace=shared, node=shared)
+        return self._known_origins(rebuild, rebuild.block(block))
+
+    def is_large(self, block: Block, *, closed: bool = False) -> bool:
+        """Whether copies of a block cost more than its being one leaf is worth.
+
+        Parameters
+        ----------
+        closed
+            Whether what refers to nothing outside itself is copied too, as it is for other
+            sources, or is shared.
+        """
+        return self._exceeds(block.conjuncts, closed) or any(
+            self._exceeds((o.expr,), closed) for o in block.columns
+        )
+
+    def _exceeds(self, exprs: Iterable[Expr], closed: bool) -> bool:
+        seen: set[int] = set()
+        stack: list[object] = [*exprs]
+        while stack:
+            thing = stack.pop()
+            if id(thing) not in seen:
+                seen.add(id(thing))
+                if len(seen) > MAX_SIZE:
+                    return True
+                if closed or isinstance(thing, Call) or self.free.of(thing):
+                    stack += parts(thing)
+        return False
+
     def fresh(self, block: Block) -> Block:
         """Return a copy whose instances, at every depth, are used nowhere else."""
         moved: dict[int, int] = {}
@@ -152,7 +213,9 @@ class Binding:
                     self.types.leaves[moved[instance]] = types
 
         rebuild = Rebuild(self.calls, instances=moved, enter=move)
-        copy = rebuild.block(block)
+        return self._known_origins(rebuild, rebuild.block(block))
+
+    def _known_origins(self, rebuild: Rebuild, copy: Block) -> Block:
         for expr, origins in [*self.origins.items()]:
             if id(expr) in rebuild.done:
                 self.origins[rebuild.expr(expr)] = origins

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from persist_assets.meaning.scope import Select
 
 
+MAX_CUBE = 12
+"""Grouping sets are analysed up to those of a CUBE of so many keys (4096)."""
+
+
 def aggregates_of(expr: Expr) -> list[Call]:
     """Return the aggregate calls in an expression, outermost first, not those of windows."""
     found: list[Call] = []
@@ -85,6 +89,10 @@ def group_rows(
             return made[expr]
         if isinstance(expr, Ref) and expr.instance in inside:
             raise Unanalysable("of a column that is neither grouped nor aggregated")
+        if isinstance(expr, Window) and expr.rows is not PENDING:
+            if any(now in inside for _, now in expr.mapping):
+                raise Unanalysable("of a column that is neither grouped nor aggregated")
+            return None
         if isinstance(expr, Window) and isinstance(expr.function, Call):
             function = expr.function  # itself no aggregate, but its arguments may be
             return replace(
@@ -129,6 +137,8 @@ def _group_keys(
             case exp.Rollup():
                 return [sum(members[:n], ()) for n in range(len(members), -1, -1)]
             case exp.Cube():
+                if len(members) > MAX_CUBE:
+                    raise Unanalysable(f"of a CUBE of more than {MAX_CUBE} keys")
                 picks = range(2 ** len(members) - 1, -1, -1)
                 return [
                     sum((m for j, m in enumerate(members) if pick >> j & 1), ()) for pick in picks
@@ -159,6 +169,8 @@ def _group_keys(
     combined: list[tuple[Expr, ...]] = [()]
     for element in elements:
         combined = [(*a, *b) for a in combined for b in element]
+        if len(combined) > 2**MAX_CUBE:
+            raise Unanalysable(f"of more than {2**MAX_CUBE} grouping sets")
     for combination in combined:
         keys += combination
     refuse_drawn_twice(keys)

@@ -32,6 +32,7 @@ from persist_assets.meaning.algebra import (
     Call,
     Derived,
     Expr,
+    Free,
     Generate,
     Given,
     Limit,
@@ -45,7 +46,6 @@ from persist_assets.meaning.algebra import (
     Subquery,
     Values,
     Window,
-    parts,
 )
 from persist_assets.meaning.functions import COMMUTATIVE, ORDER_SENSITIVE, TIE_SENSITIVE
 
@@ -169,8 +169,7 @@ class Fold:
     def __init__(self) -> None:
         self._nodes: dict[int, Digests] = {}
         self._scopes: dict[int, Scope] = {}
-        self._free: dict[int, frozenset[int]] = {}
-        self._kept: list[object] = []  # what is remembered by id must not be freed
+        self._free = Free()
 
     def relation(self, block: Block) -> Digests:
         """Return the digests of a Block that is part of nothing.
@@ -179,9 +178,9 @@ class Fold:
         `free` has met it), so that only what is correlated is met within something else: a
         long chain of CTEs is no deep recursion.
         """
-        known = len(self._kept)
+        known = len(self._free.kept)
         self.free(block)
-        for thing in self._kept[known:]:
+        for thing in self._free.kept[known:]:
             self._digest_closed(thing)
         return self.inner(block, {})
 
@@ -250,7 +249,6 @@ class Fold:
             scope.order = digest("order", keys)
         if closed:
             self._scopes[id(block)] = scope
-            self._kept.append(block)
         return scope
 
     # -------------------------------------------------------------------------------- labels
@@ -308,23 +306,7 @@ class Fold:
 
     def free(self, thing: object) -> frozenset[int]:
         """Return the instances that something refers to but does not bind."""
-        known = self._free
-        stack: list[tuple[object, list[object] | None]] = [(thing, None)]
-        while stack:
-            this, below = stack.pop()
-            if id(this) in known:
-                continue
-            if below is None:
-                below = parts(this)
-                missing = [(p, None) for p in below if id(p) not in known]
-                if missing:
-                    stack.append((this, below))
-                    stack += missing
-                    continue
-            found = _NOTHING.union(*[known[id(p)] for p in below]) if below else _NOTHING
-            known[id(this)] = found if isinstance(this, Call) else _unbound(this, found)
-            self._kept.append(this)
-        return known[id(thing)]
+        return self._free.of(thing)
 
     # --------------------------------------------------------------------------------- nodes
 
@@ -335,7 +317,6 @@ class Fold:
             known = self._node(node, around)
             if not self.free(node):
                 self._nodes[id(node)] = known
-                self._kept.append(node)
         return known
 
     def _node(self, node: Node, around: Instances) -> Digests:
@@ -450,26 +431,6 @@ def _over(window: Window) -> list[Expr | Sort]:
     """Return what a window computes of its rows."""
     frame = [f for f in window.frame if not isinstance(f, str)]
     return [window.function, *window.partition, *window.order, *frame]
-
-
-_NOTHING: frozenset[int] = frozenset()
-
-
-def _unbound(thing: object, found: frozenset[int]) -> frozenset[int]:
-    """Return what `thing` refers to and does not bind, if its parts refer to `found`."""
-    match thing:
-        case Ref(instance, _):
-            return frozenset((instance,))
-        case Block(leaves, _, _, _):
-            return found - {i for i, _ in leaves}
-        case Window(mapping=mapping):
-            return (found - {own for own, _ in mapping}) | {now for _, now in mapping}
-        case Aggregate(rows=rows):
-            return found - {i for i, _ in rows.leaves}
-        case Outer(_, left, right, _):
-            return found - {i for side in (left, right) for i, _ in side.leaves}
-        case _:
-            return found
 
 
 def _groups(labels: Mapping[int, str], order: Sequence[int]) -> list[list[int]]:

@@ -119,7 +119,7 @@ def _cte(binding: Binding, cte: Cte) -> Block:
     if cte.block is None:
         assert cte.failure is not None
         raise cte.failure
-    return binding.fresh(cte.block)
+    return binding.again(cte.block)
 
 
 def _read_by(binding: Binding, cte: Cte) -> list[Cte]:
@@ -160,8 +160,9 @@ def derived_from(
     """Return a FROM clause that is one relation: merged where that is sound, else a leaf."""
     columns = renamed(block.columns, names) if names else block.columns
     computed = [o.expr for o in block.columns if not isinstance(o.expr, Ref)]
-    if is_volatile(*block.conjuncts, *computed):
-        block = binding.leaf(Derived(block, volatile=True), columns)
+    volatile = is_volatile(*block.conjuncts, *computed)
+    if volatile or binding.is_large(block):
+        block = binding.leaf(Derived(block, volatile), columns)
         columns = block.columns
     qualifiers = (name.lower(),) if name else ()
     return From(

@@ -67,7 +67,8 @@ class From:
 
     def block(self, columns: Iterable[Out] = ()) -> Block:
         """Return the rows so far as a Block with these columns."""
-        return Block(tuple(self.leaves.items()), tuple(self.conjuncts), tuple(columns))
+        kept = tuple(dict.fromkeys(self.conjuncts))
+        return Block(tuple(self.leaves.items()), kept, tuple(columns))
 
 
 @dataclass(frozen=True, slots=True)

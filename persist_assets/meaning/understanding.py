@@ -210,6 +210,8 @@ def _meaning(
         given = Given(digests.rows, digests.columns, digests.order, seen, types)
         if names and 0 < len(block.leaves) <= MAX_LEAVES:
             flat = _as_given(fold, binding, block)
+            if binding.is_large(flat, closed=True):
+                flat = None
     return Meaning(
         build_id=build_id,
         columns=columns,

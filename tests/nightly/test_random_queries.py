@@ -25,6 +25,7 @@ class Writer:
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw
         self.n = 0
+        self.ctes: dict[str, Sequence[str]] = {}
 
     def one_of(self, *choices: Any) -> Any:
         return self.draw.choice(choices)
@@ -64,7 +65,19 @@ class Writer:
     def conditions(self, names: Names, depth: int) -> str:
         return " AND ".join(self.condition(names, depth) for _ in range(self.one_of(1, 1, 2)))
 
+    def statement(self) -> str:
+        """Return a query, perhaps with common table expressions that it may read several times."""
+        defined: list[str] = []
+        for i in range(self.one_of(0, 0, 1, 2)):
+            text, columns = self.query(self.one_of(0, 1))
+            self.ctes[f"q{i}"] = columns
+            defined.append(f"q{i} AS ({text})")
+        query, _ = self.query(self.one_of(0, 1, 1, 2))
+        return f"WITH {', '.join(defined)} {query}" if defined else query
+
     def relation(self, depth: int) -> tuple[str, Sequence[str]]:
+        if self.ctes and self.draw.random() < 0.6:
+            return self.draw.choice([*self.ctes.items()])
         if depth == 0 or self.draw.random() < 0.5:
             table = self.one_of(*TABLES)
             return table, TABLES[table]
@@ -206,7 +219,7 @@ def test_random_queries_of_equal_build_ids_have_equal_rows(spark: Any) -> None:
     while time.monotonic() - started < budget_s:
         draw = random.Random(seed)
         seed += 1
-        query, _ = Writer(draw).query(draw.choice([0, 1, 1, 2]))
+        query = Writer(draw).statement()
         made = project(query)
         ours = build_id(made)
         if ours is None or made.by_id["q@sources/q.sql"].notes:

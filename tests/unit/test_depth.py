@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import process_time
 
 import pytest
 from conftest import compiled
@@ -135,3 +136,91 @@ def test_a_problem_in_a_cte_is_reported_once_it_is_read() -> None:
     assert problem.code == "unknown-column"
     hidden = "WITH c AS (SELECT nope FROM t), d AS (WITH c AS (SELECT a FROM t) SELECT a FROM c)"
     assert not project(f"{hidden} SELECT a FROM d").problems
+
+
+def views(n: int, body: str) -> str:
+    chain = "".join(f"CREATE VIEW v{i} AS {body.format(f'v{i - 1}')};" for i in range(1, n))
+    return f"CREATE VIEW v0 AS SELECT a, b FROM t;{chain}"
+
+
+def cte_chain(body: str) -> str:
+    return f"CREATE VIEW v AS {ctes(60, body)}"
+
+
+def symmetric(n: int, condition: str) -> str:
+    """Return a join of one table with itself in which all members look the same."""
+    tables = ", ".join(f"t x{i}" for i in range(n))
+    around = " AND ".join(f"x{i}.{condition.format(f'x{(i + 1) % n}')}" for i in range(n))
+    return f"CREATE VIEW v AS SELECT x0.a FROM {tables} WHERE {around}"
+
+
+def nested_exists(n: int) -> str:
+    inner = f"a = 1 AND {nested_exists(n - 1)}" if n else "a = 1"
+    return " AND ".join(f"EXISTS (SELECT 1 FROM t {x}{n} WHERE {inner})" for x in "xy")
+
+
+TWICE = {
+    "join": "SELECT x.a, y.b FROM {0} x JOIN {0} y ON x.a = y.a",
+    "left join": "SELECT x.a, y.b FROM {0} x LEFT JOIN {0} y ON x.a = y.a",
+    "union all": "SELECT a, b FROM {0} UNION ALL SELECT a, b FROM {0}",
+    "union": "SELECT a, b FROM {0} UNION SELECT b, a FROM {0}",
+    "except": "SELECT a, b FROM {0} EXCEPT SELECT a + 1, b FROM {0}",
+    "groups": "SELECT x.a, y.b FROM {0} x JOIN (SELECT max(a) AS a, b FROM {0} GROUP BY b) y ON x.b = y.b",
+    "scalar": "SELECT (SELECT max(a) FROM {0}) AS a, b FROM {0}",
+    "correlated": "SELECT (SELECT max(y.a) FROM {0} y WHERE y.b = x.b) AS a, x.b FROM {0} x",
+    "in": "SELECT a, b FROM {0} WHERE a IN (SELECT a FROM {0})",
+    "exists": "SELECT x.a, x.b FROM {0} x WHERE EXISTS (SELECT 1 FROM {0} y WHERE y.a = x.a)",
+    "limits": "SELECT x.a, y.b FROM (SELECT * FROM {0} ORDER BY a LIMIT 5) x, (SELECT * FROM {0} ORDER BY b LIMIT 5) y",
+    "windows": "SELECT x.a, sum(y.a) OVER (PARTITION BY x.b) AS b FROM {0} x JOIN {0} y ON x.a = y.a",
+    "plus": "SELECT a + a * 2 AS a, b FROM {0}",
+    "case": "SELECT CASE WHEN a > 1 THEN a ELSE a + 1 END AS a, b FROM {0}",
+    "conditions": "SELECT a, b FROM {0} WHERE (a > 1 OR b = 'x') AND (a < 1 OR b = 'y')",
+}
+BLOW_UPS = {
+    **{f"ctes: {name}": cte_chain(body) for name, body in TWICE.items()},
+    **{f"sources: {name}": views(60, body) for name, body in TWICE.items()},
+    "symmetric ring": symmetric(16, "a = {}.a"),
+    "symmetric ring, not flat": symmetric(60, "a = {}.a"),
+    "no conditions": symmetric(16, "a = {}.b").split(" WHERE ")[0],
+    "all with all": symmetric(12, "a <> {}.a")
+    + "".join(f" AND x{i}.a < x{j}.a" for i in range(12) for j in range(i)),
+    "left joins": "CREATE VIEW v AS SELECT t.a FROM t"
+    + "".join(f" LEFT JOIN t x{i} ON x{i}.a = t.a" for i in range(80)),
+    "full joins": "CREATE VIEW v AS SELECT a FROM t"
+    + "".join(f" FULL JOIN t x{i} USING (a)" for i in range(40)),
+    "wide union": "CREATE VIEW v AS "
+    + " UNION ALL ".join(
+        f"SELECT {', '.join(f'a + {j} AS c{j}' for j in range(100))} FROM t WHERE a = {i}"
+        for i in range(20)
+    ),
+    "cube": f"CREATE VIEW v AS SELECT count(*) AS c FROM t GROUP BY CUBE ({', '.join(f'a + {i}' for i in range(1, 30))})",
+    "cubes": "CREATE VIEW v AS SELECT count(*) AS c FROM t GROUP BY "
+    + ", ".join(f"CUBE (a + {i}, a - {i})" for i in range(1, 15)),
+    "nested exists": f"CREATE VIEW v AS SELECT a FROM t WHERE {nested_exists(5)}",
+    "aliases of aliases": "CREATE VIEW v AS SELECT a AS x0, "
+    + ", ".join(f"x{i - 1} + x{i - 1} * 2 AS x{i}" for i in range(1, 100))
+    + " FROM t",
+    "case": f"CREATE VIEW v AS SELECT CASE {' '.join(f'WHEN a = {i} THEN {i}' for i in range(1000))} END AS x FROM t",
+    "in": f"CREATE VIEW v AS SELECT a FROM t WHERE a IN ({', '.join(map(str, range(3000)))})",
+    "or of and": "CREATE VIEW v AS SELECT a FROM t WHERE "
+    + " OR ".join(f"(a <> {i} AND b = '{i}')" for i in range(500)),
+    "columns and conditions": f"CREATE VIEW v AS SELECT {', '.join(f'a + {i} AS c{i}' for i in range(1000))} FROM t WHERE "
+    + " AND ".join(f"a <> {i}" for i in range(500)),
+    **{f"long: {name}": f"CREATE VIEW v AS {query}" for name, query in LONG.items()},
+}
+
+
+@pytest.mark.parametrize("text", BLOW_UPS.values(), ids=BLOW_UPS)
+def test_nothing_blows_up(text: str) -> None:
+    started = process_time()
+    found = compiled({"a.sql": f"{T}{text}"})
+    assert process_time() - started < 1.0
+    assert not found.problems, [str(p) for p in found.problems]
+
+
+@pytest.mark.parametrize("name", ["join", "union all", "scalar"])
+def test_a_source_at_the_end_of_a_thousand_costs_no_more_than_one_in_the_middle(name: str) -> None:
+    started = process_time()
+    found = compiled({"a.sql": f"{T}{views(1000, TWICE[name])}"})
+    assert process_time() - started < 1000 * 0.005
+    assert not any("as a whole" in note for s in found.sources for note in s.notes)

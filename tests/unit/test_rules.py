@@ -44,7 +44,11 @@ NO_SUFFIX = (expressions._literal, "number.upper()", "number[:-1]")
 COLUMN_BY_COLUMN = (Fold._set_operation, "[b.columns[i] for b in branches])", "sorted(b.columns[i] for b in branches))")  # fmt: skip
 NO_ORDER = (Fold._aggregate, "scope.order if ordered else None", "None")
 NULLS_ANYWHERE = (expressions.sort_keys, 'bool(item.args.get("nulls_first"))', "False")
-UNMERGED = (relations.derived_from, "if is_volatile(*block.conjuncts, *computed)", "if True")
+UNMERGED = (
+    relations.derived_from,
+    "volatile = is_volatile(*block.conjuncts, *computed)",
+    "volatile = True",
+)
 WRITTEN_LABELS = (Fold._labels, "{i: leaf.rows for i, leaf in leaves.items()}", "{i: str(i) for i in leaves}")  # fmt: skip
 UNORDERED = (Scope._expr, "elif op in COMMUTATIVE", "elif not op")
 
