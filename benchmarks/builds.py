@@ -120,7 +120,7 @@ import dagster as dg
 @dg.asset
 def trivial(): ...
 
-defs = dg.Definitions(assets=[trivial])
+defs = dg.Definitions(assets=[trivial], executor=dg.in_process_executor)
 """
 OURS = "from persist_assets import load_sources\n\ndefs = load_sources('sources')\n"
 
@@ -161,4 +161,7 @@ def launched(root: Path, times: int, environment: Mapping[str, str]) -> tuple[fl
     finally:
         stop = [persist, "spark", "stop"]
         subprocess.run(stop, cwd=root, env=home, check=False, capture_output=True)
+    ledger = Ledger(load_settings(root).ledger)
+    assert [b.action for b in ledger.fetch_builds()] == ["built"] * (times + 1)
+    ledger.close()
     return statistics.median(taken["trivial"]), statistics.median(taken["small"])

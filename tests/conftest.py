@@ -111,16 +111,30 @@ SPARK_TOML = """
 """
 
 
+# `make nightly` runs what needs Spark on each kind of it.
+SPARKS = {
+    "local": SPARK_TOML,
+    "local-cluster": SPARK_TOML.replace("local[2]", "local-cluster[2,1,1024]"),
+    "shared": SPARK_TOML + "shared = true\n",
+}
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The one Spark session of the test process, as a project would make it."""
     need(shutil.which("java"), "install Java 17: apt-get install openjdk-17-jre-headless")
+    from persist_assets.server import server_directory, stop_server
     from persist_assets.session import create_session
     from persist_assets.settings import load_settings
 
     root = tmp_path_factory.mktemp("spark")
-    (root / "persist.toml").write_text(SPARK_TOML)
-    session = create_session(load_settings(root))
-    session.sparkContext.setLogLevel("OFF")
+    kind = os.environ.get("PERSIST_TEST_SPARK", "local")
+    (root / "persist.toml").write_text(SPARKS[kind])
+    settings = load_settings(root)
+    session = create_session(settings)
+    if kind != "shared":
+        session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+    if kind == "shared":
+        stop_server(server_directory(settings))
