@@ -67,13 +67,16 @@ class Writer:
 
     def statement(self) -> str:
         """Return a query, perhaps with common table expressions that it may read several times."""
-        defined: list[str] = []
+        texts: dict[str, str] = {}
         for i in range(self.one_of(0, 0, 1, 2)):
-            text, columns = self.query(self.one_of(0, 1))
+            texts[f"q{i}"], columns = self.query(self.one_of(0, 1))
             self.ctes[f"q{i}"] = columns
-            defined.append(f"q{i} AS ({text})")
         query, _ = self.query(self.one_of(0, 1, 1, 2))
-        return f"WITH {', '.join(defined)} {query}" if defined else query
+        defined = ""
+        for name, text in reversed(texts.items()):  # one that is not read says nothing
+            if f" {name} " in f"{defined}{query}":
+                defined = f"{name} AS ({text}){', ' if defined else ''}{defined}"
+        return f"WITH {defined} {query}" if defined else query
 
     def relation(self, depth: int) -> tuple[str, Sequence[str]]:
         if self.ctes and self.draw.random() < 0.6:

@@ -9,7 +9,7 @@ import pytest
 from conftest import compiled
 
 from persist_assets.frontends.sql import MAX_BRACKETS, parse_query
-from persist_assets.meaning.binding import MAX_DEPTH
+from persist_assets.meaning.binding import MAX_DEPTH, MAX_SIZE
 from persist_assets.model import Project, Source
 
 T = "CREATE TABLE t (a INT, b STRING) USING parquet LOCATION 't';\n"
@@ -224,3 +224,19 @@ def test_a_source_at_the_end_of_a_thousand_costs_no_more_than_one_in_the_middle(
     found = compiled({"a.sql": f"{T}{views(1000, TWICE[name])}"})
     assert process_time() - started < 1000 * 0.005
     assert not any("as a whole" in note for s in found.sources for note in s.notes)
+
+
+def test_what_is_too_large_to_be_merged_means_the_same_as_cte_subquery_and_source() -> None:
+    def large(n: int) -> str:
+        return "SELECT a FROM t WHERE " + " AND ".join(f"a <> {i}" for i in range(n))
+
+    def read(text: str) -> str:
+        return compiled({"a.sql": T + text}).by_id["v@sources/a.sql"].build_id
+
+    assert large(300).count("<>") > MAX_SIZE
+    cte = read(f"CREATE VIEW v AS WITH c AS ({large(300)}) SELECT a FROM c WHERE a > 1")
+    assert cte == read(f"CREATE VIEW v AS SELECT a FROM ({large(300)}) WHERE a > 1")
+    assert cte == read(
+        f"CREATE VIEW c AS {large(300)}; CREATE VIEW v AS SELECT a FROM c WHERE a > 1"
+    )
+    assert cte != read(f"CREATE VIEW v AS SELECT a FROM ({large(299)}) WHERE a > 1")

@@ -105,6 +105,8 @@ WHOLE = [
     ("SELECT * FROM t LEFT SEMI JOIN u USING (k)", "SELECT t.* FROM t LEFT SEMI JOIN u ON t.k = u.k"),
     ("SELECT a FROM t WHERE rand() < 0.5 AND rand() < 0.5", "SELECT a FROM t WHERE rand() < 0.5"),
     ("SELECT a FROM w WHERE z IN (rand(), rand())", "SELECT a FROM w WHERE z IN (rand())"),
+    ("SELECT b, s FROM (SELECT b, row_number() OVER (ORDER BY a) AS s FROM t) GROUP BY b", "SELECT b, s FROM (SELECT b, row_number() OVER (ORDER BY a) AS s FROM t) GROUP BY b, s"),
+    ("WITH c AS (SELECT b, sum(a) OVER () AS s FROM t) SELECT b, s FROM c GROUP BY b", "WITH c AS (SELECT b, sum(a) OVER () AS s FROM t) SELECT b, s FROM c GROUP BY b, s"),
     ("SELECT count(*) AS c FROM t GROUP BY rand(), rand()", "SELECT count(*) AS c FROM t GROUP BY rand()"),
 ]  # fmt: skip
 
