@@ -124,6 +124,10 @@ class Out:
     expr: Expr
     type: str | None = None
 
+    def of(self, expr: Expr) -> Out:
+        """Return the column of the same name and type that is computed as `expr` says."""
+        return Out(self.name, self.written, expr, self.type)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
@@ -262,18 +266,23 @@ class Calls:
     """Makes expressions in canonical form; equal ones are the same object.
 
     Only equivalences that hold exactly in Spark, NULL, NaN and types included, are applied.
+
+    Attributes
+    ----------
+    ops
+        The operators and functions of all calls that were made.
     """
 
-    _table: dict[tuple[object, ...], Expr] = field(default_factory=dict)
-
-    def ops(self) -> set[str]:
-        """Return the operators and functions of all calls that were made."""
-        return {made.op for made in self._table.values() if isinstance(made, Call)}
+    ops: set[str] = field(default_factory=set[str])
+    _refs: dict[tuple[int, int], Ref] = field(default_factory=dict[tuple[int, int], Ref])
+    _calls: dict[tuple[object, ...], Call] = field(default_factory=dict[tuple[object, ...], "Call"])
 
     def ref(self, instance: int, column: int) -> Ref:
         """Return the one Ref for a column of an instance."""
-        made = self._table.setdefault((instance, column), Ref(instance, column))
-        assert isinstance(made, Ref)
+        key = (instance, column)
+        made = self._refs.get(key)
+        if made is None:
+            made = self._refs[key] = Ref(instance, column)
         return made
 
     def call(self, op: str, args: Iterable[Expr] = (), words: Iterable[str] = ()) -> Call:
@@ -300,12 +309,12 @@ class Calls:
             case _:
                 pass
         key = (op, args, words)
-        if op in COMMUTATIVE and len(args) == 2:
-            made = self._table.get((op, args[::-1], words))
-            if isinstance(made, Call):
-                return made
-        made = self._table.setdefault(key, Call(op, args, words))
-        assert isinstance(made, Call)
+        made = self._calls.get(key)
+        if made is None and op in COMMUTATIVE and len(args) == 2:
+            made = self._calls.get((op, args[::-1], words))
+        if made is None:
+            made = self._calls[key] = Call(op, args, words)
+            self.ops.add(op)
         return made
 
 
@@ -335,6 +344,8 @@ def conjuncts(expr: Expr) -> tuple[Expr, ...]:
 
 class Rebuild:
     """Rewrites expressions and all that is below them, sharing what it made.
+
+    What stays as it is stays the same object.
 
     Parameters
     ----------
@@ -411,11 +422,7 @@ class Rebuild:
             elif made is None:
                 if self.enter is not None and isinstance(thing, Block):
                     self.enter(thing)
-                below = [
-                    (p.expr if isinstance(p, Out) else p, False)
-                    for p in parts(thing)
-                    if id(p) not in done
-                ]
+                below = [(p, False) for p in parts(thing) if id(p) not in done]
                 if below:
                     stack.append((thing, True))
                     below.reverse()
@@ -434,6 +441,8 @@ class Rebuild:
                 new = tuple([done[id(a)] for a in args])
                 return thing if new == args else self.calls.call(op, new, words)
             case Given() | Opaque():
+                return thing
+            case _ if not self.instances and all(done[id(p)] is p for p in parts(thing)):
                 return thing
             case _:
                 return self._relation_made(thing)
@@ -462,7 +471,7 @@ class Rebuild:
                 return Block(
                     tuple((self.instance(i), of(n)) for i, n in leaves),
                     tuple(map(of, conditions)),
-                    tuple([Out(o.name, o.written, of(o.expr), o.type) for o in columns]),
+                    tuple([o.of(done[id(o.expr)]) for o in columns]),
                     tuple(map(of, order)),
                 )
             case Derived(block, volatile):
@@ -503,8 +512,6 @@ def parts(thing: object) -> list[object]:
             return [*args]
         case Ref() | Given():
             return []
-        case Out(_, _, expr, _):
-            return [expr]
         case Subquery(_, block, args):
             return [block, *args]
         case Window(function, partition, order, frame, rows, _):
@@ -518,7 +525,7 @@ def parts(thing: object) -> list[object]:
         case Sort(by, _, _):
             return [by]
         case Block(leaves, conditions, columns, order):
-            return [*(n for _, n in leaves), *conditions, *columns, *order]
+            return [*[n for _, n in leaves], *conditions, *[o.expr for o in columns], *order]
         case Derived(block, _):
             return [block]
         case Outer(_, left, right, on):

@@ -13,7 +13,6 @@ from sqlglot import exp
 
 from persist_assets.dialect import plain, suffixed, type_name
 from persist_assets.meaning.algebra import Block, Call, Out, Sort, Subquery, Window
-from persist_assets.meaning.binding import is_volatile
 from persist_assets.meaning.functions import (
     AGGREGATES,
     GENERATORS,
@@ -169,7 +168,7 @@ def _chain(binding: Binding, op: str, kind: type[exp.Expr], node: Any, select: S
         else:
             operands.append(this)
     bound = [expression(binding, o, select) for o in operands]
-    if len(set(bound)) < len(bound) and any(is_volatile(e) for e in bound):
+    if len(set(bound)) < len(bound) and binding.is_volatile(*bound):
         raise Unanalysable("of a draw that is written twice")
     return binding.calls.call(op, bound)
 
@@ -215,7 +214,7 @@ def _between(binding: Binding, node: Any, select: Select) -> Expr:
     if node.args.get("symmetric"):
         raise Unanalysable("of BETWEEN SYMMETRIC")
     value, low, high = (expression(binding, node.args[k], select) for k in ("this", "low", "high"))
-    if is_volatile(value):
+    if binding.is_volatile(value):
         return binding.calls.call("between", (value, low, high))
     return binding.calls.call(
         "and", (binding.calls.call("<=", (low, value)), binding.calls.call("<=", (value, high)))
@@ -266,7 +265,7 @@ def _case(binding: Binding, node: Any, select: Select) -> Expr:
         test = expression(binding, branch.this, select)
         args.append(binding.calls.call("=", (subject, test)) if subject else test)
         args.append(expression(binding, branch.args["true"], select))
-    if subject and is_volatile(subject):
+    if subject and binding.is_volatile(subject):
         raise Unanalysable("of CASE over a function that draws lots")
     otherwise = node.args.get("default")
     if otherwise is not None:
@@ -451,6 +450,7 @@ def _window(binding: Binding, node: Any, select: Select) -> Expr:
     function = expression(binding, node.this, select)
     if not isinstance(function, Call):
         raise Unanalysable("of OVER")
+    binding.windowed = True
     spec = _window_spec(node, select.windows)
     partition = tuple(expression(binding, e, select) for e in spec.get("partition_by") or ())
     order = sort_keys(binding, spec["order"], select, ()) if spec.get("order") else ()

@@ -37,7 +37,6 @@ from persist_assets.meaning.algebra import (
     Limit,
     Node,
     Opaque,
-    Out,
     Outer,
     Ref,
     SetOperation,
@@ -170,25 +169,21 @@ class Fold:
         self._nodes: dict[int, Digests] = {}
         self._scopes: dict[int, Scope] = {}
         self._free: dict[int, frozenset[int]] = {}
+        self._alone: dict[int, frozenset[int]] = {}
         self._kept: list[object] = []  # what is remembered by id must not be freed
 
     def relation(self, block: Block) -> Digests:
         """Return the digests of a Block that is part of nothing.
 
-        What is closed below it is digested first, innermost first (in the order in which
-        `free` has met it), so that only what is correlated is met within something else: a
-        long chain of CTEs is no deep recursion.
+        What is closed below it is digested first, innermost first, so that only what is
+        correlated is met within something else: a long chain of CTEs is no deep recursion.
         """
-        known = len(self._kept)
-        self.free(block)
-        for thing in self._kept[known:]:
+        for thing in self._look_through(block):
             self._digest_closed(thing)
         return self.inner(block, {})
 
     def _digest_closed(self, thing: object) -> None:
         """Digest and remember a relation or a window that refers to nothing outside itself."""
-        if isinstance(thing, Call | Ref | Out):  # the frequent ones
-            return
         match thing:
             case Window(rows=rows):
                 over = _over(thing)
@@ -308,7 +303,18 @@ class Fold:
 
     def free(self, thing: object) -> frozenset[int]:
         """Return the instances that something refers to but does not bind."""
-        known = self._free
+        known = self._free.get(id(thing))
+        if known is None:
+            self._look_through(thing)
+            known = self._free[id(thing)]
+        return known
+
+    def _look_through(self, thing: object) -> list[object]:
+        """Learn what is `free` in a thing and in all that is below it.
+
+        Returns what is no plain expression and was not known before, innermost first.
+        """
+        known, met = self._free, list[object]()
         stack: list[tuple[object, list[object] | None]] = [(thing, None)]
         while stack:
             this, below = stack.pop()
@@ -321,10 +327,15 @@ class Fold:
                     stack.append((this, below))
                     stack += missing
                     continue
-            found = _NOTHING.union(*[known[id(p)] for p in below]) if below else _NOTHING
-            known[id(this)] = found if isinstance(this, Call) else _unbound(this, found)
+            found = _union([known[id(p)] for p in below])
+            if isinstance(this, Ref):
+                found = self._alone.setdefault(this.instance, frozenset((this.instance,)))
+            elif not isinstance(this, Call):
+                found = _unbound(this, found)
+                met.append(this)
+            known[id(this)] = found
             self._kept.append(this)
-        return known[id(thing)]
+        return met
 
     # --------------------------------------------------------------------------------- nodes
 
@@ -455,11 +466,18 @@ def _over(window: Window) -> list[Expr | Sort]:
 _NOTHING: frozenset[int] = frozenset()
 
 
+def _union(sets: Sequence[frozenset[int]]) -> frozenset[int]:
+    """Return the union of sets, most of which are one and the same object."""
+    union = _NOTHING
+    for one in sets:
+        if one is not union and one:
+            union = union | one if union else one
+    return union
+
+
 def _unbound(thing: object, found: frozenset[int]) -> frozenset[int]:
     """Return what `thing` refers to and does not bind, if its parts refer to `found`."""
     match thing:
-        case Ref(instance, _):
-            return frozenset((instance,))
         case Block(leaves, _, _, _):
             return found - {i for i, _ in leaves}
         case Window(mapping=mapping):

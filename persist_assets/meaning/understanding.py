@@ -109,7 +109,8 @@ def understand(
     query = declaration.query
     assert query is not None
     faces = [u.face for u in upstream]
-    binding = Binding(bind, declaration.location.path, faces, REFERENCE)
+    lots = any(u.volatile for u in upstream if not u.persisted)
+    binding = Binding(bind, declaration.location.path, faces, REFERENCE, inlines_lots=lots)
     block, notes = _bind(binding, query, faces)
     if binding.problems:
         return binding.problems
@@ -123,7 +124,7 @@ def understand(
     if wrong:
         return wrong
     block = replace(block, columns=outs)
-    functions = called(query.tree) if notes else _draws(binding, block)
+    functions = called(query.tree) if notes else _draws(binding, upstream, block)
     return _meaning(declaration, upstream, connection, fold, binding, block, functions, notes)
 
 
@@ -230,15 +231,17 @@ LOTS = VOLATILE | SESSION | {"limit", "tablesample"}
 """What may give other rows each time: functions, and LIMIT without ORDER BY."""
 
 
-def _draws(binding: Binding, block: Block) -> frozenset[str]:
-    """Return the functions of a block if any may draw lots or read the clock."""
-    if binding.only_given and binding.calls.ops().isdisjoint(LOTS | CLOCK):
+_DRAWS = LOTS | CLOCK
+
+
+def _draws(binding: Binding, upstream: Iterable[Upstream], block: Block) -> frozenset[str]:
+    """Return the functions of a block, and ``limit`` if it takes some rows of no order.
+
+    None, if nothing that it was made of draws lots or reads the clock.
+    """
+    inlines = any(u.volatile or u.reads_clock for u in upstream if not u.persisted)
+    if not (inlines or binding.limited) and binding.calls.ops.isdisjoint(_DRAWS):
         return frozenset()
-    return _functions(block)
-
-
-def _functions(block: Block) -> frozenset[str]:
-    """Return the operators of a block, and ``limit`` if it takes some rows of no order."""
     names: set[str] = set()
     for thing in walk(block):
         if isinstance(thing, Call):
@@ -252,12 +255,11 @@ def _as_given(fold: Fold, binding: Binding, block: Block) -> Block:
     """Return a block whose leaves, at every depth, are known by their digests only."""
     if binding.only_given:
         return block
-    types = {
-        id(node): binding.types.leaves.get(instance, ())
-        for inner in walk(block)
-        if isinstance(inner, Block)
-        for instance, node in inner.leaves
-    }
+    types: dict[int, tuple[str | None, ...]] = {}
+
+    def enter(inner: Block) -> None:
+        known = binding.types.leaves
+        types.update({id(node): known.get(instance, ()) for instance, node in inner.leaves})
 
     def given(node: Node) -> Node | None:
         if isinstance(node, Given | Generate) or fold.free(node):
@@ -267,4 +269,4 @@ def _as_given(fold: Fold, binding: Binding, block: Block) -> Block:
         nowhere = (frozenset[ColumnRef](),) * len(made.columns)
         return Given(made.rows, made.columns, made.order, nowhere, types[id(node)])
 
-    return Rebuild(binding.calls, node=given).block(block)
+    return Rebuild(binding.calls, node=given, enter=enter).block(block)

@@ -320,6 +320,38 @@ def test_lineage_dissolves_what_is_not_persisted_and_stops_at_what_is() -> None:
     assert lineage(project, "u")["z"] == ["p.a", "p.m", "p.n", "t.a", "t.s"]
 
 
+def test_lineage_stops_at_windows_and_subqueries_of_what_is_persisted() -> None:
+    project = compiled(
+        {
+            "a.sql": f"""{T}
+            --@ persist
+            CREATE VIEW p AS
+            SELECT a, max(b) OVER (PARTITION BY a) AS m, (SELECT max(s) FROM t) AS x FROM t;
+            CREATE VIEW w AS SELECT m, x, sum(a) OVER (PARTITION BY m) AS z FROM p;
+            CREATE VIEW g AS SELECT m, x, sum(a) AS z FROM p GROUP BY m, x;
+            """
+        }
+    )
+    assert not project.errors
+    assert lineage(project, "w") == {"m": ["p.m"], "x": ["p.x"], "z": ["p.a", "p.m"]}
+    assert lineage(project, "g") == {"m": ["p.m"], "x": ["p.x"], "z": ["p.a"]}
+
+
+def test_a_reader_of_a_clock_that_is_inlined_says_which() -> None:
+    project = compiled(
+        {
+            "a.sql": f"""{T}
+            CREATE VIEW v AS SELECT current_date() AS d, a FROM t;
+            CREATE VIEW w AS SELECT d, a FROM v;
+            CREATE VIEW x AS SELECT a FROM v;
+            """
+        }
+    )
+    v, w, x = (project.by_id[f"{name}@sources/a.sql"] for name in "vwx")
+    assert w.notes == v.notes != ()
+    assert x.notes == ()
+
+
 def test_what_draws_lots_or_reads_the_clock_says_so() -> None:
     project = compiled(
         {
