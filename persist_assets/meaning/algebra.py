@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.meaning.functions import COMMUTATIVE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     from persist_assets.model import ColumnRef
 
@@ -503,6 +503,33 @@ def walk(*things: object) -> Iterator[object]:
             seen.add(id(thing))
             yield thing
             stack += parts(thing)
+
+
+def innermost_first(
+    thing: object, known: Container[int]
+) -> Iterator[tuple[object, Sequence[object]]]:
+    """Yield a thing and all that is below it, each after its parts and together with them.
+
+    Not recursive: algebra is as deep as its chain of sources and CTEs is long.
+
+    Parameters
+    ----------
+    known
+        Things, by their ids, that are passed over; what is yielded is to be added to it.
+    """
+    stack: list[tuple[object, list[object] | None]] = [(thing, None)]
+    while stack:
+        this, below = stack.pop()
+        if id(this) in known:
+            continue
+        if below is None:
+            below = parts(this)
+            missing = [(p, None) for p in below if id(p) not in known]
+            if missing:
+                stack.append((this, below))
+                stack += missing
+                continue
+        yield this, below
 
 
 def parts(thing: object) -> list[object]:

@@ -44,7 +44,7 @@ from persist_assets.meaning.algebra import (
     Subquery,
     Values,
     Window,
-    parts,
+    innermost_first,
 )
 from persist_assets.meaning.functions import COMMUTATIVE, ORDER_SENSITIVE, TIE_SENSITIVE
 
@@ -169,7 +169,7 @@ class Fold:
         self._nodes: dict[int, Digests] = {}
         self._scopes: dict[int, Scope] = {}
         self._free: dict[int, frozenset[int]] = {}
-        self._alone: dict[int, frozenset[int]] = {}
+        self._alone: dict[int, frozenset[int]] = {}  # what is free in any column of an instance
         self._kept: list[object] = []  # what is remembered by id must not be freed
 
     def relation(self, block: Block) -> Digests:
@@ -315,18 +315,7 @@ class Fold:
         Returns what is no plain expression and was not known before, innermost first.
         """
         known, met = self._free, list[object]()
-        stack: list[tuple[object, list[object] | None]] = [(thing, None)]
-        while stack:
-            this, below = stack.pop()
-            if id(this) in known:
-                continue
-            if below is None:
-                below = parts(this)
-                missing = [(p, None) for p in below if id(p) not in known]
-                if missing:
-                    stack.append((this, below))
-                    stack += missing
-                    continue
+        for this, below in innermost_first(thing, known):
             found = _union([known[id(p)] for p in below])
             if isinstance(this, Ref):
                 found = self._alone.setdefault(this.instance, frozenset((this.instance,)))

@@ -22,6 +22,7 @@ from persist_assets.meaning.algebra import (
     Opaque,
     Out,
     Rebuild,
+    innermost_first,
     walk,
 )
 from persist_assets.meaning.binder import bind
@@ -76,13 +77,25 @@ class Meaning:
 
     def shown(self) -> Face:
         """Return what it shows to its readers."""
-        return pickle.loads(self.face) if isinstance(self.face, bytes) else self.face
+        return pickle.loads(self.face)[-1] if isinstance(self.face, bytes) else self.face
 
     def packed(self) -> Meaning:
         """Return it in the form in which it is remembered."""
         if isinstance(self.face, bytes):
             return self
-        return replace(self, face=pickle.dumps(self.face, pickle.HIGHEST_PROTOCOL))
+        return replace(self, face=_pickled(self.face))
+
+
+def _pickled(face: Face) -> bytes:
+    """Return a pickle of a sequence whose last element is `face`."""
+    try:
+        return pickle.dumps((face,), pickle.HIGHEST_PROTOCOL)
+    except RecursionError:
+        # What is pickled already is only referred to: innermost first, nothing is nested.
+        inside: dict[int, object] = {}
+        for thing, _ in innermost_first(face.block, inside):
+            inside[id(thing)] = thing
+        return pickle.dumps((*inside.values(), face), pickle.HIGHEST_PROTOCOL)
 
 
 def own_origins(source_id: SourceID, names: Iterable[str]) -> tuple[frozenset[ColumnRef], ...]:
@@ -231,16 +244,17 @@ LOTS = VOLATILE | SESSION | {"limit", "tablesample"}
 """What may give other rows each time: functions, and LIMIT without ORDER BY."""
 
 
-_DRAWS = LOTS | CLOCK
+_TELLING = LOTS | CLOCK
+"""Operators and functions that are worth looking for."""
 
 
 def _draws(binding: Binding, upstream: Iterable[Upstream], block: Block) -> frozenset[str]:
     """Return the functions of a block, and ``limit`` if it takes some rows of no order.
 
-    None, if nothing that it was made of draws lots or reads the clock.
+    An empty set, without looking, if nothing that it is made of draws lots or reads the clock.
     """
     inlines = any(u.volatile or u.reads_clock for u in upstream if not u.persisted)
-    if not (inlines or binding.limited) and binding.calls.ops.isdisjoint(_DRAWS):
+    if not (inlines or binding.limited) and binding.calls.ops.isdisjoint(_TELLING):
         return frozenset()
     names: set[str] = set()
     for thing in walk(block):
