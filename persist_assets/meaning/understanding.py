@@ -104,7 +104,7 @@ def own_origins(source_id: SourceID, names: Iterable[str]) -> tuple[frozenset[Co
 
 
 def understand(
-    declaration: Declaration, upstream: Sequence[Upstream], connection: str, fold: Fold
+    declaration: Declaration, upstream: Sequence[Upstream], connection: str
 ) -> Meaning | Sequence[Problem]:
     """Return what a declared query means, or what is wrong with it.
 
@@ -116,8 +116,6 @@ def understand(
         For each reference of the query what it means.
     connection
         Digest of everything about the session that changes results.
-    fold
-        Remembers digests of what several sources read.
     """
     query = declaration.query
     assert query is not None
@@ -138,7 +136,7 @@ def understand(
         return wrong
     block = replace(block, columns=outs)
     functions = called(query.tree) if notes else _draws(binding, upstream, block)
-    return _meaning(declaration, upstream, connection, fold, binding, block, functions, notes)
+    return _meaning(declaration, upstream, connection, binding, block, functions, notes)
 
 
 def _bind(binding: Binding, query: Query, upstream: Sequence[Face]) -> tuple[Block, list[str]]:
@@ -189,12 +187,12 @@ def _meaning(
     declaration: Declaration,
     upstream: Sequence[Upstream],
     connection: str,
-    fold: Fold,
     binding: Binding,
     block: Block,
     functions: frozenset[str],
     notes: list[str],
 ) -> Meaning:
+    fold = Fold()
     digests = fold.relation(block)
     origins = Lineage(binding.origins).columns(block)
     lots, clock = sorted(functions & LOTS), sorted(functions & CLOCK)
