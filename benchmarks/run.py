@@ -68,11 +68,12 @@ for path in sorted(Path(sys.argv[1]).rglob("*.sql")):
             qualify(tree.expression, dialect="spark", validate_qualify_columns=False)
 """
 
+# A tree, not a chain: for some hash seeds Dagster recurses along a chain, too deep for Python.
 TRIVIAL = """
 import dagster as dg
 
 def make(i):
-    @dg.asset(name=f"a{i}", deps=[f"a{i - 1}"] if i else [])
+    @dg.asset(name=f"a{i}", deps=[f"a{(i - 1) // 2}"] if i else [])
     def asset(): ...
     return asset
 
@@ -240,7 +241,7 @@ def main() -> None:
             share = rebuilt(root, given.changes, measures=measures)
             what = "measures" if measures else "any column"
             tell(
-                f"sources rebuilt after a changed column, {what}, {given.changes} changes",
+                f"sources rebuilt after a changed column, {what}, {given.changes} changes, sums",
                 "by table: 1.00",
                 f"{share:.2f}",
                 wanted,

@@ -1048,7 +1048,10 @@ def _tell_server(given: Invocation) -> None:
 def main() -> None:
     """Run the command line."""
     gc.disable()  # most commands end before there is much to collect
-    app()
+    try:
+        app()
+    finally:
+        gc.freeze()  # what is left ends with the process: Python need not look through it
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from persist_assets.errors import Problem, SourcesError, did_you_mean
 from persist_assets.meaning.algebra import Given
 from persist_assets.meaning.binding import Face
 from persist_assets.meaning.functions import AGGREGATES, GENERATORS, SESSION, VOLATILE
-from persist_assets.meaning.identity import Fold, digest
+from persist_assets.meaning.identity import digest
 from persist_assets.meaning.syntax import called
 from persist_assets.meaning.understanding import Meaning, Upstream, own_origins, understand
 from persist_assets.model import (
@@ -117,7 +117,6 @@ class _Compilation:
     memory: Memory
     trees: dict[SourceID, Query | None] = field(default_factory=dict)
     units: dict[SourceID, _Unit] = field(default_factory=dict)
-    fold: Fold = field(default_factory=Fold)
 
     def report(self, code: str, message: str, unit: _Unit, hint: str | None = None) -> None:
         """Add a problem of a whole declaration, which breaks it."""
@@ -380,7 +379,7 @@ def _compile_query(compilation: _Compilation, unit: _Unit) -> None:
             for u in upstream
             if u.source is not None
         ]
-        meaning = understand(declaration, reads, compilation.connection, compilation.fold)
+        meaning = understand(declaration, reads, compilation.connection)
         if not isinstance(meaning, Meaning):
             compilation.problems += meaning
             unit.broken = True

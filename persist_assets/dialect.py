@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -173,6 +174,8 @@ _BEFORE_OPERANDS = frozenset(
 )
 """Key words after which an operand comes."""
 
+_LOSABLE = re.compile(r"\+|\|>|COLLATE", re.IGNORECASE)
+
 
 def what_is_lost(tokens: Sequence[Token], text: str) -> str | None:
     """Return what the parser does not tell of a query, or None where its tree is to be trusted.
@@ -180,6 +183,8 @@ def what_is_lost(tokens: Sequence[Token], text: str) -> str | None:
     It drops the plus before an operand, which makes a number of a string, and collations; and it
     puts the steps of a pipe into an order of its own.
     """
+    if not _LOSABLE.search(text, tokens[0].start, tokens[-1].end + 1):
+        return None
     before = ""
     for token in tokens:
         if token.token_type is TokenType.PIPE_GT:
@@ -243,5 +248,17 @@ def type_name(kind: Any) -> str | None:
         case exp.DType.STRUCT:
             fields = [f"{f.name}:{type_name(f.args.get('kind'))}" for f in inner]
             return f"struct<{','.join(fields)}>" if fields else None
+        case word if not any(value for key, value in kind.args.items() if key != "this"):
+            return _bare(word)
         case _:
-            return kind.sql("spark").lower().replace(", ", ",")
+            return _written(kind)
+
+
+def _written(kind: exp.DataType) -> str:
+    return kind.sql("spark").lower().replace(", ", ",")
+
+
+@cache
+def _bare(word: exp.DType) -> str:
+    """Return the name of a type that is one word: writing it takes sqlglot as long as a query."""
+    return _written(exp.DataType(this=word))

@@ -442,8 +442,8 @@ class _File:
 
     def query(self, tokens: Sequence[Token], column_names: tuple[str, ...]) -> Query:
         for token, after in pairwise(tokens):
-            named = token.text.upper() == "IDENTIFIER" and token.token_type is TokenType.VAR
-            if named and after.token_type is TokenType.L_PAREN:
+            called = after.token_type is TokenType.L_PAREN and token.token_type is TokenType.VAR
+            if called and token.text.upper() == "IDENTIFIER":
                 raise _Refused(
                     "identifier",
                     "IDENTIFIER(…) does not say what it names before it is run",

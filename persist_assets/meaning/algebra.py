@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.meaning.functions import COMMUTATIVE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     from persist_assets.model import ColumnRef
 
@@ -123,6 +123,10 @@ class Out:
     written: str
     expr: Expr
     type: str | None = None
+
+    def of(self, expr: Expr) -> Out:
+        """Return the column of the same name and type that is computed as `expr` says."""
+        return Out(self.name, self.written, expr, self.type)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -262,18 +266,23 @@ class Calls:
     """Makes expressions in canonical form; equal ones are the same object.
 
     Only equivalences that hold exactly in Spark, NULL, NaN and types included, are applied.
+
+    Attributes
+    ----------
+    ops
+        The operators and functions of all calls that were made.
     """
 
-    _table: dict[tuple[object, ...], Expr] = field(default_factory=dict)
-
-    def ops(self) -> set[str]:
-        """Return the operators and functions of all calls that were made."""
-        return {made.op for made in self._table.values() if isinstance(made, Call)}
+    ops: set[str] = field(default_factory=set[str])
+    _refs: dict[tuple[int, int], Ref] = field(default_factory=dict[tuple[int, int], Ref])
+    _calls: dict[tuple[object, ...], Call] = field(default_factory=dict[tuple[object, ...], "Call"])
 
     def ref(self, instance: int, column: int) -> Ref:
         """Return the one Ref for a column of an instance."""
-        made = self._table.setdefault((instance, column), Ref(instance, column))
-        assert isinstance(made, Ref)
+        key = (instance, column)
+        made = self._refs.get(key)
+        if made is None:
+            made = self._refs[key] = Ref(instance, column)
         return made
 
     def call(self, op: str, args: Iterable[Expr] = (), words: Iterable[str] = ()) -> Call:
@@ -300,12 +309,12 @@ class Calls:
             case _:
                 pass
         key = (op, args, words)
-        if op in COMMUTATIVE and len(args) == 2:
-            made = self._table.get((op, args[::-1], words))
-            if isinstance(made, Call):
-                return made
-        made = self._table.setdefault(key, Call(op, args, words))
-        assert isinstance(made, Call)
+        made = self._calls.get(key)
+        if made is None and op in COMMUTATIVE and len(args) == 2:
+            made = self._calls.get((op, args[::-1], words))
+        if made is None:
+            made = self._calls[key] = Call(op, args, words)
+            self.ops.add(op)
         return made
 
 
@@ -335,6 +344,8 @@ def conjuncts(expr: Expr) -> tuple[Expr, ...]:
 
 class Rebuild:
     """Rewrites expressions and all that is below them, sharing what it made.
+
+    What stays as it is stays the same object.
 
     Parameters
     ----------
@@ -411,11 +422,7 @@ class Rebuild:
             elif made is None:
                 if self.enter is not None and isinstance(thing, Block):
                     self.enter(thing)
-                below = [
-                    (p.expr if isinstance(p, Out) else p, False)
-                    for p in parts(thing)
-                    if id(p) not in done
-                ]
+                below = [(p, False) for p in parts(thing) if id(p) not in done]
                 if below:
                     stack.append((thing, True))
                     below.reverse()
@@ -440,8 +447,7 @@ class Rebuild:
 
     def _relation_made(self, thing: object) -> object:
         done = self.done
-        below = (p.expr if isinstance(p, Out) else p for p in parts(thing))
-        if not self._renames(thing) and all(done[id(p)] is p for p in below):
+        if not self._renames(thing) and all(done[id(p)] is p for p in parts(thing)):
             return thing  # what many read stays one object
 
         def of(part: object) -> Any:
@@ -465,7 +471,7 @@ class Rebuild:
                 return Block(
                     tuple((self.instance(i), of(n)) for i, n in leaves),
                     tuple(map(of, conditions)),
-                    tuple([Out(o.name, o.written, of(o.expr), o.type) for o in columns]),
+                    tuple([o.of(done[id(o.expr)]) for o in columns]),
                     tuple(map(of, order)),
                 )
             case Derived(block, volatile):
@@ -501,37 +507,50 @@ class Free:
 
     def __init__(self) -> None:
         self._known: dict[int, frozenset[int]] = {}
-        self.kept: list[object] = []  # what is known by id must not be freed
+        self._alone: dict[int, frozenset[int]] = {}  # what is free in any column of an instance
+        self._kept: list[object] = []  # what is known by id must not be freed
 
     def of(self, thing: object) -> frozenset[int]:
         """Return the instances that something refers to but does not bind."""
-        known = self._known
-        stack: list[tuple[object, list[object] | None]] = [(thing, None)]
-        while stack:
-            this, below = stack.pop()
-            if id(this) in known:
-                continue
-            if below is None:
-                below = parts(this)
-                missing = [(p, None) for p in below if id(p) not in known]
-                if missing:
-                    stack.append((this, below))
-                    stack += missing
-                    continue
-            found = _NOTHING.union(*[known[id(p)] for p in below]) if below else _NOTHING
-            known[id(this)] = found if isinstance(this, Call) else _unbound(this, found)
-            self.kept.append(this)
-        return known[id(thing)]
+        known = self._known.get(id(thing))
+        if known is None:
+            self.learn(thing)
+            known = self._known[id(thing)]
+        return known
+
+    def learn(self, thing: object) -> list[object]:
+        """Learn what is free in a thing and in all that is below it.
+
+        Returns what is no plain expression and was not known before, innermost first.
+        """
+        known, met = self._known, list[object]()
+        for this, below in innermost_first(thing, known):
+            found = _union([known[id(p)] for p in below])
+            if isinstance(this, Ref):
+                found = self._alone.setdefault(this.instance, frozenset((this.instance,)))
+            elif not isinstance(this, Call):
+                found = _unbound(this, found)
+                met.append(this)
+            known[id(this)] = found
+            self._kept.append(this)
+        return met
 
 
 _NOTHING: frozenset[int] = frozenset()
 
 
+def _union(sets: Sequence[frozenset[int]]) -> frozenset[int]:
+    """Return the union of sets, most of which are one and the same object."""
+    union = _NOTHING
+    for one in sets:
+        if one is not union and one:
+            union = union | one if union else one
+    return union
+
+
 def _unbound(thing: object, found: frozenset[int]) -> frozenset[int]:
     """Return what `thing` refers to and does not bind, if its parts refer to `found`."""
     match thing:
-        case Ref(instance, _):
-            return frozenset((instance,))
         case Block(leaves, _, _, _):
             return found - {i for i, _ in leaves}
         case Window(mapping=mapping):
@@ -556,6 +575,33 @@ def walk(*things: object) -> Iterator[object]:
             stack += parts(thing)
 
 
+def innermost_first(
+    thing: object, known: Container[int]
+) -> Iterator[tuple[object, Sequence[object]]]:
+    """Yield a thing and all that is below it, each after its parts and together with them.
+
+    Not recursive: algebra is as deep as its chain of sources and CTEs is long.
+
+    Parameters
+    ----------
+    known
+        Things, by their ids, that are passed over; what is yielded is to be added to it.
+    """
+    stack: list[tuple[object, list[object] | None]] = [(thing, None)]
+    while stack:
+        this, below = stack.pop()
+        if id(this) in known:
+            continue
+        if below is None:
+            below = parts(this)
+            missing = [(p, None) for p in below if id(p) not in known]
+            if missing:
+                stack.append((this, below))
+                stack += missing
+                continue
+        yield this, below
+
+
 def parts(thing: object) -> list[object]:
     """Return the expressions, nodes and blocks right below an expression, node or block."""
     match thing:  # the frequent first
@@ -563,22 +609,16 @@ def parts(thing: object) -> list[object]:
             return [*args]
         case Ref() | Given():
             return []
-        case Out(_, _, expr, _):
-            return [expr]
         case Subquery(_, block, args):
             return [block, *args]
         case Window(function, partition, order, frame, rows, _):
-            return [
-                function,
-                *partition,
-                *order,
-                *(f for f in frame if not isinstance(f, str)),
-                rows,
-            ]
+            # The rows first: they bind what the others refer to.
+            bounds = [f for f in frame if not isinstance(f, str)]
+            return [rows, function, *partition, *order, *bounds]
         case Sort(by, _, _):
             return [by]
         case Block(leaves, conditions, columns, order):
-            return [*(n for _, n in leaves), *conditions, *columns, *order]
+            return [*[n for _, n in leaves], *conditions, *[o.expr for o in columns], *order]
         case Derived(block, _):
             return [block]
         case Outer(_, left, right, on):

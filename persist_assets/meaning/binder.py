@@ -153,7 +153,7 @@ def _distinct(binding: Binding, block: Block) -> Block:
     rows = replace(block, columns=(), order=())
     whole = binding.leaf(Aggregate(rows, tuple(keys), ()), keys.values())
     made = dict(zip(keys, whole.columns, strict=True))
-    return replace(whole, columns=tuple(replace(o, expr=made[o.expr].expr) for o in block.columns))
+    return replace(whole, columns=tuple(o.of(made[o.expr].expr) for o in block.columns))
 
 
 def _ordered(binding: Binding, node: Any, block: Block, around: Around) -> Block:
@@ -234,17 +234,19 @@ def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
     ]
     if group or having or any(aggregates_of(e) for e in every):
         source, regroup = group_rows(binding, source, select, group, outs, every)
-        outs = [replace(o, expr=regroup.expr(o.expr)) for o in outs]
+        outs = [o.of(regroup.expr(o.expr)) for o in outs]
         order = regroup.sorts(order)
         filters = regroup.expr(filters) if filters else None
         kept = regroup.expr(kept) if kept else None
     if filters:
         source.conjuncts += conjuncts(filters)
-    finish = finish_windows(binding, source)
-    outs = [replace(o, expr=finish.expr(o.expr)) for o in outs]
-    order = finish.sorts(order)
+    if binding.windowed:
+        finish = finish_windows(binding, source)
+        outs = [o.of(finish.expr(o.expr)) for o in outs]
+        order = finish.sorts(order)
+        kept = finish.expr(kept) if kept else None
     if kept:
-        source.conjuncts += conjuncts(finish.expr(kept))
+        source.conjuncts += conjuncts(kept)
     block = replace(source.block(outs), order=order or source.order)
     if node.args.get("distinct"):
         if node.args["distinct"].args.get("on"):

@@ -20,6 +20,7 @@ from persist_assets.meaning.algebra import (
     Free,
     Generate,
     Given,
+    Limit,
     Node,
     Out,
     Rebuild,
@@ -102,6 +103,10 @@ class Binding:
         Tells what refers to which instances.
     only_given
         All leaves that have been made are known by their digests.
+    windowed, limited
+        A window, or a LIMIT, has been made.
+    inlines_lots
+        What is read and is no table draws lots.
     depth
         How deep in the text what is being bound now is nested.
     origins
@@ -112,6 +117,7 @@ class Binding:
     path: str
     upstream: Sequence[Face]
     reference: str
+    inlines_lots: bool = False
     calls: Calls = field(default_factory=Calls)
     problems: list[Problem] = field(default_factory=list)
     instances: Iterator[int] = field(default_factory=lambda: count(1))
@@ -120,6 +126,8 @@ class Binding:
     free: Free = field(default_factory=Free)
     depth: int = 0
     only_given: bool = True
+    windowed: bool = False
+    limited: bool = False
 
     def enter(self) -> None:
         """Go one level down in the text; `depth` is lowered when it is left.
@@ -146,8 +154,9 @@ class Binding:
         columns = tuple(columns)
         instance = next(self.instances)
         self.only_given &= isinstance(node, Given)
+        self.limited |= isinstance(node, Limit)
         self.types.leaves[instance] = tuple(o.type for o in columns)
-        outs = (replace(o, expr=self.calls.ref(instance, i)) for i, o in enumerate(columns))
+        outs = [o.of(self.calls.ref(instance, i)) for i, o in enumerate(columns)]
         return Block(((instance, node),), (), tuple(outs))
 
     def again(self, block: Block) -> Block:
@@ -232,7 +241,8 @@ class Binding:
             return self.leaf(face.given, columns)
         return self.fresh(face.block)
 
-
-def is_volatile(*things: object) -> bool:
-    """Whether something in or below `things` may differ each time it is computed."""
-    return any(isinstance(t, Call) and t.op in VOLATILE for t in walk(*things))
+    def is_volatile(self, *things: object) -> bool:
+        """Whether something in or below `things` may differ each time it is computed."""
+        if self.calls.ops.isdisjoint(VOLATILE) and not self.inlines_lots:
+            return False
+        return any(isinstance(t, Call) and t.op in VOLATILE for t in walk(*things))

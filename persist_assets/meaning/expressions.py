@@ -13,7 +13,6 @@ from sqlglot import exp
 
 from persist_assets.dialect import plain, suffixed, type_name
 from persist_assets.meaning.algebra import Block, Call, Out, Sort, Subquery, Window
-from persist_assets.meaning.binding import is_volatile
 from persist_assets.meaning.functions import (
     AGGREGATES,
     GENERATORS,
@@ -169,11 +168,11 @@ def _chain(binding: Binding, op: str, kind: type[exp.Expr], node: Any, select: S
         else:
             operands.append(this)
     bound = [expression(binding, o, select) for o in operands]
-    refuse_drawn_twice(bound)
+    refuse_drawn_twice(binding, bound)
     return binding.calls.call(op, bound)
 
 
-def refuse_drawn_twice(operands: Sequence[Expr]) -> None:
+def refuse_drawn_twice(binding: Binding, operands: Sequence[Expr]) -> None:
     """Raise where operands that count once each are two draws of lots, which are not one.
 
     Raises
@@ -181,7 +180,7 @@ def refuse_drawn_twice(operands: Sequence[Expr]) -> None:
     Unanalysable
         They are.
     """
-    if len(set(operands)) < len(operands) and any(is_volatile(e) for e in operands):
+    if len(set(operands)) < len(operands) and binding.is_volatile(*operands):
         raise Unanalysable("of a draw that is written twice")
 
 
@@ -226,7 +225,7 @@ def _between(binding: Binding, node: Any, select: Select) -> Expr:
     if node.args.get("symmetric"):
         raise Unanalysable("of BETWEEN SYMMETRIC")
     value, low, high = (expression(binding, node.args[k], select) for k in ("this", "low", "high"))
-    if is_volatile(value):
+    if binding.is_volatile(value):
         return binding.calls.call("between", (value, low, high))
     return binding.calls.call(
         "and", (binding.calls.call("<=", (low, value)), binding.calls.call("<=", (value, high)))
@@ -244,9 +243,9 @@ def _in(binding: Binding, node: Any, select: Select) -> Expr:
     if node.args.get("unnest") or node.args.get("field"):
         raise Unanalysable("of IN")
     values = [expression(binding, e, select) for e in node.expressions]
-    refuse_drawn_twice(values)
+    refuse_drawn_twice(binding, values)
     kinds = {binding.types.of(e) for e in (needle, *values)}
-    if len(kinds) == 1 and kinds <= _COMPARED_ALIKE and not is_volatile(needle):
+    if len(kinds) == 1 and kinds <= _COMPARED_ALIKE and not binding.is_volatile(needle):
         return binding.calls.call("or", [binding.calls.call("=", (needle, v)) for v in values])
     return binding.calls.call("in", (needle, *dict.fromkeys(values)))
 
@@ -285,7 +284,7 @@ def _case(binding: Binding, node: Any, select: Select) -> Expr:
         test = expression(binding, branch.this, select)
         args.append(binding.calls.call("=", (subject, test)) if subject else test)
         args.append(expression(binding, branch.args["true"], select))
-    if subject and is_volatile(subject):
+    if subject and binding.is_volatile(subject):
         raise Unanalysable("of CASE over a function that draws lots")
     otherwise = node.args.get("default")
     if otherwise is not None:
@@ -470,6 +469,7 @@ def _window(binding: Binding, node: Any, select: Select) -> Expr:
     function = expression(binding, node.this, select)
     if not isinstance(function, Call):
         raise Unanalysable("of OVER")
+    binding.windowed = True
     spec = _window_spec(node, select.windows)
     partition = tuple(expression(binding, e, select) for e in spec.get("partition_by") or ())
     order = sort_keys(binding, spec["order"], select, ()) if spec.get("order") else ()

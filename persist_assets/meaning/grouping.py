@@ -173,7 +173,7 @@ def _group_keys(
             raise Unanalysable(f"of more than {2**MAX_CUBE} grouping sets")
     for combination in combined:
         keys += combination
-    refuse_drawn_twice(keys)
+    refuse_drawn_twice(binding, keys)
     unique = tuple(dict.fromkeys(keys))
     if plain_only:
         return unique, None

@@ -38,7 +38,6 @@ from persist_assets.meaning.algebra import (
     Limit,
     Node,
     Opaque,
-    Out,
     Outer,
     Ref,
     SetOperation,
@@ -174,20 +173,15 @@ class Fold:
     def relation(self, block: Block) -> Digests:
         """Return the digests of a Block that is part of nothing.
 
-        What is closed below it is digested first, innermost first (in the order in which
-        `free` has met it), so that only what is correlated is met within something else: a
-        long chain of CTEs is no deep recursion.
+        What is closed below it is digested first, innermost first, so that only what is
+        correlated is met within something else: a long chain of CTEs is no deep recursion.
         """
-        known = len(self._free.kept)
-        self.free(block)
-        for thing in self._free.kept[known:]:
+        for thing in self._free.learn(block):
             self._digest_closed(thing)
         return self.inner(block, {})
 
     def _digest_closed(self, thing: object) -> None:
         """Digest and remember a relation or a window that refers to nothing outside itself."""
-        if isinstance(thing, Call | Ref | Out):  # the frequent ones
-            return
         match thing:
             case Window(rows=rows):
                 over = _over(thing)

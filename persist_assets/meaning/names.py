@@ -14,7 +14,6 @@ from sqlglot import exp
 from persist_assets.dialect import plain
 from persist_assets.errors import Problem, did_you_mean
 from persist_assets.meaning.algebra import Out
-from persist_assets.meaning.binding import is_volatile
 from persist_assets.meaning.scope import Unanalysable
 from persist_assets.meaning.syntax import given_args, without_parens
 
@@ -99,7 +98,7 @@ def _alias(binding: Binding, name: str, select: Select, node: Any) -> Expr:
         message = f"`{name}` is the alias of several expressions"
         binding.problems.append(Problem("ambiguous-column", message, binding.place(node)))
         raise Unanalysable("of an ambiguous alias")
-    if is_volatile(meant[0]):
+    if binding.is_volatile(meant[0]):
         raise Unanalysable("of an alias of a function that draws lots")
     return meant[0]
 

@@ -24,7 +24,7 @@ from persist_assets.meaning.algebra import (
     conjuncts,
     walk,
 )
-from persist_assets.meaning.binding import MAX_LEAVES, is_volatile
+from persist_assets.meaning.binding import MAX_LEAVES
 from persist_assets.meaning.expressions import expression
 from persist_assets.meaning.functions import TABLE_FUNCTIONS
 from persist_assets.meaning.names import renamed, using_key
@@ -160,7 +160,7 @@ def derived_from(
     """Return a FROM clause that is one relation: merged where that is sound, else a leaf."""
     columns = renamed(block.columns, names) if names else block.columns
     computed = [o.expr for o in block.columns if not isinstance(o.expr, Ref)]
-    volatile = is_volatile(*block.conjuncts, *computed)
+    volatile = binding.is_volatile(*block.conjuncts, *computed)
     if volatile or binding.is_large(block):
         block = binding.leaf(Derived(block, volatile), columns)
         columns = block.columns

@@ -22,6 +22,7 @@ from persist_assets.meaning.algebra import (
     Opaque,
     Out,
     Rebuild,
+    innermost_first,
     walk,
 )
 from persist_assets.meaning.binder import bind
@@ -76,13 +77,25 @@ class Meaning:
 
     def shown(self) -> Face:
         """Return what it shows to its readers."""
-        return pickle.loads(self.face) if isinstance(self.face, bytes) else self.face
+        return pickle.loads(self.face)[-1] if isinstance(self.face, bytes) else self.face
 
     def packed(self) -> Meaning:
         """Return it in the form in which it is remembered."""
         if isinstance(self.face, bytes):
             return self
-        return replace(self, face=pickle.dumps(self.face, pickle.HIGHEST_PROTOCOL))
+        return replace(self, face=_pickled(self.face))
+
+
+def _pickled(face: Face) -> bytes:
+    """Return a pickle of a sequence whose last element is `face`."""
+    try:
+        return pickle.dumps((face,), pickle.HIGHEST_PROTOCOL)
+    except RecursionError:
+        # What is pickled already is only referred to: innermost first, nothing is nested.
+        inside: dict[int, object] = {}
+        for thing, _ in innermost_first(face.block, inside):
+            inside[id(thing)] = thing
+        return pickle.dumps((*inside.values(), face), pickle.HIGHEST_PROTOCOL)
 
 
 def own_origins(source_id: SourceID, names: Iterable[str]) -> tuple[frozenset[ColumnRef], ...]:
@@ -91,7 +104,7 @@ def own_origins(source_id: SourceID, names: Iterable[str]) -> tuple[frozenset[Co
 
 
 def understand(
-    declaration: Declaration, upstream: Sequence[Upstream], connection: str, fold: Fold
+    declaration: Declaration, upstream: Sequence[Upstream], connection: str
 ) -> Meaning | Sequence[Problem]:
     """Return what a declared query means, or what is wrong with it.
 
@@ -103,13 +116,12 @@ def understand(
         For each reference of the query what it means.
     connection
         Digest of everything about the session that changes results.
-    fold
-        Remembers digests of what several sources read.
     """
     query = declaration.query
     assert query is not None
     faces = [u.face for u in upstream]
-    binding = Binding(bind, declaration.location.path, faces, REFERENCE)
+    lots = any(u.volatile for u in upstream if not u.persisted)
+    binding = Binding(bind, declaration.location.path, faces, REFERENCE, inlines_lots=lots)
     block, notes = _bind(binding, query, faces)
     if binding.problems:
         return binding.problems
@@ -123,8 +135,8 @@ def understand(
     if wrong:
         return wrong
     block = replace(block, columns=outs)
-    functions = called(query.tree) if notes else _draws(binding, block)
-    return _meaning(declaration, upstream, connection, fold, binding, block, functions, notes)
+    functions = called(query.tree) if notes else _draws(binding, upstream, block)
+    return _meaning(declaration, upstream, connection, binding, block, functions, notes)
 
 
 def _bind(binding: Binding, query: Query, upstream: Sequence[Face]) -> tuple[Block, list[str]]:
@@ -175,12 +187,12 @@ def _meaning(
     declaration: Declaration,
     upstream: Sequence[Upstream],
     connection: str,
-    fold: Fold,
     binding: Binding,
     block: Block,
     functions: frozenset[str],
     notes: list[str],
 ) -> Meaning:
+    fold = Fold()
     digests = fold.relation(block)
     origins = Lineage(binding.origins).columns(block)
     lots, clock = sorted(functions & LOTS), sorted(functions & CLOCK)
@@ -232,15 +244,18 @@ LOTS = VOLATILE | SESSION | {"limit", "tablesample"}
 """What may give other rows each time: functions, and LIMIT without ORDER BY."""
 
 
-def _draws(binding: Binding, block: Block) -> frozenset[str]:
-    """Return the functions of a block if any may draw lots or read the clock."""
-    if binding.only_given and binding.calls.ops().isdisjoint(LOTS | CLOCK):
+_TELLING = LOTS | CLOCK
+"""Operators and functions that are worth looking for."""
+
+
+def _draws(binding: Binding, upstream: Iterable[Upstream], block: Block) -> frozenset[str]:
+    """Return the functions of a block, and ``limit`` if it takes some rows of no order.
+
+    An empty set, without looking, if nothing that it is made of draws lots or reads the clock.
+    """
+    inlines = any(u.volatile or u.reads_clock for u in upstream if not u.persisted)
+    if not (inlines or binding.limited) and binding.calls.ops.isdisjoint(_TELLING):
         return frozenset()
-    return _functions(block)
-
-
-def _functions(block: Block) -> frozenset[str]:
-    """Return the operators of a block, and ``limit`` if it takes some rows of no order."""
     names: set[str] = set()
     for thing in walk(block):
         if isinstance(thing, Call):
@@ -254,12 +269,11 @@ def _as_given(fold: Fold, binding: Binding, block: Block) -> Block:
     """Return a block whose leaves, at every depth, are known by their digests only."""
     if binding.only_given:
         return block
-    types = {
-        id(node): binding.types.leaves.get(instance, ())
-        for inner in walk(block)
-        if isinstance(inner, Block)
-        for instance, node in inner.leaves
-    }
+    types: dict[int, tuple[str | None, ...]] = {}
+
+    def enter(inner: Block) -> None:
+        known = binding.types.leaves
+        types.update({id(node): known.get(instance, ()) for instance, node in inner.leaves})
 
     def given(node: Node) -> Node | None:
         if isinstance(node, Given | Generate) or fold.free(node):
@@ -269,4 +283,4 @@ def _as_given(fold: Fold, binding: Binding, block: Block) -> Block:
         nowhere = (frozenset[ColumnRef](),) * len(made.columns)
         return Given(made.rows, made.columns, made.order, nowhere, types[id(node)])
 
-    return Rebuild(binding.calls, node=given).block(block)
+    return Rebuild(binding.calls, node=given, enter=enter).block(block)

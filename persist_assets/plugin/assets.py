@@ -1,9 +1,11 @@
 """`load_sources`: a directory of sources → `dagster.Definitions`."""
 
+import gc
 import inspect
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -68,14 +70,14 @@ def load_sources(
         defs = load_sources("sources")
     """
     directory = _directory(path)
-    settings = load_settings(_root(directory)).with_sources(directory)
-    project = require(load_project(settings))
-    produced = {tuple(key.path) for asset in assets for key in _keys(asset)}
-    fed = frozenset(s.source_id for s in project.sources if s.asset_key in produced)
-    look = translator(settings, project)
-    runtime = Runtime(settings, project, fed)
-    definitions: list[Any] = []
     with nothing_collected():
+        settings = load_settings(_root(directory)).with_sources(directory)
+        project = require(load_project(settings))
+        produced = {tuple(key.path) for asset in assets for key in _keys(asset)}
+        fed = frozenset(s.source_id for s in project.sources if s.asset_key in produced)
+        runtime = Runtime(settings, project, fed)
+        look = translator(settings, project)
+        definitions: list[Any] = []
         for source in project.sources:
             if source.persisted:
                 spec = look.asset_spec(source)
@@ -85,16 +87,30 @@ def load_sources(
                     runtime.late.add(source.source_id)
             elif source.raw is not None and source.source_id not in fed:
                 definitions.append(look.asset_spec(source))
-    return dg.Definitions(
-        assets=[*definitions, *assets],
-        resources={
-            PYSPARK: _pyspark(settings),
-            IO_MANAGER: _io_manager(runtime),
-            **(resources or {}),
-        },
-        # One warm Spark session serves all steps of a run: see docs/architecture.md.
-        executor=dg.in_process_executor,
-    )
+        loaded = dg.Definitions(
+            assets=[*definitions, *assets],
+            resources={
+                PYSPARK: _pyspark(settings),
+                IO_MANAGER: _io_manager(runtime),
+                **(resources or {}),
+            },
+            # One warm Spark session serves all steps of a run: see docs/architecture.md.
+            executor=dg.in_process_executor,
+        )
+        _settle()
+    return loaded
+
+
+@cache
+def _settle() -> None:
+    """Keep the garbage collector from looking through what a process has loaded first.
+
+    Definitions live as long as their process; going through all of them every now and then, and
+    once more at its end, took Dagster longer than they took to make. What is garbage by now is
+    collected; what is loaded later in the same process may replace this, and is not kept.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _directory(path: str | Path) -> Path:

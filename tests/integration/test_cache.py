@@ -90,6 +90,21 @@ def test_after_an_edit_it_is_the_project_that_a_cold_load_finds(
     assert warm == load(root)
 
 
+def test_what_is_deep_is_remembered_too(
+    make_project: Callable[..., Path], parses: list[str]
+) -> None:
+    deep = f"--@ persist\nCREATE VIEW p AS SELECT {' + '.join(['a'] * 1000)} AS x FROM t;"
+    root = make_project({"a.sql": f"{FILES['raw.sql']}{deep}"})
+    assert load(root) == load(root)
+    (root / "sources" / "c.sql").write_text("CREATE VIEW r AS SELECT x FROM p WHERE x > 0")
+    parses.clear()
+    warm = load(root)
+    assert parses == ["sources/c.sql"]
+    (made,) = caches(root)
+    made.unlink()
+    assert load(root) == warm
+
+
 def test_what_is_wrong_is_found_again(make_project: Callable[..., Path]) -> None:
     root = make_project({**FILES, "c.sql": "CREATE VIEW c AS SELECT nope FROM t;"})
     told = [str(p) for p in load(root).problems]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
-from conftest import compiled
+from conftest import ROOT, compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +15,8 @@ from persist_assets.compiler import resolve_query
 from persist_assets.errors import SourcesError
 from persist_assets.frontends.sql import parse_query
 from persist_assets.model import Project
+from persist_assets.project import load_project
+from persist_assets.settings import load_settings
 
 T = "CREATE TABLE t (a INT, b STRING, ts TIMESTAMP, s STRUCT<f: INT>) USING parquet LOCATION 't';\n"
 
@@ -320,6 +326,38 @@ def test_lineage_dissolves_what_is_not_persisted_and_stops_at_what_is() -> None:
     assert lineage(project, "u")["z"] == ["p.a", "p.m", "p.n", "t.a", "t.s"]
 
 
+def test_lineage_stops_at_windows_and_subqueries_of_what_is_persisted() -> None:
+    project = compiled(
+        {
+            "a.sql": f"""{T}
+            --@ persist
+            CREATE VIEW p AS
+            SELECT a, max(b) OVER (PARTITION BY a) AS m, (SELECT max(s) FROM t) AS x FROM t;
+            CREATE VIEW w AS SELECT m, x, sum(a) OVER (PARTITION BY m) AS z FROM p;
+            CREATE VIEW g AS SELECT m, x, sum(a) AS z FROM p GROUP BY m, x;
+            """
+        }
+    )
+    assert not project.errors
+    assert lineage(project, "w") == {"m": ["p.m"], "x": ["p.x"], "z": ["p.a", "p.m"]}
+    assert lineage(project, "g") == {"m": ["p.m"], "x": ["p.x"], "z": ["p.a"]}
+
+
+def test_a_reader_of_a_clock_that_is_inlined_says_which() -> None:
+    project = compiled(
+        {
+            "a.sql": f"""{T}
+            CREATE VIEW v AS SELECT current_date() AS d, a FROM t;
+            CREATE VIEW w AS SELECT d, a FROM v;
+            CREATE VIEW x AS SELECT a FROM v;
+            """
+        }
+    )
+    v, w, x = (project.by_id[f"{name}@sources/a.sql"] for name in "vwx")
+    assert w.notes == v.notes != ()
+    assert x.notes == ()
+
+
 def test_what_draws_lots_or_reads_the_clock_says_so() -> None:
     project = compiled(
         {
@@ -358,3 +396,35 @@ def test_a_query_from_outside_resolves_project_wide() -> None:
     )
     with pytest.raises(SourcesError, match="did you mean `v`"):
         resolve_query(project, parse_query("SELECT * FROM vv"))
+
+
+# ---------------------------------------------------------------------------------------- at length
+
+
+def test_windows_that_a_source_filters_by_are_read_within_a_cte() -> None:
+    raw = "CREATE TABLE t (a INT, k INT, d DATE) USING parquet LOCATION 't';\n"
+    source = (
+        "--@ persist\nCREATE VIEW v AS WITH r AS ("
+        "SELECT k, lag(a) OVER (PARTITION BY k ORDER BY d) AS l,"
+        " row_number() OVER (PARTITION BY a ORDER BY d) AS n FROM t"
+        ") SELECT k, l FROM r WHERE n <= 9;\n"
+    )
+    inside = "SELECT k, sum(l) AS s FROM v WHERE l IS NOT NULL GROUP BY k"
+    cte = f"CREATE VIEW q AS WITH x AS ({inside}) SELECT t.k, x.s FROM t JOIN x ON t.k = x.k;\n"
+    plain = f"CREATE VIEW p AS SELECT t.k, x.s FROM t JOIN ({inside}) x ON t.k = x.k;\n"
+    project = compiled({"a.sql": raw + source + cte + plain})
+    assert not project.problems
+    first, second = (project.by_id[f"{name}@sources/a.sql"] for name in "qp")
+    assert first.build_id == second.build_id
+    assert not first.notes
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_projects_as_they_are_written_are_analysed_whole(seed: int, tmp_path: Path) -> None:
+    script = ROOT / "benchmarks" / "gen_project.py"
+    made = ["--n", "200", "--seed", str(seed), "--format", "persist", "--out", str(tmp_path)]
+    subprocess.run([sys.executable, str(script), *made], check=True, capture_output=True)
+    project = load_project(load_settings(tmp_path))
+    assert not project.problems
+    assert len(project.persisted) == 200
+    assert not [s.source_id for s in project.sources if s.notes]

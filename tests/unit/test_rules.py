@@ -46,7 +46,7 @@ NO_ORDER = (Fold._aggregate, "scope.order if ordered else None", "None")
 NULLS_ANYWHERE = (expressions.sort_keys, 'bool(item.args.get("nulls_first"))', "False")
 UNMERGED = (
     relations.derived_from,
-    "volatile = is_volatile(*block.conjuncts, *computed)",
+    "volatile = binding.is_volatile(*block.conjuncts, *computed)",
     "volatile = True",
 )
 WRITTEN_LABELS = (Fold._labels, "{i: leaf.rows for i, leaf in leaves.items()}", "{i: str(i) for i in leaves}")  # fmt: skip
@@ -141,7 +141,7 @@ EQUAL: list[Rule] = [
     ("order of +", *UNORDERED),
     ("order of *", *UNORDERED),
     ("NOT = or <>", Calls.call, 'case "not", (Call(op=("="', 'case "never", (Call(op=("="'),
-    ("BETWEEN or two comparisons", expressions._between, "if is_volatile(value)", "if True"),
+    ("BETWEEN or two comparisons", expressions._between, "if binding.is_volatile(value)", "if True"),
     ("constant folding", expressions.folded, "if not isinstance(expr, Call)", "if True"),
     ("date() or CAST", expressions._try_cast, '"try_cast" if node.args.get("safe") else "cast"', '"try_cast"'),
     ("filter in a subquery", *UNMERGED),
