@@ -7,6 +7,7 @@ process of its own, beside a trivial asset.
 
 from __future__ import annotations
 
+import os
 import shutil
 import statistics
 import subprocess
@@ -125,7 +126,7 @@ defs = dg.Definitions(assets=[trivial], executor=dg.in_process_executor)
 OURS = "from persist_assets import load_sources\n\ndefs = load_sources('sources')\n"
 
 
-def launched(root: Path, times: int, environment: Mapping[str, str]) -> tuple[float, float]:
+def launched(root: Path, times: int) -> tuple[float, float]:
     """Return the median seconds in which a process materializes a trivial asset, and a source.
 
     The source is forced, and built in the shared Spark server, which runs.
@@ -148,7 +149,7 @@ def launched(root: Path, times: int, environment: Mapping[str, str]) -> tuple[fl
         "small": [*materialize, "m/small", "-f", "definitions.py", "--config-json", forced],
     }
     taken: dict[str, list[float]] = {name: [] for name in commands}
-    home = {**environment, "DAGSTER_HOME": str(root), "PERSIST_SPARK_HOME": str(root / "servers")}
+    home = {**os.environ, "DAGSTER_HOME": str(root), "PERSIST_SPARK_HOME": str(root / "servers")}
     persist = str(Path(sys.executable).parent / "persist")
     subprocess.run([persist, "spark", "start"], cwd=root, env=home, check=True, capture_output=True)
     try:
