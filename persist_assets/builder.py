@@ -92,6 +92,8 @@ class Work:
         What came of the checks; none that blocks has failed.
     inputs
         What the rows are computed from directly.
+    inherited
+        Readers see it already, in an environment that theirs reads.
     state
         ``parked``: it waits for its publication, and the lease is given back.
     """
@@ -104,6 +106,7 @@ class Work:
     checks: tuple[CheckResult, ...] = ()
     inputs: AsOf = ()
     snapshot: Snapshot | None = None
+    inherited: bool = False
     staged: Staged | None = None
     measured: Measured | None = None
     state: Literal["open", "parked", "published"] = "open"
@@ -197,7 +200,7 @@ class Builder:
 
     def world(self, sources: Iterable[Source], there: HasSnapshot = has_snapshot) -> World:
         """Return all that a plan of `sources` has to know; `there` says which tables are."""
-        manifest = self._manifest()
+        manifest = self.manifest()
         sources = tuple(sources)
         reached = self.project.reach((s.source_id for s in sources), lambda _: False)
         raws = [s for s in reached if s.raw is not None]
@@ -216,11 +219,30 @@ class Builder:
                 and not there(self.settings.table_root(snapshot.table), snapshot)
             ],
             absent=dict(self._absent),
+            elsewhere=self._elsewhere(sources, manifest, there),
         )
 
-    def _manifest(self) -> dict[BuildID, Snapshot]:
-        """Return what builds of this run read: what is published, and what is parked."""
-        manifest = self.ledger.fetch_manifest(self.settings.environment)
+    def _elsewhere(
+        self,
+        sources: Sequence[Source],
+        manifest: Mapping[BuildID, Snapshot],
+        there: HasSnapshot,
+    ) -> dict[BuildID, list[Snapshot]]:
+        """Return what other environments have of sources, where its table is there."""
+        everywhere = self.ledger.fetch_elsewhere(*self.settings.environments)
+        return {
+            source.build_id: [
+                snapshot
+                for snapshot in everywhere.get(source.build_id, ())
+                if snapshot != manifest.get(source.build_id)
+                and there(self.settings.table_root(snapshot.table), snapshot)
+            ]
+            for source in sources
+        }
+
+    def manifest(self) -> dict[BuildID, Snapshot]:
+        """Return what builds of this run read: what the environment does, and what is parked."""
+        manifest = self.ledger.fetch_manifest(*self.settings.environments)
         with self._lock:
             parked = {w.source.build_id: w.snapshot for w in self._parked.values() if w.snapshot}
         return manifest | parked
@@ -282,7 +304,7 @@ class Builder:
         """Return the rows that readers of a source see now: from its table, or computed."""
         if source.query is None:
             return self.engine.load_raw(source, self.pin(source))
-        manifest = self.ledger.fetch_manifest(self.settings.environment)
+        manifest = self.ledger.fetch_manifest(*self.settings.environments)
         snapshot = manifest.get(source.build_id) if source.persisted else None
         if snapshot is not None:
             return self.engine.load_snapshot(snapshot)
@@ -320,8 +342,8 @@ class Builder:
                 if upstream.raw is not None:
                     self.pin(upstream)
             (step,) = plan(self.project, [source.source_id], world, force=force).steps
-            present = world.manifest.get(source.build_id)
-            table = present.table if present else source.table
+            present = step.snapshot
+            table = present.table if present else self._table(source)
             self._tidy(table)
             build = Build(
                 build_uid=uuid.uuid4().hex,
@@ -340,9 +362,10 @@ class Builder:
             work = Work(source, step, build, lease, table)
             work.inputs = inputs(self.project, source, world) or ()
             try:
-                if step.action == "reuse" and present is not None:
+                if present is not None:
                     # What it rests on may be newer, with the same rows (`planner.inputs`).
                     self._reuse(work, replace(present, as_of=step.as_of))
+                    work.inherited = self._is_inherited(work)
                 else:
                     self._compute(work, world.manifest)
                 if any(not r.passed and r.blocking for r in work.checks):
@@ -353,6 +376,26 @@ class Builder:
             except BaseException as error:
                 self._fail(work, error)
                 raise
+
+    def _table(self, source: Source) -> str:
+        """Return the table that a build of `source` writes: none that others read.
+
+        That is the one it wrote last in this environment, unless another one has taken it over.
+        """
+        name, others = self.settings.table_name(source.table), set[str]()
+        own = self.ledger.find_snapshot(self.settings.environment, source.build_id)
+        for environment, table in self.ledger.fetch_tables(source.build_id):
+            if environment != self.settings.environment:
+                others.add(table)
+        tried = [*([own.table] if own else []), name, f"{name}-{self.settings.environment}"]
+        free = (t for t in tried if t not in others)
+        return next(free, f"{name}-{uuid.uuid4().hex[:8]}")
+
+    def _is_inherited(self, work: Work) -> bool:
+        """Whether readers of the environment see a snapshot already, in one that it reads."""
+        own = self.ledger.find_snapshot(self.settings.environment, work.source.build_id)
+        seen = self.ledger.fetch_manifest(*self.settings.environments).get(work.source.build_id)
+        return own != work.snapshot == seen
 
     def _leased(self, source: Source) -> AbstractContextManager[Lease]:
         holder = f"{self.run_id or 'a build'} on {socket.gethostname()}, process {os.getpid()}"
@@ -511,7 +554,9 @@ class Builder:
         """
         self._commit(work)
         assert work.snapshot is not None
-        self.ledger.publish(work.build, work.snapshot, work.checks, lease=work.lease)
+        self.ledger.publish(
+            work.build, work.snapshot, work.checks, lease=work.lease, moves=not work.inherited
+        )
         work.state = "published"
         work.build = replace(
             work.build, state="succeeded", finished_at=self.clock(), snapshot=work.snapshot

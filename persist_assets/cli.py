@@ -767,7 +767,7 @@ def _said(value: Any) -> str:
 
 def _show_json(given: Invocation, source: Source) -> dict[str, Any]:
     project, ledger = given.project, given.ledger
-    snapshot = ledger.find_snapshot(given.settings.environment, source.build_id)
+    snapshot = ledger.fetch_manifest(*given.settings.environments).get(source.build_id)
     origins: dict[str, list[str]] = {c.name: [] for c in source.columns}
     for edge in source.lineage:
         upstream = project.by_id[edge.upstream.source_id]
@@ -871,7 +871,7 @@ def query(
         given.settings = replace(given.settings, strict=True)
     parsed = parse_query(sql)
     bindings = resolve_query(given.project, parsed)
-    manifest = given.ledger.fetch_manifest(given.settings.environment)
+    manifest = given.ledger.fetch_manifest(*given.settings.environments)
     statement, read = given.builder.statement(parsed, bindings, manifest)
     route = [_route(s, read, statement.inlined) for s in (*statement.views, *statement.inlined)]
     if only_sql:
@@ -963,7 +963,7 @@ def _print_rows(
 @command("manifest")
 def manifest(given: Invocation) -> None:
     """Print the environment's manifest: BuildID → table, as Malloy writes it."""
-    snapshots = given.ledger.fetch_manifest(given.settings.environment)
+    snapshots = given.ledger.fetch_manifest(*given.settings.environments)
     document = manifest_document(given.settings, snapshots)
     if given.as_json:
         print_json(document)

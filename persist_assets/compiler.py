@@ -136,6 +136,12 @@ def source_id(declaration: Declaration) -> SourceID:
     return f"{declaration.name}@{declaration.location.path}"
 
 
+def asset_key(declaration: Declaration, sources_dir: str) -> tuple[str, ...]:
+    """Return the asset key of a declaration: its path without suffix, and its name."""
+    path = PurePosixPath(declaration.location.path).relative_to(sources_dir)
+    return (*path.with_suffix("").parts, declaration.name)
+
+
 def compile_project(
     declarations: Iterable[Declaration],
     *,
@@ -183,11 +189,10 @@ def compile_project(
 def _collect(compilation: _Compilation, declarations: Iterable[Declaration]) -> None:
     taken: dict[tuple[str, ...], _Unit] = {}
     for declaration in declarations:
-        path = PurePosixPath(declaration.location.path).relative_to(compilation.sources_dir)
         unit = _Unit(
             declaration,
             source_id(declaration),
-            (*path.with_suffix("").parts, declaration.name),
+            asset_key(declaration, compilation.sources_dir),
             broken=declaration.query is None and declaration.raw is None,
         )
         key = tuple(part.lower() for part in unit.asset_key)

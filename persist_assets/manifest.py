@@ -40,7 +40,7 @@ def export_manifest(settings: Settings, ledger: Ledger) -> None:
     path = settings.manifest_path
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{path}.lock"):
-        document = manifest_document(settings, ledger.fetch_manifest(settings.environment))
+        document = manifest_document(settings, ledger.fetch_manifest(*settings.environments))
         temporary = path.with_name(f".{path.name}.new")
         with temporary.open("w", encoding="utf-8") as file:
             json.dump(document, file, indent=2, sort_keys=True)

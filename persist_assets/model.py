@@ -685,6 +685,8 @@ class Step:
     ----------
     as_of
         What its snapshot will rest on.
+    snapshot
+        What is reused.
     """
 
     source_id: SourceID
@@ -694,6 +696,7 @@ class Step:
     reasons: tuple[Reason, ...] = ()
     estimate: Estimate | None = None
     partition: str | None = None
+    snapshot: Snapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,8 @@ class World:
     ----------
     manifest
         What the environment's readers read.
+    elsewhere
+        What readers of other environments read of the same BuildIDs; its tables are there.
     versions
         Of every raw table that the plan may need, its present version by SourceID; one made up
         for this run (`unversioned`) for data that has none.
@@ -71,6 +73,9 @@ class World:
     history: Mapping[SourceID, Build]
     missing: Collection[BuildID] = ()
     absent: Mapping[SourceID, str] = field(default_factory=dict[str, str])
+    elsewhere: Mapping[BuildID, Collection[Snapshot]] = field(
+        default_factory=dict[str, "tuple[Snapshot, ...]"]
+    )
 
 
 def plan(
@@ -158,7 +163,7 @@ def inputs(
         parts.append([RawVersion(CLOCK, now)])
     for upstream in project.inputs(source):
         step = (coming or {}).get(upstream.source_id)
-        snapshot = world.manifest.get(upstream.build_id)
+        snapshot = step.snapshot if step else world.manifest.get(upstream.build_id)
         if upstream.raw is not None:
             version = world.versions.get(upstream.source_id, NO_DATA)
             parts.append([RawVersion(upstream.build_id, version)])
@@ -184,12 +189,18 @@ def _step(
     force: bool,
 ) -> Step:
     snapshot = world.manifest.get(source.build_id)
+    gone = snapshot is not None and source.build_id in world.missing
+    if snapshot is None or gone or _without_draw(snapshot.as_of, source) != expected:
+        # What another environment has may be the very rows.
+        others = world.elsewhere.get(source.build_id, ())
+        fitting = [s for s in others if _without_draw(s.as_of, source) == expected]
+        snapshot, gone = (fitting[0], False) if fitting else (snapshot, gone)
     last = world.history.get(source.source_id)
     reasons: list[Reason] = []
     same_rows = False
     if snapshot is None:
         reasons += _why_no_table(project, source, last, coming)
-    elif source.build_id in world.missing:
+    elif gone:
         reasons.append(Reason("missing", f"its table {snapshot.table} is gone"))
     elif _without_draw(snapshot.as_of, source) != expected:
         same_rows = bool(snapshot.inputs) and snapshot.inputs == inputs(
@@ -222,6 +233,7 @@ def _step(
         as_of=expected,
         reasons=tuple(reasons),
         estimate=estimate,
+        snapshot=snapshot if action == "reuse" else None,
     )
 
 

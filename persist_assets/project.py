@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import gc
 from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING
 
 from persist_assets.cache import Parsed, load_cache, parsed, save_cache
-from persist_assets.compiler import Memory, RawFacts, compile_project, source_id
-from persist_assets.errors import Location, Problem, SettingsError, SourcesError, StorageError
+from persist_assets.compiler import Memory, RawFacts, asset_key, compile_project, source_id
+from persist_assets.errors import (
+    Location,
+    Problem,
+    SettingsError,
+    SourcesError,
+    StorageError,
+    did_you_mean,
+)
 from persist_assets.frontends import FRONTENDS
 from persist_assets.meaning.identity import digest
+from persist_assets.settings import SETTINGS_FILE
 from persist_assets.storage.raw import find_columns, public_options
 
 if TYPE_CHECKING:
@@ -73,7 +82,8 @@ def compile_files(
     """
     declarations: list[Declaration] = []
     connection = digest("connection", settings.connection)
-    place = settings.state_dir / "cache" / f"{connection[:16]}.pickle"
+    kind = digest("cache", connection, *settings.raws)
+    place = settings.state_dir / "cache" / f"{kind[:16]}.pickle"
     with nothing_collected():
         before = load_cache(place)
         texts: dict[str, str] = {}
@@ -97,6 +107,7 @@ def compile_files(
             files[path] = known
             declarations += declared
             problems += known.problems
+        declarations = _placed(settings, declarations)
         memory = Memory(before.meanings, parse=lambda path: parse(path)[0])
         project = compile_project(
             declarations,
@@ -174,6 +185,40 @@ def _decode(data: bytes, relative: str, problems: list[Problem]) -> str | None:
         place = Location(relative, line, column)
         problems.append(Problem("encoding", "this file is not UTF-8", place, "save it as UTF-8"))
         return None
+
+
+def _placed(settings: Settings, declarations: list[Declaration]) -> list[Declaration]:
+    """Return declarations with raw tables where the environment has them.
+
+    Raises
+    ------
+    SettingsError
+        It places a raw table that there is not, or that several may be.
+    """
+    raws = {
+        source_id(d): ("/".join(asset_key(d, settings.sources)), d)
+        for d in declarations
+        if d.raw is not None and d.raw.location is not None
+    }
+    placed: dict[SourceID, str] = {}
+    for name, location in settings.raws:
+        found = [s for s, (key, d) in raws.items() if name in (d.name, key)]
+        if len(found) != 1:
+            what = "is no raw table" if not found else "may be several raw tables"
+            keys = sorted(key for key, _ in raws.values())
+            raise SettingsError(
+                f"`[env.{settings.environment}.raw] {name}` {what}",
+                hint=did_you_mean(name, [*keys, *(d.name for _, d in raws.values())])
+                or f"there are: {', '.join(keys) or 'none'}",
+                location=Location(SETTINGS_FILE),
+            )
+        placed[found[0]] = location
+    return [
+        replace(d, raw=replace(d.raw, location=placed[source_id(d)]))
+        if d.raw is not None and source_id(d) in placed
+        else d
+        for d in declarations
+    ]
 
 
 def _raw_facts(

@@ -33,8 +33,19 @@ KEYS: Mapping[str, type] = {
     "strict": bool,
     "parallel": int,
     "spark": dict,
+    "env": dict,
 }
 """The keys of `persist.toml` and the kinds of their values."""
+
+ENV_KEYS: Mapping[str, type] = {
+    "reads": str,
+    "raw": dict,
+    "warehouse": str,
+    "strict": bool,
+    "parallel": int,
+    "spark": dict,
+}
+"""The keys of `[env.NAME]`; those that the project has too are said otherwise there."""
 
 SHARED_KEYS: Mapping[str, type] = {"shared": bool, "shared_port": int, "shared_idle": str}
 """The keys of `[spark]` that are no settings of Spark, and the kinds of their values."""
@@ -132,8 +143,14 @@ class Settings:
         The project root: the directory of `persist.toml`. Absolute.
     sources
         The directory of the sources, relative to `root`, POSIX.
+    reads
+        The environments whose tables are read where this one has none, nearest first.
+    raws
+        Where raw tables are in this environment, by their names or asset keys; sorted pairs.
     warehouse
-        Where tables live: an absolute path or a URI.
+        Where tables of this environment are made: an absolute path or a URI.
+    project_warehouse
+        Where those of environments are made that do not say otherwise.
     ledger
         SQLAlchemy URL.
     strict
@@ -153,7 +170,10 @@ class Settings:
     root: Path
     sources: str
     environment: str
+    reads: tuple[str, ...]
+    raws: tuple[tuple[str, str], ...]
     warehouse: str
+    project_warehouse: str
     ledger: str
     strict: bool
     parallel: int
@@ -161,6 +181,11 @@ class Settings:
     shared: bool
     shared_port: int
     shared_idle_s: int
+
+    @property
+    def environments(self) -> tuple[str, ...]:
+        """The environment and those that it reads, nearest first."""
+        return (self.environment, *self.reads)
 
     @property
     def state_dir(self) -> Path:
@@ -204,9 +229,19 @@ class Settings:
         path = self.ledger.removeprefix("sqlite:///")
         return path != self.ledger and Path(path).is_relative_to(self.root)
 
+    def table_name(self, name: str) -> str:
+        """Return what a table that is made now is called in the ledger, and for `table_root`.
+
+        Environments see each other's tables: outside the project's warehouse it is a location.
+        """
+        own = self.warehouse != self.project_warehouse
+        return f"{self.warehouse.rstrip('/')}/{name}" if own else name
+
     def table_root(self, table: str) -> str:
-        """Return the directory of a table of the warehouse."""
-        return f"{self.warehouse.rstrip('/')}/{table}"
+        """Return the directory of a table, of whichever environment."""
+        if "://" in table or table.startswith("/"):
+            return table
+        return f"{self.project_warehouse.rstrip('/')}/{table}"
 
     def resolve(self, location: str) -> str:
         """Return a location as an absolute path or, where it is not on this machine, a URI."""
@@ -252,6 +287,15 @@ def load_settings(
     """
     root = root.resolve()
     given = _read(root / SETTINGS_FILE)
+    name = environment or environ.get("PERSIST_ENV") or given.get("environment", "dev")
+    _check_environment(name)
+    environments: dict[str, Any] = given.get("env", {})
+    _read_environments(environments)
+    own: dict[str, Any] = environments.get(name, {})
+    reads = _chain(name, environments, given.get("environment", "dev"))
+    project_warehouse = _resolve(root, given.get("warehouse", f"{STATE}/warehouse"))
+    spark_given: dict[str, Any] = {**given.get("spark", {}), **own.get("spark", {})}
+    given = {**given, **own}
     sources = Path(given.get("sources", "sources"))
     if sources.is_absolute() or not (root / sources).resolve().is_relative_to(root):
         raise SettingsError(
@@ -259,7 +303,6 @@ def load_settings(
             hint="SourceIDs are paths within the project: move it, or move persist.toml up",
             location=Location(SETTINGS_FILE),
         )
-    spark_given = dict(given.get("spark", {}))
     shared = _shared(spark_given)
     spark = {
         **SPARK_FIXED,
@@ -279,21 +322,68 @@ def load_settings(
         raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE)) from error
     if spark["spark.master"].startswith("local") and "spark.remote" not in spark:
         spark = {**SPARK_LOOPBACK, **spark}
-    name = environment or environ.get("PERSIST_ENV") or given.get("environment", "dev")
-    if not name.replace("-", "_").isidentifier():
-        hint = "letters, digits, underscores and dashes"
-        raise SettingsError(f"`{name}` is not a name for an environment", hint=hint)
     return Settings(
         root=root,
         sources=(root / sources).resolve().relative_to(root).as_posix(),
         environment=name,
-        warehouse=_resolve(root, given.get("warehouse", f"{STATE}/warehouse")),
+        reads=reads,
+        raws=tuple(sorted(own.get("raw", {}).items())),
+        warehouse=_resolve(root, given["warehouse"]) if "warehouse" in given else project_warehouse,
+        project_warehouse=project_warehouse,
         ledger=_ledger_url(root, given.get("ledger", f"sqlite:///{STATE}/ledger.db")),
         strict=given.get("strict", False),
         parallel=_parallel(given.get("parallel", 0)),
         spark=tuple(sorted(spark.items())),
         **shared,
     )
+
+
+def _check_environment(name: str) -> None:
+    if not name.replace("-", "_").isidentifier():
+        hint = "letters, digits, underscores and dashes"
+        raise SettingsError(f"`{name}` is not a name for an environment", hint=hint)
+
+
+def _read_environments(environments: Mapping[str, Any]) -> None:
+    """Refuse what cannot be said of an environment."""
+    for name, said in environments.items():
+        _check_environment(name)
+        if not isinstance(said, dict):
+            raise SettingsError(f"`env.{name}` wants a table", location=Location(SETTINGS_FILE))
+        keys: dict[str, Any] = {**said}
+        _check_keys(keys, ENV_KEYS, f"[env.{name}] ")
+        raws: dict[str, Any] = keys.get("raw", {})
+        for raw, place in raws.items():
+            if not isinstance(place, str):
+                message = f"`[env.{name}.raw] {raw}` wants a location, not {place!r}"
+                raise SettingsError(message, location=Location(SETTINGS_FILE))
+
+
+def _chain(name: str, environments: Mapping[str, Any], default: str) -> tuple[str, ...]:
+    """Return the environments whose tables are read in one, nearest first.
+
+    Where `persist.toml` declares environments, those and the default one are all there are.
+    """
+    known = {default, *environments}
+    chain: list[str] = []
+    following: str | None = name
+    while following is not None:
+        if environments and following not in known:
+            what = f"`[env.{chain[-1]}] reads` names" if chain else "there is no environment"
+            raise SettingsError(
+                f"{what} `{following}`" + (", which is not declared" if chain else ""),
+                hint=did_you_mean(following, known) or f"there are: {', '.join(sorted(known))}",
+                location=Location(SETTINGS_FILE),
+            )
+        if following in chain:
+            raise SettingsError(
+                f"environments read each other in a circle: {' → '.join([*chain, following])}",
+                hint="take `reads` out of one of them",
+                location=Location(SETTINGS_FILE),
+            )
+        chain.append(following)
+        following = environments.get(following, {}).get("reads")
+    return tuple(chain[1:])
 
 
 def _parallel(given: int) -> int:
@@ -389,19 +479,24 @@ def _read(path: Path) -> dict[str, Any]:
         ) from error
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
-    for key, value in given.items():
-        if key not in KEYS:
-            raise SettingsError(
-                f"unknown key `{key}`",
-                hint=did_you_mean(key, KEYS) or f"known keys: {', '.join(KEYS)}",
-                location=Location(SETTINGS_FILE),
-            )
-        if type(value) is not KEYS[key]:
-            raise SettingsError(
-                f"`{key}` wants a {_KIND_NAMES[KEYS[key]]}, not {value!r}",
-                location=Location(SETTINGS_FILE),
-            )
+    _check_keys(given, KEYS)
     return given
+
+
+def _check_keys(given: Mapping[str, Any], known: Mapping[str, type], section: str = "") -> None:
+    """Refuse keys that are unknown and values of the wrong kind."""
+    for key, value in given.items():
+        if key not in known:
+            raise SettingsError(
+                f"unknown key `{section}{key}`",
+                hint=did_you_mean(key, known) or f"known keys: {', '.join(known)}",
+                location=Location(SETTINGS_FILE),
+            )
+        if type(value) is not known[key]:
+            raise SettingsError(
+                f"`{section}{key}` wants a {_KIND_NAMES[known[key]]}, not {value!r}",
+                location=Location(SETTINGS_FILE),
+            )
 
 
 _KIND_NAMES = {str: "text", bool: "true or false", int: "whole number", dict: "table"}

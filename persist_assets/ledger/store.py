@@ -210,6 +210,7 @@ class Ledger:
         checks: Sequence[CheckResult],
         *,
         lease: Lease | None = None,
+        moves: bool = True,
     ) -> None:
         """Let readers of the build's environment see what it produced.
 
@@ -219,6 +220,8 @@ class Ledger:
             What came of them.
         lease
             Under which the snapshot was written.
+        moves
+            Whether the manifest entry moves; else they see the snapshot in another environment.
 
         Raises
         ------
@@ -241,26 +244,24 @@ class Ledger:
             }
             this = builds.c.build_uid == build.build_uid
             connection.execute(builds.update().where(this).values(**values))
-            self._move(connection, build, snapshot)
+            data = {
+                **_event_data(build),
+                "action": build.action,
+                "table": snapshot.table,
+                "version": snapshot.version,
+                "rows": snapshot.rows,
+            }
+            self._append(connection, "build-succeeded", data)
+            if moves:
+                self._move(connection, build)
 
-    def _move(self, connection: Connection, build: Build, snapshot: Snapshot) -> None:
+    def _move(self, connection: Connection, build: Build) -> None:
         """Point the manifest entry of a build's environment at it."""
         key = {"environment": build.environment, "build_id": build.build_id}
         found = sa.and_(*(manifest_entries.c[k] == v for k, v in key.items()))
         values = {"build_uid": build.build_uid, "published_at": self._clock()}
         if not connection.execute(manifest_entries.update().where(found).values(**values)).rowcount:
             connection.execute(manifest_entries.insert().values(**key, **values))
-        self._append(
-            connection,
-            "build-succeeded",
-            {
-                **_event_data(build),
-                "action": build.action,
-                "table": snapshot.table,
-                "version": snapshot.version,
-                "rows": snapshot.rows,
-            },
-        )
 
     def fetch_builds(
         self,
@@ -357,16 +358,46 @@ class Ledger:
 
     # ------------------------------------------------------------------------------ manifest
 
-    def fetch_manifest(self, environment: str) -> dict[BuildID, Snapshot]:
-        """Return what an environment's readers read: one consistent state."""
+    def fetch_manifest(self, *environments: str) -> dict[BuildID, Snapshot]:
+        """Return what readers of an environment read: one consistent state.
+
+        Parameters
+        ----------
+        environments
+            It, and those that it reads: of a BuildID's snapshots the one built last is read.
+        """
         query = (
             sa.select(builds)
             .join(manifest_entries, manifest_entries.c.build_uid == builds.c.build_uid)
-            .where(manifest_entries.c.environment == environment)
-            .order_by(builds.c.build_id)
+            .where(manifest_entries.c.environment.in_(environments))
+            .order_by(builds.c.build_id, builds.c.built_at, builds.c.build_uid)
         )
         with self._read() as connection:
             return {row.build_id: _snapshot(row) for row in connection.execute(query)}
+
+    def fetch_elsewhere(self, *environments: str) -> dict[BuildID, list[Snapshot]]:
+        """Return what readers of all other environments read, the latest first."""
+        query = (
+            sa.select(builds)
+            .join(manifest_entries, manifest_entries.c.build_uid == builds.c.build_uid)
+            .where(manifest_entries.c.environment.not_in(environments))
+            .order_by(builds.c.built_at.desc(), builds.c.build_uid)
+        )
+        found: dict[str, list[Snapshot]] = {}
+        with self._read() as connection:
+            for row in connection.execute(query):
+                found.setdefault(row.build_id, []).append(_snapshot(row))
+        return found
+
+    def fetch_tables(self, build_id: BuildID) -> list[tuple[str, str]]:
+        """Return the environments that have a BuildID, and the tables in which."""
+        query = (
+            sa.select(manifest_entries.c.environment, builds.c.table_name)
+            .join(builds, manifest_entries.c.build_uid == builds.c.build_uid)
+            .where(manifest_entries.c.build_id == build_id)
+        )
+        with self._read() as connection:
+            return [(row.environment, row.table_name) for row in connection.execute(query)]
 
     def find_snapshot(self, environment: str, build_id: BuildID) -> Snapshot | None:
         """Return what readers of one BuildID read, or None."""

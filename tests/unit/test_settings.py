@@ -56,6 +56,17 @@ def test_the_environment_is_said_by_the_option_then_the_variable_then_the_file(
         ("[spark]\nshared_prot = 1", "unknown key `[spark] shared_prot`\n    hint: did you mean"),
         ("[spark]\nshared = true\nremote = 'sc://h'", "are two servers"),
         ('[spark]\n"spark.x" = [1]', '`[spark] "spark.x"` wants a text or number'),
+        ("[env.dev]\nreads = 'prd'\n[env.prod]", "`[env.dev] reads` names `prd`, which is not"),
+        ("[env.dev]\nreads = 'dev'", "read each other in a circle: dev → dev"),
+        ("[env.dev]\nreads = 'a'\n[env.a]\nreads = 'dev'", "in a circle: dev → a → dev"),
+        (
+            "[env.dev]\nraed = 'prod'",
+            "unknown key `[env.dev] raed`\n    hint: did you mean `reads`",
+        ),
+        ("[env.dev]\nreads = 1", "`[env.dev] reads` wants a text, not 1"),
+        ("[env.dev.raw]\nt = 1", "`[env.dev.raw] t` wants a location, not 1"),
+        ("[env.'a/b']", "`a/b` is not a name for an environment"),
+        ("env.dev = 1", "`env.dev` wants a table"),
     ],
 )
 def test_what_cannot_be_is_told(tmp_path: Path, text: str, says: str) -> None:
@@ -141,3 +152,31 @@ def test_durations(text: str, seconds: int) -> None:
 @pytest.mark.parametrize("text", ["", "soon", "3", "0s", "3 fortnights", "1h tomorrow", "-1h"])
 def test_what_is_no_duration(text: str) -> None:
     assert parse_duration(text) is None
+
+
+def test_environments_are_those_that_are_declared(tmp_path: Path) -> None:
+    root = write(tmp_path, "[env.prod]")
+    assert load_settings(root, environment="dev", environ={}).environment == "dev"
+    with pytest.raises(SettingsError, match=r"there is no environment `prd`\n.*`prod`"):
+        load_settings(root, environment="prd", environ={})
+
+
+def test_an_environment_says_some_things_otherwise(tmp_path: Path) -> None:
+    text = (
+        "strict = true\nwarehouse = 'w'\n[spark]\ndriver.memory = '1g'\nshared = true\n"
+        "[env.prod]\n[env.stage]\nreads = 'prod'\n"
+        "[env.dev]\nreads = 'stage'\nstrict = false\nwarehouse = 'v'\nraw.t = 'sample'\n"
+        "spark.driver.memory = '2g'\n"
+    )
+    root = write(tmp_path, text)
+    dev, prod = (load_settings(root, environment=e, environ={}) for e in ("dev", "prod"))
+    assert dev.environments == ("dev", "stage", "prod")
+    assert prod.environments == ("prod",)
+    assert (dev.strict, prod.strict) == (False, True)
+    assert (dev.shared, prod.shared) == (True, True)
+    assert dict(dev.spark)["spark.driver.memory"] == "2g"
+    assert dict(prod.spark)["spark.driver.memory"] == "1g"
+    assert dev.raws == (("t", "sample"),)
+    assert (dev.table_name("x"), prod.table_name("x")) == (f"{root}/v/x", "x")
+    assert prod.table_root(dev.table_name("x")) == f"{root}/v/x"
+    assert dev.table_root("x") == f"{root}/w/x"

@@ -1,0 +1,202 @@
+"""Environments of one project: what they read, build and share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from persist_assets.builder import Builder
+from persist_assets.engine import Engine
+from persist_assets.errors import SettingsError
+from persist_assets.ledger.store import Ledger
+from persist_assets.model import Source
+from persist_assets.project import load_project, require
+from persist_assets.settings import load_settings
+
+SOURCES = """
+CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';
+--@ persist
+CREATE VIEW p AS SELECT a + 1 AS a FROM t;
+--@ persist
+CREATE VIEW q AS SELECT sum(a) AS s FROM p;
+"""
+READS = '[env.prod]\n[env.dev]\nreads = "prod"\n'
+
+
+def write(root: Path, values: list[int], place: str = "raw/t") -> None:
+    path = root / place / "part-0.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"a": pa.array(values, pa.int64())}), path)
+
+
+@pytest.fixture
+def root(make_project: Callable[..., Path]) -> Path:
+    made = make_project({"m.sql": SOURCES}, READS)
+    write(made, [1, 2])
+    return made
+
+
+@pytest.fixture
+def enter(spark: Any) -> Iterator[Callable[..., Builder]]:
+    """Return a function that makes a builder, a new run, in an environment."""
+    made: list[Ledger] = []
+
+    def make(root: Path, environment: str) -> Builder:
+        settings = load_settings(root, environment=environment)
+        made.append(Ledger(settings.ledger))
+        engine = Engine(settings, lambda: spark)
+        return Builder(settings, require(load_project(settings)), made[-1], engine, run_id="run")
+
+    yield make
+    for ledger in made:
+        ledger.close()
+
+
+def named(builder: Builder, name: str) -> Source:
+    return builder.project.by_id[f"{name}@sources/m.sql"]
+
+
+def build(builder: Builder, *names: str) -> list[str]:
+    """Build sources; return what was done."""
+    return [builder.build(named(builder, n)).action for n in names]
+
+
+def rows(builder: Builder, name: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in builder.read(named(builder, name)).collect())
+
+
+def planned(builder: Builder) -> list[str]:
+    ids = [s.source_id for s in builder.project.persisted]
+    return [step.action for step in builder.plan(ids).steps]
+
+
+def entries(builder: Builder, environment: str) -> dict[str, tuple[str, int]]:
+    manifest = builder.ledger.fetch_manifest(environment)
+    return {s.source_id.partition("@")[0]: (s.table, s.version) for s in manifest.values()}
+
+
+def edit(root: Path, before: str, after: str) -> None:
+    path = root / "sources" / "m.sql"
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+
+
+@pytest.mark.proves("K20")
+def test_only_what_was_edited_is_built_and_the_rest_is_read_from_production(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    assert build(enter(root, "prod"), "p", "q") == ["built", "built"]
+    before = entries(enter(root, "prod"), "prod")
+    assert planned(enter(root, "dev")) == ["reuse", "reuse"]
+    edit(root, "sum(a)", "max(a)")
+    dev = enter(root, "dev")
+    assert planned(dev) == ["reuse", "build"]
+    assert rows(dev, "p") == [(2,), (3,)]
+    assert build(dev, "p", "q") == ["reused", "built"]
+    assert rows(dev, "q") == [(3,)]
+    assert set(entries(dev, "dev")) == {"q"}
+    assert entries(dev, "prod") == before
+    # Taken back, the edit leaves nothing to do.
+    edit(root, "max(a)", "sum(a)")
+    assert rows(enter(root, "dev"), "q") == [(5,)]
+
+
+def test_what_production_builds_again_is_read_at_once(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    build(enter(root, "prod"), "p", "q")
+    build(enter(root, "dev"), "p", "q")
+    write(root, [1, 2, 3])
+    build(enter(root, "prod"), "p", "q")
+    dev = enter(root, "dev")
+    assert planned(dev) == ["reuse", "reuse"]
+    assert rows(dev, "q") == [(9,)]
+
+
+def test_production_s_tables_are_never_written_from_elsewhere(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    build(enter(root, "prod"), "p", "q")
+    write(root, [7])
+    before = entries(enter(root, "prod"), "prod")
+    dev = enter(root, "dev")
+    assert build(dev, "p", "q") == ["built", "built"]
+    assert not {t for t, _ in entries(dev, "dev").values()} & {t for t, _ in before.values()}
+    assert rows(dev, "q") == [(8,)]
+    prod = enter(root, "prod")
+    assert entries(prod, "prod") == before
+    # What dev built is there for production to use: nothing is computed twice.
+    assert build(prod, "p", "q") == ["reused", "reused"]
+    assert rows(prod, "q") == [(8,)]
+
+
+def test_a_table_that_any_environment_has_is_not_built_again(
+    make_project: Callable[..., Path], enter: Callable[..., Builder]
+) -> None:
+    root = make_project({"m.sql": SOURCES})
+    write(root, [1, 2])
+    build(enter(root, "one"), "p", "q")
+    two = enter(root, "two")
+    assert planned(two) == ["reuse", "reuse"]
+    assert build(two, "p", "q") == ["reused", "reused"]
+    assert entries(two, "two") == entries(two, "one")
+    # And each goes its own way from there.
+    write(root, [5])
+    assert build(enter(root, "two"), "p", "q") == ["built", "built"]
+    assert rows(enter(root, "one"), "q") == [(5,)]
+    assert rows(enter(root, "two"), "q") == [(6,)]
+
+
+@pytest.mark.proves("K20")
+@pytest.mark.parametrize("name", ["t", "m/t"])
+def test_sample_data_never_passes_for_production_s(
+    make_project: Callable[..., Path], enter: Callable[..., Builder], name: str
+) -> None:
+    root = make_project({"m.sql": SOURCES}, READS + f'[env.dev.raw]\n"{name}" = "sample/t"\n')
+    write(root, [1, 2])
+    write(root, [100], "sample/t")
+    build(enter(root, "prod"), "p", "q")
+    dev, prod = enter(root, "dev"), enter(root, "prod")
+    assert named(dev, "q").build_id != named(prod, "q").build_id
+    assert planned(dev) == ["build", "build"]
+    build(dev, "p", "q")
+    assert rows(dev, "q") == [(101,)]
+    assert rows(enter(root, "prod"), "q") == [(5,)]
+
+
+def test_an_environment_may_have_a_warehouse_of_its_own(
+    make_project: Callable[..., Path], enter: Callable[..., Builder]
+) -> None:
+    root = make_project({"m.sql": SOURCES}, READS + 'warehouse = "elsewhere"\n')
+    write(root, [1, 2])
+    build(enter(root, "prod"), "p")
+    dev = enter(root, "dev")
+    assert build(dev, "p", "q") == ["reused", "built"]
+    assert rows(dev, "q") == [(5,)]
+    assert [p.name.partition("-")[0] for p in (root / "elsewhere").iterdir()] == ["q"]
+    # Whoever has the ledger finds the table.
+    assert build(enter(root, "prod"), "q") == ["reused"]
+    assert rows(enter(root, "prod"), "q") == [(5,)]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[env.dev.raw]\nu = "x"\n', "`[env.dev.raw] u` is no raw table"),
+        ('[env.dev.raw]\np = "x"\n', "`[env.dev.raw] p` is no raw table"),
+    ],
+)
+def test_a_raw_table_that_is_none_is_told(
+    make_project: Callable[..., Path], text: str, says: str
+) -> None:
+    root = make_project({"m.sql": SOURCES}, text)
+    with pytest.raises(SettingsError) as raised:
+        load_project(load_settings(root, environment="dev"))
+    assert says in str(raised.value)
+    assert "m/t" in str(raised.value)
