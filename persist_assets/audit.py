@@ -46,19 +46,21 @@ def measures(
     """Return the aggregates that are observed while rows are written."""
     from pyspark.sql import functions as F
 
-    row = F.xxhash64(*(_hash(F.col(quote(f.name)), f.dataType) for f in frame.schema.fields))
-    wanted = [
-        F.count(F.lit(1)).alias(_ROWS),
+    # Text, for an expression that is made of calls costs a conversation with the JVM for each.
+    hashes = ", ".join(_hash(quote(f.name), f.dataType) for f in frame.schema.fields)
+    row = f"xxhash64({hashes})"
+    wanted = {
+        _ROWS: "count(1)",
         # XOR forgets rows that occur an even number of times, the sums do not; their parts are
         # of 24 bits, so that they do not overflow.
-        F.bit_xor(row).alias(_XOR),
-        F.sum(F.shiftrightunsigned(row, 40)).alias(_HIGH),
-        F.sum(F.shiftrightunsigned(row, 16).bitwiseAND(F.lit(0xFFFFFF))).alias(_LOW),
-        *(_failures(c).alias(c.name) for c in checks if c.on_rows),
-    ]
+        _XOR: f"bit_xor({row})",
+        _HIGH: f"sum(shiftrightunsigned({row}, 40))",
+        _LOW: f"sum(shiftrightunsigned({row}, 16) & {0xFFFFFF})",
+    }
     if time_column:
-        wanted.append(F.max(F.col(quote(time_column))).cast("string").alias(_WATERMARK))
-    return wanted
+        wanted[_WATERMARK] = f"CAST(max({quote(time_column)}) AS STRING)"
+    failures = [_failures(c).alias(c.name) for c in checks if c.on_rows]
+    return [*(F.expr(f"{text} AS {quote(name)}") for name, text in wanted.items()), *failures]
 
 
 def read_measures(seen: Mapping[str, Any], checks: Sequence[Check]) -> Measured:
@@ -83,37 +85,32 @@ def audit(frame: DataFrame, checks: Sequence[Check]) -> tuple[CheckResult, ...]:
     return tuple(results)
 
 
-def _hash(value: SparkColumn, kind: Any) -> SparkColumn:
-    """Return a hash of a value that tells apart what `xxhash64` alone does not.
+def _hash(value: str, kind: Any, depth: int = 0) -> str:
+    """Return a hash of a value that tells apart what `xxhash64` alone does not, as SQL.
 
     Spark skips NULLs, so that (1, NULL) and (NULL, 1) hash alike; it takes no maps, and the two
     zeros of floating point for one.
     """
-    from pyspark.sql import functions as F
     from pyspark.sql import types as T
 
+    element = f"e{depth}"
     match kind:
         case T.StructType():
-            parts = [_hash(value.getField(f.name), f.dataType) for f in kind.fields]
-            made = F.xxhash64(F.lit(len(parts)), *parts)
+            parts = [_hash(f"{value}.{quote(f.name)}", f.dataType, depth) for f in kind.fields]
+            made = ", ".join([str(len(parts)), *parts])
         case T.ArrayType():
-            made = F.xxhash64(
-                F.size(value), F.transform(value, lambda e: _hash(e, kind.elementType))
-            )
+            below = _hash(element, kind.elementType, depth + 1)
+            made = f"size({value}), transform({value}, {element} -> {below})"
         case T.MapType():
-            entries = F.transform(
-                F.map_entries(value),
-                lambda e: F.xxhash64(
-                    _hash(e["key"], kind.keyType), _hash(e["value"], kind.valueType)
-                ),
-            )
-            made = F.xxhash64(F.size(value), F.array_sort(entries))
+            key = _hash(f"{element}.key", kind.keyType, depth + 1)
+            below = _hash(f"{element}.value", kind.valueType, depth + 1)
+            entries = f"transform(map_entries({value}), {element} -> xxhash64({key}, {below}))"
+            made = f"size({value}), array_sort({entries})"
         case T.FloatType() | T.DoubleType():
-            sign = F.when(value == 0, value.cast("string"))
-            made = F.xxhash64(value, F.coalesce(sign, F.lit("")))
+            made = f"{value}, CASE WHEN {value} = 0 THEN CAST({value} AS STRING) ELSE '' END"
         case _:
-            made = F.xxhash64(value)
-    return F.when(value.isNull(), F.lit(0x5E_ED_0F_A_11)).otherwise(made)
+            made = value
+    return f"CASE WHEN {value} IS NULL THEN {0x5E_ED_0F_A_11}L ELSE xxhash64({made}) END"
 
 
 def _failures(check: Check) -> SparkColumn:

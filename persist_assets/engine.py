@@ -110,7 +110,7 @@ class Engine:
         # Spark takes a path for a pattern. Directories named like a partition that is not declared
         # would become columns.
         frame = reader.load([re.sub(r"([{}\[\]*?\\])", r"\\\1", path) for path in pin.files])
-        return frame.select(*(quote(c.name) for c in columns))
+        return frame.selectExpr(*(quote(c.name) for c in columns))
 
     def load_snapshot(self, snapshot: Snapshot) -> DataFrame:
         """Return the rows of a snapshot.

@@ -466,7 +466,7 @@ def test_a_table_made_in_the_place_of_a_deleted_one_is_not_it(
     shutil.rmtree(builder.settings.table_root(table.table))
     settings = builder.settings.root / "persist.toml"
     before = settings.read_text()
-    settings.write_text('environment = "other"\n' + before)
+    settings.write_text('ledger = "sqlite:///another.db"\n' + before)
     other = again(builder, make_builder)
     write(builder.settings.root, [(7, "z")])
     build_all(other)
