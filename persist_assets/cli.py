@@ -38,6 +38,7 @@ from persist_assets.errors import (
 )
 from persist_assets.manifest import manifest_document
 from persist_assets.model import Build, Plan, Project, Snapshot, Source, SourceID
+from persist_assets.model import Change as ManifestChange
 from persist_assets.project import load_project, require
 from persist_assets.revisions import WORKING_TREE, find_places
 from persist_assets.selection import find_source, is_simple, select
@@ -980,6 +981,131 @@ def manifest(given: Invocation) -> None:
         )
     out.print(table)
     out.print(f"[dim]{given.settings.manifest_path}[/]", soft_wrap=True)
+
+
+# ------------------------------------------------------------------------------------ environments
+
+
+FromArgument = Annotated[str, typer.Argument(metavar="FROM", help="The environment built in.")]
+ToArgument = Annotated[str, typer.Argument(metavar="TO", help="The one that gets it.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Change nothing.")]
+AllowStaleOption = Annotated[
+    bool, typer.Option("--allow-stale", help="Even what is out of date, or does not agree.")
+]
+WhyOption = Annotated[str | None, typer.Option("--why", help="Kept in the history.")]
+
+
+@command("promote")
+def promote(
+    given: Invocation,
+    source: FromArgument,
+    target: ToArgument,
+    selection: SelectArgument = None,
+    dry_run: DryRunOption = False,
+    allow_stale: AllowStaleOption = False,
+    why: WhyOption = None,
+) -> None:
+    """Let readers of one environment see what another one has built. Copies nothing."""
+    from persist_assets import environments
+
+    given.env = source
+    before = given.ledger.fetch_current(target)
+    decided, change = environments.promote(
+        given.builder,
+        target,
+        given.select(selection),
+        allow_stale=allow_stale,
+        dry_run=dry_run,
+        why=why,
+    )
+    moved = [
+        {
+            "source_id": s.source_id,
+            "from_build": before[s.source_id].build_id if s.source_id in before else None,
+            "to_build": s.build_id,
+        }
+        for s in (decided.sources if change or dry_run else ())
+    ]
+    refused = [{"source_id": r.source_id, "reason": r.reason} for r in decided.refused]
+    if given.as_json:
+        print_json({"change_id": change, "moved": moved, "refused": refused})
+    else:
+        for refusal in decided.refused:
+            err.print(f"[red]refused[/] {escape(refusal.source_id)}: {escape(refusal.reason)}")
+        for row in moved:
+            out.print(f"[green]promoted[/] {escape(str(row['source_id']))}")
+        done = f"as change {change}" if change else "nothing was changed"
+        out.print(f"{len(moved)} from {source} to {target}, {len(refused)} refused: {done}")
+    if refused:
+        raise typer.Exit(4)
+
+
+@command("history")
+def history(
+    given: Invocation,
+    limit: Annotated[int, typer.Option("--limit", help="How many changes.", min=1)] = 20,
+) -> None:
+    """Tell how the environment's manifest changed, the latest change first."""
+    changes = given.ledger.fetch_history(given.settings.environment, limit=limit)
+    if given.as_json:
+        print_json([_manifest_change_json(c) for c in changes])
+        return
+    for change in changes:
+        _print_change(change)
+    if not changes:
+        out.print(f"{given.settings.environment} has not changed yet")
+
+
+@command("rollback")
+def rollback(
+    given: Invocation,
+    to: Annotated[
+        int | None, typer.Option("--to", metavar="CHANGE_ID", help="To right after that change.")
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", help="Undo so many changes.")] = 1,
+    why: WhyOption = None,
+) -> None:
+    """Put the environment's manifest back to what it was. Copies nothing."""
+    from persist_assets import environments
+
+    change = environments.roll_back(given.settings, given.ledger, to=to, steps=steps, why=why)
+    if given.as_json:
+        print_json([_manifest_change_json(change)])
+    else:
+        _print_change(change)
+
+
+def _manifest_change_json(change: ManifestChange) -> dict[str, Any]:
+    return {
+        "change_id": change.change_id,
+        "at": change.at.isoformat(),
+        "by": change.by,
+        "why": change.why,
+        "kind": change.kind,
+        "run_id": change.run_id,
+        "entries": [
+            {
+                "source_id": m.source_id,
+                "build_id": m.build_id,
+                "before": _version(m.before),
+                "after": _version(m.after),
+            }
+            for m in change.moves
+        ],
+    }
+
+
+def _version(snapshot: Snapshot | None) -> str | None:
+    return f"{snapshot.table}@v{snapshot.version}" if snapshot else None
+
+
+def _print_change(change: ManifestChange) -> None:
+    at = change.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    why = f" [dim]{escape(change.why)}[/]" if change.why else ""
+    out.print(f"[bold]{change.change_id}[/] {at} {change.kind} by {escape(change.by)}{why}")
+    for m in change.moves:
+        ends = f"{_version(m.before) or 'nothing'} → {_version(m.after) or 'nothing'}"
+        out.print(f"  {escape(m.source_id)} [dim]{escape(ends)}[/]", soft_wrap=True)
 
 
 # -------------------------------------------------------------------------------------------- spark

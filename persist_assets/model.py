@@ -708,6 +708,44 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """What a change did to one manifest entry: the snapshots that readers got, None for none."""
+
+    build_id: BuildID
+    before: Snapshot | None
+    after: Snapshot | None
+
+    @property
+    def source_id(self) -> SourceID:
+        """The source whose build it was."""
+        known = self.after or self.before
+        assert known is not None
+        return known.source_id
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of an environment's manifest, all at once.
+
+    Attributes
+    ----------
+    change_id
+        The position of its event in the ledger's log.
+    by
+        Who asked for it.
+    """
+
+    change_id: int
+    environment: str
+    at: datetime
+    kind: Literal["build", "promote", "rollback"]
+    by: str
+    why: str | None
+    run_id: str | None
+    moves: tuple[Move, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """A past fact. `idx` is its gapless position in the ledger's log."""
 

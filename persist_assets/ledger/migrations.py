@@ -30,7 +30,26 @@ def _record_parts(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN inputs JSON")
 
 
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_record_parts,)
+def _record_changes(connection: Connection) -> None:
+    """Let manifests tell how they changed, from now on."""
+    connection.exec_driver_sql(
+        "CREATE TABLE manifest_changes (change_id BIGINT NOT NULL PRIMARY KEY,"
+        " environment VARCHAR(64) NOT NULL, at TIMESTAMP NOT NULL, kind VARCHAR(16) NOT NULL"
+        " CONSTRAINT ck_manifest_changes_kind CHECK (kind IN ('build', 'promote', 'rollback')),"
+        ' "by" TEXT NOT NULL, why TEXT, run_id VARCHAR(64))'
+    )
+    connection.exec_driver_sql(
+        "CREATE INDEX ix_manifest_changes_environment ON manifest_changes (environment, change_id)"
+    )
+    connection.exec_driver_sql(
+        "CREATE TABLE manifest_moves (change_id BIGINT NOT NULL"
+        " REFERENCES manifest_changes (change_id), build_id VARCHAR(64) NOT NULL,"
+        ' "before" VARCHAR(64), "after" VARCHAR(64),'
+        " CONSTRAINT pk_manifest_moves PRIMARY KEY (change_id, build_id))"
+    )
+
+
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_record_parts, _record_changes)
 """What brings a ledger from version n to n + 1, for every n from one."""
 VERSION = 1 + len(MIGRATIONS)
 

@@ -6,6 +6,7 @@ event in that same transaction. Readers see whole publications or nothing of the
 
 from __future__ import annotations
 
+import getpass
 import logging
 import os
 import re
@@ -24,12 +25,22 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlch
 
 from persist_assets.errors import ConflictError, LedgerError
 from persist_assets.ledger.migrations import VERSION, migrate, version_of
-from persist_assets.ledger.tables import builds, counters, events, leases, manifest_entries
+from persist_assets.ledger.tables import (
+    builds,
+    counters,
+    events,
+    leases,
+    manifest_changes,
+    manifest_entries,
+    manifest_moves,
+)
 from persist_assets.model import (
     Build,
+    Change,
     CheckResult,
     Column,
     Event,
+    Move,
     Parts,
     RawVersion,
     Read,
@@ -134,8 +145,8 @@ class Ledger:
 
     # -------------------------------------------------------------------------------- events
 
-    def _append(self, connection: Connection, kind: str, data: Mapping[str, Any]) -> None:
-        """Append an event within a transaction."""
+    def _append(self, connection: Connection, kind: str, data: Mapping[str, Any]) -> int:
+        """Append an event within a transaction; return its position."""
         bumped = connection.execute(
             counters.update()
             .where(counters.c.name == "events")
@@ -145,6 +156,7 @@ class Ledger:
         connection.execute(
             events.insert().values(idx=bumped, at=self._clock(), kind=kind, data=data)
         )
+        return bumped
 
     def position(self) -> int:
         """Return the position of the latest event, 0 before the first."""
@@ -251,17 +263,155 @@ class Ledger:
                 "version": snapshot.version,
                 "rows": snapshot.rows,
             }
-            self._append(connection, "build-succeeded", data)
+            idx = self._append(connection, "build-succeeded", data)
             if moves:
-                self._move(connection, build)
+                entries = {build.build_id: build.build_uid}
+                said = {"kind": "build", "run_id": build.run_id}
+                self._move(connection, idx, build.environment, entries, said)
 
-    def _move(self, connection: Connection, build: Build) -> None:
-        """Point the manifest entry of a build's environment at it."""
-        key = {"environment": build.environment, "build_id": build.build_id}
-        found = sa.and_(*(manifest_entries.c[k] == v for k, v in key.items()))
-        values = {"build_uid": build.build_uid, "published_at": self._clock()}
-        if not connection.execute(manifest_entries.update().where(found).values(**values)).rowcount:
-            connection.execute(manifest_entries.insert().values(**key, **values))
+    def _move(
+        self,
+        connection: Connection,
+        idx: int,
+        environment: str,
+        entries: Mapping[BuildID, str | None],
+        said: Mapping[str, Any],
+    ) -> None:
+        """Point manifest entries at other builds, or remove them, and record the change.
+
+        Parameters
+        ----------
+        idx
+            The position of the event that tells of it.
+        entries
+            What they shall be; None: none.
+        said
+            Of the change, more values of `manifest_changes`.
+        """
+        own = manifest_entries.c.environment == environment
+        query = sa.select(manifest_entries.c.build_id, manifest_entries.c.build_uid).where(own)
+        if len(entries) == 1:
+            query = query.where(manifest_entries.c.build_id.in_(entries))
+        before = {row.build_id: row.build_uid for row in connection.execute(query)}
+        now = self._clock()
+        values = {"environment": environment, "at": now, "by": _user(), **said}
+        connection.execute(manifest_changes.insert().values(change_id=idx, **values))
+        moves = [
+            {"change_id": idx, "build_id": b, "before": before.get(b), "after": after}
+            for b, after in sorted(entries.items())
+        ]
+        connection.execute(manifest_moves.insert(), moves)
+        key = sa.and_(own, manifest_entries.c.build_id == sa.bindparam("old"))
+        gone = [{"old": b} for b in entries if b in before]
+        if gone:
+            connection.execute(manifest_entries.delete().where(key), gone)
+        made = [
+            {"environment": environment, "build_id": b, "build_uid": uid, "published_at": now}
+            for b, uid in entries.items()
+            if uid is not None
+        ]
+        if made:
+            connection.execute(manifest_entries.insert(), made)
+
+    def promote(
+        self,
+        sources: Sequence[str],
+        target: str,
+        snapshots: Mapping[BuildID, Snapshot],
+        *,
+        why: str | None = None,
+    ) -> int:
+        """Let readers of an environment see what those of another see; return the change.
+
+        Parameters
+        ----------
+        sources
+            The other one, and those that it reads.
+        snapshots
+            What was decided upon.
+
+        Raises
+        ------
+        ConflictError
+            The other one has moved on since. Nothing was changed.
+        """
+        query = (
+            sa.select(builds)
+            .join(manifest_entries, manifest_entries.c.build_uid == builds.c.build_uid)
+            .where(manifest_entries.c.environment.in_(sources))
+        )
+        with self._write() as connection:
+            entries: dict[str, str | None] = {}
+            for row in connection.execute(query):
+                if row.build_id in snapshots and _snapshot(row) == snapshots[row.build_id]:
+                    entries[row.build_id] = row.build_uid
+            lacking = [s.source_id for b, s in snapshots.items() if b not in entries]
+            if lacking:
+                raise ConflictError(
+                    f"{sources[0]} changed while it was being promoted: {lacking[0]}",
+                    hint="try again",
+                )
+            data = {"environment": target, "from": sources[0], "entries": len(entries)}
+            idx = self._append(connection, "promoted", data)
+            said = {"kind": "promote", "why": why or f"from {sources[0]}"}
+            self._move(connection, idx, target, entries, said)
+        return idx
+
+    def roll_back(self, environment: str, to: int, *, expected: int, why: str | None = None) -> int:
+        """Put a manifest back to what it was right after a change; return the new change.
+
+        Parameters
+        ----------
+        to
+            The change, 0 for before the first one.
+        expected
+            The change that the manifest is at, as far as the caller knows.
+
+        Raises
+        ------
+        ConflictError
+            The manifest has moved on. Nothing was changed.
+        """
+        own = manifest_changes.c.environment == environment
+        latest = sa.select(sa.func.max(manifest_changes.c.change_id)).where(own)
+        later = (
+            sa.select(manifest_moves)
+            .join(manifest_changes, manifest_changes.c.change_id == manifest_moves.c.change_id)
+            .where(own, manifest_changes.c.change_id > to)
+            .order_by(manifest_changes.c.change_id.desc())
+        )
+        with self._write() as connection:
+            if connection.scalar(latest) != expected:
+                raise ConflictError(f"{environment} changed meanwhile", hint="try again")
+            entries = {row.build_id: row.before for row in connection.execute(later)}
+            data = {"environment": environment, "to": to, "entries": len(entries)}
+            idx = self._append(connection, "rolled-back", data)
+            said = {"kind": "rollback", "why": why or f"to {to}"}
+            self._move(connection, idx, environment, entries, said)
+        return idx
+
+    def fetch_history(self, environment: str, *, limit: int | None = None) -> list[Change]:
+        """Return the changes of a manifest, the latest first, at most `limit`."""
+        query = (
+            sa.select(manifest_changes)
+            .where(manifest_changes.c.environment == environment)
+            .order_by(manifest_changes.c.change_id.desc())
+            .limit(limit)
+        )
+        with self._read() as connection:
+            changes = connection.execute(query).mappings().all()
+            told = sa.select(query.subquery().c.change_id)
+            moved = sa.select(manifest_moves).where(manifest_moves.c.change_id.in_(told))
+            moves = connection.execute(moved.order_by(manifest_moves.c.build_id)).all()
+            ends = moved.subquery()
+            uids = sa.union(sa.select(ends.c.before), sa.select(ends.c.after))
+            rows = connection.execute(sa.select(builds).where(builds.c.build_uid.in_(uids)))
+            known = {row.build_uid: _snapshot(row) for row in rows}
+        by_change: dict[int, list[Move]] = {change["change_id"]: [] for change in changes}
+        for row in moves:
+            move = Move(row.build_id, known.get(row.before), known.get(row.after))
+            by_change[row.change_id].append(move)
+        return [Change(**row, moves=tuple(by_change[row["change_id"]])) for row in changes]
 
     def fetch_builds(
         self,
@@ -355,6 +505,20 @@ class Ledger:
         query = sa.select(builds.c.checks).where(builds.c.build_uid == build_uid)
         with self._read() as connection:
             return [CheckResult(**values) for values in connection.scalar(query) or ()]
+
+    def fetch_passed(self, *environments: str) -> dict[BuildID, set[str]]:
+        """Return the definitions of the checks that what is published has passed."""
+        query = (
+            sa.select(builds.c.build_id, builds.c.checks)
+            .join(manifest_entries, manifest_entries.c.build_uid == builds.c.build_uid)
+            .where(manifest_entries.c.environment.in_(environments))
+        )
+        found: dict[str, set[str]] = {}
+        with self._read() as connection:
+            for build_id, checks in connection.execute(query):
+                passed = {c["definition"] for c in checks or () if c["passed"]}
+                found.setdefault(build_id, set()).update(passed)
+        return found
 
     # ------------------------------------------------------------------------------ manifest
 
@@ -583,6 +747,14 @@ def _event_data(build: Build) -> dict[str, Any]:
         "run_id": build.run_id,
         "process": this_process(),
     }
+
+
+def _user() -> str:
+    """Return who asks, by the name the system knows them by."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"
 
 
 def this_process() -> str:

@@ -111,6 +111,33 @@ manifest_entries = sa.Table(
     sa.PrimaryKeyConstraint("environment", "build_id", name="pk_manifest_entries"),
 )
 
+# What moved in manifests, and why. The change's number is the position of its event.
+manifest_changes = sa.Table(
+    "manifest_changes",
+    metadata,
+    sa.Column("change_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("environment", sa.String(64), nullable=False),
+    sa.Column("at", Instant, nullable=False),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("by", sa.Text, nullable=False),
+    sa.Column("why", sa.Text),
+    sa.Column("run_id", sa.String(64)),
+    sa.CheckConstraint("kind IN ('build', 'promote', 'rollback')", name="ck_manifest_changes_kind"),
+    sa.Index("ix_manifest_changes_environment", "environment", "change_id"),
+)
+
+manifest_moves = sa.Table(
+    "manifest_moves",
+    metadata,
+    sa.Column("change_id", sa.ForeignKey("manifest_changes.change_id"), nullable=False),
+    sa.Column("build_id", sa.String(64), nullable=False),
+    # The builds that readers got before and after; none where there is no entry.
+    sa.Column("before", sa.String(64)),
+    sa.Column("after", sa.String(64)),
+    # A change moves an entry once.
+    sa.PrimaryKeyConstraint("change_id", "build_id", name="pk_manifest_moves"),
+)
+
 leases = sa.Table(
     "leases",
     metadata,

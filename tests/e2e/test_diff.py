@@ -221,3 +221,31 @@ def test_without_a_repository_there_are_no_revisions(
     done = run(alone, "diff", "HEAD", ".")
     assert done.exit_code == 4
     assert "environments: none yet" in done.stderr
+
+
+def test_a_promotion_is_told_and_taken_back(root: Path) -> None:
+    published(root, "dev")
+    stale = run(root, "promote", "dev", "prod", "p", "--json")
+    assert stale.exit_code == 4
+    refused = json.loads(stale.stdout)
+    assert (refused["change_id"], refused["moved"]) == (None, [])
+    assert "is gone" in refused["refused"][0]["reason"]
+    dry = told(root, "promote", "dev", "prod", "p", "--allow-stale", "--dry-run")
+    assert (dry["change_id"], len(dry["moved"])) == (None, 1)
+    done = told(root, "promote", "dev", "prod", "--allow-stale", "--why", "why not")
+    assert {m["source_id"].partition("@")[0] for m in done["moved"]} == {"p", "q", "r"}
+    assert {m["from_build"] for m in done["moved"]} == {None}
+    (change,) = told(root, "history", "--env", "prod")
+    assert (change["change_id"], change["kind"]) == (done["change_id"], "promote")
+    assert change["why"] == "why not"
+    entry = change["entries"][0]
+    assert entry.keys() == {"source_id", "build_id", "before", "after"}
+    assert entry["before"] is None
+    (back,) = told(root, "rollback", "--env", "prod")
+    assert [e["after"] for e in back["entries"]] == [None, None, None]
+    assert told(root, "manifest", "--env", "prod")["entries"] == {}
+    assert len(told(root, "history", "--env", "prod", "--limit", "1")) == 1
+    assert "rollback by" in run(root, "history", "--env", "prod").stdout
+    nothing = run(root, "rollback", "--env", "prod", "--to", "1")
+    assert nothing.exit_code == 4
+    assert "prod has no change 1" in nothing.stderr

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +16,10 @@ import pytest
 
 from persist_assets.builder import Builder
 from persist_assets.engine import Engine
-from persist_assets.errors import SettingsError
+from persist_assets.environments import promote, roll_back
+from persist_assets.errors import ConflictError, NotFoundError, SettingsError
 from persist_assets.ledger.store import Ledger
-from persist_assets.model import Source
+from persist_assets.model import Build, Snapshot, Source
 from persist_assets.project import load_project, require
 from persist_assets.settings import load_settings
 
@@ -200,3 +205,156 @@ def test_a_raw_table_that_is_none_is_told(
         load_project(load_settings(root, environment="dev"))
     assert says in str(raised.value)
     assert "m/t" in str(raised.value)
+
+
+# --------------------------------------------------------------------------- promotion and rollback
+
+
+def bytes_of(warehouse: str) -> dict[str, int]:
+    return {str(p): p.stat().st_size for p in Path(warehouse).rglob("*") if p.is_file()}
+
+
+def ids(builder: Builder, *names: str) -> list[str]:
+    return [named(builder, n).source_id for n in names]
+
+
+@pytest.mark.proves("K20")
+def test_promotion_and_rollback_move_entries_and_copy_nothing(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    build(enter(root, "prod"), "p", "q")
+    edit(root, "sum(a)", "max(a)")
+    dev = enter(root, "dev")
+    build(dev, "p", "q")
+    warehouse = bytes_of(dev.settings.warehouse)
+    old = dev.ledger.fetch_manifest("prod")
+    decided, change = promote(dev, "prod", ids(dev, "p", "q"), why="the greatest counts")
+    assert ([s.name for s in decided.sources], decided.refused) == (["q"], ())
+    prod = enter(root, "prod")
+    assert planned(prod) == ["reuse", "reuse"]
+    assert rows(prod, "q") == [(3,)]
+    exported = json.loads(prod.settings.manifest_path.read_text())["entries"]
+    assert exported.keys() == prod.ledger.fetch_manifest("prod").keys()
+    (latest, *builds) = prod.ledger.fetch_history("prod")
+    assert (latest.change_id, latest.kind, latest.why) == (change, "promote", "the greatest counts")
+    assert [c.kind for c in builds] == ["build", "build"]
+    back = roll_back(prod.settings, prod.ledger)
+    assert back.kind == "rollback"
+    assert prod.ledger.fetch_manifest("prod") == old
+    # A rollback is a change like any other, and can be taken back itself.
+    roll_back(prod.settings, prod.ledger, to=change)
+    assert rows(prod, "q") == [(3,)]
+    roll_back(prod.settings, prod.ledger, steps=5)
+    assert prod.ledger.fetch_manifest("prod") == {}
+    assert bytes_of(dev.settings.warehouse) == warehouse
+    # Nothing to do is no change.
+    promote(dev, "prod", ids(dev, "q"))
+    assert promote(dev, "prod", ids(dev, "q"))[1] is None
+
+
+def test_what_does_not_fit_is_refused_with_its_reason_and_nothing_moves(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    build(enter(root, "prod"), "p", "q")
+    edit(root, "sum(a)", "max(a)")
+    dev = enter(root, "dev")
+
+    def reasons(**given: Any) -> dict[str, str]:
+        decided, change = promote(enter(root, "dev"), "prod", ids(dev, "p", "q"), **given)
+        assert change is None or not decided.refused
+        return {r.source_id.partition("@")[0]: r.reason for r in decided.refused}
+
+    assert reasons() == {"q": "it is not built in dev"}
+    build(dev, "q")
+    write(root, [50])
+    assert "the data of t changed" in reasons()["q"]
+    build(enter(root, "dev"), "p", "q")
+    only_q, change = promote(enter(root, "dev"), "prod", ids(dev, "q"))
+    assert change is None
+    assert "other data than m/p has there" in only_q.refused[0].reason
+    path = root / "sources" / "m.sql"
+    text = path.read_text()
+    at = text.rindex("--@ persist")
+    path.write_text(text[:at] + "--@ persist check { not_null=[s] }" + text[at + 11 :])
+    assert "has not passed: s not null" in reasons(allow_stale=True)["q"]
+    assert entries(dev, "prod").keys() == {"p", "q"}
+    path.write_text(text)
+    assert reasons() == {}
+    assert rows(enter(root, "prod"), "q") == [(51,)]
+
+
+def test_what_rests_on_sample_data_is_not_promoted(
+    make_project: Callable[..., Path], enter: Callable[..., Builder]
+) -> None:
+    root = make_project({"m.sql": SOURCES}, READS + '[env.dev.raw]\nt = "sample/t"\n')
+    write(root, [1])
+    write(root, [2], "sample/t")
+    dev = enter(root, "dev")
+    build(dev, "p", "q")
+    decided, change = promote(dev, "prod", ids(dev, "p", "q"), allow_stale=True)
+    assert change is None
+    assert {r.reason.partition(":")[0] for r in decided.refused} == {
+        "it means something else there"
+    }
+
+
+def test_bad_input_of_promotion_and_rollback(root: Path, enter: Callable[..., Builder]) -> None:
+    dev = enter(root, "dev")
+    with pytest.raises(SettingsError, match="cannot be promoted into itself"):
+        promote(dev, "dev", ids(dev, "p"))
+    with pytest.raises(SettingsError, match="there is no environment `prd`"):
+        promote(dev, "prd", ids(dev, "p"))
+    with pytest.raises(NotFoundError, match="dev has changed 0 times, not 1"):
+        roll_back(dev.settings, dev.ledger)
+    build(dev, "p")
+    (change,) = dev.ledger.fetch_history("dev")
+    with pytest.raises(NotFoundError, match="dev has no change 7000"):
+        roll_back(dev.settings, dev.ledger, to=7000)
+    with pytest.raises(ConflictError, match="is at change"):
+        roll_back(dev.settings, dev.ledger, to=change.change_id)
+    table = dev.ledger.fetch_manifest("dev")[named(dev, "p").build_id].table
+    write(root, [9])
+    build(enter(root, "dev"), "p")
+    shutil.rmtree(dev.settings.table_root(table))
+    with pytest.raises(ConflictError, match=f"{table} version 0 is gone"):
+        roll_back(dev.settings, dev.ledger)
+    assert len(dev.ledger.fetch_history("dev")) == 2
+
+
+def test_a_promotion_that_was_decided_upon_older_tables_is_not_done(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    dev = enter(root, "dev")
+    build(dev, "p")
+    decided = dev.ledger.fetch_manifest("dev")
+    write(root, [9])
+    build(enter(root, "dev"), "p")
+    with pytest.raises(ConflictError, match="changed while it was being promoted"):
+        dev.ledger.promote(("dev",), "prod", decided)
+    with pytest.raises(ConflictError, match="changed meanwhile"):
+        dev.ledger.roll_back("dev", 0, expected=1)
+    assert dev.ledger.fetch_manifest("prod") == {}
+
+
+@pytest.mark.proves("K20")
+def test_a_thousand_sources_are_promoted_and_rolled_back_in_a_second_each(tmp_path: Path) -> None:
+    ledger = Ledger(f"sqlite:///{tmp_path}/l.db")
+    now = datetime.now(UTC)
+    for n in range(1000):
+        made = Build(f"{n}", f"s{n}@s.sql", f"b{n}", "d", "dev", "run", "started", "built", now)
+        snapshot = Snapshot(f"{n}", made.source_id, made.build_id, f"t{n}", 0, (), "c", 1, 1, now)
+        ledger.record_started(made, snapshot.table)
+        ledger.publish(made, snapshot, ())
+    manifest = ledger.fetch_manifest("dev")
+    started = time.perf_counter()
+    change = ledger.promote(("dev",), "prod", manifest)
+    promoted = time.perf_counter()
+    assert ledger.fetch_manifest("prod") == manifest
+    again = time.perf_counter()
+    ledger.roll_back("prod", 0, expected=change)
+    rolled_back = time.perf_counter()
+    assert ledger.fetch_manifest("prod") == {}
+    assert promoted - started < 1
+    assert rolled_back - again < 1
+    assert ledger.position() == 2002
+    ledger.close()

@@ -245,17 +245,24 @@ def test_a_ledger_of_version_one_becomes_one_of_today_and_keeps_its_builds(tmp_p
     with sqlite3.connect(tmp_path / "ledger.db") as connection:
         connection.execute("ALTER TABLE builds DROP COLUMN digests")
         connection.execute("ALTER TABLE builds DROP COLUMN inputs")
+        connection.execute("DROP TABLE manifest_moves")
+        connection.execute("DROP TABLE manifest_changes")
         connection.execute("DELETE FROM ledger_version")
         connection.execute("INSERT INTO ledger_version VALUES (1, '2026-01-01 00:00:00')")
     again = Ledger(url(tmp_path))
     (build,) = again.fetch_builds()
     assert (build.snapshot, build.digests, build.reads) == (snapshot, None, ())
-    publish(again, replace(a_build("2"), digests=DIGESTS))
+    newer = publish(again, replace(a_build("2"), digests=DIGESTS), 1)
     assert again.fetch_current("dev")["a@s.sql"].digests == DIGESTS
+    (change,) = again.fetch_history("dev")
+    assert [(m.before, m.after) for m in change.moves] == [(snapshot, newer)]
     with again._read() as connection:
         assert version_of(connection) == VERSION
         columns = [c["name"] for c in sa.inspect(connection).get_columns("builds")]
+        made = {t: sa.inspect(connection).get_columns(t) for t in tables.metadata.tables}
     assert columns == [c.name for c in tables.builds.columns]
+    for name, table in tables.metadata.tables.items():
+        assert {c["name"] for c in made[name]} == {c.name for c in table.columns}
     Ledger(url(tmp_path)).close()  # and once only
 
 

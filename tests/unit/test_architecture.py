@@ -18,8 +18,8 @@ from persist_assets.model import CheckResult
 # docs/architecture.md has the same list, with what each room is for.
 ROOMS = [
     "errors", "settings", "model", "dialect", "frontends", "meaning", "compiler", "substitution",
-    "compare", "planner", "selection", "ledger", "manifest", "storage", "cache", "project",
-    "revisions", "server", "session", "audit", "engine", "builder", "pool", "plugin", "cli",
+    "compare", "planner", "promotion", "selection", "ledger", "manifest", "storage", "cache", "project",
+    "revisions", "server", "session", "audit", "engine", "builder", "pool", "environments", "plugin", "cli",
 ]  # fmt: skip
 # And so has it these.
 MEANING = [
