@@ -2,6 +2,8 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
+# What computes in the session of the test process.
+ON_SPARK := $(addprefix tests/integration/test_,builder.py dagster.py environments.py pool.py)
 export DAGSTER_HOME := $(CURDIR)/.persist/dagster
 export PYTHONUTF8 := 1
 
@@ -26,8 +28,10 @@ ui: setup ## Start Dagster's UI on the demo.
 test: setup ## Run all tests.
 	$(BIN)/python -m pytest
 
-nightly: setup ## Run random queries, and all of TPC-H, against Spark: minutes.
+nightly: setup ## Run random queries and TPC-H against Spark, and tests on each kind of it.
 	$(BIN)/python -m pytest -s tests/nightly
+	PERSIST_TEST_SPARK=local-cluster $(BIN)/python -m pytest $(ON_SPARK)
+	PERSIST_TEST_SPARK=shared $(BIN)/python -m pytest $(ON_SPARK)
 
 bench: setup ## Measure speed and reuse, and write docs/benchmarks.md.
 	$(BIN)/python benchmarks/run.py

@@ -114,7 +114,7 @@ def test_a_source_alone_rests_on_what_its_upstream_rests_on() -> None:
     assert told(plan(made, [named(made, "q").source_id], world)) == {"q": []}
 
 
-@pytest.mark.proves("M12")
+@pytest.mark.proves("M12", "K18")
 def test_a_changed_column_rebuilds_its_source_and_its_readers_only() -> None:
     before, after = (
         project(),
