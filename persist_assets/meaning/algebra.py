@@ -157,6 +157,8 @@ class Given:
         For each column, the columns of persisted sources and raw tables its value comes from.
     types
         Spark's types of the columns, None where not certain.
+    volatile
+        It stands for what draws lots and is no table.
     """
 
     rows: str
@@ -164,6 +166,7 @@ class Given:
     order: str | None = None
     origins: tuple[frozenset[ColumnRef], ...] = ()
     types: tuple[str | None, ...] = ()
+    volatile: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

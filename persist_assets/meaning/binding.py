@@ -245,4 +245,7 @@ class Binding:
         """Whether something in or below `things` may differ each time it is computed."""
         if self.calls.ops.isdisjoint(VOLATILE) and not self.inlines_lots:
             return False
-        return any(isinstance(t, Call) and t.op in VOLATILE for t in walk(*things))
+        return any(
+            t.volatile if isinstance(t, Given) else isinstance(t, Call) and t.op in VOLATILE
+            for t in walk(*things)
+        )

@@ -219,7 +219,8 @@ def _meaning(
         given = Given(fixed, drawn, digests.order, own, types)
     else:
         seen = own if declaration.persisted else origins
-        given = Given(digests.rows, digests.columns, digests.order, seen, types)
+        draws = binding.is_volatile(block)
+        given = Given(digests.rows, digests.columns, digests.order, seen, types, draws)
         if names and 0 < len(block.leaves) <= MAX_LEAVES:
             flat = _as_given(fold, binding, block)
             if binding.is_large(flat, closed=True):
@@ -281,6 +282,7 @@ def _as_given(fold: Fold, binding: Binding, block: Block) -> Block:
         made = fold.node(node, {})
         # Readers know the origins of the columns they see; those of the leaves are not asked for.
         nowhere = (frozenset[ColumnRef](),) * len(made.columns)
-        return Given(made.rows, made.columns, made.order, nowhere, types[id(node)])
+        lots = binding.is_volatile(node)
+        return Given(made.rows, made.columns, made.order, nowhere, types[id(node)], lots)
 
     return Rebuild(binding.calls, node=given, enter=enter).block(block)

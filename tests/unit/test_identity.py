@@ -143,6 +143,33 @@ def test_today_is_a_clock(text: str, clock: str | None) -> None:
     assert made.by_id["q@sources/q.sql"].reads_clock == clock
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        "SELECT a, k, (SELECT max(rand()) FROM w) AS x FROM t",
+        "SELECT a, k, (SELECT max(r) FROM (SELECT rand() AS r FROM w)) AS x FROM t",
+        "WITH d AS (SELECT rand() AS r FROM w) SELECT a, k, (SELECT max(r) FROM d) AS x FROM t",
+    ],
+)
+def test_a_draw_in_a_source_is_one_for_each_time_it_is_read(draw: str) -> None:
+    def read(columns: str, around: str) -> str:
+        query = f"SELECT {columns} FROM d x JOIN d y ON x.a = y.k"
+        made = compiled(
+            {
+                "raw.sql": RAW,
+                "d.sql": f"CREATE VIEW d AS {draw}; CREATE VIEW e AS SELECT * FROM d;",
+                "q.sql": f"CREATE VIEW q AS {around.replace('…', query)}",
+            }
+        )
+        assert not made.errors
+        return made.by_id["q@sources/q.sql"].build_id
+
+    inlined, one = read("x.x AS p, y.x AS q", "…"), read("x.x AS p, x.x AS q", "…")
+    assert inlined != one
+    assert inlined == read("x.x AS p, y.x AS q", f"WITH d AS ({draw}) …")
+    assert inlined == read("x.x AS p, y.x AS q", "WITH d AS (SELECT * FROM e) …")
+
+
 def test_a_name_that_is_only_known_when_it_runs_is_refused() -> None:
     project = compiled({"q.sql": "CREATE VIEW q AS SELECT a FROM IDENTIFIER('t')"})
     assert [p.code for p in project.errors] == ["identifier"]
