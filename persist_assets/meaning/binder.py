@@ -28,9 +28,9 @@ from persist_assets.meaning.algebra import (
 )
 from persist_assets.meaning.expressions import expression, folded, sort_keys
 from persist_assets.meaning.functions import GENERATORS
-from persist_assets.meaning.grouping import aggregates_of, finish_windows, group_rows
+from persist_assets.meaning.grouping import aggregates_of, finish_windows, group_rows, has_sets
 from persist_assets.meaning.names import expand_star, output_name
-from persist_assets.meaning.relations import from_item, generate, join, lateral
+from persist_assets.meaning.relations import as_leaf, from_item, generate, join, lateral
 from persist_assets.meaning.scope import Around, Cte, Entry, From, Select, Unanalysable
 from persist_assets.meaning.syntax import given_args, is_star, windows_of, word_for
 
@@ -217,8 +217,10 @@ def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
     select = Select(source, windows=windows_of(node), ctes=around.ctes)
     if node.args.get("where"):
         source.conjuncts += conjuncts(expression(binding, node.args["where"].this, select))
-    outs = _projections(binding, node, select)
     group, having = node.args.get("group"), node.args.get("having")
+    if group and has_sets(group):
+        source = select.source = as_leaf(binding, source)
+    outs = _projections(binding, node, select)
     qualify = node.args.get("qualify")
     naming = replace(select, aliases_first=True, refuses_doubt=True)
     filters = expression(binding, having.this, naming) if having else None

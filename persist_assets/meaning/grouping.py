@@ -56,6 +56,17 @@ def aggregates_of(expr: Expr) -> list[Call]:
     return found
 
 
+def has_sets(group: exp.Group) -> bool:
+    """Whether a GROUP BY has grouping sets.
+
+    A key is NULL then where it is left out, and not what a column that is computed alike is: there
+    every column of what is grouped has to be one of its own (`relations.as_leaf`).
+    """
+    forms = (exp.Rollup, exp.Cube, exp.GroupingSets)
+    named = any(group.args.get(k) for k in ("rollup", "cube", "grouping_sets"))
+    return named or any(isinstance(e, forms) for e in group.expressions)
+
+
 def group_rows(
     binding: Binding, source: From, select: Select, group: Any, outs: list[Out], every: list[Expr]
 ) -> tuple[From, Rebuild]:

@@ -389,15 +389,21 @@ class Fold:
         scope = self.scope(rows, around, (*keys, *aggregates))
         key_digests = scope.exprs(keys)
         grouping: object = "all rows" if not keys else "keys"
+        named: dict[Expr, str] = {}
         if sets is not None:
+            if len(set(key_digests)) < len(keys):
+                # Computed alike, and yet one may be NULL where the other is not.
+                key_digests = [digest("key", k, i) for i, k in enumerate(key_digests)]
+                named = dict(zip(keys, key_digests, strict=True))
             grouping = sorted(sorted(key_digests[k] for k in one) for one in sets)
         whole = digest("aggregate", scope.rows, sorted(set(key_digests)), grouping)
         columns = [digest("key", k) for k in key_digests]
         for call in aggregates:
             ordered = isinstance(call, Call) and call.op in ORDER_SENSITIVE
-            columns.append(
-                digest("aggregated", scope.expr(call), whole, scope.order if ordered else None)
-            )
+            what = scope.expr(call)
+            if named and isinstance(call, Call) and call.op in ("grouping", "grouping_id"):
+                what = digest(what, [named.get(a) for a in call.args])
+            columns.append(digest("aggregated", what, whole, scope.order if ordered else None))
         return Digests(whole, tuple(columns), scope.order)
 
     @staticmethod

@@ -212,22 +212,20 @@ def join(binding: Binding, left: From, node: exp.Join, around: Around) -> From:
         return _semi_join(binding, left, right, condition, kind)
     if side in ("LEFT", "RIGHT", "FULL"):
         return _outer_join(binding, left, right, condition, side, keys)
-    if len(both.leaves) > MAX_LEAVES:
-        both = _joined_as_leaf(binding, both, condition)
-    else:
-        both.conjuncts += condition
+    both.conjuncts += condition
+    if len(both.leaves) > MAX_LEAVES:  # too large to stay flat
+        both = as_leaf(binding, both)
     return _merge_keys(binding, both, left, right, keys, side) if keys else both
 
 
-def _joined_as_leaf(binding: Binding, both: From, condition: list[Expr]) -> From:
-    """Return `both` as one leaf: it has become too large to stay flat."""
-    both.conjuncts += condition
-    everything = [*both.entries, *both.hidden]
+def as_leaf(binding: Binding, source: From) -> From:
+    """Return `source` as one leaf, each of whose columns is one of its own."""
+    everything = [*source.entries, *source.hidden]
     outs = [Out(e.name, e.written, e.expr, e.type) for e in everything]
-    merged = binding.leaf(Derived(replace(both.block(outs), order=both.order)), outs)
+    merged = binding.leaf(Derived(replace(source.block(outs), order=source.order)), outs)
     for entry, out in zip(everything, merged.columns, strict=True):
         entry.expr = out.expr
-    return From(both.outer, dict(merged.leaves), [], both.entries, both.hidden)
+    return From(source.outer, dict(merged.leaves), [], source.entries, source.hidden)
 
 
 def _merge_keys(

@@ -37,6 +37,8 @@ NO_LEVELS = (Fold.scope, 'f"^{label}"', "label")
 NOT_WRAPPED = (Fold._outer, 'digest("side", side, scope.expr(out.expr))', "scope.expr(out.expr)")
 NO_KEYS = (Fold._aggregate, "scope.rows, sorted(set(key_digests)), grouping", "scope.rows")
 NO_SETS = (Fold._aggregate, "sorted(sorted(key_digests[k] for k in one) for one in sets)", '"sets"')
+KEYS_BY_VALUE = (Fold._aggregate, "if len(set(key_digests)) < len(keys)", "if not keys")
+KEYS_BY_MEANING = (binder._select, "if group and has_sets(group)", "if group is select")
 LEFT_KEY = (relations._merge_keys, 'binding.calls.call("coalesce", (a.expr, b.expr))', "a.expr")
 BOTH_KEYS = (relations._merge_keys, 'elif side == "FULL"', "elif True")
 ANY_NUMBER = (expressions._literal, "(node.this,)", "(node.this.rstrip('0.e'),)")
@@ -86,6 +88,10 @@ DIFFERENT: list[Rule] = [
     ("a lambda's parameter hides a column", names.resolve_identifier, "if name in select.parameters:", "for found, _ in _lookup((name,), select.source):\n        return found.expr\n    if name in select.parameters:"),
     ("inner or outer parameter of nested lambdas", names.resolve_identifier, "(str(index),)", "()"),
     ("order of ROLLUP", *NO_SETS),
+    ("one of two equal columns in grouping sets", *KEYS_BY_VALUE),
+    ("which of two equal columns is grouped", Fold._aggregate, "if named and isinstance(call, Call)", "if not call"),
+    ("a key of grouping sets or what it is computed from", *KEYS_BY_MEANING),
+    ("a key of grouping sets that is a constant, or the constant", *KEYS_BY_MEANING),
     ("a key of a ROLLUP or a function of one", Fold._aggregate, '[digest("key", k) for k in key_digests]', "[*key_digests]"),
     ("an inner column hides an outer one", names.resolve_column, "_lookup(lower, source)\n        if len", "_lookup(lower, source.outer or source) or _lookup(lower, source)\n        if len"),
     ("order in grouping_id", Scope._expr, "elif op in COMMUTATIVE", 'elif op in COMMUTATIVE or op == "grouping_id"'),
@@ -149,7 +155,7 @@ EQUAL: list[Rule] = [
     ("comma join, order of an inner join", *WRITTEN_LABELS),
     ("order of three inner joins", *WRITTEN_LABELS),
     ("self-join written the other way round", Fold._labels, "in range(3)", "in range(0)"),
-    ("condition in ON or WHERE", relations.join, "        both.conjuncts += condition\n", '        both.conjuncts += (binding.calls.call("on", [c]) for c in condition)\n'),
+    ("condition in ON or WHERE", relations.join, "both.conjuncts += condition\n", 'both.conjuncts += (binding.calls.call("on", [c]) for c in condition)\n'),
     ("RIGHT or LEFT the other way round", relations._outer_join, '(right, left) if side == "RIGHT" else (left, right)', "(left, right)"),
     ("SEMI JOIN or EXISTS", relations._semi_join, 'Subquery("exists"', 'Subquery("semi"'),
     ("DISTINCT or GROUP BY", binder._distinct, "tuple(keys), ())", "tuple(keys), (), (frozenset(),))"),
