@@ -139,7 +139,7 @@ def _set_operation(binding: Binding, node: Any, left: Block, around: Around) -> 
 
 def _union_branches(binding: Binding, block: Block, kind: str) -> tuple[Block, ...]:
     """Return the branches of a union that is a branch itself, or the one branch."""
-    if kind != "union all" or block.conjuncts or len(block.leaves) != 1:
+    if kind != "union all" or block.conjuncts or block.order or len(block.leaves) != 1:
         return (block,)
     instance, node = block.leaves[0]
     if not isinstance(node, SetOperation) or node.kind != kind:

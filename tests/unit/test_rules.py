@@ -92,6 +92,7 @@ DIFFERENT: list[Rule] = [
     ("which of two equal columns is grouped", Fold._aggregate, "if named and isinstance(call, Call)", "if not call"),
     ("a key of grouping sets or what it is computed from", *KEYS_BY_MEANING),
     ("a key of grouping sets that is a constant, or the constant", *KEYS_BY_MEANING),
+    ("order of a branch of a union that is a union", binder._union_branches, " or block.order", ""),
     ("a key of a ROLLUP or a function of one", Fold._aggregate, '[digest("key", k) for k in key_digests]', "[*key_digests]"),
     ("an inner column hides an outer one", names.resolve_column, "_lookup(lower, source)\n        if len", "_lookup(lower, source.outer or source) or _lookup(lower, source)\n        if len"),
     ("order in grouping_id", Scope._expr, "elif op in COMMUTATIVE", 'elif op in COMMUTATIVE or op == "grouping_id"'),
