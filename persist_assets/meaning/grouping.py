@@ -114,9 +114,16 @@ def group_rows(
                 partition=regroup.exprs(expr.partition),
                 order=regroup.sorts(expr.order),
             )
+        if isinstance(expr, Subquery):
+            return Subquery(expr.kind, below.block(expr.block), regroup.exprs(expr.args))
         return None
 
+    def stand_in_below(expr: Expr) -> Expr | None:
+        # count(*) and constants of a subquery are its own, whatever is grouped around it.
+        return stand_in(expr) if binding.free.of(expr) else None
+
     regroup = Rebuild(binding.calls, replace=stand_in)
+    below = Rebuild(binding.calls, replace=stand_in_below)
     return From(source.outer, dict(whole.leaves)), regroup
 
 

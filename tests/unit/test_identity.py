@@ -146,7 +146,6 @@ def test_today_is_a_clock(text: str, clock: str | None) -> None:
 @pytest.mark.parametrize(
     "draw",
     [
-        "SELECT a, k, (SELECT max(rand()) FROM w) AS x FROM t",
         "SELECT a, k, (SELECT max(r) FROM (SELECT rand() AS r FROM w)) AS x FROM t",
         "WITH d AS (SELECT rand() AS r FROM w) SELECT a, k, (SELECT max(r) FROM d) AS x FROM t",
     ],
