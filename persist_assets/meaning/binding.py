@@ -197,20 +197,25 @@ class Binding:
         )
 
     def _exceeds(self, exprs: Iterable[Expr], closed: bool) -> bool:
-        seen: set[int] = set()
+        seen, n = set[int](), 0
         stack: list[object] = [*exprs]
         while stack:
             thing = stack.pop()
             if id(thing) not in seen:
                 seen.add(id(thing))
-                if len(seen) > MAX_SIZE:
+                n += not isinstance(thing, Given)  # one object or several: that varies
+                if n > MAX_SIZE:
                     return True
                 if closed or isinstance(thing, Call) or self.free.of(thing):
                     stack += parts(thing)
         return False
 
     def fresh(self, block: Block) -> Block:
-        """Return a copy whose instances, at every depth, are used nowhere else."""
+        """Return a copy whose instances, at every depth, are used nowhere else.
+
+        Its calls are made here, also those that stay as they are: the block may come from another
+        binding, and then equal calls are one object or several, as it was remembered or not.
+        """
         moved: dict[int, int] = {}
 
         def move(inner: Block) -> None:
@@ -218,10 +223,15 @@ class Binding:
                 if instance not in moved:
                     moved[instance] = next(self.instances)
                     known = isinstance(node, Given | Generate)
-                    types = node.types if known else self.types.leaves.get(instance, ())
-                    self.types.leaves[moved[instance]] = types
+                    # The numbers of another binding say nothing here.
+                    self.types.leaves[moved[instance]] = node.types if known else ()
 
-        rebuild = Rebuild(self.calls, instances=moved, enter=move)
+        def ours(expr: Expr) -> Expr | None:
+            if isinstance(expr, Call) and not expr.args:
+                return self.calls.call(expr.op, (), expr.words)
+            return None
+
+        rebuild = Rebuild(self.calls, instances=moved, enter=move, replace=ours)
         return self._known_origins(rebuild, rebuild.block(block))
 
     def _known_origins(self, rebuild: Rebuild, copy: Block) -> Block:

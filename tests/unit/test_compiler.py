@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +12,12 @@ from conftest import ROOT, compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persist_assets.compiler import resolve_query
+from persist_assets.compiler import Memory, RawFacts, compile_project, resolve_query, source_id
 from persist_assets.errors import SourcesError
-from persist_assets.frontends.sql import parse_query
+from persist_assets.frontends.sql import parse_query, parse_sql
+from persist_assets.meaning import binding
 from persist_assets.model import Project
-from persist_assets.project import load_project
+from persist_assets.project import load_project, require
 from persist_assets.settings import load_settings
 
 T = "CREATE TABLE t (a INT, b STRING, ts TIMESTAMP, s STRUCT<f: INT>) USING parquet LOCATION 't';\n"
@@ -356,6 +358,35 @@ def test_a_reader_of_a_clock_that_is_inlined_says_which() -> None:
     v, w, x = (project.by_id[f"{name}@sources/a.sql"] for name in "vwx")
     assert w.notes == v.notes != ()
     assert x.notes == ()
+
+
+@pytest.mark.proves("M7")
+@pytest.mark.parametrize("size", range(4, 36))
+def test_what_is_remembered_decides_nothing_about_size(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal constants and tables are one object or several, as sources were remembered or not."""
+    monkeypatch.setattr(binding, "MAX_SIZE", size)
+    text = f"""{T}
+        CREATE VIEW x AS SELECT a + 1 AS p, b = 'y' AND EXISTS (SELECT 1 FROM t u WHERE u.a < 1) AS q FROM t;
+        CREATE VIEW y AS SELECT p + 1 AS p, q FROM x WHERE q AND p > 2;
+        CREATE VIEW z AS SELECT coalesce(x.p, y.p, 1) AS p, x.q OR y.q AS q FROM x JOIN y ON x.p = y.p + 1;
+        CREATE VIEW r AS SELECT p + 1 AS p FROM z WHERE q;
+    """
+    declarations, _ = parse_sql(text, "sources/a.sql")
+
+    def ids(memory: Memory) -> list[str]:
+        raws = {source_id(d): RawFacts("t", d.columns) for d in declarations if d.raw}
+        project = compile_project(
+            declarations, sources_dir="sources", connection="", raws=raws, memory=memory
+        )
+        return [s.build_id for s in require(project).sources]
+
+    cold = Memory()
+    said = ids(cold)
+    for several in itertools.product((False, True), repeat=len(cold.known)):
+        chosen = itertools.compress(cold.known.items(), several)
+        assert ids(Memory({key: meaning.packed() for key, meaning in chosen})) == said
 
 
 def test_what_draws_lots_or_reads_the_clock_says_so() -> None:
