@@ -360,7 +360,6 @@ def test_a_reader_of_a_clock_that_is_inlined_says_which() -> None:
     assert x.notes == ()
 
 
-@pytest.mark.proves("M7")
 @pytest.mark.parametrize("size", range(4, 36))
 def test_what_is_remembered_decides_nothing_about_size(
     size: int, monkeypatch: pytest.MonkeyPatch
