@@ -211,7 +211,7 @@ class Builder:
             versions=versions,
             day=self.started_at.astimezone(self.settings.timezone).date().isoformat(),
             instant=self.started_at.isoformat(),
-            history=self.ledger.fetch_last_builds(self.settings.environment),
+            history=self._history(sources),
             missing=[
                 source.build_id
                 for source in sources
@@ -221,6 +221,14 @@ class Builder:
             absent=dict(self._absent),
             elsewhere=self._elsewhere(sources, manifest, there),
         )
+
+    def _history(self, sources: Iterable[Source]) -> dict[SourceID, Build]:
+        """Return the last build of every source; of one never built here, what is read of it."""
+        history = self.ledger.fetch_last_builds(self.settings.environment)
+        if any(s.source_id not in history for s in sources):
+            for environment in self.settings.environments:
+                history = self.ledger.fetch_current(environment) | history
+        return history
 
     def _elsewhere(
         self,

@@ -102,6 +102,8 @@ def test_only_what_was_edited_is_built_and_the_rest_is_read_from_production(
     edit(root, "sum(a)", "max(a)")
     dev = enter(root, "dev")
     assert planned(dev) == ["reuse", "build"]
+    (step,) = dev.plan(ids(dev, "q")).steps
+    assert step.reasons[0].message == "column s changed in sources/m.sql:6"
     assert rows(dev, "p") == [(2,), (3,)]
     assert build(dev, "p", "q") == ["reused", "built"]
     assert rows(dev, "q") == [(3,)]
