@@ -226,8 +226,7 @@ class Builder:
         """Return the last build of every source; of one never built here, what is read of it."""
         history = self.ledger.fetch_last_builds(self.settings.environment)
         if any(s.source_id not in history for s in sources):
-            for environment in self.settings.environments:
-                history = self.ledger.fetch_current(environment) | history
+            history = self.ledger.fetch_current(*self.settings.environments) | history
         return history
 
     def _elsewhere(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from persist_assets.compare import Standings, of_builds, of_project
 from persist_assets.errors import NotFoundError, SourcesError, StorageError, did_you_mean
 from persist_assets.project import compile_files, is_source
+from persist_assets.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,9 +95,12 @@ def find_place(settings: Settings, project: Project, ledger: Ledger, name: str) 
     """
     if name == WORKING_TREE:
         return Place("files", of_project(project))
-    environments = ledger.fetch_environments()
+    environments = sorted({*ledger.fetch_environments(), *settings.declared})
     if name in environments:
-        return Place("environment", of_builds(ledger.fetch_current(name).values()))
+        chain = (name,)
+        if name in settings.declared:
+            chain = load_settings(settings.root, environment=name).environments
+        return Place("environment", of_builds(ledger.fetch_current(*chain).values()))
     commit = find_commit(settings, name)
     if commit is not None:
         return Place("files", of_project(load_revision(settings, name, commit)))

@@ -143,6 +143,8 @@ class Settings:
         The project root: the directory of `persist.toml`. Absolute.
     sources
         The directory of the sources, relative to `root`, POSIX.
+    declared
+        The environments that `persist.toml` declares, sorted.
     reads
         The environments whose tables are read where this one has none, nearest first.
     raws
@@ -170,6 +172,7 @@ class Settings:
     root: Path
     sources: str
     environment: str
+    declared: tuple[str, ...]
     reads: tuple[str, ...]
     raws: tuple[tuple[str, str], ...]
     warehouse: str
@@ -326,6 +329,7 @@ def load_settings(
         root=root,
         sources=(root / sources).resolve().relative_to(root).as_posix(),
         environment=name,
+        declared=tuple(sorted(environments)),
         reads=reads,
         raws=tuple(sorted(own.get("raw", {}).items())),
         warehouse=_resolve(root, given["warehouse"]) if "warehouse" in given else project_warehouse,

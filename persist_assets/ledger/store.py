@@ -456,8 +456,20 @@ class Ledger:
         with self._read() as connection:
             return sorted(connection.scalars(query))
 
-    def fetch_current(self, environment: str) -> dict[SourceID, Build]:
-        """Return for every source the build that an environment's readers last got of it."""
+    def fetch_current(self, *environments: str) -> dict[SourceID, Build]:
+        """Return for every source the build that an environment's readers last got of it.
+
+        Parameters
+        ----------
+        environments
+            It, and those that it reads, nearest first: those have what it has not.
+        """
+        current: dict[SourceID, Build] = {}
+        for environment in reversed(environments):
+            current |= self._current(environment)
+        return current
+
+    def _current(self, environment: str) -> dict[SourceID, Build]:
         entries = (
             sa.select(builds, manifest_entries.c.published_at.label("at"))
             .join(manifest_entries, manifest_entries.c.build_uid == builds.c.build_uid)

@@ -249,3 +249,14 @@ def test_a_promotion_is_told_and_taken_back(root: Path) -> None:
     nothing = run(root, "rollback", "--env", "prod", "--to", "1")
     assert nothing.exit_code == 4
     assert "prod has no change 1" in nothing.stderr
+
+
+def test_what_an_environment_reads_of_another_is_no_difference(root: Path) -> None:
+    toml = root / "persist.toml"
+    toml.write_text('[env.prod]\n[env.dev]\nreads = "prod"\n' + toml.read_text())
+    published(root, "prod")
+    assert told(root, "diff", "prod", "dev")["sources"] == []
+    (root / "sources" / "m.sql").write_text(EDITED.replace("sum(c)", "max(c)"))
+    published(root, "dev")
+    (q,) = told(root, "diff", "prod", "dev")["sources"]
+    assert (q["source_id"], q["columns"]) == ("q@sources/m.sql", ["s"])
