@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
+from persist_assets.settings import load_settings
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -33,10 +35,19 @@ def manifest_document(settings: Settings, manifest: Mapping[BuildID, Snapshot]) 
 
 
 def export_manifest(settings: Settings, ledger: Ledger) -> None:
-    """Write the environment's manifest to its file, which is always whole: the old or the new one.
+    """Write the manifests of an environment and of those that read it, each to its file.
 
-    The last state always wins: the ledger is read under the file's lock.
+    A file is always whole: the old or the new one. And the last state always wins: the ledger is
+    read under the file's lock.
     """
+    _export(settings, ledger)
+    for name in settings.declared:
+        other = load_settings(settings.root, environment=name)
+        if settings.environment in other.reads:
+            _export(other, ledger)
+
+
+def _export(settings: Settings, ledger: Ledger) -> None:
     path = settings.manifest_path
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{path}.lock"):

@@ -540,13 +540,14 @@ class Ledger:
         Parameters
         ----------
         environments
-            It, and those that it reads: of a BuildID's snapshots the one built last is read.
+            It, and those that it reads: of a BuildID's snapshots the one built last is read,
+            and of equals the one published last.
         """
         query = (
             sa.select(builds)
             .join(manifest_entries, manifest_entries.c.build_uid == builds.c.build_uid)
             .where(manifest_entries.c.environment.in_(environments))
-            .order_by(builds.c.build_id, builds.c.built_at, builds.c.build_uid)
+            .order_by(builds.c.build_id, builds.c.built_at, manifest_entries.c.published_at)
         )
         with self._read() as connection:
             return {row.build_id: _snapshot(row) for row in connection.execute(query)}

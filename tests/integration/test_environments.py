@@ -126,6 +126,19 @@ def test_what_production_builds_again_is_read_at_once(
     assert rows(dev, "q") == [(9,)]
 
 
+def test_rows_that_newer_data_did_not_change_are_stamped_once(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    edit(root, "SELECT a + 1 AS a FROM t", "SELECT a + 1 AS a FROM t WHERE a < 5")
+    build(enter(root, "prod"), "p", "q")
+    write(root, [1, 2, 9])
+    dev = enter(root, "dev")
+    assert build(dev, "p", "q") == ["built", "reused"]
+    assert entries(dev, "dev").keys() == {"p", "q"}
+    steps = enter(root, "dev").plan(ids(dev, "p", "q")).steps
+    assert [(s.action, s.reasons) for s in steps] == [("reuse", ())] * 2
+
+
 def test_production_s_tables_are_never_written_from_elsewhere(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
@@ -237,6 +250,8 @@ def test_promotion_and_rollback_move_entries_and_copy_nothing(
     assert rows(prod, "q") == [(3,)]
     exported = json.loads(prod.settings.manifest_path.read_text())["entries"]
     assert exported.keys() == prod.ledger.fetch_manifest("prod").keys()
+    read = json.loads(dev.settings.manifest_path.read_text())["entries"]
+    assert read.keys() == dev.ledger.fetch_manifest("dev", "prod").keys()
     (latest, *builds) = prod.ledger.fetch_history("prod")
     assert (latest.change_id, latest.kind, latest.why) == (change, "promote", "the greatest counts")
     assert [c.kind for c in builds] == ["build", "build"]
