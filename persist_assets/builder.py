@@ -368,7 +368,7 @@ class Builder:
             self.ledger.record_started(build, table)
             work = Work(source, step, build, lease, table)
             work.inputs = inputs(self.project, source, world) or ()
-            try:
+            with self._recorded(work):
                 if present is not None:
                     # What it rests on may be newer, with the same rows (`planner.inputs`).
                     self._reuse(work, replace(present, as_of=step.as_of))
@@ -378,11 +378,6 @@ class Builder:
                 if any(not r.passed and r.blocking for r in work.checks):
                     raise _checks_failed(source, work.checks)
                 yield work
-                if work.state == "open":
-                    raise BuildError(f"`{source.name}` was built and not published")
-            except BaseException as error:
-                self._fail(work, error)
-                raise
 
     def _table(self, source: Source) -> str:
         """Return the table that a build of `source` writes: none that others read.
@@ -400,23 +395,31 @@ class Builder:
 
     def _is_inherited(self, work: Work) -> bool:
         """Whether readers of the environment see a snapshot already, in one that it reads."""
-        own = self.ledger.find_snapshot(self.settings.environment, work.source.build_id)
-        seen = self.ledger.fetch_manifest(*self.settings.environments).get(work.source.build_id)
+        environment, build_id = self.settings.environment, work.source.build_id
+        own = self.ledger.find_snapshot(environment, build_id)
+        seen = self.ledger.find_snapshot(environment, build_id, reads=self.settings.reads)
         return own != work.snapshot == seen
 
     def _leased(self, source: Source) -> AbstractContextManager[Lease]:
         holder = f"{self.run_id or 'a build'} on {socket.gethostname()}, process {os.getpid()}"
         return self.ledger.lease(f"build {source.build_id}", holder, over=self.over)
 
-    def _fail(self, work: Work, error: BaseException) -> None:
-        """Record that a build failed, and remove its files."""
-        if isinstance(error, PersistError) and error.location is None:
-            error.location = work.source.location
-        if work.state == "open":
-            told = str(error) if isinstance(error, Exception) else "interrupted"
-            self.ledger.record_failed(work.build, told or type(error).__name__)
-            root = self.settings.table_root(work.table)
-            self._discard_uncommitted(root, work.build.build_uid)
+    @contextmanager
+    def _recorded(self, work: Work) -> Generator[None]:
+        """Record a build as failed, and remove its files, if the block does not publish it."""
+        try:
+            yield
+            if work.state == "open":
+                raise BuildError(f"`{work.source.name}` was built and not published")
+        except BaseException as error:
+            if isinstance(error, PersistError) and error.location is None:
+                error.location = work.source.location
+            if work.state == "open":
+                told = str(error) if isinstance(error, Exception) else "interrupted"
+                self.ledger.record_failed(work.build, told or type(error).__name__)
+                root = self.settings.table_root(work.table)
+                self._discard_uncommitted(root, work.build.build_uid)
+            raise
 
     def park(self, source: Source, *, force: bool = False) -> Work:
         """Do everything up to publication, for `resume`; builds of this run see it at once.
@@ -454,12 +457,8 @@ class Builder:
             try:
                 if usable:
                     work.lease, work.state = lease, "open"
-                    yield work
-                    if work.state == "open":
-                        raise BuildError(f"`{work.source.name}` was built and not published")
-            except BaseException as error:
-                self._fail(work, error)
-                raise
+                    with self._recorded(work):
+                        yield work
             finally:
                 with self._lock:
                     del self._parked[work.source.source_id]

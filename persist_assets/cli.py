@@ -37,8 +37,15 @@ from persist_assets.errors import (
     StorageError,
 )
 from persist_assets.manifest import manifest_document
-from persist_assets.model import Build, Plan, Project, Snapshot, Source, SourceID
-from persist_assets.model import Change as ManifestChange
+from persist_assets.model import (
+    Build,
+    ManifestChange,
+    Plan,
+    Project,
+    Snapshot,
+    Source,
+    SourceID,
+)
 from persist_assets.project import load_project, require
 from persist_assets.revisions import WORKING_TREE, find_places
 from persist_assets.selection import find_source, is_simple, select
@@ -768,7 +775,8 @@ def _said(value: Any) -> str:
 
 def _show_json(given: Invocation, source: Source) -> dict[str, Any]:
     project, ledger = given.project, given.ledger
-    snapshot = ledger.fetch_manifest(*given.settings.environments).get(source.build_id)
+    environment, reads = given.settings.environment, given.settings.reads
+    snapshot = ledger.find_snapshot(environment, source.build_id, reads=reads)
     origins: dict[str, list[str]] = {c.name: [] for c in source.columns}
     for edge in source.lineage:
         upstream = project.by_id[edge.upstream.source_id]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from persist_assets.builder import Builder
     from persist_assets.ledger.store import Ledger
-    from persist_assets.model import Change, SourceID
+    from persist_assets.model import ManifestChange, SourceID
     from persist_assets.settings import Settings
 
 
@@ -73,7 +73,7 @@ def roll_back(
     to: int | None = None,
     steps: int = 1,
     why: str | None = None,
-) -> Change:
+) -> ManifestChange:
     """Put an environment's manifest back to what it was, and return the change.
 
     Parameters

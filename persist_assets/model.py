@@ -724,7 +724,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ManifestChange:
     """A change of an environment's manifest, all at once.
 
     Attributes

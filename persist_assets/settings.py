@@ -401,20 +401,10 @@ def _parallel(given: int) -> int:
 def _shared(spark: dict[str, Any]) -> dict[str, Any]:
     """Take out of `[spark]` what is said there of the shared server; return it, with defaults."""
     found: dict[str, Any] = {"shared": False, "shared_port": 0, "shared_idle": "30m"}
-    for key in [k for k in spark if k.removeprefix("spark.").startswith("shared")]:
-        value, name = spark.pop(key), key.removeprefix("spark.")
-        if name not in SHARED_KEYS:
-            raise SettingsError(
-                f"unknown key `[spark] {name}`",
-                hint=did_you_mean(name, SHARED_KEYS) or f"known keys: {', '.join(SHARED_KEYS)}",
-                location=Location(SETTINGS_FILE),
-            )
-        if type(value) is not SHARED_KEYS[name]:
-            raise SettingsError(
-                f"`[spark] {name}` wants a {_KIND_NAMES[SHARED_KEYS[name]]}, not {value!r}",
-                location=Location(SETTINGS_FILE),
-            )
-        found[name] = value
+    keys = [k for k in spark if k.removeprefix("spark.").startswith("shared")]
+    given = {k.removeprefix("spark."): spark.pop(k) for k in keys}
+    _check_keys(given, SHARED_KEYS, "[spark] ")
+    found |= given
     if found["shared"] and ("remote" in spark or "spark.remote" in spark):
         raise SettingsError(
             "`[spark] shared` and `spark.remote` are two servers",

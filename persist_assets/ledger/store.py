@@ -36,10 +36,10 @@ from persist_assets.ledger.tables import (
 )
 from persist_assets.model import (
     Build,
-    Change,
     CheckResult,
     Column,
     Event,
+    ManifestChange,
     Move,
     Parts,
     RawVersion,
@@ -335,11 +335,7 @@ class Ledger:
         ConflictError
             The other one has moved on since. Nothing was changed.
         """
-        query = (
-            sa.select(builds)
-            .join(manifest_entries, manifest_entries.c.build_uid == builds.c.build_uid)
-            .where(manifest_entries.c.environment.in_(sources))
-        )
+        query = _published(*sources)
         with self._write() as connection:
             entries: dict[str, str | None] = {}
             for row in connection.execute(query):
@@ -390,7 +386,7 @@ class Ledger:
             self._move(connection, idx, environment, entries, said)
         return idx
 
-    def fetch_history(self, environment: str, *, limit: int | None = None) -> list[Change]:
+    def fetch_history(self, environment: str, *, limit: int | None = None) -> list[ManifestChange]:
         """Return the changes of a manifest, the latest first, at most `limit`."""
         query = (
             sa.select(manifest_changes)
@@ -411,7 +407,7 @@ class Ledger:
         for row in moves:
             move = Move(row.build_id, known.get(row.before), known.get(row.after))
             by_change[row.change_id].append(move)
-        return [Change(**row, moves=tuple(by_change[row["change_id"]])) for row in changes]
+        return [ManifestChange(**row, moves=tuple(by_change[row["change_id"]])) for row in changes]
 
     def fetch_builds(
         self,
@@ -472,7 +468,7 @@ class Ledger:
     def _current(self, environment: str) -> dict[SourceID, Build]:
         entries = (
             sa.select(builds, manifest_entries.c.published_at.label("at"))
-            .join(manifest_entries, manifest_entries.c.build_uid == builds.c.build_uid)
+            .join(manifest_entries, _ENTRY)
             .where(manifest_entries.c.environment == environment)
         )
         # Sources of one meaning share an entry, which names the build of only one of them.
@@ -522,7 +518,7 @@ class Ledger:
         """Return the definitions of the checks that what is published has passed."""
         query = (
             sa.select(builds.c.build_id, builds.c.checks)
-            .join(manifest_entries, manifest_entries.c.build_uid == builds.c.build_uid)
+            .join(manifest_entries, _ENTRY)
             .where(manifest_entries.c.environment.in_(environments))
         )
         found: dict[str, set[str]] = {}
@@ -543,12 +539,7 @@ class Ledger:
             It, and those that it reads: of a BuildID's snapshots the one built last is read,
             and of equals the one published last.
         """
-        query = (
-            sa.select(builds)
-            .join(manifest_entries, manifest_entries.c.build_uid == builds.c.build_uid)
-            .where(manifest_entries.c.environment.in_(environments))
-            .order_by(builds.c.build_id, builds.c.built_at, manifest_entries.c.published_at)
-        )
+        query = _published(*environments)
         with self._read() as connection:
             return {row.build_id: _snapshot(row) for row in connection.execute(query)}
 
@@ -556,7 +547,7 @@ class Ledger:
         """Return what readers of all other environments read, the latest first."""
         query = (
             sa.select(builds)
-            .join(manifest_entries, manifest_entries.c.build_uid == builds.c.build_uid)
+            .join(manifest_entries, _ENTRY)
             .where(manifest_entries.c.environment.not_in(environments))
             .order_by(builds.c.built_at.desc(), builds.c.build_uid)
         )
@@ -570,25 +561,20 @@ class Ledger:
         """Return the environments that have a BuildID, and the tables in which."""
         query = (
             sa.select(manifest_entries.c.environment, builds.c.table_name)
-            .join(builds, manifest_entries.c.build_uid == builds.c.build_uid)
+            .join(builds, _ENTRY)
             .where(manifest_entries.c.build_id == build_id)
         )
         with self._read() as connection:
             return [(row.environment, row.table_name) for row in connection.execute(query)]
 
-    def find_snapshot(self, environment: str, build_id: BuildID) -> Snapshot | None:
-        """Return what readers of one BuildID read, or None."""
-        query = (
-            sa.select(builds)
-            .join(manifest_entries, manifest_entries.c.build_uid == builds.c.build_uid)
-            .where(
-                manifest_entries.c.environment == environment,
-                manifest_entries.c.build_id == build_id,
-            )
-        )
+    def find_snapshot(
+        self, environment: str, build_id: BuildID, *, reads: Sequence[str] = ()
+    ) -> Snapshot | None:
+        """Return what readers of one BuildID read, or None: see `fetch_manifest`."""
+        query = _published(environment, *reads).where(builds.c.build_id == build_id)
         with self._read() as connection:
-            row = connection.execute(query).one_or_none()
-        return _snapshot(row) if row is not None else None
+            rows = connection.execute(query).all()
+        return _snapshot(rows[-1]) if rows else None
 
     def find_pinned_version(self, table: str) -> int | None:
         """Return the greatest version of a table that was ever published, or None."""
@@ -718,6 +704,22 @@ def _is_dead(host: str, pid: int) -> bool:
     except PermissionError:
         return False
     return False
+
+
+# --------------------------------------------------------------------------------------- queries
+
+
+_ENTRY = manifest_entries.c.build_uid == builds.c.build_uid
+
+
+def _published(*environments: str) -> sa.Select[Any]:
+    """Return the query of what environments have published, a BuildID's best snapshot last."""
+    return (
+        sa.select(builds)
+        .join(manifest_entries, _ENTRY)
+        .where(manifest_entries.c.environment.in_(environments))
+        .order_by(builds.c.build_id, builds.c.built_at, manifest_entries.c.published_at)
+    )
 
 
 # ----------------------------------------------------------------------------------- translation
