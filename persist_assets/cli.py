@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
@@ -1081,6 +1082,30 @@ def rollback(
         print_json([_manifest_change_json(change)])
     else:
         _print_change(change)
+
+
+@command("gc")
+def gc_(given: Invocation, dry_run: DryRunOption = False) -> None:
+    """Delete the tables and versions that no environment needs, nor its recent history."""
+    from persist_assets.collector import collect
+
+    collected = collect(given.settings, given.project, given.ledger, dry_run=dry_run)
+    total = sum(c.bytes for c in collected)
+    if given.as_json:
+        tables = [
+            {"table": c.table, "versions": list(c.versions), "bytes": c.bytes} for c in collected
+        ]
+        print_json({"tables": tables, "bytes": total})
+        return
+    for c in collected:
+        versions = ", ".join(str(v) for v in c.versions)
+        which = (
+            f"version{'s' * (len(c.versions) > 1)} {versions}" if versions else "never published"
+        )
+        out.print(f"{escape(c.table)} [dim]{which}[/], {decimal(c.bytes)}")
+    would = "would be deleted" if dry_run else "deleted"
+    n = "1 table" if len(collected) == 1 else f"{len(collected)} tables"
+    out.print(f"{decimal(total)} of {n} {would}")
 
 
 def _manifest_change_json(change: ManifestChange) -> dict[str, Any]:

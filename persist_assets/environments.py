@@ -90,7 +90,8 @@ def roll_back(
     """
     environment = settings.environment
     history = ledger.fetch_history(environment)
-    known = [c.change_id for c in history]
+    # Collection forgets what nobody means any more: nothing that there would be to undo.
+    known = [c.change_id for c in history if c.kind != "collect"]
     if to is None:
         if not 0 < steps <= len(known):
             raise NotFoundError(
@@ -98,11 +99,11 @@ def roll_back(
                 hint="persist history tells the changes",
             )
         to = known[steps] if steps < len(known) else 0
-    elif to not in known:
+    elif all(c.change_id != to for c in history):
         raise NotFoundError(
             f"{environment} has no change {to}", hint="persist history tells the changes"
         )
-    undone = [c for c in history if c.change_id > to]
+    undone = [c for c in history if c.change_id > to and c.kind != "collect"]
     if not undone:
         raise ConflictError(f"{environment} is at change {to} already")
     before = {move.build_id: move.before for change in undone for move in change.moves}
@@ -113,6 +114,6 @@ def roll_back(
     )
     if gone:
         raise ConflictError(f"there is no way back: {', '.join(gone)} is gone")
-    ledger.roll_back(environment, to, expected=known[0], why=why)
+    ledger.roll_back(environment, to, expected=history[0].change_id, why=why)
     export_manifest(settings, ledger)
     return ledger.fetch_history(environment, limit=1)[0]

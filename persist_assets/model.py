@@ -550,6 +550,39 @@ class CheckResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Leaf:
+    """Something that a stored query reads.
+
+    Attributes
+    ----------
+    name
+        What the query calls it.
+    build_uid
+        Of a snapshot, the build that wrote it; of a raw table None.
+    raw
+        Of a raw table, its version.
+    """
+
+    name: str
+    build_uid: str | None = None
+    raw: RawVersion | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A query that is stored instead of its rows, over what never changes.
+
+    Attributes
+    ----------
+    sql
+        Complete, Spark SQL.
+    """
+
+    sql: str
+    leaves: tuple[Leaf, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """An immutable version of a table: what a build produces.
 
@@ -571,6 +604,10 @@ class Snapshot:
         Names and Spark types as written.
     inputs
         What its rows were computed from directly: versions of raw tables, contents of tables.
+    current_at
+        When all that it rests on was last known to be current: its age counts from there.
+    view
+        What there is instead of a table, or None.
     """
 
     build_uid: str
@@ -586,6 +623,8 @@ class Snapshot:
     columns: tuple[Column, ...] = ()
     watermark: str | None = None
     inputs: AsOf = ()
+    current_at: datetime | None = None
+    view: View | None = None
 
 
 BuildState = Literal["started", "succeeded", "failed"]
@@ -738,11 +777,36 @@ class ManifestChange:
     change_id: int
     environment: str
     at: datetime
-    kind: Literal["build", "promote", "rollback"]
+    kind: Literal["build", "promote", "rollback", "collect"]
     by: str
     why: str | None
     run_id: str | None
     moves: tuple[Move, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What the ledger knows of a table's builds: which files may go, and which may not.
+
+    Attributes
+    ----------
+    build_ids
+        Of what is built into it: who has the leases of all of them has the table alone.
+    kept
+        The builds whose snapshots somebody may read, with their versions.
+    gone
+        The builds whose snapshots nobody may read any more, with their versions; those that
+        failed have none.
+    started
+        The builds that have no recorded end, with the processes they are of (`host:pid`) and
+        when they began.
+    """
+
+    table: str
+    build_ids: tuple[BuildID, ...]
+    kept: Mapping[str, int]
+    gone: Mapping[str, int | None]
+    started: tuple[tuple[str, str | None, datetime], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ KEYS: Mapping[str, type] = {
     "timezone": str,
     "strict": bool,
     "parallel": int,
+    "keep": str,
     "spark": dict,
     "env": dict,
 }
@@ -159,6 +160,8 @@ class Settings:
         Nothing may be read inline that is persisted: it has to be built.
     parallel
         How many sources a run builds at once; zero: as many as Spark runs tasks (`pool.MOST`).
+    keep_s
+        How many seconds what no manifest names any more can still be rolled back to.
     spark
         Settings of the Spark session, sorted pairs, defaults included.
     shared
@@ -180,6 +183,7 @@ class Settings:
     ledger: str
     strict: bool
     parallel: int
+    keep_s: int
     spark: tuple[tuple[str, str], ...]
     shared: bool
     shared_port: int
@@ -337,6 +341,7 @@ def load_settings(
         ledger=_ledger_url(root, given.get("ledger", f"sqlite:///{STATE}/ledger.db")),
         strict=given.get("strict", False),
         parallel=_parallel(given.get("parallel", 0)),
+        keep_s=_keep(given.get("keep", "7 days")),
         spark=tuple(sorted(spark.items())),
         **shared,
     )
@@ -396,6 +401,16 @@ def _parallel(given: int) -> int:
         hint = "1 builds one after the other, 0 as many at once as Spark runs tasks"
         raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE))
     return given
+
+
+def _keep(given: str) -> int:
+    seconds = parse_duration(given)
+    if seconds is None:
+        hint = 'for example "7 days"; longer than the longest query takes'
+        raise SettingsError(
+            f"`keep`: `{given}` is not a duration", hint=hint, location=Location(SETTINGS_FILE)
+        )
+    return seconds
 
 
 def _shared(spark: dict[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,39 @@ def _record_changes(connection: Connection) -> None:
     )
 
 
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_record_parts, _record_changes)
+def _collect(connection: Connection) -> None:
+    """Let builds tell who builds them, what they keep and until when, and manifests forget."""
+    instant = sa.DateTime(timezone=True).compile(connection.dialect)
+    for column in ("process TEXT", f"current_at {instant}", "view JSON", f"collected_at {instant}"):
+        connection.exec_driver_sql(f"ALTER TABLE builds ADD COLUMN {column}")
+    kinds = "CHECK (kind IN ('build', 'promote', 'rollback', 'collect'))"
+    if connection.dialect.name != "sqlite":
+        name = "ck_manifest_changes_kind"
+        connection.exec_driver_sql(
+            f"ALTER TABLE manifest_changes DROP CONSTRAINT {name}, ADD CONSTRAINT {name} {kinds}"
+        )
+        return
+    # SQLite changes no constraint: the table that has it is written anew, and what refers to it.
+    for statement in (
+        "CREATE TABLE new_changes (change_id BIGINT NOT NULL PRIMARY KEY,"
+        " environment VARCHAR(64) NOT NULL, at TIMESTAMP NOT NULL,"
+        f" kind VARCHAR(16) NOT NULL CONSTRAINT ck_manifest_changes_kind {kinds},"
+        ' "by" TEXT NOT NULL, why TEXT, run_id VARCHAR(64))',
+        "INSERT INTO new_changes SELECT * FROM manifest_changes",
+        "CREATE TABLE new_moves (change_id BIGINT NOT NULL REFERENCES new_changes (change_id),"
+        ' build_id VARCHAR(64) NOT NULL, "before" VARCHAR(64), "after" VARCHAR(64),'
+        " CONSTRAINT pk_manifest_moves PRIMARY KEY (change_id, build_id))",
+        "INSERT INTO new_moves SELECT * FROM manifest_moves",
+        "DROP TABLE manifest_moves",
+        "DROP TABLE manifest_changes",
+        "ALTER TABLE new_changes RENAME TO manifest_changes",
+        "ALTER TABLE new_moves RENAME TO manifest_moves",
+        "CREATE INDEX ix_manifest_changes_environment ON manifest_changes (environment, change_id)",
+    ):
+        connection.exec_driver_sql(statement)
+
+
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_record_parts, _record_changes, _collect)
 """What brings a ledger from version n to n + 1, for every n from one."""
 VERSION = 1 + len(MIGRATIONS)
 

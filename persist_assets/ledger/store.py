@@ -16,6 +16,7 @@ import uuid
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,16 +40,19 @@ from persist_assets.model import (
     CheckResult,
     Column,
     Event,
+    Holding,
+    Leaf,
     ManifestChange,
     Move,
     Parts,
     RawVersion,
     Read,
     Snapshot,
+    View,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 
     from sqlalchemy.engine import Connection, Row
 
@@ -238,7 +242,8 @@ class Ledger:
         Raises
         ------
         ConflictError
-            The lease is lost: somebody else may write the table by now. Nothing was published.
+            The lease is lost: somebody else may write the table by now; or the snapshot was
+            collected. Nothing was published.
         """
         with self._write() as connection:
             if lease is not None:
@@ -248,6 +253,8 @@ class Ledger:
                         f"the lease on {lease.name} was lost while it was being built",
                         hint="the build took no heartbeat for too long; run it again",
                     )
+            if snapshot.build_uid != build.build_uid:
+                _refuse_collected(connection, {snapshot.build_uid})
             values = {
                 "state": "succeeded",
                 "finished_at": self._clock(),
@@ -366,20 +373,22 @@ class Ledger:
         Raises
         ------
         ConflictError
-            The manifest has moved on. Nothing was changed.
+            The manifest has moved on, or a snapshot of that time was collected. Nothing was
+            changed.
         """
         own = manifest_changes.c.environment == environment
         latest = sa.select(sa.func.max(manifest_changes.c.change_id)).where(own)
         later = (
             sa.select(manifest_moves)
             .join(manifest_changes, manifest_changes.c.change_id == manifest_moves.c.change_id)
-            .where(own, manifest_changes.c.change_id > to)
+            .where(own, manifest_changes.c.change_id > to, manifest_changes.c.kind != "collect")
             .order_by(manifest_changes.c.change_id.desc())
         )
         with self._write() as connection:
             if connection.scalar(latest) != expected:
                 raise ConflictError(f"{environment} changed meanwhile", hint="try again")
             entries = {row.build_id: row.before for row in connection.execute(later)}
+            _refuse_collected(connection, {uid for uid in entries.values() if uid})
             data = {"environment": environment, "to": to, "entries": len(entries)}
             idx = self._append(connection, "rolled-back", data)
             said = {"kind": "rollback", "why": why or f"to {to}"}
@@ -577,12 +586,81 @@ class Ledger:
         return _snapshot(rows[-1]) if rows else None
 
     def find_pinned_version(self, table: str) -> int | None:
-        """Return the greatest version of a table that was ever published, or None."""
-        query = sa.select(sa.func.max(builds.c.version)).where(builds.c.table_name == table)
+        """Return the greatest version of a table that was published and is kept, or None."""
+        query = sa.select(sa.func.max(builds.c.version)).where(
+            builds.c.table_name == table,
+            builds.c.view.is_(None),
+            builds.c.collected_at.is_(None),
+        )
         with self._read() as connection:
             return connection.scalar(query)
 
+    def find_written(self, build_uid: str) -> Snapshot | None:
+        """Return the snapshot that a build wrote, unless it was collected, or None."""
+        query = sa.select(builds).where(
+            builds.c.build_uid == build_uid,
+            builds.c.state == "succeeded",
+            builds.c.collected_at.is_(None),
+        )
+        with self._read() as connection:
+            row = connection.execute(query).one_or_none()
+        return _snapshot(row) if row else None
+
+    # ---------------------------------------------------------------------------- collection
+
+    def collect(
+        self, before: datetime, undefined: tuple[str, Collection[BuildID]], *, dry_run: bool = False
+    ) -> list[Holding]:
+        """Give up every snapshot that nobody has been able to reach since an instant.
+
+        Reached are those that a manifest names or has named since then, and what stored queries
+        among them read. A manifest forgets what a source meant once it has meant something else
+        in that environment since then.
+
+        Parameters
+        ----------
+        undefined
+            An environment, and the BuildIDs that are defined in it: its manifest forgets others
+            too, once they have not been published since then.
+        dry_run
+            Change nothing, and return what would be.
+
+        Returns
+        -------
+        list[Holding]
+            What then is known of every table.
+        """
+        with self._write() as connection, connection.begin_nested() as trial:
+            for environment, build_ids in _forgotten(connection, before, undefined).items():
+                data = {"environment": environment, "entries": len(build_ids)}
+                idx = self._append(connection, "entries-collected", data)
+                said = {"kind": "collect", "why": f"not meant since {before.isoformat()}"}
+                self._move(connection, idx, environment, dict.fromkeys(build_ids), said)
+            uids = _unreached(connection, before)
+            if uids:
+                self._append(connection, "snapshots-collected", {"build_uids": sorted(uids)})
+                _update_each(connection, uids, {"collected_at": self._clock()})
+            found = _holdings(connection)
+            if dry_run:
+                trial.rollback()
+        return found
+
+    def fetch_holding(self, table: str) -> Holding:
+        """Return what is known of the builds of one table."""
+        with self._read() as connection:
+            found = _holdings(connection, table)
+        return found[0] if found else Holding(table, (), {}, {}, ())
+
     # -------------------------------------------------------------------------------- leases
+
+    def is_leased(self, name: str) -> bool:
+        """Whether somebody holds the lease of a name."""
+        with self._read() as connection:
+            held = connection.execute(sa.select(leases).where(leases.c.name == name)).one_or_none()
+        return held is not None and not self._is_over(held)
+
+    def _is_over(self, held: Row[Any]) -> bool:
+        return held.expires_at <= self._clock() or is_dead(held.host, held.pid)
 
     @contextmanager
     def lease(
@@ -647,7 +725,7 @@ class Ledger:
                 sa.select(leases).where(leases.c.name == lease.name)
             ).one_or_none()
             if held is not None:
-                if held.expires_at > now and not _is_dead(held.host, held.pid):
+                if not self._is_over(held):
                     return False
                 connection.execute(leases.delete().where(leases.c.name == lease.name))
                 self._append(
@@ -693,12 +771,12 @@ class Lease:
     holder: str
 
 
-def _is_dead(host: str, pid: int) -> bool:
+def is_dead(host: str, pid: int | str) -> bool:
     """Whether a process of this machine is gone; of other machines nothing is known."""
     if host != socket.gethostname():
         return False
     try:
-        os.kill(pid, 0)
+        os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
     except PermissionError:
@@ -720,6 +798,137 @@ def _published(*environments: str) -> sa.Select[Any]:
         .where(manifest_entries.c.environment.in_(environments))
         .order_by(builds.c.build_id, builds.c.built_at, manifest_entries.c.published_at)
     )
+
+
+# ------------------------------------------------------------------------------------ collection
+
+
+_AT_ONCE = 500
+"""How many values a statement is given at once; databases have limits."""
+
+
+def _some(values: Iterable[str]) -> Iterable[list[str]]:
+    ordered = sorted(values)
+    return (ordered[at : at + _AT_ONCE] for at in range(0, len(ordered), _AT_ONCE))
+
+
+def _update_each(connection: Connection, uids: Iterable[str], values: Mapping[str, Any]) -> None:
+    for some in _some(uids):
+        these = builds.c.snapshot_uid.in_(some)
+        connection.execute(builds.update().where(these).values(**values))
+
+
+def _refuse_collected(connection: Connection, build_uids: Iterable[str]) -> None:
+    for some in _some(build_uids):
+        query = sa.select(builds.c.table_name, builds.c.version).where(
+            builds.c.build_uid.in_(some), builds.c.collected_at.is_not(None)
+        )
+        gone = connection.execute(query).first()
+        if gone is not None:
+            raise ConflictError(
+                f"{gone.table_name} version {gone.version} was collected", hint="build it again"
+            )
+
+
+def _forgotten(
+    connection: Connection, before: datetime, undefined: tuple[str, Collection[BuildID]]
+) -> dict[str, list[BuildID]]:
+    """Return the entries that manifests need no more, by environment."""
+    moved = (
+        sa.select(
+            manifest_changes.c.environment,
+            manifest_changes.c.at.label("at"),
+            builds.c.source_id,
+            builds.c.build_id,
+        )
+        .join(manifest_moves, manifest_moves.c.change_id == manifest_changes.c.change_id)
+        .join(builds, manifest_moves.c.after == builds.c.build_uid)
+    )
+    # Sources of one meaning share an entry, which names the build of only one of them; and
+    # entries may be older than the history of changes.
+    built = sa.select(
+        builds.c.environment,
+        builds.c.finished_at.label("at"),
+        builds.c.source_id,
+        builds.c.build_id,
+    ).where(builds.c.state == "succeeded")
+    told = sa.union_all(moved, built).subquery()
+    meant: dict[tuple[str, str], dict[str, datetime]] = {}
+    for row in connection.execute(sa.select(told).order_by(told.c.at)):
+        meant.setdefault((row.environment, row.source_id), {})[row.build_id] = row.at
+    needed: dict[str, set[BuildID]] = {}
+    last: dict[tuple[str, BuildID], datetime] = {}
+    for (environment, _), times in meant.items():
+        for build_id, at in times.items():
+            last[environment, build_id] = max(at, last.get((environment, build_id), at))
+            later = [other for other in times.values() if other > at]
+            if not later or min(later) >= before:
+                needed.setdefault(environment, set()).add(build_id)
+    found: dict[str, list[BuildID]] = {}
+    query = sa.select(manifest_entries).order_by(manifest_entries.c.build_id)
+    for entry in connection.execute(query):
+        environment, build_id = entry.environment, entry.build_id
+        said = last.get((environment, build_id), entry.published_at)
+        old = max(entry.published_at, said) < before
+        useless = environment == undefined[0] and build_id not in undefined[1]
+        if old and (useless or build_id not in needed.get(environment, ())):
+            found.setdefault(environment, []).append(build_id)
+    return found
+
+
+def _unreached(connection: Connection, before: datetime) -> set[str]:
+    """Return the snapshots that nobody has been able to reach since an instant."""
+    recent = (
+        sa.select(manifest_moves.c.before, manifest_moves.c.after)
+        .join(manifest_changes, manifest_changes.c.change_id == manifest_moves.c.change_id)
+        .where(manifest_changes.c.at >= before, manifest_changes.c.kind != "collect")
+        .subquery()
+    )
+    named = sa.union(
+        sa.select(manifest_entries.c.build_uid),
+        sa.select(recent.c.before),
+        sa.select(recent.c.after),
+    )
+    query = sa.select(builds.c.snapshot_uid).where(builds.c.build_uid.in_(named))
+    stack, reached = [*connection.scalars(query)], set[str]()
+    query = sa.select(builds.c.build_uid, builds.c.view).where(builds.c.view.is_not(None))
+    views = {row.build_uid: row.view for row in connection.execute(query)}
+    while stack:
+        uid = stack.pop()
+        if uid is not None and uid not in reached:
+            reached.add(uid)
+            stack += [leaf["build_uid"] for leaf in views.get(uid, {"leaves": ()})["leaves"]]
+    kept = sa.select(builds.c.snapshot_uid).where(
+        builds.c.state == "succeeded", builds.c.collected_at.is_(None)
+    )
+    return {*connection.scalars(kept)} - reached
+
+
+def _holdings(connection: Connection, table: str | None = None) -> list[Holding]:
+    query = sa.select(
+        *(builds.c[name] for name in ("table_name", "build_id", "build_uid", "state", "version")),
+        *(builds.c[name] for name in ("collected_at", "process", "started_at", "snapshot_uid")),
+    ).order_by(builds.c.table_name, builds.c.started_at)
+    if table is not None:
+        query = query.where(builds.c.table_name == table)
+    found: list[Holding] = []
+    for name, rows in groupby(connection.execute(query), lambda row: row.table_name):
+        kept: dict[str, int] = {}
+        gone: dict[str, int | None] = {}
+        started: list[tuple[str, str | None, datetime]] = []
+        build_ids: set[BuildID] = set()
+        for row in rows:
+            build_ids.add(row.build_id)
+            if row.state == "started":
+                started.append((row.build_uid, row.process, row.started_at))
+            elif row.state == "failed":
+                gone[row.build_uid] = None
+            elif row.collected_at is not None:
+                gone[row.snapshot_uid] = row.version
+            else:
+                kept[row.snapshot_uid] = row.version
+        found.append(Holding(name, tuple(sorted(build_ids)), kept, gone, tuple(started)))
+    return found
 
 
 # ----------------------------------------------------------------------------------- translation
@@ -789,6 +998,7 @@ def _build_values(build: Build) -> dict[str, Any]:
         "action": build.action,
         "started_at": build.started_at,
         "digests": _digests_values(build),
+        "process": this_process(),
     }
 
 
@@ -817,6 +1027,8 @@ def _snapshot_values(snapshot: Snapshot) -> dict[str, Any]:
         "columns": [[c.name, c.type] for c in snapshot.columns],
         "watermark": snapshot.watermark,
         "inputs": [[v.raw, v.version] for v in snapshot.inputs],
+        "current_at": snapshot.current_at,
+        "view": asdict(snapshot.view) if snapshot.view else None,
     }
 
 
@@ -835,7 +1047,17 @@ def _snapshot(row: Row[Any]) -> Snapshot:
         columns=tuple(Column(name, kind) for name, kind in row.columns),
         watermark=row.watermark,
         inputs=tuple(RawVersion(raw, version) for raw, version in row.inputs or ()),
+        current_at=row.current_at,
+        view=_view(row.view) if row.view else None,
     )
+
+
+def _view(values: Mapping[str, Any]) -> View:
+    leaves = (
+        Leaf(v["name"], v["build_uid"], RawVersion(**v["raw"]) if v["raw"] else None)
+        for v in values["leaves"]
+    )
+    return View(values["sql"], tuple(leaves))
 
 
 def _build(row: Row[Any]) -> Build:

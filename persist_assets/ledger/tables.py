@@ -90,6 +90,14 @@ builds = sa.Table(
     sa.Column("digests", sa.JSON(none_as_null=True)),
     # What the rows were computed from directly; not known of snapshots before version 2.
     sa.Column("inputs", sa.JSON(none_as_null=True)),
+    # Who builds it, `host:pid`; not known of builds before version 4.
+    sa.Column("process", sa.Text),
+    # When all that the snapshot rests on was last known to be current; not known before version 4.
+    sa.Column("current_at", Instant),
+    # Of a snapshot that is a stored query, what it says and what it reads.
+    sa.Column("view", sa.JSON(none_as_null=True)),
+    # Since when nothing may refer to the snapshot any more: its files are deleted from then on.
+    sa.Column("collected_at", Instant),
     # What a state means is written where the state is.
     sa.CheckConstraint("state IN ('started', 'succeeded', 'failed')", name="ck_builds_state"),
     sa.CheckConstraint("action IN ('built', 'reused')", name="ck_builds_action"),
@@ -122,7 +130,9 @@ manifest_changes = sa.Table(
     sa.Column("by", sa.Text, nullable=False),
     sa.Column("why", sa.Text),
     sa.Column("run_id", sa.String(64)),
-    sa.CheckConstraint("kind IN ('build', 'promote', 'rollback')", name="ck_manifest_changes_kind"),
+    sa.CheckConstraint(
+        "kind IN ('build', 'promote', 'rollback', 'collect')", name="ck_manifest_changes_kind"
+    ),
     sa.Index("ix_manifest_changes_environment", "environment", "change_id"),
 )
 

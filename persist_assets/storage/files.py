@@ -109,3 +109,12 @@ def delete_directory(location: str) -> None:
             system.delete_dir(path)
         except FileNotFoundError:
             return
+
+
+def delete_file(location: str) -> None:
+    """Delete a file, if it is there."""
+    with reached(location) as (system, path):
+        try:
+            system.delete_file(path)
+        except FileNotFoundError:
+            return

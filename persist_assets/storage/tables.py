@@ -18,7 +18,13 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.errors import ConflictError, StorageError
-from persist_assets.storage.files import is_local, list_files, reached
+from persist_assets.storage.files import (
+    delete_directory,
+    delete_file,
+    is_local,
+    list_files,
+    reached,
+)
 from persist_assets.storage.types import columns_of_struct
 
 if TYPE_CHECKING:
@@ -26,6 +32,8 @@ if TYPE_CHECKING:
 
     from persist_assets.model import Column, Snapshot
 
+LOG = "_delta_log"
+"""The directory of a table that says which files its versions have."""
 _STATISTICS_COLUMNS = 32
 """As in Delta itself: the leading columns get statistics."""
 _TEXT_STATISTICS = 64
@@ -346,3 +354,50 @@ def read_sample(files: Iterable[str], n: int) -> list[dict[str, Any]]:
                 if len(rows) >= n:
                     return rows[:n]
     return rows
+
+
+# --------------------------------------------------------------------------------------- deletion
+
+
+def find_written(root: str) -> dict[str, int]:
+    """Return what there is at a table's root: builds with files, and its log; and their bytes."""
+    found: dict[str, int] = {}
+    for file in list_files(root):
+        name = file.location.removeprefix(f"{root}/").partition("/")[0]
+        found[name] = found.get(name, 0) + file.bytes
+    return found
+
+
+def delete_builds(root: str, build_uids: Iterable[str], *, head: int | None) -> None:
+    """Delete the files of builds, and the table's log if it is among them.
+
+    Parameters
+    ----------
+    head
+        The newest version that is kept, None if there is none: so that who reads the table's
+        newest version, and asks nobody, gets one that is whole.
+
+    Raises
+    ------
+    StorageError
+        They cannot be deleted.
+    """
+    from deltalake import CommitProperties
+    from deltalake.exceptions import DeltaError
+
+    doomed = set(build_uids)
+    table = find_table(root) if head is not None else None
+    if table is not None and table.version() != head:
+        newest = {path.partition("/")[0] for path in _paths(table)}
+        if not newest.isdisjoint(doomed):
+            try:
+                table.restore(head, commit_properties=CommitProperties(max_commit_retries=0))
+            except (DeltaError, OSError) as error:
+                raise StorageError(f"the table {root} cannot be restored: {error}") from error
+    for build_uid in sorted(doomed - {LOG}):
+        delete_directory(f"{root}/{build_uid}")
+    if LOG in doomed:
+        # What is left of a log, whoever interrupts us, is that of a younger table.
+        for file in sorted(list_files(f"{root}/{LOG}"), reverse=True):
+            delete_file(file.location)
+        delete_directory(root)

@@ -238,13 +238,46 @@ def test_a_build_is_found_by_the_beginning_of_its_build_id(tmp_path: Path) -> No
         ledger.find_build("abc")
 
 
+SINCE_VERSION_4 = ("process", "current_at", '"view"', "collected_at")
+
+
+def test_a_ledger_of_version_three_keeps_its_history_and_may_collect(tmp_path: Path) -> None:
+    ledger = Ledger(url(tmp_path))
+    old, new = publish(ledger, a_build("1")), publish(ledger, a_build("2"), 1)
+    before = ledger.fetch_history("dev")
+    ledger.close()
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        kinds = "('build', 'promote', 'rollback', 'collect')"
+        changed = connection.execute(
+            "UPDATE sqlite_master SET sql = replace(sql, ?, ?)"
+            " WHERE name = 'manifest_changes' AND sql LIKE '%collect%'",
+            (kinds, "('build', 'promote', 'rollback')"),
+        )
+        assert changed.rowcount == 1
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
+        for column in SINCE_VERSION_4:
+            connection.execute(f"ALTER TABLE builds DROP COLUMN {column}")
+        connection.execute("UPDATE ledger_version SET version = 3")
+    again = Ledger(url(tmp_path))
+    assert again.fetch_history("dev") == before
+    future = datetime.now(UTC) + timedelta(days=1)
+    (holding,) = again.collect(future, ("dev", ()))
+    assert (holding.kept, holding.gone) == ({}, {old.build_uid: 0, new.build_uid: 1})
+    assert again.fetch_manifest("dev") == {}
+    assert [c.kind for c in again.fetch_history("dev")] == ["collect", "build", "build"]
+    with pytest.raises(sqlite3.IntegrityError), sqlite3.connect(tmp_path / "ledger.db") as raw:
+        raw.execute("PRAGMA foreign_keys = ON")
+        raw.execute("INSERT INTO manifest_moves VALUES (99, 'b', NULL, NULL)")
+
+
 def test_a_ledger_of_version_one_becomes_one_of_today_and_keeps_its_builds(tmp_path: Path) -> None:
     ledger = Ledger(url(tmp_path))
     snapshot = publish(ledger, a_build("1"))
     ledger.close()
     with sqlite3.connect(tmp_path / "ledger.db") as connection:
-        connection.execute("ALTER TABLE builds DROP COLUMN digests")
-        connection.execute("ALTER TABLE builds DROP COLUMN inputs")
+        for column in ("digests", "inputs", *SINCE_VERSION_4):
+            connection.execute(f"ALTER TABLE builds DROP COLUMN {column}")
         connection.execute("DROP TABLE manifest_moves")
         connection.execute("DROP TABLE manifest_changes")
         connection.execute("DELETE FROM ledger_version")

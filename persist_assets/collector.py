@@ -1,0 +1,165 @@
+"""Collection: what nobody can read any more is given up in the ledger, then its files are deleted.
+
+The order makes it safe. Once the ledger has given a snapshot up, no manifest can come to name it
+again; only then are its files deleted, under the leases of those who build into the same table.
+Whoever dies in between leaves files that the next collection finds given up already.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from persist_assets.errors import ConflictError
+from persist_assets.ledger.store import is_dead
+from persist_assets.manifest import export_manifest
+from persist_assets.settings import load_settings
+from persist_assets.storage.files import delete_directory, list_files
+from persist_assets.storage.tables import LOG, delete_builds, find_written
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from persist_assets.ledger.store import Ledger
+    from persist_assets.model import Holding, Project
+    from persist_assets.settings import Settings
+
+log = logging.getLogger(__name__)
+
+LONGEST = timedelta(days=1)
+"""How long a build that holds no lease is believed to be alive, unless its process is known to
+be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What is deleted of a table.
+
+    Attributes
+    ----------
+    versions
+        Those that were published once; none of builds that died or failed.
+    bytes
+        Of all files together.
+    """
+
+    table: str
+    versions: tuple[int, ...]
+    bytes: int
+
+
+def collect(
+    settings: Settings,
+    project: Project,
+    ledger: Ledger,
+    *,
+    dry_run: bool = False,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> list[Collected]:
+    """Delete what no manifest, no history that is kept and no running build needs.
+
+    Interrupted anywhere it loses nothing, and the next one finishes it.
+
+    Parameters
+    ----------
+    project
+        What the environment defines: its manifest forgets what is no longer among it.
+    dry_run
+        Only tell what would be deleted.
+
+    Raises
+    ------
+    LedgerError
+        The ledger does not answer.
+    StorageError
+        Something cannot be deleted.
+    """
+    defined = {s.build_id for s in project.persisted}
+    before = clock() - timedelta(seconds=settings.keep_s)
+    holdings = ledger.collect(before, (settings.environment, defined), dry_run=dry_run)
+    if not dry_run:
+        for name in {settings.environment, *settings.declared}:
+            export_manifest(load_settings(settings.root, environment=name), ledger)
+    found = [_sweep(settings, ledger, h, clock(), dry_run=dry_run) for h in holdings]
+    found += _sweep_temporary(settings, ledger, dry_run=dry_run)
+    return [c for c in found if c is not None]
+
+
+def _sweep(
+    settings: Settings, ledger: Ledger, holding: Holding, now: datetime, *, dry_run: bool
+) -> Collected | None:
+    """Delete what is given up of a table, unless somebody builds into it right now."""
+    root = settings.table_root(holding.table)
+    written = find_written(root)
+    doomed = _doomed(holding, written, now)
+    if not doomed or dry_run:
+        return _collected(holding, written, doomed)
+    with ExitStack() as held:
+        try:
+            for build_id in holding.build_ids:
+                held.enter_context(ledger.lease(f"build {build_id}", "a collection", wait_s=0))
+        except ConflictError:
+            log.info("action=collect table=%s skipped: it is being built", holding.table)
+            return None
+        alive = [uid for uid, _, _ in holding.started if uid not in _dead(holding, now)]
+        ledger.record_interrupted(holding.table, alive=alive)
+        holding = ledger.fetch_holding(holding.table)
+        written = find_written(root)
+        doomed = _doomed(holding, written, now)
+        head = max((v for uid, v in holding.kept.items() if uid in written), default=None)
+        delete_builds(root, doomed, head=head)
+    log.info("action=collect table=%s builds=%d", holding.table, len(doomed))
+    return _collected(holding, written, doomed)
+
+
+def _doomed(holding: Holding, written: Collection[str], now: datetime) -> set[str]:
+    """Return what of a table nobody needs; never anything that the ledger does not know."""
+    dead = _dead(holding, now)
+    doomed = ({*holding.gone} | dead) & {*written} - {*holding.kept}
+    over = not holding.kept and len(dead) == len(holding.started)
+    return doomed | {LOG} & {*written} if over and {*written} <= doomed | {LOG} else doomed
+
+
+def _dead(holding: Holding, now: datetime) -> set[str]:
+    """Return the builds of a table that can never end."""
+    return {
+        uid
+        for uid, process, since in holding.started
+        if now - since > LONGEST or (process and is_dead(*process.rsplit(":", 1)))
+    }
+
+
+def _collected(holding: Holding, written: Mapping[str, int], doomed: set[str]) -> Collected | None:
+    if not doomed:
+        return None
+    versions = {v for uid in doomed if (v := holding.gone.get(uid)) is not None}
+    return Collected(holding.table, tuple(sorted(versions)), sum(written[uid] for uid in doomed))
+
+
+TEMPORARY = ".temporary"
+"""The directory of a warehouse that holds tables of runs, under the names of their leases."""
+
+
+def temporary_lease(token: str) -> str:
+    """Return the name of the lease that a run holds as long as it needs its temporary tables."""
+    return f"temporary {token}"
+
+
+def _sweep_temporary(settings: Settings, ledger: Ledger, *, dry_run: bool) -> Iterable[Collected]:
+    """Delete the temporary tables of runs that have ended."""
+    names = {settings.environment, *settings.declared}
+    for warehouse in {load_settings(settings.root, environment=n).warehouse for n in names}:
+        root = f"{warehouse.rstrip('/')}/{TEMPORARY}"
+        bytes_of: dict[str, int] = {}
+        for file in list_files(root):
+            token = file.location.removeprefix(f"{root}/").partition("/")[0]
+            bytes_of[token] = bytes_of.get(token, 0) + file.bytes
+        for token, size in sorted(bytes_of.items()):
+            if ledger.is_leased(temporary_lease(token)):
+                continue
+            if not dry_run:
+                delete_directory(f"{root}/{token}")
+            yield Collected(f"{TEMPORARY}/{token}", (), size)

@@ -1,0 +1,270 @@
+"""What is deleted once nobody can read it any more, and what never is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from persist_assets.builder import Builder
+from persist_assets.collector import Collected, collect
+from persist_assets.engine import Engine
+from persist_assets.environments import promote, roll_back
+from persist_assets.errors import ConflictError
+from persist_assets.ledger.store import Ledger
+from persist_assets.model import Build, Source
+from persist_assets.project import load_project, require
+from persist_assets.settings import load_settings
+from persist_assets.storage.tables import find_table, is_whole
+
+SOURCES = """
+CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';
+--@ persist
+CREATE VIEW p AS SELECT a + 1 AS a FROM t;
+"""
+LATER = timedelta(days=8)
+"""Longer than what is kept."""
+
+
+def write(root: Path, values: list[int]) -> None:
+    path = root / "raw" / "t" / "part-0.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"a": pa.array(values, pa.int64())}), path)
+
+
+@pytest.fixture
+def root(make_project: Callable[..., Path]) -> Path:
+    made = make_project({"m.sql": SOURCES})
+    write(made, [1, 2])
+    return made
+
+
+class Run:
+    """A run of a project at a time of its own."""
+
+    def __init__(self, root: Path, spark: Any, environment: str = "dev") -> None:
+        settings = load_settings(root, environment=environment)
+        self.now = datetime.now(UTC)
+        ledger = Ledger(settings.ledger, clock=lambda: self.now)
+        project = require(load_project(settings))
+        self.builder = Builder(settings, project, ledger, Engine(settings, lambda: spark))
+
+    def source(self, name: str = "p") -> Source:
+        return self.builder.project.by_id[f"{name}@sources/m.sql"]
+
+    def build(self, name: str = "p") -> Build:
+        return self.builder.build(self.source(name))
+
+    def rows(self, name: str = "p") -> list[int]:
+        return sorted(row[0] for row in self.builder.read(self.source(name)).collect())
+
+    def collect(self, later: timedelta = LATER, *, dry_run: bool = False) -> list[Collected]:
+        before, self.now = self.now, self.now + later
+        b = self.builder
+        found = collect(b.settings, b.project, b.ledger, dry_run=dry_run, clock=lambda: self.now)
+        self.now = before
+        return found
+
+    def written(self) -> set[str]:
+        """The builds that have files, of all tables."""
+        return {p.parent.name for p in self.builder.settings.root.rglob("warehouse/*/*/*.parquet")}
+
+
+@pytest.fixture
+def run(root: Path, spark: Any) -> Iterator[Callable[..., Run]]:
+    made: list[Run] = []
+
+    def start(environment: str = "dev") -> Run:
+        made.append(Run(root, spark, environment))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.builder.ledger.close()
+
+
+def edit(root: Path, before: str, after: str) -> None:
+    path = root / "sources" / "m.sql"
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+
+
+def uid(build: Build) -> str:
+    assert build.snapshot
+    return build.snapshot.build_uid
+
+
+def test_a_version_goes_once_it_is_older_than_what_is_kept(
+    root: Path, run: Callable[..., Run]
+) -> None:
+    first = run().build()
+    write(root, [1, 2, 3])
+    now = run()
+    second = now.build()
+    assert now.collect(timedelta(days=6)) == []
+    (told,) = now.collect(dry_run=True)
+    assert (told.table, told.versions) == (now.source().table, (0,))
+    files = [*(root / ".persist/warehouse").rglob(f"{uid(first)}/*")]
+    assert told.bytes == sum(f.stat().st_size for f in files) > 0
+    assert now.written() == {uid(first), uid(second)}, "a dry run changed something"
+    assert now.builder.ledger.find_written(uid(first))
+    assert now.collect() == [told]
+    assert now.written() == {uid(second)}
+    assert now.rows() == [2, 3, 4]
+    assert now.collect() == []
+    with pytest.raises(ConflictError, match="is gone"):
+        roll_back(now.builder.settings, now.builder.ledger)
+    write(root, [5])
+    assert run().build().action == "built"
+    assert run().rows() == [6]
+
+
+def test_a_table_goes_once_its_meaning_is_history(root: Path, run: Callable[..., Run]) -> None:
+    old = run().source().table
+    run().build()
+    edit(root, "a + 1", "a + 2")
+    now = run()
+    now.build()
+    assert now.collect(timedelta(days=6)) == []
+    assert [c.table for c in now.collect()] == [old]
+    assert not (root / ".persist/warehouse" / old).exists()
+    assert [p.parent.name for p in (root / ".persist/warehouse").glob("*/_delta_log")] == [
+        now.source().table
+    ]
+    manifest = now.builder.ledger.fetch_manifest("dev")
+    assert set(manifest) == {now.source().build_id}
+    edit(root, "a + 2", "a + 1")
+    again = run()
+    assert again.build().action == "built"
+    assert again.rows() == [2, 3]
+
+
+def test_what_the_project_defines_no_more_goes(root: Path, run: Callable[..., Run]) -> None:
+    run().build()
+    other = run("prod")
+    other.build()
+    kept = uid(other.build())
+    edit(root, "--@ persist\nCREATE VIEW p AS SELECT a + 1 AS a FROM t;", "")
+    now = run()
+    assert now.collect() == [], "production still names the table"
+    assert now.builder.ledger.fetch_manifest("dev") == {}
+    assert now.written() == {kept}
+
+
+def test_what_another_environment_reads_stays(root: Path, run: Callable[..., Run]) -> None:
+    first = run()
+    first.build()
+    promote(first.builder, "prod", [first.source().source_id])
+    write(root, [7])
+    second = run()
+    second.build()
+    second.collect()
+    assert run("prod").rows() == [2, 3]
+    assert run().rows() == [8]
+
+
+def test_after_a_rollback_the_newest_version_goes_and_the_table_is_whole(
+    root: Path, run: Callable[..., Run]
+) -> None:
+    first = run().build()
+    write(root, [7])
+    now = run()
+    now.build()
+    roll_back(now.builder.settings, now.builder.ledger)
+    (gone,) = now.collect()
+    assert gone.versions == (1,)
+    assert now.written() == {uid(first)}
+    assert first.snapshot
+    table = find_table(now.builder.settings.table_root(first.snapshot.table))
+    assert sorted(table.to_pyarrow_table()["a"].to_pylist()) == [2, 3], "for who asks nobody"
+    assert run().build().action == "built"
+    assert run().rows() == [8]
+
+
+def test_what_is_being_built_and_what_is_parked_stays(root: Path, run: Callable[..., Run]) -> None:
+    run().build()
+    write(root, [7])
+    now = run()
+    with now.builder.work(now.source()) as work:
+        assert now.collect(timedelta(hours=12)) == []
+        now.builder.publish(work)
+    write(root, [8])
+    later = run()
+    parked = later.builder.park(later.source())
+    later.collect(timedelta(hours=12))
+    assert is_whole(later.builder.settings.table_root(parked.table), parked.snapshot)  # pyright: ignore[reportArgumentType]
+    with later.builder.resume(parked) as work:
+        later.builder.publish(work)
+    assert run().rows() == [9]
+
+
+def test_files_of_dead_builds_go_and_those_of_strangers_do_not(
+    root: Path, run: Callable[..., Run]
+) -> None:
+    now = run()
+    now.build()
+    table = root / ".persist/warehouse" / now.source().table
+    # A process that dies between its files and their publication.
+    dead = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import os, sys; from datetime import datetime, UTC\n"
+            "from persist_assets.ledger.store import Ledger\n"
+            "from persist_assets.model import Build\n"
+            "url, build_id, table = sys.argv[1:]\n"
+            "build = Build('d' * 32, 'p@sources/m.sql', build_id, '', 'dev', None, 'started',"
+            " 'built', datetime.now(UTC))\n"
+            "Ledger(url).record_started(build, table)\n"
+            "os.kill(os.getpid(), 9)",
+            now.builder.settings.ledger,
+            now.source().build_id,
+            now.source().table,
+        ],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+    )
+    assert dead.returncode == -9
+    whole = next(table.glob("*/*.parquet"))
+    for name in ("d" * 32, "e" * 32):
+        (table / name).mkdir()
+        shutil.copy(whole, table / name / "part-0.parquet")
+    (told,) = now.collect(timedelta(0))
+    assert (told.table, told.versions, told.bytes) == (
+        now.source().table,
+        (),
+        whole.stat().st_size,
+    )
+    assert not (table / ("d" * 32)).exists()
+    assert (table / ("e" * 32)).exists(), "whatever it is, it is none of ours"
+    (last,) = [b for b in now.builder.ledger.fetch_builds() if b.build_uid == "d" * 32]
+    assert (last.state, last.error) == ("failed", "interrupted")
+
+
+def test_a_table_that_somebody_builds_is_left_for_the_next_time(
+    root: Path, run: Callable[..., Run]
+) -> None:
+    settings = root / "persist.toml"
+    settings.write_text('keep = "10 s"\n' + settings.read_text())
+    soon = timedelta(seconds=30)  # before the lease is over
+    first = run().build()
+    write(root, [7])
+    now = run()
+    second = now.build()
+    with now.builder.ledger.lease(f"build {now.source().build_id}", "somebody"):
+        assert now.collect(soon) == []
+        assert now.written() == {uid(first), uid(second)}
+        with pytest.raises(ConflictError, match="was collected"):
+            roll_back(now.builder.settings, now.builder.ledger)
+    assert [c.versions for c in now.collect(soon)] == [(0,)]
+    assert now.written() == {uid(second)}
