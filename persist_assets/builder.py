@@ -33,13 +33,14 @@ from persist_assets.errors import (
     CheckFailedError,
     ConflictError,
     PersistError,
+    StaleError,
     StorageError,
     StrictError,
 )
 from persist_assets.manifest import export_manifest
 from persist_assets.meaning.functions import CLOCK, SPECIAL_DATETIMES
 from persist_assets.model import Build, CheckResult, Snapshot
-from persist_assets.planner import UNVERSIONED, World, drawn, inputs, plan, unchecked
+from persist_assets.planner import UNVERSIONED, WHEN_OLD, World, drawn, inputs, plan, unchecked
 from persist_assets.session import translated
 from persist_assets.storage.files import delete_directory
 from persist_assets.storage.raw import pin_raw
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
         AsOf,
         BuildID,
         Check,
+        Fallback,
         Plan,
         Project,
         Query,
@@ -92,6 +94,8 @@ class Work:
         What came of the checks; none that blocks has failed.
     inputs
         What the rows are computed from directly.
+    current_at
+        When all that was last known to be current.
     inherited
         Readers see it already, in an environment that theirs reads.
     state
@@ -105,6 +109,7 @@ class Work:
     table: str
     checks: tuple[CheckResult, ...] = ()
     inputs: AsOf = ()
+    current_at: datetime | None = None
     snapshot: Snapshot | None = None
     inherited: bool = False
     staged: Staged | None = None
@@ -124,6 +129,9 @@ class Builder:
         The run that builds are recorded under.
     fed
         Raw tables that assets of the same run may write: they are looked at when first read.
+    fallback
+        What readers get of every table that is older than it may be, instead of what its source
+        says.
     clock
         Returns the present instant, aware.
 
@@ -142,11 +150,13 @@ class Builder:
         *,
         run_id: str | None = None,
         fed: Iterable[SourceID] = (),
+        fallback: Fallback | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.settings, self.project, self.ledger, self.engine = settings, project, ledger, engine
         self.run_id = run_id
         self.fed = frozenset(fed)
+        self.fallback: Fallback | None = fallback
         self.clock = clock
         self.started_at = clock()
         self._pins: dict[SourceID, Pin] = {}
@@ -220,7 +230,44 @@ class Builder:
             ],
             absent=dict(self._absent),
             elsewhere=self._elsewhere(sources, manifest, there),
+            expired={
+                source.source_id: self.fallback or source.annotation.freshness.fallback
+                for source in (*sources, *reached)
+                if source.annotation.freshness
+                and (snapshot := manifest.get(source.build_id))
+                and self.is_expired(source, snapshot)
+            },
         )
+
+    def is_expired(self, source: Source, snapshot: Snapshot) -> bool:
+        """Whether a table is older than its source's freshness window lets it be.
+
+        Its age is that of the oldest of all that it rests on, as far as is known.
+        """
+        freshness = source.annotation.freshness
+        age = self.clock() - snapshot.known_at
+        return freshness is not None and age.total_seconds() > freshness.window_s
+
+    def _readable(self, source: Source, snapshot: Snapshot) -> Snapshot | None:
+        """Return what is read of a source, None where its query is computed instead.
+
+        Raises
+        ------
+        StaleError
+            It is older than it may be, and its source says that it must not be read then.
+        """
+        if not self.is_expired(source, snapshot):
+            return snapshot
+        assert source.annotation.freshness is not None
+        fallback = self.fallback or source.annotation.freshness.fallback
+        known = snapshot.known_at.isoformat(timespec="seconds")
+        told = f"the table of `{source.name}` is older than it may be: it is what was so at {known}"
+        if fallback == "fail":
+            raise StaleError(
+                told, hint=f"build it: persist build {source.key}", location=source.location
+            )
+        log.warning("%s; %s", told, WHEN_OLD[fallback])
+        return snapshot if fallback == "stale_ok" else None
 
     def _history(self, sources: Iterable[Source]) -> dict[SourceID, Build]:
         """Return the last build of every source; of one never built here, what is read of it."""
@@ -268,10 +315,16 @@ class Builder:
         ------
         StrictError
             Strict mode is on, and not all that is persisted and read is built: lists it all.
+        StaleError
+            A table is older than it may be.
         """
+        known: dict[SourceID, Snapshot | None] = {}
 
         def built(source: Source) -> Snapshot | None:
-            return manifest.get(source.build_id) if source.persisted else None
+            if source.source_id not in known:
+                snapshot = manifest.get(source.build_id) if source.persisted else None
+                known[source.source_id] = snapshot and self._readable(source, snapshot)
+            return known[source.source_id]
 
         reached = self.project.reach(bindings, lambda s: s.raw is not None or built(s) is not None)
         views: dict[SourceID, str] = {}
@@ -313,7 +366,7 @@ class Builder:
             return self.engine.load_raw(source, self.pin(source))
         manifest = self.ledger.fetch_manifest(*self.settings.environments)
         snapshot = manifest.get(source.build_id) if source.persisted else None
-        if snapshot is not None:
+        if snapshot is not None and (snapshot := self._readable(source, snapshot)) is not None:
             return self.engine.load_snapshot(snapshot)
         statement, read = self.statement(source.query, source.bindings, manifest)
         return self.load(statement, read, source.columns)
@@ -371,13 +424,31 @@ class Builder:
             with self._recorded(work):
                 if present is not None:
                     # What it rests on may be newer, with the same rows (`planner.inputs`).
-                    self._reuse(work, replace(present, as_of=step.as_of))
+                    current_at = self._current_at(source, world, present)
+                    self._reuse(work, replace(present, as_of=step.as_of, current_at=current_at))
                     work.inherited = self._is_inherited(work)
                 else:
-                    self._compute(work, world.manifest)
+                    work.current_at = self._current_at(source, world)
+                    self._compute(work, world)
                 if any(not r.passed and r.blocking for r in work.checks):
                     raise _checks_failed(source, work.checks)
                 yield work
+
+    def _current_at(
+        self, source: Source, world: World, present: Snapshot | None = None
+    ) -> datetime:
+        """Return when all that a build of a source reads was last known to be current.
+
+        Parameters
+        ----------
+        present
+            The snapshot that is reused: of data that does not tell whether it changed it holds
+            what was so when it was read.
+        """
+        if present and any(v.version.startswith(UNVERSIONED) for v in present.as_of):
+            return present.known_at
+        tables = (world.readable(s) for s in self.project.inputs(source) if s.persisted)
+        return min((self.started_at, *(t.known_at for t in tables if t)))
 
     def _table(self, source: Source) -> str:
         """Return the table that a build of `source` writes: none that others read.
@@ -513,10 +584,10 @@ class Builder:
         ]
         return (*source.checks, *others)
 
-    def _compute(self, work: Work, manifest: Mapping[BuildID, Snapshot]) -> None:
-        source = work.source
+    def _compute(self, work: Work, world: World) -> None:
+        source, manifest = work.source, world.manifest
         assert source.query is not None
-        guarded = unchecked(self.project, source, manifest)
+        guarded = unchecked(self.project, source, world)
         if guarded:
             names = ", ".join(f"`{s.key}`" for s in guarded)
             raise BuildError(
@@ -589,6 +660,7 @@ class Builder:
                 columns=work.staged.columns,
                 watermark=work.measured.watermark,
                 inputs=work.inputs,
+                current_at=work.current_at,
             )
 
     def write_frame(self, frame: DataFrame, root: str, name: str) -> tuple[Staged, int]:

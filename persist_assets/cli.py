@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from rich.console import Console
@@ -40,6 +40,7 @@ from persist_assets.errors import (
 from persist_assets.manifest import manifest_document
 from persist_assets.model import (
     Build,
+    Fallback,
     ManifestChange,
     Plan,
     Project,
@@ -804,6 +805,7 @@ def _show_json(given: Invocation, source: Source) -> dict[str, Any]:
             for k, v in (
                 ("window_seconds", source.annotation.freshness.window_s),
                 ("warn_seconds", source.annotation.freshness.warn_s),
+                ("fallback", source.annotation.freshness.fallback),
             )
             if v is not None
         }
@@ -848,6 +850,7 @@ def _table_json(settings: Settings, snapshot: Snapshot) -> dict[str, Any]:
         "rows": snapshot.rows,
         "bytes": snapshot.bytes,
         "built_at": snapshot.built_at.isoformat(),
+        "current_at": snapshot.known_at.isoformat(),
         "watermark": snapshot.watermark,
         "as_of": {v.raw: v.version for v in snapshot.as_of},
     }
@@ -868,6 +871,10 @@ def query(
     strict: Annotated[
         bool, typer.Option("--strict", help="Read no persisted source inline.")
     ] = False,
+    fallback: Annotated[
+        str | None,
+        typer.Option("--fallback", help="For tables that are too old: live, stale_ok or fail."),
+    ] = None,
 ) -> None:
     """Run a query: what is built is read from its table, the rest is computed."""
     from dataclasses import replace
@@ -879,11 +886,20 @@ def query(
         raise SettingsError(f"`{form}` is no format", hint="table, json or csv")
     if strict:
         given.settings = replace(given.settings, strict=True)
+    if fallback is not None:
+        known = {str(f): f for f in get_args(Fallback)}
+        if fallback not in known:
+            raise SettingsError(f"`{fallback}` is no fallback", hint=f"one of {', '.join(known)}")
+        given.builder.fallback = known[fallback]
     parsed = parse_query(sql)
     bindings = resolve_query(given.project, parsed)
     manifest = given.ledger.fetch_manifest(*given.settings.environments)
     statement, read = given.builder.statement(parsed, bindings, manifest)
-    route = [_route(s, read, statement.inlined) for s in (*statement.views, *statement.inlined)]
+    route = [
+        _route(s, read, statement.inlined)
+        | {"stale": s in read and given.builder.is_expired(given.project.by_id[s], read[s])}
+        for s in (*statement.views, *statement.inlined)
+    ]
     if only_sql:
         print_json({"sql": statement.sql, "route": route}) if given.as_json else out.print(
             statement.sql, markup=False, soft_wrap=True

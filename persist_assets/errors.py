@@ -10,6 +10,7 @@ is (if it is somewhere), what is wrong, and what to do next. Anything else is a 
     ├── ConflictError        somebody else holds, or already changed, what is asked for
     ├── BuildError           a build failed
     │   ├── CheckFailedError     … because its rows failed a blocking check
+    │   ├── StaleError           … because what it reads is older than it may be
     │   └── StrictError          … because strict mode forbids reading what is not built
     ├── LedgerError          the ledger cannot be opened, read or written
     │   └── LedgerTooNewError    … because a newer release wrote it
@@ -163,6 +164,10 @@ class CheckFailedError(BuildError):
     ) -> None:
         super().__init__(message, location=location)
         self.results = tuple(results)
+
+
+class StaleError(BuildError):
+    """A table is older than its source lets it be read."""
 
 
 class StrictError(BuildError):

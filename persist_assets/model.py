@@ -80,6 +80,10 @@ class Check:
         return f"{', '.join(self.columns)} {self.kind.replace('_', ' ')}"
 
 
+Fallback = Literal["live", "stale_ok", "fail"]
+"""What reads a table that is older than it may be: the query inline, it all the same, nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Freshness:
     """How old a source's table may get.
@@ -90,10 +94,13 @@ class Freshness:
         Older than this many seconds is a failure.
     warn_s
         Older than this many seconds is a warning, or None.
+    fallback
+        What its readers get when it is older than its window.
     """
 
     window_s: int
     warn_s: int | None = None
+    fallback: Fallback = "stale_ok"
 
 
 @dataclass(frozen=True, slots=True)
@@ -623,8 +630,13 @@ class Snapshot:
     columns: tuple[Column, ...] = ()
     watermark: str | None = None
     inputs: AsOf = ()
-    current_at: datetime | None = None
+    current_at: datetime | None = field(default=None, compare=False)
     view: View | None = None
+
+    @property
+    def known_at(self) -> datetime:
+        """When its rows were last known to be those of the present, as far as is recorded."""
+        return self.current_at or self.built_at
 
 
 BuildState = Literal["started", "succeeded", "failed"]
@@ -678,6 +690,7 @@ ReasonCode = Literal[
     "upstream",
     "input",
     "unversioned",
+    "age",
     "clock",
     "mixed",
     "missing",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -16,6 +17,7 @@ from persist_assets.model import (
     AsOf,
     Build,
     Estimate,
+    Fallback,
     Plan,
     RawVersion,
     Reason,
@@ -27,7 +29,7 @@ from persist_assets.model import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable
 
     from persist_assets.model import BuildID, Project, SourceID
 
@@ -63,6 +65,8 @@ class World:
         The latest finished build of every source.
     missing
         BuildIDs whose table is in the manifest but not there.
+    expired
+        The sources whose table in the manifest is older than it may be, and what reads it then.
     """
 
     environment: str
@@ -76,6 +80,12 @@ class World:
     elsewhere: Mapping[BuildID, Collection[Snapshot]] = field(
         default_factory=dict[str, "tuple[Snapshot, ...]"]
     )
+    expired: Mapping[SourceID, Fallback] = field(default_factory=dict[str, "Fallback"])
+
+    def readable(self, source: Source) -> Snapshot | None:
+        """Return what readers of a source read, None where its query is computed for them."""
+        live = self.expired.get(source.source_id) == "live"
+        return None if live else self.manifest.get(source.build_id)
 
 
 def plan(
@@ -135,7 +145,7 @@ def _as_of(
             parts.append(step.as_of)
             if upstream.volatile and step.action == "build":
                 parts.append([RawVersion(DRAW + upstream.build_id, "to come")])
-        elif (snapshot := world.manifest.get(upstream.build_id)) is not None:
+        elif (snapshot := world.readable(upstream)) is not None:
             parts.append(snapshot.as_of)
         else:
             if upstream.source_id not in inline:
@@ -163,7 +173,7 @@ def inputs(
         parts.append([RawVersion(CLOCK, now)])
     for upstream in project.inputs(source):
         step = (coming or {}).get(upstream.source_id)
-        snapshot = step.snapshot if step else world.manifest.get(upstream.build_id)
+        snapshot = step.snapshot if step else world.readable(upstream)
         if upstream.raw is not None:
             version = world.versions.get(upstream.source_id, NO_DATA)
             parts.append([RawVersion(upstream.build_id, version)])
@@ -195,6 +205,8 @@ def _step(
         others = world.elsewhere.get(source.build_id, ())
         fitting = [s for s in others if _without_draw(s.as_of, source) == expected]
         snapshot, gone = (fitting[0], False) if fitting else (snapshot, gone)
+    if snapshot is not None and not gone and _is_young(source, snapshot, expected, world):
+        expected = _without_draw(snapshot.as_of, source)
     last = world.history.get(source.source_id)
     reasons: list[Reason] = []
     same_rows = False
@@ -207,10 +219,13 @@ def _step(
             project, source, world, coming
         )
         if not same_rows:
+            if source.source_id in world.expired:
+                reasons.append(Reason("age", "its table is older than its freshness window"))
             reasons += _why_other_data(project, source, snapshot, expected)
     if force:
         reasons.append(Reason("forced", "asked for"))
     if reasons:
+        reasons += _what_is_old(project, source, world, coming)
         reasons += _what_stops_it(project, source, world, coming)
     if reasons and last is not None and last.state == "failed":
         error = (last.error or "").splitlines()
@@ -237,6 +252,20 @@ def _step(
     )
 
 
+def _is_young(source: Source, snapshot: Snapshot, expected: AsOf, world: World) -> bool:
+    """Whether only data that never tells whether it changed makes a table due, and not yet.
+
+    Such data is read again once the table is older than the window that its source allows it.
+    """
+    if source.annotation.freshness is None or source.source_id in world.expired:
+        return False
+    then, now = (
+        {(v.raw, UNVERSIONED if v.version.startswith(UNVERSIONED) else v.version) for v in versions}
+        for versions in (_without_draw(snapshot.as_of, source), expected)
+    )
+    return then == now
+
+
 def drawn(as_of: AsOf, source: Source, build_uid: str) -> AsOf:
     """Return what a new snapshot rests on: its own draw too, if its source draws lots."""
     own = [RawVersion(DRAW + source.build_id, build_uid)] if source.volatile else []
@@ -248,31 +277,63 @@ def _without_draw(as_of: AsOf, source: Source) -> AsOf:
     return tuple(v for v in as_of if v.raw != DRAW + source.build_id)
 
 
-def unchecked(project: Project, source: Source, tables: Collection[BuildID]) -> tuple[Source, ...]:
+def unchecked(
+    project: Project,
+    source: Source,
+    world: World,
+    coming: Mapping[SourceID, Step] | None = None,
+) -> tuple[Source, ...]:
     """Return what a build of `source` would read without the checks that guard it.
 
-    That is what is persisted with checks that block, and would be computed on the way because it
-    is not among `tables`.
+    That is what is persisted with checks that block, and would be computed on the way because
+    there is no table of it to read.
     """
-    inline = project.reach(source.bindings, lambda s: s.persisted and s.build_id in tables)
+    inline = project.reach(source.bindings, lambda s: _has_table(project, s, world, coming or {}))
     return tuple(
         s
         for s in inline
         if s.persisted
-        and s.build_id not in tables
+        and not _has_table(project, s, world, coming or {})
         and any(c.blocking for other in project.by_build_id[s.build_id] for c in other.checks)
     )
+
+
+def _has_table(
+    project: Project, source: Source, world: World, coming: Mapping[SourceID, Step]
+) -> bool:
+    """Whether a source is read from a table: one that is there, or one that is built before."""
+    return source.persisted and (
+        world.readable(source) is not None
+        or any(s.source_id in coming for s in project.by_build_id[source.build_id])
+    )
+
+
+WHEN_OLD: Mapping[Fallback, str] = {
+    "live": "its query is computed instead",
+    "stale_ok": "it is read as it stands",
+    "fail": "it is not read then",
+}
+
+
+def _what_is_old(
+    project: Project, source: Source, world: World, coming: Mapping[SourceID, Step]
+) -> Iterable[Reason]:
+    """Yield which tables that it reads are older than they may be."""
+    for upstream in project.inputs(source):
+        fallback = world.expired.get(upstream.source_id)
+        if fallback is not None and upstream.source_id not in coming:
+            message = f"the table of {upstream.name} is older than its freshness window: "
+            yield Reason("age", message + WHEN_OLD[fallback], upstream.source_id)
 
 
 def _what_stops_it(
     project: Project, source: Source, world: World, coming: Mapping[SourceID, Step]
 ) -> Iterable[Reason]:
-    tables = {*world.manifest, *(step.build_id for step in coming.values())}
-    for upstream in project.reach(source.bindings, lambda s: s.persisted and s.build_id in tables):
+    for upstream in project.reach(source.bindings, lambda s: _has_table(project, s, world, coming)):
         if upstream.raw is not None and upstream.source_id not in world.versions:
             why = world.absent.get(upstream.source_id, "its data is not there")
             yield Reason("no-data", f"{upstream.name}: {why}", upstream.source_id)
-    for upstream in unchecked(project, source, tables):
+    for upstream in unchecked(project, source, world, coming):
         yield Reason(
             "unchecked", f"{upstream.name} has to pass its checks first", upstream.source_id
         )

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from persist_assets.errors import Location, Problem, did_you_mean
 from persist_assets.frontends.motly import Line, Tag, parse_tag
-from persist_assets.model import Annotation, Check, CheckKind, Freshness, Scalar
+from persist_assets.model import Annotation, Check, CheckKind, Fallback, Freshness, Scalar
 from persist_assets.settings import parse_duration
 
 if TYPE_CHECKING:
@@ -146,17 +146,30 @@ def _duration(tag: Tag, what: str) -> int:
 def _freshness(tag: Tag, what: str) -> Freshness:
     if tag.value is not None:
         raise _Bad(f"`{what}` wants properties", tag.location, 'for example freshness.window="24h"')
-    found = {
-        name: _duration(below, f"freshness.{name}")
-        for name, below in _known(tag, what, ("window", "warn"))
-    }
+    found: dict[str, int] = {}
+    fallback: Fallback = "stale_ok"
+    for name, below in _known(tag, what, ("window", "warn", "fallback")):
+        if name == "fallback":
+            fallback = _fallback(below)
+        else:
+            found[name] = _duration(below, f"freshness.{name}")
     if "window" not in found:
         raise _Bad("`freshness` wants a window", tag.location, 'for example freshness.window="24h"')
     if min(found.values()) < 60:
         raise _Bad("freshness is watched by the minute: at least 60s", tag.location)
     if found.get("warn", 0) >= found["window"]:
         raise _Bad("`freshness.warn` must be shorter than `freshness.window`", tag.location)
-    return Freshness(found["window"], found.get("warn"))
+    return Freshness(found["window"], found.get("warn"), fallback)
+
+
+def _fallback(tag: Tag) -> Fallback:
+    text = _text(tag, "freshness.fallback")
+    for known in get_args(Fallback):
+        if text == known:
+            return known
+    known = get_args(Fallback)
+    hint = did_you_mean(text, known) or f"known are: {', '.join(known)}"
+    raise _Bad(f"`{text}` is not a fallback", tag.location, hint)
 
 
 def _not_null(tag: Tag, named: Mapping[str, Tag]) -> Iterable[Check]:

@@ -104,6 +104,13 @@ def test_every_key_is_read() -> None:
         ("freshness.windo=24h", "annotation-value", 5, "no property `windo`", "`window`"),
         ("freshness.warn=24h", "annotation-value", 5, "wants a window", None),
         (
+            "freshness { window=1h fallback=stale }",
+            "annotation-value",
+            5,
+            "`stale` is not a fallback",
+            "`stale_ok`",
+        ),
+        (
             "freshness { window=1h warn=2h }",
             "annotation-value",
             5,

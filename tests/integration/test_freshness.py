@@ -1,0 +1,189 @@
+"""Tables that are older than they may be: what their readers get then."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from persist_assets.builder import Builder
+from persist_assets.engine import Engine
+from persist_assets.errors import BuildError, StaleError, StrictError
+from persist_assets.ledger.store import Ledger
+from persist_assets.project import load_project, require
+from persist_assets.settings import load_settings
+
+SOURCES = """
+CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';
+--@ persist freshness { window="1h" fallback=FALLBACK }
+CREATE VIEW p AS SELECT a + 1 AS a FROM t;
+--@ persist freshness { window="10h" fallback=fail }
+CREATE VIEW q AS SELECT sum(a) AS s FROM p;
+"""
+HOUR = timedelta(hours=1)
+
+
+def write(root: Path, values: list[int]) -> None:
+    path = root / "raw" / "t" / "part-0.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"a": pa.array(values, pa.int64())}), path)
+
+
+class At:
+    """A run that begins at a time of its own."""
+
+    def __init__(self, root: Path, spark: Any, later: timedelta, **more: Any) -> None:
+        settings = load_settings(root)
+        self.ledger = Ledger(settings.ledger)
+        self.now = datetime.now(UTC) + later
+        self.builder = Builder(
+            settings,
+            require(load_project(settings)),
+            self.ledger,
+            Engine(settings, lambda: spark),
+            clock=lambda: self.now,
+            **more,
+        )
+
+    def source(self, name: str) -> Any:
+        return self.builder.project.by_id[f"{name}@sources/m.sql"]
+
+    def build(self, *names: str) -> list[str]:
+        return [self.builder.build(self.source(n)).action for n in names]
+
+    def rows(self, name: str) -> list[int]:
+        return sorted(row[0] for row in self.builder.read(self.source(name)).collect())
+
+    def why(self, *names: str) -> list[list[tuple[str, str]]]:
+        steps = self.builder.plan([self.source(n).source_id for n in names]).steps
+        return [[(r.code, r.message) for r in s.reasons] for s in steps]
+
+
+@pytest.fixture
+def at(make_project: Callable[..., Path], spark: Any) -> Iterator[Callable[..., At]]:
+    made: list[At] = []
+    roots: dict[str, Path] = {}
+
+    def start(kind: str, later: timedelta, sources: str = SOURCES, **more: Any) -> At:
+        if kind not in roots:
+            roots[kind] = make_project({"m.sql": sources.replace("FALLBACK", kind)}, name=kind)
+            write(roots[kind], [1, 2])
+        made.append(At(roots[kind], spark, later, **more))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.ledger.close()
+
+
+def root_of(one: At) -> Path:
+    return one.builder.settings.root
+
+
+def test_it_is_computed_for_its_readers(at: Callable[..., At]) -> None:
+    first = at("live", 0 * HOUR)
+    first.build("p", "q")
+    write(root_of(first), [5])
+    assert at("live", 0.5 * HOUR).rows("p") == [2, 3], "young enough"
+    old = at("live", 2 * HOUR)
+    assert old.rows("p") == [6]
+    assert old.why("q") == [
+        [
+            ("input", "the data of t changed"),
+            ("age", "the table of p is older than its freshness window: its query is computed"
+             " instead"),
+        ]
+    ]  # fmt: skip
+    assert old.build("q") == ["built"]
+    assert old.rows("q") == [6]
+    assert at("live", 2 * HOUR).why("p", "q") == [
+        [("age", "its table is older than its freshness window"), ("input", "the data of t changed")],
+        [],
+    ]  # fmt: skip
+
+
+def test_it_is_read_with_a_warning(at: Callable[..., At], caplog: pytest.LogCaptureFixture) -> None:
+    first = at("stale_ok", 0 * HOUR)
+    first.build("p")
+    write(root_of(first), [5])
+    caplog.set_level(logging.WARNING)
+    assert at("stale_ok", 0.5 * HOUR).rows("p") == [2, 3]
+    assert caplog.text == ""
+    old = at("stale_ok", 2 * HOUR)
+    assert old.rows("p") == [2, 3]
+    assert "the table of `p` is older than it may be" in caplog.text
+    assert "it is read as it stands" in caplog.text
+    assert [code for code, _ in old.why("q")[0]] == ["new", "age"]
+    assert old.build("q") == ["built"]
+    assert old.rows("q") == [5]
+    assert at("stale_ok", 2 * HOUR, fallback="live").rows("p") == [6], "as the reader wants it"
+
+
+def test_it_is_refused(at: Callable[..., At]) -> None:
+    first = at("fail", 0 * HOUR)
+    first.build("p", "q")
+    old = at("fail", 2 * HOUR)
+    with pytest.raises(StaleError, match="`p` is older than it may be: it is what was so at"):
+        old.rows("p")
+    write(root_of(first), [5])
+    older = at("fail", 2 * HOUR)
+    assert older.build("p", "q") == ["built", "built"], "building it makes it young"
+    oldest = at("fail", 4 * HOUR)
+    with pytest.raises(BuildError, match="`p` is older than it may be"):
+        oldest.builder.build(oldest.source("q"), force=True)
+    assert oldest.rows("q") == [6], "what was built of it is another matter"
+
+
+def test_its_age_is_that_of_the_oldest_of_what_it_rests_on(at: Callable[..., At]) -> None:
+    at("fail", -12 * HOUR).build("p")
+    at("fail", -0.5 * HOUR, fallback="stale_ok").build("q")
+    with pytest.raises(StaleError, match="`q` is older"):
+        at("fail", 0 * HOUR).rows("q")
+    # That nothing changed is enough to be young again.
+    now = at("fail", 0 * HOUR)
+    assert now.build("p", "q") == ["reused", "reused"]
+    assert now.rows("p") == [2, 3]
+    assert now.rows("q") == [5]
+
+
+def test_strict_mode_computes_nothing_on_the_way(at: Callable[..., At]) -> None:
+    first = at("live", 0 * HOUR)
+    first.build("p")
+    toml = root_of(first) / "persist.toml"
+    toml.write_text("strict = true\n" + toml.read_text())
+    with pytest.raises(StrictError, match="m/p"):
+        at("live", 2 * HOUR).build("q")
+
+
+UNVERSIONED = """
+CREATE TABLE r (a BIGINT) USING jdbc OPTIONS (url 'jdbc:derby:memory:FALLBACK;create=true',
+  dbtable '(VALUES 1, 2) AS v(a)', driver 'org.apache.derby.iapi.jdbc.AutoloadedDriver');
+--@ persist freshness.window="1h"
+CREATE VIEW p AS SELECT a + 1 AS a FROM r;
+--@ persist
+CREATE VIEW q AS SELECT sum(a) AS s FROM p;
+"""
+
+
+@pytest.mark.proves("M12")
+def test_data_without_versions_is_read_again_once_its_table_is_too_old(
+    at: Callable[..., At],
+) -> None:
+    assert at("jdbc", 0 * HOUR, UNVERSIONED).build("p", "q") == ["built", "built"]
+    young = at("jdbc", 0.5 * HOUR)
+    assert young.why("p", "q") == [[], []]
+    assert young.build("p", "q") == ["reused", "reused"]
+    old = at("jdbc", 1.2 * HOUR)  # nobody has looked since
+    assert old.why("p") == [
+        [
+            ("age", "its table is older than its freshness window"),
+            ("unversioned", "the data of r does not tell whether it changed"),
+        ]
+    ]
+    assert old.build("p", "q") == ["built", "reused"]
