@@ -15,6 +15,7 @@ A build may stop before its publication and be parked, without its lease, until 
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -22,7 +23,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -39,7 +40,8 @@ from persist_assets.errors import (
 )
 from persist_assets.manifest import export_manifest
 from persist_assets.meaning.functions import CLOCK, SPECIAL_DATETIMES
-from persist_assets.model import Build, CheckResult, Snapshot
+from persist_assets.model import Build, CheckResult, Leaf, RawVersion, Snapshot, View
+from persist_assets.outside import check_catalog, check_leaves, show, shown_as
 from persist_assets.planner import UNVERSIONED, WHEN_OLD, World, drawn, inputs, plan, unchecked
 from persist_assets.session import translated
 from persist_assets.storage.files import delete_directory
@@ -50,7 +52,8 @@ from persist_assets.storage.tables import (
     has_snapshot,
     is_whole,
 )
-from persist_assets.substitution import substitute
+from persist_assets.storage.types import columns_of_struct, delta_schema
+from persist_assets.substitution import Statement, substitute
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
         AsOf,
         BuildID,
         Check,
+        Column,
         Fallback,
         Plan,
         Project,
@@ -75,7 +79,6 @@ if TYPE_CHECKING:
     from persist_assets.settings import Settings
     from persist_assets.storage.raw import Pin
     from persist_assets.storage.tables import Staged
-    from persist_assets.substitution import Statement
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +101,10 @@ class Work:
         When all that was last known to be current.
     inherited
         Readers see it already, in an environment that theirs reads.
+    columns
+        Those of what was computed.
+    staged, view
+        What was written, and what is stored instead of it.
     state
         ``parked``: it waits for its publication, and the lease is given back.
     """
@@ -112,7 +119,9 @@ class Work:
     current_at: datetime | None = None
     snapshot: Snapshot | None = None
     inherited: bool = False
+    columns: tuple[Column, ...] = ()
     staged: Staged | None = None
+    view: View | None = None
     measured: Measured | None = None
     state: Literal["open", "parked", "published"] = "open"
 
@@ -162,6 +171,10 @@ class Builder:
         self._pins: dict[SourceID, Pin] = {}
         self._absent: dict[SourceID, str] = {}
         self._parked: dict[SourceID, Work] = {}
+        self._temporary: dict[SourceID, Snapshot] = {}
+        self._temporary_locks: dict[SourceID, threading.Lock] = {}
+        self._temporary_root: str | None = None
+        self._closing = ExitStack()
         self.over = threading.Event()
         self._lock = threading.RLock()
 
@@ -226,7 +239,7 @@ class Builder:
                 source.build_id
                 for source in sources
                 if (snapshot := manifest.get(source.build_id))
-                and not there(self.settings.table_root(snapshot.table), snapshot)
+                and not self._is_there(snapshot, there)
             ],
             absent=dict(self._absent),
             elsewhere=self._elsewhere(sources, manifest, there),
@@ -288,11 +301,22 @@ class Builder:
             source.build_id: [
                 snapshot
                 for snapshot in everywhere.get(source.build_id, ())
-                if snapshot != manifest.get(source.build_id)
-                and there(self.settings.table_root(snapshot.table), snapshot)
+                if snapshot != manifest.get(source.build_id) and self._is_there(snapshot, there)
             ]
             for source in sources
         }
+
+    def _is_there(self, snapshot: Snapshot, there: HasSnapshot = has_snapshot) -> bool:
+        """Whether the table of a snapshot is there; of a view, all that it reads."""
+        if snapshot.view is None:
+            return there(self.settings.table_root(snapshot.table), snapshot)
+        versions = {s.build_id: self.find_version(s) for s in self.project.sources if s.raw}
+        return all(
+            versions.get(leaf.raw) == leaf.version
+            if isinstance(leaf, RawVersion)
+            else leaf is not None and there(self.settings.table_root(leaf.table), leaf)
+            for leaf in beneath(self.ledger, snapshot)
+        )
 
     def manifest(self) -> dict[BuildID, Snapshot]:
         """Return what builds of this run read: what the environment does, and what is parked."""
@@ -307,9 +331,18 @@ class Builder:
         return plan(self.project, [s.source_id for s in chosen], self.world(chosen), force=force)
 
     def statement(
-        self, query: Query, bindings: Sequence[SourceID], manifest: Mapping[BuildID, Snapshot]
+        self,
+        query: Query,
+        bindings: Sequence[SourceID],
+        manifest: Mapping[BuildID, Snapshot],
+        temporary: Mapping[SourceID, Snapshot] | None = None,
     ) -> tuple[Statement, dict[SourceID, Snapshot]]:
         """Return a query as a statement over what is built, and the snapshots it reads.
+
+        Parameters
+        ----------
+        temporary
+            The tables of this run.
 
         Raises
         ------
@@ -318,7 +351,7 @@ class Builder:
         StaleError
             A table is older than it may be.
         """
-        known: dict[SourceID, Snapshot | None] = {}
+        known: dict[SourceID, Snapshot | None] = {**(temporary or {})}
 
         def built(source: Source) -> Snapshot | None:
             if source.source_id not in known:
@@ -334,7 +367,7 @@ class Builder:
             if source.raw is not None:
                 views[source.source_id] = f"{source.key}@{self.pin(source).version}"
             elif (snapshot := built(source)) is not None:
-                views[source.source_id] = f"{snapshot.table}@v{snapshot.version}"
+                views[source.source_id] = view_name(snapshot)
                 read[source.source_id] = snapshot
             elif source.persisted:
                 missing.append(source)
@@ -354,11 +387,37 @@ class Builder:
             source = self.project.by_id[source_id]
             snapshot = read.get(source_id)
             if snapshot is not None:
-                self.engine.view(view, lambda s=snapshot: self.engine.load_snapshot(s))
+                self.engine.view(view, lambda s=snapshot: self.load_snapshot(s))
             else:
                 pin = self.pin(source)
                 self.engine.view(view, lambda s=source, p=pin: self.engine.load_raw(s, p))
         return self.engine.run(statement, columns)
+
+    def load_snapshot(self, snapshot: Snapshot) -> DataFrame:
+        """Return the rows of a snapshot: of its table, or of its query over what it read then.
+
+        Raises
+        ------
+        StorageError
+            The table is gone, or data that the query read is not as it was.
+        """
+        if snapshot.view is None:
+            return self.engine.load_snapshot(snapshot)
+        raws = {s.build_id: s for s in self.project.sources if s.raw is not None}
+        for leaf in snapshot.view.leaves:
+            read = leaf.build_uid and self.ledger.find_written(leaf.build_uid)
+            source = raws.get(leaf.raw.raw) if leaf.raw else None
+            if read:
+                self.engine.view(leaf.name, lambda s=read: self.load_snapshot(s))
+            elif leaf.raw and source and self.pin(source).version == leaf.raw.version:
+                pin = self.pin(source)
+                self.engine.view(leaf.name, lambda s=source, p=pin: self.engine.load_raw(s, p))
+            else:
+                raise StorageError(
+                    f"{leaf.name} is gone, which the view {snapshot.table} reads",
+                    hint="build it again",
+                )
+        return self.engine.run(Statement(snapshot.view.sql, {}, ()), snapshot.columns)
 
     def read(self, source: Source) -> DataFrame:
         """Return the rows that readers of a source see now: from its table, or computed."""
@@ -367,7 +426,7 @@ class Builder:
         manifest = self.ledger.fetch_manifest(*self.settings.environments)
         snapshot = manifest.get(source.build_id) if source.persisted else None
         if snapshot is not None and (snapshot := self._readable(source, snapshot)) is not None:
-            return self.engine.load_snapshot(snapshot)
+            return self.load_snapshot(snapshot)
         statement, read = self.statement(source.query, source.bindings, manifest)
         return self.load(statement, read, source.columns)
 
@@ -396,6 +455,9 @@ class Builder:
         PersistError
             Something else failed; it is recorded.
         """
+        name = shown_as(self.settings, source)
+        if name is not None:
+            check_catalog(self.engine, name)
         with self._leased(source) as lease:
             world = self.world([source], is_whole)
             for upstream in self.project.inputs(source):
@@ -472,8 +534,10 @@ class Builder:
         return own != work.snapshot == seen
 
     def _leased(self, source: Source) -> AbstractContextManager[Lease]:
-        holder = f"{self.run_id or 'a build'} on {socket.gethostname()}, process {os.getpid()}"
-        return self.ledger.lease(f"build {source.build_id}", holder, over=self.over)
+        return self.ledger.lease(f"build {source.build_id}", self._holder(), over=self.over)
+
+    def _holder(self) -> str:
+        return f"{self.run_id or 'a build'} on {socket.gethostname()}, process {os.getpid()}"
 
     @contextmanager
     def _recorded(self, work: Work) -> Generator[None]:
@@ -523,7 +587,7 @@ class Builder:
             usable = (
                 self.ledger.is_under_way(work.build)
                 and self._inputs(work.source) == work.inputs
-                and is_whole(self.settings.table_root(work.table), work.snapshot)
+                and self._is_there(work.snapshot, is_whole)
             )
             try:
                 if usable:
@@ -570,7 +634,7 @@ class Builder:
         if known and not any(_asks_the_clock(c) for c in wanted):
             work.checks = tuple(replace(before[c.name], blocking=c.blocking) for c in wanted)
         else:
-            work.checks = self.engine.audit(present, wanted)
+            work.checks = self.engine.audit(self.load_snapshot(present), wanted, present.table)
 
     def _checks(self, source: Source) -> tuple[Check, ...]:
         """Return the checks of a source, and those that guard its table for others it is of."""
@@ -594,19 +658,116 @@ class Builder:
                 f"`{source.name}` reads {names}, which is not built: its checks have not passed",
                 hint=f"build what it reads too: persist build +{source.key}",
             )
-        statement, read = self.statement(source.query, source.bindings, manifest)
+        view = self.project.is_view(source)
+        temporary = {} if view else self._temporaries(source.bindings, world)
+        statement, read = self.statement(source.query, source.bindings, manifest, temporary)
         frame = self.load(statement, read, source.columns)
         same = (source, *self.project.by_build_id[source.build_id])
-        work.staged, work.measured = self.engine.write(
-            frame,
-            work.table,
-            work.build.build_uid,
-            self._checks(source),
-            next((s.annotation.time_column for s in same if s.annotation.time_column), None),
-            source.name,
+        time_column = next(
+            (s.annotation.time_column for s in same if s.annotation.time_column), None
         )
+        checks = self._checks(source)
+        if view:
+            work.view = self._stored(source, statement, read)
+            work.columns = columns_of_struct(json.loads(delta_schema(frame.schema.jsonValue())))
+            work.measured = self.engine.measure(frame, checks, time_column, source.name)
+        else:
+            work.staged, work.measured = self.engine.write(
+                frame, work.table, work.build.build_uid, checks, time_column, source.name
+            )
+            work.columns = work.staged.columns
         work.checks = work.measured.checks
         self._check_pins(statement.views)
+
+    def _stored(
+        self, source: Source, statement: Statement, read: Mapping[SourceID, Snapshot]
+    ) -> View:
+        """Return a statement as a query that has the same rows whenever it is run."""
+        leaves: list[Leaf] = []
+        raws = (self.project.by_id[s] for s in statement.views if s not in read)
+        check_leaves(self.settings, source, raws)
+        for source_id, name in statement.views.items():
+            upstream = self.project.by_id[source_id]
+            if source_id in read:
+                leaves.append(Leaf(name, read[source_id].build_uid))
+                continue
+            version = self.pin(upstream).version
+            if version is None or version.startswith(UNVERSIONED):
+                raise BuildError(
+                    f"`{source.name}` cannot be a view: the data of `{upstream.name}` does not tell"
+                    " whether it changed",
+                    hint="take out materialized=view",
+                    location=source.location,
+                )
+            leaves.append(Leaf(name, raw=RawVersion(upstream.build_id, version)))
+        return View(statement.sql, tuple(leaves))
+
+    def _temporaries(self, bindings: Sequence[SourceID], world: World) -> dict[SourceID, Snapshot]:
+        """Return the temporary tables that a query reads; what is not there yet is computed.
+
+        Raises
+        ------
+        CheckFailedError
+            The rows of one failed a blocking check.
+        """
+        found: dict[SourceID, Snapshot] = {}
+        reached = self.project.reach(
+            bindings, lambda s: s.persisted and world.readable(s) is not None
+        )
+        for source in (s for s in reached if s.temporary):
+            rests_on = inputs(self.project, source, world)
+            with self._lock:
+                lock = self._temporary_locks.setdefault(source.source_id, threading.Lock())
+            with lock:
+                known = self._temporary.get(source.source_id)
+                if known is None or known.inputs != rests_on:
+                    known = self._keep_temporarily(source, world, found, rests_on or ())
+                    self._temporary[source.source_id] = known
+            found[source.source_id] = known
+        return found
+
+    def _keep_temporarily(
+        self, source: Source, world: World, found: Mapping[SourceID, Snapshot], rests_on: AsOf
+    ) -> Snapshot:
+        assert source.query is not None
+        with self._lock:
+            if self._temporary_root is None:
+                token = uuid.uuid4().hex
+                lease = self.ledger.lease(temporary_lease(token), self._holder())
+                self._closing.enter_context(lease)
+                root = self.settings.table_name(f"{TEMPORARY}/{token}")
+                self._closing.callback(delete_directory, self.settings.table_root(root))
+                self._temporary_root = root
+        statement, read = self.statement(source.query, source.bindings, world.manifest, found)
+        frame = self.load(statement, read, source.columns)
+        build_uid = uuid.uuid4().hex
+        table = f"{self._temporary_root}/{source.name}-{build_uid[:12]}"
+        staged, measured = self.engine.write(
+            frame, table, build_uid, source.checks, None, source.name
+        )
+        if any(not r.passed and r.blocking for r in measured.checks):
+            raise _checks_failed(source, measured.checks)
+        self._check_pins(statement.views)
+        version = commit(staged, build_id=source.build_id, pinned=None)
+        return Snapshot(
+            build_uid=build_uid,
+            source_id=source.source_id,
+            build_id=source.build_id,
+            table=table,
+            version=version,
+            as_of=(),
+            content=measured.content,
+            rows=measured.rows,
+            bytes=staged.bytes,
+            built_at=self.clock(),
+            columns=staged.columns,
+            inputs=rests_on,
+        )
+
+    def close(self) -> None:
+        """Give up what lasts as long as a run does."""
+        self._closing.close()
+        self._temporary, self._temporary_root = {}, None
 
     def _check_pins(self, leaves: Iterable[SourceID]) -> None:
         """Refuse rows that were computed while the files under them changed."""
@@ -639,13 +800,16 @@ class Builder:
             work.build, state="succeeded", finished_at=self.clock(), snapshot=work.snapshot
         )
         export_manifest(self.settings, self.ledger)
+        show(self.settings, self.ledger, self.engine, [work.source])
         return work.snapshot
 
     def _commit(self, work: Work) -> None:
         """Make what was written a version of its table, once."""
-        if work.snapshot is None and work.staged is not None and work.measured is not None:
-            pinned = self.ledger.find_pinned_version(work.table)
-            version = commit(work.staged, build_id=work.source.build_id, pinned=pinned)
+        if work.snapshot is None and work.measured is not None:
+            version = 0
+            if work.staged is not None:
+                pinned = self.ledger.find_pinned_version(work.table)
+                version = commit(work.staged, build_id=work.source.build_id, pinned=pinned)
             work.snapshot = Snapshot(
                 build_uid=work.build.build_uid,
                 source_id=work.source.source_id,
@@ -655,12 +819,13 @@ class Builder:
                 as_of=drawn(work.step.as_of, work.source, work.build.build_uid),
                 content=work.measured.content,
                 rows=work.measured.rows,
-                bytes=work.staged.bytes,
+                bytes=work.staged.bytes if work.staged else 0,
                 built_at=self.clock(),
-                columns=work.staged.columns,
+                columns=work.columns,
                 watermark=work.measured.watermark,
                 inputs=work.inputs,
                 current_at=work.current_at,
+                view=work.view,
             )
 
     def write_frame(self, frame: DataFrame, root: str, name: str) -> tuple[Staged, int]:
@@ -684,6 +849,38 @@ class Builder:
             except BaseException:
                 self._discard_uncommitted(root, uid)
                 raise
+
+
+def view_name(snapshot: Snapshot) -> str:
+    """Return a name for a view of a snapshot that no other snapshot has."""
+    which = f"v{snapshot.version}" if snapshot.view is None else snapshot.build_uid
+    return f"{snapshot.table}@{which}"
+
+
+def beneath(ledger: Ledger, snapshot: Snapshot) -> Iterable[Snapshot | RawVersion | None]:
+    """Yield what the rows of a snapshot are read from: its table, or what its query reads.
+
+    None stands for a table that was collected.
+    """
+    if snapshot.view is None:
+        yield snapshot
+        return
+    for leaf in snapshot.view.leaves:
+        if leaf.build_uid is None:
+            yield leaf.raw
+        elif (read := ledger.find_written(leaf.build_uid)) is None:
+            yield None
+        else:
+            yield from beneath(ledger, read)
+
+
+TEMPORARY = ".temporary"
+"""The directory of a warehouse that holds tables of runs, under the names of their leases."""
+
+
+def temporary_lease(token: str) -> str:
+    """Return the name of the lease that a run holds as long as it needs its temporary tables."""
+    return f"temporary {token}"
 
 
 def _asks_the_clock(check: Check) -> bool:

@@ -1093,7 +1093,10 @@ def rollback(
     """Put the environment's manifest back to what it was. Copies nothing."""
     from persist_assets import environments
 
-    change = environments.roll_back(given.settings, given.ledger, to=to, steps=steps, why=why)
+    builder = given.builder if given.settings.views else None
+    change = environments.roll_back(
+        given.settings, given.ledger, to=to, steps=steps, why=why, builder=builder
+    )
     if given.as_json:
         print_json([_manifest_change_json(change)])
     else:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from persist_assets.builder import TEMPORARY, temporary_lease
 from persist_assets.errors import ConflictError
 from persist_assets.ledger.store import is_dead
 from persist_assets.manifest import export_manifest
@@ -137,15 +138,6 @@ def _collected(holding: Holding, written: Mapping[str, int], doomed: set[str]) -
         return None
     versions = {v for uid in doomed if (v := holding.gone.get(uid)) is not None}
     return Collected(holding.table, tuple(sorted(versions)), sum(written[uid] for uid in doomed))
-
-
-TEMPORARY = ".temporary"
-"""The directory of a warehouse that holds tables of runs, under the names of their leases."""
-
-
-def temporary_lease(token: str) -> str:
-    """Return the name of the lease that a run holds as long as it needs its temporary tables."""
-    return f"temporary {token}"
 
 
 def _sweep_temporary(settings: Settings, ledger: Ledger, *, dry_run: bool) -> Iterable[Collected]:

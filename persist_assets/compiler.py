@@ -409,6 +409,7 @@ def _compile_query(compilation: _Compilation, unit: _Unit) -> None:
         reads_clock=meaning.reads_clock,
         notes=meaning.notes,
         marks=meaning.marks,
+        temporary=declaration.temporary,
     )
 
 
@@ -419,7 +420,7 @@ def _check_annotations(compilation: _Compilation) -> None:
     table_names: dict[str, Source] = {}
     for unit in compilation.units.values():
         source = unit.source
-        if source is None or not source.persisted:
+        if source is None or not (source.persisted or source.temporary):
             continue
         annotation = source.annotation
         places = dict(annotation.keys)
@@ -428,6 +429,12 @@ def _check_annotations(compilation: _Compilation) -> None:
             if other.build_id != source.build_id:
                 message = f"`{other.key}` has the table name `{annotation.name}` already"
                 compilation.problems.append(Problem("table-name", message, places["name"]))
+        if annotation.strategy == "view" and (source.volatile or source.reads_clock):
+            what = "draws lots" if source.volatile else "looks at the clock"
+            message = f"`{source.name}` {what}: each reader of a view would see other rows"
+            hint = "take out materialized=view"
+            problem = Problem("view", message, places["materialized"], hint)
+            compilation.problems.append(problem)
         if not source.columns:
             continue
         wanted = [

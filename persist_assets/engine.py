@@ -45,7 +45,7 @@ class Engine:
         self._session: SparkSession | None = None
         self._views: set[str] = set()
         self._lock = threading.Lock()
-        self._views_lock = threading.Lock()
+        self._views_lock = threading.RLock()  # a stored query reads others
 
     @property
     def session(self) -> SparkSession:
@@ -62,6 +62,11 @@ class Engine:
             plan: str = self.session.sql("EXPLAIN SELECT * FROM range(1)").collect()[0][0]
         found = re.search(r"splits=(\d+)", plan)
         return int(found[1]) if found else 1
+
+    def catalog(self) -> str:
+        """Return what kind of catalog the session has: ``hive`` or ``in-memory``."""
+        with translated("asking Spark for its catalog"):
+            return str(self.session.conf.get("spark.sql.catalogImplementation", "in-memory"))
 
     def interrupt(self) -> None:
         """End everything that the session computes, whichever thread asked for it."""
@@ -218,6 +223,26 @@ class Engine:
                 measured = replace(measured, checks=(*measured.checks, *audit(rows, rest)))
         return staged, measured
 
+    def measure(
+        self, frame: DataFrame, checks: Sequence[Check], time_column: str | None, name: str
+    ) -> Measured:
+        """Measure and check rows as `write` does, and write nothing.
+
+        Raises
+        ------
+        BuildError
+            Computing the rows failed.
+        """
+        from pyspark.sql import Observation
+
+        observation = Observation()
+        with translated(f"computing `{name}`"):
+            watched = frame.observe(observation, *measures(frame, checks, time_column))
+            watched.write.format("noop").mode("overwrite").save()
+            measured = read_measures(observation.get, checks)
+            rest = audit(frame, [c for c in checks if not c.on_rows])
+        return replace(measured, checks=(*measured.checks, *rest))
+
     def write_files(self, frame: DataFrame, root: str, build_uid: str) -> Staged:
         """Write rows as files of a table, and do nothing else."""
         schema = delta_schema(frame.schema.jsonValue())
@@ -225,10 +250,12 @@ class Engine:
         writer.parquet(f"{root}/{build_uid}")
         return find_staged(root, build_uid, schema)
 
-    def audit(self, snapshot: Snapshot, checks: Sequence[Check]) -> tuple[CheckResult, ...]:
-        """Check the rows of a snapshot that is there already."""
-        with translated(f"checking {snapshot.table}"):
-            return audit(self.load_snapshot(snapshot), checks)
+    def audit(
+        self, frame: DataFrame, checks: Sequence[Check], name: str
+    ) -> tuple[CheckResult, ...]:
+        """Check rows that are there already."""
+        with translated(f"checking {name}"):
+            return audit(frame, checks)
 
 
 def _read_type(kind: str | None) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from persist_assets.builder import beneath
 from persist_assets.errors import ConflictError, NotFoundError, SettingsError
 from persist_assets.manifest import export_manifest
+from persist_assets.model import RawVersion
+from persist_assets.outside import show
 from persist_assets.project import load_project, require
 from persist_assets.promotion import Promotion, decide
 from persist_assets.settings import load_settings
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
     from persist_assets.builder import Builder
     from persist_assets.ledger.store import Ledger
-    from persist_assets.model import ManifestChange, SourceID
+    from persist_assets.model import ManifestChange, Snapshot, SourceID
     from persist_assets.settings import Settings
 
 
@@ -63,6 +66,7 @@ def promote(
         return decided, None
     change = ledger.promote(settings.environments, target, decided.snapshots, why=why)
     export_manifest(there, ledger)
+    show(there, ledger, builder.engine, decided.sources)
     return decided, change
 
 
@@ -73,11 +77,14 @@ def roll_back(
     to: int | None = None,
     steps: int = 1,
     why: str | None = None,
+    builder: Builder | None = None,
 ) -> ManifestChange:
     """Put an environment's manifest back to what it was, and return the change.
 
     Parameters
     ----------
+    builder
+        What sets views right by which others read sources, where the environment has such.
     to
         The change right after which it was so; None: before the last `steps` changes.
 
@@ -110,10 +117,24 @@ def roll_back(
     gone = sorted(
         f"{snapshot.table} version {snapshot.version}"
         for snapshot in before.values()
-        if snapshot and not has_snapshot(settings.table_root(snapshot.table), snapshot)
+        if snapshot and not _is_there(settings, ledger, snapshot)
     )
     if gone:
         raise ConflictError(f"there is no way back: {', '.join(gone)} is gone")
     ledger.roll_back(environment, to, expected=history[0].change_id, why=why)
     export_manifest(settings, ledger)
-    return ledger.fetch_history(environment, limit=1)[0]
+    change = ledger.fetch_history(environment, limit=1)[0]
+    if builder is not None:
+        moved = {m.source_id for m in change.moves}
+        sources = [s for s in builder.project.persisted if s.source_id in moved]
+        show(settings, ledger, builder.engine, sources)
+    return change
+
+
+def _is_there(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> bool:
+    """Whether all tables are there that the rows of a snapshot are read from."""
+    return all(
+        isinstance(leaf, RawVersion)
+        or (leaf is not None and has_snapshot(settings.table_root(leaf.table), leaf))
+        for leaf in beneath(ledger, snapshot)
+    )

@@ -30,6 +30,7 @@ def manifest_document(settings: Settings, manifest: Mapping[BuildID, Snapshot]) 
             "builtAt": snapshot.built_at.isoformat(),
         }
         for build_id, snapshot in manifest.items()
+        if snapshot.view is None  # who knows no more than this document computes it
     }
     return {"entries": entries, "strict": settings.strict}
 

@@ -103,6 +103,10 @@ class Freshness:
     fallback: Fallback = "stale_ok"
 
 
+Strategy = Literal["table", "temporary", "view"]
+"""How a source's rows are kept: in a table, in one that goes with the run, not at all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Annotation:
     """What the annotation lines above a definition say, validated.
@@ -113,6 +117,8 @@ class Annotation:
         True or False if said, None if not.
     name
         The table's name, where it differs from the source's.
+    strategy
+        How the rows are kept.
     time_column
         The column whose greatest value is recorded as the watermark of every snapshot.
     tags
@@ -123,6 +129,7 @@ class Annotation:
 
     persist: bool | None = None
     name: str | None = None
+    strategy: Strategy = "table"
     time_column: str | None = None
     owners: tuple[str, ...] = ()
     tags: tuple[tuple[str, str], ...] = ()
@@ -245,10 +252,20 @@ class Declaration:
     columns: tuple[Column, ...] = ()
 
     @property
-    def persisted(self) -> bool:
+    def kept(self) -> bool:
         """Whether it is annotated ``persist``, or says so itself without being contradicted."""
         said = self.annotation.persist
         return self.materialized if said is None else said
+
+    @property
+    def temporary(self) -> bool:
+        """Whether every run that needs its rows keeps them for as long as it lasts."""
+        return self.kept and self.annotation.strategy == "temporary"
+
+    @property
+    def persisted(self) -> bool:
+        """Whether it has a table, or a stored query, that stays."""
+        return self.kept and not self.temporary
 
 
 # -------------------------------------------------------------------------------------- project
@@ -342,6 +359,8 @@ class Source:
         What readers of a plan should know, one sentence each.
     marks
         What it means, in parts (`shortened`); see `digests`.
+    temporary
+        It is no asset: a run computes it once for all of its sources that read it.
     """
 
     source_id: SourceID
@@ -362,6 +381,7 @@ class Source:
     reads_clock: Literal["day", "instant"] | None = None
     notes: tuple[str, ...] = ()
     marks: str = ""
+    temporary: bool = False
 
     @property
     def kind(self) -> Kind:
@@ -464,6 +484,10 @@ class Project:
         for source in self.persisted:
             found.setdefault(source.build_id, []).append(source)
         return {k: tuple(v) for k, v in found.items()}
+
+    def is_view(self, source: Source) -> bool:
+        """Whether a persisted source is a stored query; not where a table of its is wanted too."""
+        return all(s.annotation.strategy == "view" for s in self.by_build_id[source.build_id])
 
     @cached_property
     def _position(self) -> Mapping[SourceID, int]:
@@ -690,6 +714,7 @@ ReasonCode = Literal[
     "upstream",
     "input",
     "unversioned",
+    "strategy",
     "age",
     "clock",
     "mixed",

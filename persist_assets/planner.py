@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -200,10 +200,16 @@ def _step(
 ) -> Step:
     snapshot = world.manifest.get(source.build_id)
     gone = snapshot is not None and source.build_id in world.missing
-    if snapshot is None or gone or _without_draw(snapshot.as_of, source) != expected:
+    fits = _is_kept_so(project, source)
+    if (
+        snapshot is None
+        or gone
+        or not fits(snapshot)
+        or _without_draw(snapshot.as_of, source) != expected
+    ):
         # What another environment has may be the very rows.
         others = world.elsewhere.get(source.build_id, ())
-        fitting = [s for s in others if _without_draw(s.as_of, source) == expected]
+        fitting = [s for s in others if fits(s) and _without_draw(s.as_of, source) == expected]
         snapshot, gone = (fitting[0], False) if fitting else (snapshot, gone)
     if snapshot is not None and not gone and _is_young(source, snapshot, expected, world):
         expected = _without_draw(snapshot.as_of, source)
@@ -214,6 +220,9 @@ def _step(
         reasons += _why_no_table(project, source, last, coming)
     elif gone:
         reasons.append(Reason("missing", f"its table {snapshot.table} is gone"))
+    elif not fits(snapshot):
+        kept = "stored query" if snapshot.view is None else "table"
+        reasons.append(Reason("strategy", f"it is kept as a {kept} now"))
     elif _without_draw(snapshot.as_of, source) != expected:
         same_rows = bool(snapshot.inputs) and snapshot.inputs == inputs(
             project, source, world, coming
@@ -250,6 +259,12 @@ def _step(
         estimate=estimate,
         snapshot=snapshot if action == "reuse" else None,
     )
+
+
+def _is_kept_so(project: Project, source: Source) -> Callable[[Snapshot], bool]:
+    """Return what tells whether a snapshot is kept as its source says: in a table, or as a view."""
+    view = project.is_view(source)
+    return lambda snapshot: (snapshot.view is not None) == view
 
 
 def _is_young(source: Source, snapshot: Snapshot, expected: AsOf, world: World) -> bool:

@@ -33,6 +33,7 @@ KEYS: Mapping[str, type] = {
     "strict": bool,
     "parallel": int,
     "keep": str,
+    "views": str,
     "spark": dict,
     "env": dict,
 }
@@ -44,6 +45,7 @@ ENV_KEYS: Mapping[str, type] = {
     "warehouse": str,
     "strict": bool,
     "parallel": int,
+    "views": str,
     "spark": dict,
 }
 """The keys of `[env.NAME]`; those that the project has too are said otherwise there."""
@@ -162,6 +164,9 @@ class Settings:
         How many sources a run builds at once; zero: as many as Spark runs tasks (`pool.MOST`).
     keep_s
         How many seconds what no manifest names any more can still be rolled back to.
+    views
+        How views are called by which others read sources that have a `name`, with ``{name}`` in
+        it; empty: there are none.
     spark
         Settings of the Spark session, sorted pairs, defaults included.
     shared
@@ -184,6 +189,7 @@ class Settings:
     strict: bool
     parallel: int
     keep_s: int
+    views: str
     spark: tuple[tuple[str, str], ...]
     shared: bool
     shared_port: int
@@ -342,6 +348,7 @@ def load_settings(
         strict=given.get("strict", False),
         parallel=_parallel(given.get("parallel", 0)),
         keep_s=_keep(given.get("keep", "7 days")),
+        views=_views(given.get("views", "")),
         spark=tuple(sorted(spark.items())),
         **shared,
     )
@@ -411,6 +418,16 @@ def _keep(given: str) -> int:
             f"`keep`: `{given}` is not a duration", hint=hint, location=Location(SETTINGS_FILE)
         )
     return seconds
+
+
+def _views(given: str) -> str:
+    if given and "{name}" not in given:
+        raise SettingsError(
+            f"`views`: `{given}` calls all views alike",
+            hint='put {name} in it: views = "{name}", or "{name}__dev"',
+            location=Location(SETTINGS_FILE),
+        )
+    return given
 
 
 def _shared(spark: dict[str, Any]) -> dict[str, Any]:

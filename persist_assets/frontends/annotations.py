@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from persist_assets.errors import Location, Problem, did_you_mean
 from persist_assets.frontends.motly import Line, Tag, parse_tag
-from persist_assets.model import Annotation, Check, CheckKind, Fallback, Freshness, Scalar
+from persist_assets.model import Annotation, Check, CheckKind, Fallback, Freshness, Scalar, Strategy
 from persist_assets.settings import parse_duration
 
 if TYPE_CHECKING:
@@ -82,10 +82,16 @@ def _table_name(tag: Tag, what: str) -> str:
     return name
 
 
-def _materialized(tag: Tag, what: str) -> None:
-    kind = _text(tag, what)
-    if kind != "table":
-        raise _Bad(f"`{what}` knows only `table`, not `{kind}`", tag.location)
+def _strategy(tag: Tag, what: str) -> str:
+    return _one_of(get_args(Strategy), tag, what)
+
+
+def _one_of(known: Sequence[str], tag: Tag, what: str) -> str:
+    text = _text(tag, what)
+    if text not in known:
+        hint = did_you_mean(text, known)
+        raise _Bad(f"`{what}` is one of {', '.join(known)}, not `{text}`", tag.location, hint)
+    return text
 
 
 _GROUP = re.compile(r"[A-Za-z0-9_]+")
@@ -147,10 +153,10 @@ def _freshness(tag: Tag, what: str) -> Freshness:
     if tag.value is not None:
         raise _Bad(f"`{what}` wants properties", tag.location, 'for example freshness.window="24h"')
     found: dict[str, int] = {}
-    fallback: Fallback = "stale_ok"
+    fallback: Any = "stale_ok"
     for name, below in _known(tag, what, ("window", "warn", "fallback")):
         if name == "fallback":
-            fallback = _fallback(below)
+            fallback = _one_of(get_args(Fallback), below, "freshness.fallback")
         else:
             found[name] = _duration(below, f"freshness.{name}")
     if "window" not in found:
@@ -160,16 +166,6 @@ def _freshness(tag: Tag, what: str) -> Freshness:
     if found.get("warn", 0) >= found["window"]:
         raise _Bad("`freshness.warn` must be shorter than `freshness.window`", tag.location)
     return Freshness(found["window"], found.get("warn"), fallback)
-
-
-def _fallback(tag: Tag) -> Fallback:
-    text = _text(tag, "freshness.fallback")
-    for known in get_args(Fallback):
-        if text == known:
-            return known
-    known = get_args(Fallback)
-    hint = did_you_mean(text, known) or f"known are: {', '.join(known)}"
-    raise _Bad(f"`{text}` is not a fallback", tag.location, hint)
 
 
 def _not_null(tag: Tag, named: Mapping[str, Tag]) -> Iterable[Check]:
@@ -258,7 +254,7 @@ def _scalars(tag: Tag, what: str) -> tuple[Scalar, ...]:
 KEYS: Mapping[str, tuple[str | None, Callable[[Tag, str], object]]] = {
     "persist": ("persist", _flag),
     "name": ("name", _table_name),
-    "materialized": (None, _materialized),
+    "materialized": ("strategy", _strategy),
     "time_column": ("time_column", _text),
     "owner": ("owners", _owners),
     "tags": ("tags", _tags),
@@ -268,6 +264,8 @@ KEYS: Mapping[str, tuple[str | None, Callable[[Tag, str], object]]] = {
 }
 """Every key: the field of `Annotation` it becomes, and the function that validates it."""
 
+NEEDS_TABLE = ("name", "time_column", "freshness")
+"""Keys that mean something only for a source whose rows outlive a run."""
 NEEDS_PERSIST = ("name", "materialized", "time_column", "freshness", "check")
 """Keys that mean something only for a source that has a table."""
 

@@ -32,6 +32,7 @@ from persist_assets.frontends.annotations import (
     IDENTIFIER,
     KEYS,
     NEEDS_PERSIST,
+    NEEDS_TABLE,
     read_annotation,
 )
 from persist_assets.frontends.motly import Line
@@ -370,7 +371,12 @@ class _File:
             if declaration.raw is not None and key in ("persist", *NEEDS_PERSIST):
                 message = f"`{key}` has no meaning for a raw table, which is data already"
                 self.problems.append(Problem("annotation-misplaced", message, place))
-            elif not declaration.persisted and key in NEEDS_PERSIST:
+            elif declaration.temporary and key in NEEDS_TABLE:
+                message = f"`{key}` has no effect on rows that go with the run that needs them"
+                self.problems.append(
+                    Problem("annotation-misplaced", message, place, "take out materialized")
+                )
+            elif not declaration.kept and key in NEEDS_PERSIST:
                 message = f"`{key}` has no effect on a source that is not persisted"
                 self.problems.append(
                     Problem(

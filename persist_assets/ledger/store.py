@@ -461,20 +461,24 @@ class Ledger:
         with self._read() as connection:
             return sorted(connection.scalars(query))
 
-    def fetch_current(self, *environments: str) -> dict[SourceID, Build]:
+    def fetch_current(
+        self, *environments: str, source_id: SourceID | None = None
+    ) -> dict[SourceID, Build]:
         """Return for every source the build that an environment's readers last got of it.
 
         Parameters
         ----------
         environments
             It, and those that it reads, nearest first: those have what it has not.
+        source_id
+            Only of this source.
         """
         current: dict[SourceID, Build] = {}
         for environment in reversed(environments):
-            current |= self._current(environment)
+            current |= self._current(environment, source_id)
         return current
 
-    def _current(self, environment: str) -> dict[SourceID, Build]:
+    def _current(self, environment: str, source_id: SourceID | None) -> dict[SourceID, Build]:
         entries = (
             sa.select(builds, manifest_entries.c.published_at.label("at"))
             .join(manifest_entries, _ENTRY)
@@ -492,6 +496,9 @@ class Ledger:
             )
             .where(builds.c.environment == environment, builds.c.state == "succeeded")
         )
+        if source_id is not None:
+            this = builds.c.source_id == source_id
+            entries, sharing = entries.where(this), sharing.where(this)
         with self._read() as connection:
             found = [*connection.execute(entries), *connection.execute(sharing)]
         found.sort(key=lambda row: (row.at, row.build_uid))

@@ -86,22 +86,25 @@ class PersistIOManager(dg.IOManager):
         }
 
     def _metadata(self, builder: Builder, work: Work, snapshot: Snapshot) -> dict[str, Any]:
-        root = builder.settings.table_root(snapshot.table)
-        files = read_version(root, snapshot.version).files
         metadata: dict[str, Any] = {
             "dagster/row_count": snapshot.rows,
             "dagster/column_schema": table_schema(_described(snapshot.columns, work.source)),
             "dagster/column_lineage": column_lineage(builder.project, work.source),
             "dagster/table_name": snapshot.table,
-            "dagster/uri": root,
             "action": work.build.action,
             "why": "; ".join(r.message for r in work.step.reasons) or "nothing changed",
             "bytes": snapshot.bytes,
             "build_id": snapshot.build_id,
             "version": snapshot.version,
             "built_at": dg.MetadataValue.timestamp(snapshot.built_at),
-            "preview": dg.MetadataValue.md(as_markdown(read_sample(files, SAMPLE_ROWS))),
         }
+        if snapshot.view is None:
+            root = builder.settings.table_root(snapshot.table)
+            files = read_version(root, snapshot.version).files
+            preview = as_markdown(read_sample(files, SAMPLE_ROWS))
+            metadata |= {"dagster/uri": root, "preview": dg.MetadataValue.md(preview)}
+        else:
+            metadata["query"] = dg.MetadataValue.md(f"```sql\n{snapshot.view.sql}\n```")
         if snapshot.watermark is not None:
             metadata["watermark"] = snapshot.watermark
         return metadata

@@ -68,4 +68,6 @@ class Runtime:
         if pool is not None:
             pool.close()
         with self._lock:
-            self._builders.pop(run_id, None)
+            builder = self._builders.pop(run_id, None)
+        if builder is not None:
+            builder.close()

@@ -96,7 +96,7 @@ def test_every_key_is_read() -> None:
         ('name="x\' OR 1"', "annotation-value", 5, "is not a table name", None),
         ("persist=@false", "annotation-value", 5, "is a bare word", "-persist"),
         ("persist { x }", "annotation-value", 15, "has no property `x`", None),
-        ("materialized=incremental", "annotation-value", 5, "knows only `table`", None),
+        ("materialized=views", "annotation-value", 5, "is one of table, temporary", "`view`"),
         ("owner=somebody", "annotation-value", 5, "is not an owner", "team:flights"),
         ('tags=["a b"]', "annotation-value", 5, "is not a tag", None),
         ('group="a b"', "annotation-value", 5, "is not a group name", None),
@@ -106,8 +106,8 @@ def test_every_key_is_read() -> None:
         (
             "freshness { window=1h fallback=stale }",
             "annotation-value",
-            5,
-            "`stale` is not a fallback",
+            27,
+            "is one of live, stale_ok, fail, not `stale`",
             "`stale_ok`",
         ),
         (

@@ -1,0 +1,132 @@
+"""Views by which sources are read by who knows nothing of us: needs a catalog, so a Spark of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+SOURCES = """
+CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';
+--@ persist name=numbers
+CREATE VIEW p AS SELECT a + 1 AS a FROM t;
+--@ persist name="lake.twice" materialized=view
+CREATE VIEW q AS SELECT a * 2 AS Twice FROM p;
+--@ persist
+CREATE VIEW nameless AS SELECT 1 AS one;
+"""
+CATALOG = """
+"spark.sql.catalogImplementation" = "hive"
+"spark.sql.warehouse.dir" = "{root}/hive"
+"spark.hadoop.javax.jdo.option.ConnectionURL" = "jdbc:derby:;databaseName={root}/metastore;create=true"
+"""
+SCRIPT = """
+import json, sys
+from pathlib import Path
+import pyarrow as pa, pyarrow.parquet as pq
+from persist_assets.builder import Builder
+from persist_assets.engine import Engine
+from persist_assets.environments import promote, roll_back
+from persist_assets.ledger.store import Ledger
+from persist_assets.project import load_project, require
+from persist_assets.session import create_session
+from persist_assets.settings import load_settings
+
+root = Path(sys.argv[1])
+
+def run(environment="dev"):
+    settings = load_settings(root, environment=environment)
+    engine = Engine(settings, lambda: create_session(settings))
+    project = require(load_project(settings))
+    return Builder(settings, project, Ledger(settings.ledger), engine)
+
+def build(builder):
+    for source in builder.project.persisted:
+        builder.build(source)
+
+def seen(builder, name):
+    frame = builder.engine.session.sql(f"SELECT * FROM {name}")
+    return [frame.columns, sorted(row[0] for row in frame.collect())]
+
+said = []
+dev = run()
+spark = dev.engine.session
+spark.sql("CREATE DATABASE lake")
+build(dev)
+said += [seen(dev, "numbers__dev"), seen(dev, "lake.twice__dev")]
+ids = [s.source_id for s in dev.project.persisted]
+promote(dev, "prod", ids)
+said += [seen(dev, "numbers"), seen(dev, "lake.twice")]
+pq.write_table(pa.table({"a": pa.array([], pa.int64())}), root / "raw/t/part-0.parquet")
+build(run())
+said += [seen(dev, "numbers__dev"), seen(dev, "lake.twice__dev"), seen(dev, "numbers")]
+promote(run(), "prod", ids)
+said += [seen(dev, "numbers")]
+prod = run("prod")
+roll_back(prod.settings, prod.ledger, builder=prod)
+said += [seen(dev, "numbers"), seen(dev, "lake.twice")]
+roll_back(prod.settings, prod.ledger, steps=3, builder=prod)
+names = {row.viewName for row in spark.sql("SHOW VIEWS").collect() if not row.isTemporary}
+print(json.dumps([said, sorted(names)]))
+"""
+
+
+@pytest.mark.proves("M11")
+def test_others_read_by_name_what_the_environment_reads(
+    make_project: Callable[..., Path], tmp_path: Path
+) -> None:
+    settings = '[env.dev]\nviews = "{name}__dev"\n[env.prod]\nviews = "{name}"\n'
+    root = make_project({"m.sql": SOURCES}, settings)
+    toml = root / "persist.toml"
+    toml.write_text(toml.read_text() + CATALOG.format(root=tmp_path))
+    (root / "raw/t").mkdir(parents=True)
+    pq.write_table(pa.table({"a": pa.array([1, 2], pa.int64())}), root / "raw/t/part-0.parquet")
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(root)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    said, names = json.loads(done.stdout.splitlines()[-1])
+    numbers, twice = [["a"], [2, 3]], [["Twice"], [4, 6]]
+    assert said == [
+        *(numbers, twice),
+        *(numbers, twice),
+        *([["a"], []], [["Twice"], []], numbers),
+        [["a"], []],
+        *(numbers, twice),
+    ]
+    assert names == ["numbers__dev"], "production is back where nothing was promoted"
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ('views = "outside"\n', "`views`: `outside` calls all views alike"),
+        ('views = "{name}"\n', "the view `numbers` would end with the session"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_refused(
+    make_project: Callable[..., Path], settings: str, says: str
+) -> None:
+    root = make_project({"m.sql": SOURCES}, settings)
+    (root / "raw/t").mkdir(parents=True)
+    pq.write_table(pa.table({"a": pa.array([1, 2], pa.int64())}), root / "raw/t/part-0.parquet")
+    done = subprocess.run(
+        [sys.executable, "-m", "persist_assets.cli", "build", "p", "--project", str(root)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, says in done.stderr) == (2, True), done.stderr

@@ -1,0 +1,293 @@
+"""Sources that are kept otherwise than in a table of their own."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from persist_assets.builder import Builder
+from persist_assets.collector import collect
+from persist_assets.engine import Engine
+from persist_assets.environments import promote, roll_back
+from persist_assets.errors import BuildError, CheckFailedError, ConflictError, StorageError
+from persist_assets.ledger.store import Ledger
+from persist_assets.manifest import manifest_document
+from persist_assets.project import load_project, require
+from persist_assets.settings import load_settings
+
+HEAD = "CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';\n"
+KEPT = (
+    HEAD
+    + """
+--@ persist
+CREATE VIEW base AS SELECT a + 1 AS a FROM t;
+--@ persist materialized=STRATEGY
+CREATE VIEW mid AS SELECT a * 2 AS Doubled FROM base WHERE a > 0;
+--@ persist
+CREATE VIEW top AS SELECT sum(doubled) AS s FROM mid;
+"""
+)
+
+
+def write(root: Path, values: list[int]) -> None:
+    path = root / "raw" / "t" / "part-0.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"a": pa.array(values, pa.int64())}), path)
+
+
+class Run:
+    """A run of a project."""
+
+    def __init__(self, root: Path, spark: Any, environment: str) -> None:
+        settings = load_settings(root, environment=environment)
+        ledger = Ledger(settings.ledger)
+        project = require(load_project(settings))
+        self.builder = Builder(settings, project, ledger, Engine(settings, lambda: spark))
+        self.root = root
+
+    def source(self, name: str) -> Any:
+        return self.builder.project.by_id[f"{name}@sources/m.sql"]
+
+    def build(self, *names: str) -> list[str]:
+        return [self.builder.build(self.source(n)).action for n in names]
+
+    def rows(self, name: str) -> list[Any]:
+        return sorted(row[0] for row in self.builder.read(self.source(name)).collect())
+
+    def why(self, *names: str) -> list[list[str]]:
+        steps = self.builder.plan([self.source(n).source_id for n in names]).steps
+        return [[r.code for r in s.reasons] for s in steps]
+
+    def stored(self, name: str) -> Any:
+        return self.builder.manifest()[self.source(name).build_id]
+
+    def files(self, of: str = "*") -> int:
+        return len([*self.root.rglob(f".persist/warehouse/{of}/**/*.parquet")])
+
+
+@pytest.fixture
+def run(make_project: Callable[..., Path], spark: Any) -> Iterator[Callable[..., Run]]:
+    made: list[Run] = []
+
+    def start(sources: str, environment: str = "dev") -> Run:
+        root = make_project({"m.sql": sources})
+        if not (root / "raw").exists():
+            write(root, [1, 2])
+        made.append(Run(root, spark, environment))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.builder.close()
+        one.builder.ledger.close()
+
+
+def kept(strategy: str) -> str:
+    return KEPT.replace("STRATEGY", strategy)
+
+
+@pytest.mark.proves("M11")
+@pytest.mark.parametrize("strategy", ["table", "view", "temporary"])
+def test_however_it_is_kept_it_reads_back_equal(run: Callable[..., Run], strategy: str) -> None:
+    now = run(kept(strategy))
+    names = ["base", "top"] if strategy == "temporary" else ["base", "mid", "top"]
+    assert [s.name for s in now.builder.project.persisted] == names
+    now.build(*names)
+    assert (now.rows("mid"), now.rows("top")) == ([4, 6], [10])
+    assert now.builder.read(now.source("mid")).columns == ["Doubled"]
+    assert now.why(*names) == [[]] * len(names)
+    assert now.files("mid-*") == (1 if strategy == "table" else 0)
+    write(now.root, [5])
+    later = run(kept(strategy))
+    assert later.build(*names) == ["built"] * len(names)
+    assert (later.rows("mid"), later.rows("top")) == ([12], [12])
+
+
+# ------------------------------------------------------------------------------------------- views
+
+
+def test_a_view_says_what_it_said_when_it_was_built(run: Callable[..., Run]) -> None:
+    run(kept("view")).build("base", "mid")
+    write(run(kept("view")).root, [5])
+    now = run(kept("view"))
+    now.build("base")
+    assert now.rows("base") == [6]
+    assert now.rows("mid") == [4, 6], "it reads what was there"
+    assert now.why("mid") == [["input"]]
+    assert now.build("mid") == ["built"]
+    assert now.rows("mid") == [12]
+    stored = now.stored("mid")
+    assert (stored.rows, stored.bytes, [c.name for c in stored.columns]) == (1, 0, ["Doubled"])
+    document = manifest_document(now.builder.settings, now.builder.manifest())
+    assert set(document["entries"]) == {now.source("base").build_id}
+
+
+def test_a_view_of_a_view_and_of_raw_data(run: Callable[..., Run]) -> None:
+    sources = (
+        HEAD
+        + """
+--@ persist materialized=view
+CREATE VIEW v AS SELECT a + 1 AS a FROM t;
+--@ persist materialized=view
+CREATE VIEW w AS SELECT v.a, t.a AS b FROM v JOIN t ON v.a = t.a;
+"""
+    )
+    now = run(sources)
+    assert now.build("v", "w") == ["built", "built"]
+    assert (now.rows("v"), now.rows("w")) == ([2, 3], [2])
+    assert now.files() == 0
+    again = run(sources)
+    assert again.build("v", "w") == ["reused", "reused"]
+    assert again.rows("w") == [2]
+    write(now.root, [7])
+    later = run(sources)
+    with pytest.raises(StorageError, match=r"m/t@.* is gone, which the view v-"):
+        later.rows("v")
+    assert later.build("v", "w") == ["built", "built"]
+    assert (later.rows("v"), later.rows("w")) == ([8], [])
+
+
+def test_what_a_view_reads_is_kept_as_long_as_it(run: Callable[..., Run]) -> None:
+    run(kept("view")).build("base", "mid")
+    write(run(kept("view")).root, [5])
+    now = run(kept("view"))
+    now.build("base")
+    b, later = now.builder, datetime.now(UTC) + timedelta(days=8)
+    assert collect(b.settings, b.project, b.ledger, clock=lambda: later) == []
+    assert run(kept("view")).rows("mid") == [4, 6]
+    run(kept("view")).build("mid")
+    (gone,) = collect(b.settings, b.project, b.ledger, clock=lambda: later)
+    assert gone.versions == (0,)
+    with pytest.raises(ConflictError, match="is gone"):
+        roll_back(b.settings, b.ledger)
+    assert run(kept("view")).rows("mid") == [12]
+
+
+def test_a_view_is_checked_promoted_and_missed(run: Callable[..., Run]) -> None:
+    sources = kept("view").replace("=view", "=view check { unique=[doubled] expr='doubled < 100' }")
+    now = run(sources)
+    now.build("base", "mid", "top")
+    prod = [now.source(n).source_id for n in ("base", "mid", "top")]
+    promote(now.builder, "prod", prod)
+    assert run(sources, "prod").rows("mid") == [4, 6]
+    write(now.root, [50])
+    later = run(sources)
+    later.build("base")
+    with pytest.raises(CheckFailedError, match="expr"):
+        later.build("mid")
+    assert later.rows("mid") == [4, 6]
+    for table in (now.root / ".persist/warehouse").glob("base-*"):
+        shutil.rmtree(table)
+    assert run(sources).why("mid") == [["missing", "failed"]]
+    with pytest.raises(StorageError, match="build it again"):
+        run(sources).rows("mid")
+
+
+def test_a_table_becomes_a_view_and_a_table_again(run: Callable[..., Run]) -> None:
+    run(kept("table")).build("base", "mid", "top")
+    now = run(kept("view"))
+    assert now.why("base", "mid", "top") == [[], ["strategy"], []]
+    assert now.build("mid", "top") == ["built", "reused"]
+    assert now.stored("mid").view
+    again = run(kept("table"))
+    assert again.why("mid") == [["strategy"]]
+    assert again.build("mid", "top") == ["built", "reused"]
+    assert (again.stored("mid").view, again.rows("mid")) == (None, [4, 6])
+
+
+def test_a_view_may_be_parked_and_taken_up(run: Callable[..., Run]) -> None:
+    now = run(kept("view"))
+    now.build("base")
+    parked = now.builder.park(now.source("mid"))
+    assert now.build("top") == ["built"]
+    with now.builder.resume(parked) as work:
+        now.builder.publish(work)
+    assert (now.rows("mid"), now.rows("top")) == ([4, 6], [10])
+
+
+JDBC = """
+CREATE TABLE r (a BIGINT) USING jdbc OPTIONS (url 'jdbc:derby:memory:views;create=true',
+  dbtable '(VALUES 1, 2) AS v(a)', driver 'org.apache.derby.iapi.jdbc.AutoloadedDriver');
+--@ persist materialized=view
+CREATE VIEW v AS SELECT a + 1 AS a FROM r;
+"""
+
+
+def test_a_view_of_data_that_has_no_versions_is_refused(run: Callable[..., Run]) -> None:
+    now = run(JDBC)
+    with pytest.raises(BuildError, match="`v` cannot be a view: the data of `r`"):
+        now.build("v")
+
+
+# ------------------------------------------------------------------------------- temporary tables
+
+
+def test_a_temporary_table_is_computed_once_and_goes_with_its_run(run: Callable[..., Run]) -> None:
+    sources = (
+        kept("temporary") + "--@ persist\nCREATE VIEW other AS SELECT max(doubled) AS m FROM mid;\n"
+    )
+    now = run(sources)
+    now.build("base")
+    written: list[str] = []
+    write_files = now.builder.engine.write_files
+
+    def noting(frame: Any, root: str, build_uid: str) -> Any:
+        written.append(root.rpartition("/")[2].partition("-")[0])
+        return write_files(frame, root, build_uid)
+
+    now.builder.engine.write_files = noting  # type: ignore[method-assign]
+    with ThreadPoolExecutor(2) as threads:
+        done = [threads.submit(now.build, name) for name in ("top", "other")]
+        assert [d.result() for d in done] == [["built"], ["built"]]
+    assert sorted(written) == ["mid", "other", "top"]
+    assert (now.rows("top"), now.rows("other")) == ([10], [6])
+    assert now.files(".temporary") == 1
+    b = now.builder
+    assert collect(b.settings, b.project, b.ledger) == [], "it is in use"
+    now.builder.close()
+    assert now.files(".temporary") == 0
+    assert run(sources).why("base", "top", "other") == [[], [], []]
+    assert run(sources).rows("mid") == [4, 6]
+
+
+def test_the_temporary_tables_of_a_dead_run_are_collected(run: Callable[..., Run]) -> None:
+    now = run(kept("temporary"))
+    now.build("base", "top")
+    b = now.builder
+    directory = next((now.root / ".persist/warehouse/.temporary").iterdir())
+    left = now.root / "left"
+    shutil.copytree(directory, left)
+    now.builder.close()
+    shutil.copytree(left, directory)  # as if the run had been killed
+    told = collect(b.settings, b.project, b.ledger, dry_run=True)
+    assert directory.exists()
+    assert collect(b.settings, b.project, b.ledger) == told
+    assert [(c.table, c.bytes > 0) for c in told] == [(f".temporary/{directory.name}", True)]
+    assert not directory.exists()
+
+
+def test_the_rows_of_a_temporary_table_are_checked(run: Callable[..., Run]) -> None:
+    sources = kept("temporary").replace("=temporary", "=temporary check.expr='doubled < 5'")
+    now = run(sources)
+    now.build("base")
+    with pytest.raises(CheckFailedError, match="`mid` failed expr"):
+        now.build("top")
+
+
+def test_newer_data_has_a_newer_temporary_table(run: Callable[..., Run]) -> None:
+    now = run(kept("temporary"))
+    now.build("base", "top")
+    write(now.root, [5])
+    other = run(kept("temporary"))
+    other.build("base")
+    # A run that goes on, and whose table upstream another one has built anew meanwhile.
+    assert now.builder.build(now.source("top"), force=True).action == "built"
+    assert now.rows("top") == [12]
