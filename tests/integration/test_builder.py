@@ -335,7 +335,9 @@ def test_a_check_that_asks_the_clock_is_asked_again(
     build_all(builder)
     later, asked = again(builder, make_builder), list[str]()
     audit = later.engine.audit
-    monkeypatch.setattr(later.engine, "audit", lambda s, c: asked.append(s.table) or audit(s, c))
+    monkeypatch.setattr(
+        later.engine, "audit", lambda f, c, name: asked.append(name) or audit(f, c, name)
+    )
     assert build_all(later) == {"p": "reused", "q": "reused"}
     assert asked == [named(later, "p").table]
 
