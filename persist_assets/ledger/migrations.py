@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from persist_assets.errors import LedgerTooNewError
+from persist_assets.errors import ConflictError, LedgerTooNewError
 from persist_assets.ledger.tables import counters, ledger_version, metadata
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def _record_changes(connection: Connection) -> None:
     """Let manifests tell how they changed, from now on."""
     connection.exec_driver_sql(
         "CREATE TABLE manifest_changes (change_id BIGINT NOT NULL PRIMARY KEY,"
-        " environment VARCHAR(64) NOT NULL, at TIMESTAMP NOT NULL, kind VARCHAR(16) NOT NULL"
+        f" environment VARCHAR(64) NOT NULL, at {_instant(connection)} NOT NULL,"
+        " kind VARCHAR(16) NOT NULL"
         " CONSTRAINT ck_manifest_changes_kind CHECK (kind IN ('build', 'promote', 'rollback')),"
         ' "by" TEXT NOT NULL, why TEXT, run_id VARCHAR(64))'
     )
@@ -49,9 +50,14 @@ def _record_changes(connection: Connection) -> None:
     )
 
 
+def _instant(connection: Connection) -> str:
+    """Return the type of a column of instants."""
+    return "TIMESTAMP WITH TIME ZONE" if connection.dialect.name == "postgresql" else "TIMESTAMP"
+
+
 def _collect(connection: Connection) -> None:
     """Let builds tell who builds them, what they keep and until when, and manifests forget."""
-    instant = sa.DateTime(timezone=True).compile(connection.dialect)
+    instant = _instant(connection)
     for column in ("process TEXT", f"current_at {instant}", "view JSON", f"collected_at {instant}"):
         connection.exec_driver_sql(f"ALTER TABLE builds ADD COLUMN {column}")
     kinds = "CHECK (kind IN ('build', 'promote', 'rollback', 'collect'))"
@@ -93,13 +99,17 @@ def version_of(connection: Connection) -> int:
     return connection.scalar(sa.select(sa.func.max(ledger_version.c.version))) or 0
 
 
-def migrate(connection: Connection) -> None:
-    """Bring a ledger to the version of this release. Idempotent; the caller holds the write lock.
+def migrate(connection: Connection) -> int:
+    """Bring a ledger to the version of this release; return the one it had, 0 for none.
+
+    Idempotent; the caller holds the write lock.
 
     Raises
     ------
     LedgerTooNewError
         The ledger was written by a newer release.
+    ConflictError
+        The database is not empty and holds no ledger.
     """
     version = version_of(connection)
     if version > VERSION:
@@ -108,13 +118,20 @@ def migrate(connection: Connection) -> None:
             hint="upgrade persist_assets; nothing was changed",
         )
     if version == 0:
-        metadata.create_all(connection)
+        others = sorted({*metadata.tables} & {*sa.inspect(connection).get_table_names()})
+        if others:
+            raise ConflictError(
+                f"the database has a table `{others[0]}` that is no ledger's",
+                hint="give the ledger a database or schema of its own",
+            )
+        metadata.create_all(connection, checkfirst=False)
         connection.execute(counters.insert().values(name="events", value=0))
         _record(connection, VERSION)
-        return
+        return version
     for number in range(version, VERSION):
         MIGRATIONS[number - 1](connection)
         _record(connection, number + 1)
+    return version
 
 
 def _record(connection: Connection, version: int) -> None:

@@ -6,14 +6,14 @@ event in that same transaction. Readers see whole publications or nothing of the
 
 from __future__ import annotations
 
+import functools
 import getpass
 import logging
 import os
-import re
 import socket
 import threading
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
 
 from persist_assets.errors import ConflictError, LedgerError
+from persist_assets.ledger.connection import Database
 from persist_assets.ledger.migrations import VERSION, migrate, version_of
 from persist_assets.ledger.tables import (
     builds,
@@ -53,20 +52,38 @@ from persist_assets.model import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+    from typing import Concatenate, ParamSpec, TypeVar
 
     from sqlalchemy.engine import Connection, Row
 
     from persist_assets.model import BuildID, SourceID
 
+    Given = ParamSpec("Given")
+    Result = TypeVar("Result")
+
 log = logging.getLogger(__name__)
 
 LEASE_S = 60.0
 """How long a lease lives without a heartbeat, in seconds."""
-_BUSY_MS = 60_000
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+def _repeated(
+    method: Callable[Concatenate[Ledger, Given], Result],
+) -> Callable[Concatenate[Ledger, Given], Result]:
+    """Make a method, which is one transaction, one that survives when the database goes away.
+
+    It is done again as a whole if it did not take place.
+    """
+
+    @functools.wraps(method)
+    def run(ledger: Ledger, *args: Given.args, **values: Given.kwargs) -> Result:
+        return ledger._database.repeat(lambda: method(ledger, *args, **values))  # pyright: ignore[reportPrivateUsage]
+
+    return run
 
 
 class Ledger:
@@ -77,7 +94,13 @@ class Ledger:
     url
         SQLAlchemy URL. A SQLite file is created with its directory.
     clock
-        Returns the present instant, aware.
+        Returns the present instant, aware. On PostgreSQL leases go by the database's clock, so
+        that those of several machines need not agree.
+
+    Attributes
+    ----------
+    found
+        The version of the ledger when it was opened; 0 if there was none.
 
     Raises
     ------
@@ -85,67 +108,28 @@ class Ledger:
         It cannot be opened.
     LedgerTooNewError
         A newer release wrote it.
+    LedgerUnreachableError
+        Its database does not answer. An open one waits for its database to come back
+        (`connection.RETRY_S`) before a method raises this.
     """
 
     def __init__(self, url: str, *, clock: Callable[[], datetime] = _now) -> None:
         self._clock = clock
+        self._database = Database(url)
+        self._read, self._write = self._database.read, self._database.write
         try:
-            self._engine = sa.create_engine(url)
-        except (SQLAlchemyError, ImportError) as error:
-            raise LedgerError(f"`{_shown(url)}` is no ledger: {error}") from error
-        if self._engine.dialect.name == "sqlite":
-            self._set_up_sqlite()
-        with self._read() as connection:
-            behind = version_of(connection) != VERSION
-        if behind:
-            with self._write() as connection:
-                migrate(connection)
+            with self._read() as connection:
+                self.found = version_of(connection)
+            if self.found != VERSION:
+                with self._write(migrating=True) as connection:
+                    self.found = migrate(connection)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Give back every connection."""
-        self._engine.dispose()
-
-    def _set_up_sqlite(self) -> None:
-        database = self._engine.url.database
-        if database and database != ":memory:":
-            try:
-                Path(database).parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                message = f"the ledger {database} cannot be created: {error.strerror}"
-                raise LedgerError(message) from error
-
-        @event.listens_for(self._engine, "connect")
-        def connect(connection: Any, _: Any) -> None:  # pyright: ignore[reportUnusedFunction]
-            connection.isolation_level = None  # transactions are ours to begin
-            connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA foreign_keys = ON")
-
-        @event.listens_for(self._engine, "begin")
-        def begin(connection: Connection) -> None:  # pyright: ignore[reportUnusedFunction]
-            write = connection.get_execution_options().get("persist_write")
-            connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
-
-    @contextmanager
-    def _write(self) -> Generator[Connection]:
-        with self._translated(), self._engine.connect() as connection:
-            writing = connection.execution_options(persist_write=True)
-            with writing.begin():
-                yield writing
-
-    @contextmanager
-    def _read(self) -> Generator[Connection]:
-        with self._translated(), self._engine.connect() as connection, connection.begin():
-            yield connection
-
-    @contextmanager
-    def _translated(self) -> Generator[None]:
-        try:
-            yield
-        except IntegrityError:
-            raise
-        except SQLAlchemyError as error:
-            raise _explained(error, self._engine.url.render_as_string()) from error
+        self._database.close()
 
     # -------------------------------------------------------------------------------- events
 
@@ -162,12 +146,14 @@ class Ledger:
         )
         return bumped
 
+    @_repeated
     def position(self) -> int:
         """Return the position of the latest event, 0 before the first."""
         with self._read() as connection:
             query = sa.select(counters.c.value).where(counters.c.name == "events")
             return connection.execute(query).scalar_one()
 
+    @_repeated
     def fetch_events(self, since: int = 0, *, limit: int = 1000) -> list[Event]:
         """Return the events after position `since`, in order, at most `limit`."""
         query = sa.select(events).where(events.c.idx > since).order_by(events.c.idx).limit(limit)
@@ -176,12 +162,14 @@ class Ledger:
 
     # -------------------------------------------------------------------------------- builds
 
+    @_repeated
     def record_started(self, build: Build, table: str) -> None:
         """Record that a build has begun."""
         with self._write() as connection:
             connection.execute(builds.insert().values(**_build_values(build), table_name=table))
             self._append(connection, "build-started", _event_data(build))
 
+    @_repeated
     def record_failed(self, build: Build, error: str) -> None:
         """Record that a build failed; what readers see is as before."""
         with self._write() as connection:
@@ -190,15 +178,19 @@ class Ledger:
 
     def _fail(self, connection: Connection, build_uid: str, error: str) -> None:
         started = sa.and_(builds.c.build_uid == build_uid, builds.c.state == "started")
-        values = {"state": "failed", "finished_at": self._clock(), "error": error}
+        # PostgreSQL's texts hold any character but this one.
+        told = error.replace("\0", "")
+        values = {"state": "failed", "finished_at": self._clock(), "error": told}
         connection.execute(builds.update().where(started).values(**values))
 
+    @_repeated
     def is_under_way(self, build: Build) -> bool:
         """Whether a build has begun, and nobody has recorded an end of it."""
         query = sa.select(builds.c.state).where(builds.c.build_uid == build.build_uid)
         with self._read() as connection:
             return connection.scalar(query) == "started"
 
+    @_repeated
     def record_interrupted(self, table: str, *, alive: Sequence[str] = ()) -> list[str]:
         """Record builds of a table as failed that can never end; return their uids.
 
@@ -219,6 +211,7 @@ class Ledger:
                 )
         return [build.build_uid for build in dead]
 
+    @_repeated
     def publish(
         self,
         build: Build,
@@ -320,6 +313,7 @@ class Ledger:
         if made:
             connection.execute(manifest_entries.insert(), made)
 
+    @_repeated
     def promote(
         self,
         sources: Sequence[str],
@@ -360,6 +354,7 @@ class Ledger:
             self._move(connection, idx, target, entries, said)
         return idx
 
+    @_repeated
     def roll_back(self, environment: str, to: int, *, expected: int, why: str | None = None) -> int:
         """Put a manifest back to what it was right after a change; return the new change.
 
@@ -395,6 +390,7 @@ class Ledger:
             self._move(connection, idx, environment, entries, said)
         return idx
 
+    @_repeated
     def fetch_history(self, environment: str, *, limit: int | None = None) -> list[ManifestChange]:
         """Return the changes of a manifest, the latest first, at most `limit`."""
         query = (
@@ -418,6 +414,7 @@ class Ledger:
             by_change[row.change_id].append(move)
         return [ManifestChange(**row, moves=tuple(by_change[row["change_id"]])) for row in changes]
 
+    @_repeated
     def fetch_builds(
         self,
         *,
@@ -436,6 +433,7 @@ class Ledger:
         with self._read() as connection:
             return [_build(row) for row in connection.execute(query)]
 
+    @_repeated
     def fetch_last_builds(self, environment: str) -> dict[SourceID, Build]:
         """Return the latest finished build of every source in an environment."""
         ranked = (
@@ -455,6 +453,7 @@ class Ledger:
             rows = connection.execute(sa.select(ranked).where(ranked.c.recency == 1))
             return {row.source_id: _build(row) for row in rows}
 
+    @_repeated
     def fetch_environments(self) -> list[str]:
         """Return the names of all environments that have a manifest, sorted."""
         query = sa.select(manifest_entries.c.environment).distinct()
@@ -478,6 +477,7 @@ class Ledger:
             current |= self._current(environment, source_id)
         return current
 
+    @_repeated
     def _current(self, environment: str, source_id: SourceID | None) -> dict[SourceID, Build]:
         entries = (
             sa.select(builds, manifest_entries.c.published_at.label("at"))
@@ -505,6 +505,7 @@ class Ledger:
         latest = {row.source_id: row for row in found}
         return {source_id: _build(row) for source_id, row in sorted(latest.items())}
 
+    @_repeated
     def find_build(self, prefix: str) -> Build | None:
         """Return the latest build of the one BuildID that begins with `prefix`, or None.
 
@@ -524,12 +525,14 @@ class Ledger:
             raise ConflictError(f"several BuildIDs begin with {prefix}", hint="say more of it")
         return _build(found[0]) if found else None
 
+    @_repeated
     def fetch_checks(self, build_uid: str) -> list[CheckResult]:
         """Return what came of the checks of a build."""
         query = sa.select(builds.c.checks).where(builds.c.build_uid == build_uid)
         with self._read() as connection:
             return [CheckResult(**values) for values in connection.scalar(query) or ()]
 
+    @_repeated
     def fetch_passed(self, *environments: str) -> dict[BuildID, set[str]]:
         """Return the definitions of the checks that what is published has passed."""
         query = (
@@ -546,6 +549,7 @@ class Ledger:
 
     # ------------------------------------------------------------------------------ manifest
 
+    @_repeated
     def fetch_manifest(self, *environments: str) -> dict[BuildID, Snapshot]:
         """Return what readers of an environment read: one consistent state.
 
@@ -559,6 +563,7 @@ class Ledger:
         with self._read() as connection:
             return {row.build_id: _snapshot(row) for row in connection.execute(query)}
 
+    @_repeated
     def fetch_elsewhere(self, *environments: str) -> dict[BuildID, list[Snapshot]]:
         """Return what readers of all other environments read, the latest first."""
         query = (
@@ -573,6 +578,7 @@ class Ledger:
                 found.setdefault(row.build_id, []).append(_snapshot(row))
         return found
 
+    @_repeated
     def fetch_tables(self, build_id: BuildID) -> list[tuple[str, str]]:
         """Return the environments that have a BuildID, and the tables in which."""
         query = (
@@ -583,6 +589,7 @@ class Ledger:
         with self._read() as connection:
             return [(row.environment, row.table_name) for row in connection.execute(query)]
 
+    @_repeated
     def find_snapshot(
         self, environment: str, build_id: BuildID, *, reads: Sequence[str] = ()
     ) -> Snapshot | None:
@@ -592,6 +599,7 @@ class Ledger:
             rows = connection.execute(query).all()
         return _snapshot(rows[-1]) if rows else None
 
+    @_repeated
     def find_pinned_version(self, table: str) -> int | None:
         """Return the greatest version of a table that was published and is kept, or None."""
         query = sa.select(sa.func.max(builds.c.version)).where(
@@ -698,7 +706,7 @@ class Ledger:
         deadline = self._clock() + timedelta(seconds=wait_s)
         pause = 0.05
         over = over or threading.Event()
-        while not self._try_lease(lease):
+        while not self._take_lease(lease):
             if over.is_set() or self._clock() >= deadline:
                 raise ConflictError(
                     f"{name} is held by {self._holder(name)}", hint="wait, or end it"
@@ -715,19 +723,20 @@ class Ledger:
         finally:
             stop.set()
             beat.join()
-            with self._write() as connection:
-                mine = sa.and_(leases.c.name == name, leases.c.token == lease.token)
-                connection.execute(leases.delete().where(mine))
+            try:
+                self._give_back(lease)
+            except LedgerError as error:  # it expires
+                log.warning("action=give-back lease=%s error=%s", name, error.message)
 
-    def _try_lease(self, lease: Lease) -> bool:
-        try:
-            return self._take_lease(lease)
-        except IntegrityError:  # pk_leases: another one was a moment faster
-            return False
-
-    def _take_lease(self, lease: Lease) -> bool:
-        now = self._clock()
+    @_repeated
+    def _give_back(self, lease: Lease) -> None:
         with self._write() as connection:
+            connection.execute(leases.delete().where(_mine(lease)))
+
+    @_repeated
+    def _take_lease(self, lease: Lease) -> bool:
+        with self._write() as connection:
+            now = self._database.now(connection, self._clock)
             held = connection.execute(
                 sa.select(leases).where(leases.c.name == lease.name)
             ).one_or_none()
@@ -743,7 +752,7 @@ class Ledger:
                     name=lease.name,
                     token=lease.token,
                     holder=lease.holder,
-                    host=socket.gethostname(),
+                    host=THIS_MACHINE,
                     pid=os.getpid(),
                     acquired_at=now,
                     expires_at=now + timedelta(seconds=LEASE_S),
@@ -752,15 +761,18 @@ class Ledger:
         return True
 
     def _heartbeat(self, lease: Lease, stop: threading.Event) -> None:
-        while not stop.wait(LEASE_S / 4):
-            mine = sa.and_(leases.c.name == lease.name, leases.c.token == lease.token)
-            until = self._clock() + timedelta(seconds=LEASE_S)
+        pause = LEASE_S / 4
+        while not stop.wait(pause):
             try:
                 with self._write() as connection:
-                    connection.execute(leases.update().where(mine).values(expires_at=until))
+                    until = self._database.now(connection, self._clock) + timedelta(seconds=LEASE_S)
+                    connection.execute(leases.update().where(_mine(lease)).values(expires_at=until))
+                pause = LEASE_S / 4
             except LedgerError as error:  # publication will notice if the lease is lost
                 log.warning("action=heartbeat lease=%s error=%s", lease.name, error.message)
+                pause = 1.0
 
+    @_repeated
     def _holder(self, name: str) -> str:
         with self._read() as connection:
             return (
@@ -778,9 +790,28 @@ class Lease:
     holder: str
 
 
+def _mine(lease: Lease) -> sa.ColumnElement[bool]:
+    return sa.and_(leases.c.name == lease.name, leases.c.token == lease.token)
+
+
+def _machine() -> str:
+    """Return what tells a machine from others, as far as the numbers of processes mean the same.
+
+    Containers may share a name, and number their processes each on its own.
+    """
+    told = [socket.gethostname()]
+    with suppress(OSError):  # elsewhere than on Linux
+        told.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        told.append(os.readlink("/proc/self/ns/pid"))
+    return " ".join(told)
+
+
+THIS_MACHINE = _machine()
+
+
 def is_dead(host: str, pid: int | str) -> bool:
     """Whether a process of this machine is gone; of other machines nothing is known."""
-    if host != socket.gethostname():
+    if host != THIS_MACHINE:
         return False
     try:
         os.kill(int(pid), 0)
@@ -939,34 +970,6 @@ def _holdings(connection: Connection, table: str | None = None) -> list[Holding]
 
 
 # ----------------------------------------------------------------------------------- translation
-
-
-_CORRUPT = "it is corrupt: restore a copy, or move it away and build again; no table is lost"
-
-
-def _shown(url: str) -> str:
-    """Return a database's URL without its password."""
-    try:
-        return sa.make_url(url).render_as_string()
-    except SQLAlchemyError:
-        return re.sub(r"(?<=:)[^:@/]*(?=@)", "***", url)
-
-
-def _explained(error: Exception, url: str) -> LedgerError:
-    said = str(error.orig if isinstance(error, DBAPIError) else error).splitlines()[0]
-    hints = {
-        "not a database": _CORRUPT,
-        "malformed": _CORRUPT,
-        "readonly": "make it writable",
-        "read-only": "make it writable",
-        "unable to open": "check that its directory exists and may be written",
-        "is full": "free some space; nothing was changed",
-        "locked": "another process holds it; try again",
-    }
-    hint = next((h for words, h in hints.items() if words in said), None)
-    if hint is None and isinstance(error, OperationalError):
-        hint = "check that the database is up and its URL is right"
-    return LedgerError(f"the ledger {url} failed: {said}", hint=hint)
 
 
 def _event_data(build: Build) -> dict[str, Any]:

@@ -27,8 +27,10 @@ class Instant(TypeDecorator[datetime]):
         return None if value is None else value.astimezone(UTC)
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Return instants as aware."""
-        return value if value is None or value.tzinfo else value.replace(tzinfo=UTC)
+        """Return instants as aware, in UTC."""
+        if value is None:
+            return None
+        return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
 
 
 metadata = sa.MetaData(
@@ -38,7 +40,7 @@ metadata = sa.MetaData(
 ledger_version = sa.Table(
     "ledger_version",
     metadata,
-    sa.Column("version", sa.Integer, primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("migrated_at", Instant, nullable=False),
 )
 

@@ -1,0 +1,346 @@
+"""The database that a ledger is in: how its transactions begin and end, and what they survive.
+
+The invariant: one writer at a time, on both databases. SQLite gives that by `BEGIN IMMEDIATE`, on
+PostgreSQL every writing transaction first locks the row of the counter that numbers the events. So
+what a transaction has looked at is still so when it writes, whatever a method does in between; and
+readers see one state of the whole ledger.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
+
+from persist_assets.errors import LedgerError, LedgerUnreachableError
+from persist_assets.ledger.tables import counters, ledger_version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from typing import TypeVar
+
+    from sqlalchemy.engine import Connection
+
+    Result = TypeVar("Result")
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 30.0
+"""How long a database that went away is waited for, in seconds."""
+_BUSY_MS = 60_000
+"""How long a transaction waits for another one that writes, in milliseconds."""
+_POSTGRES: dict[str, str] = {
+    "connect_timeout": "10",
+    # A machine that is gone is noticed within half a minute, and not by the next day.
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "4",
+    "tcp_user_timeout": "30000",
+}
+_MIGRATING = 0x7065_7273_6973_74  # "persist": the lock of whoever makes or changes the tables
+
+
+def parse_url(url: str) -> sa.URL:
+    """Return a ledger's URL; that of PostgreSQL with the driver that is used.
+
+    Raises
+    ------
+    LedgerError
+        It is no URL, or that of another database.
+    """
+    try:
+        parsed = sa.make_url(url)
+    except (SQLAlchemyError, ValueError) as error:
+        raise LedgerError(
+            f"`{shown(url)}` is not a database URL", hint="see docs/settings.md"
+        ) from error
+    if parsed.drivername in ("postgres", "postgresql"):
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    if parsed.drivername not in ("sqlite", "sqlite+pysqlite", "postgresql+psycopg"):
+        raise LedgerError(
+            f"`{shown(url)}` is no ledger: `{parsed.drivername}` is not supported",
+            hint="a ledger is a file, sqlite:///…, or a database, postgresql+psycopg://…",
+        )
+    return parsed
+
+
+def shown(url: str) -> str:
+    """Return a database's URL without its password."""
+    try:
+        parsed = sa.make_url(url)
+    except (SQLAlchemyError, ValueError):
+        return re.sub(r"(?<=:)[^:/]*(?=@)|(?<=password=)[^&]*", "***", url)
+    return parsed.difference_update_query(["password"]).render_as_string()
+
+
+class Database:
+    """Connections to a ledger's database, safe to share between threads.
+
+    Parameters
+    ----------
+    url
+        SQLAlchemy URL. A SQLite file is made with its directory.
+
+    Raises
+    ------
+    LedgerError
+        It is no URL of a ledger.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.shown = shown(url)
+        parsed = parse_url(url)
+        self.is_postgres = parsed.get_backend_name() == "postgresql"
+        if self.is_postgres:
+            self.engine = self._connect_postgres(parsed)
+            self._readers = self.engine.execution_options(
+                isolation_level="REPEATABLE READ", postgresql_readonly=True
+            )
+        else:
+            self.engine = self._readers = self._connect_sqlite(parsed)
+
+    def _connect_postgres(self, url: sa.URL) -> sa.Engine:
+        url = url.set(query={**_POSTGRES, **url.query})
+        try:
+            # Of the idle ones few are kept: many processes share a server.
+            engine = sa.create_engine(url, pool_pre_ping=True, pool_size=2, max_overflow=14)
+        except ImportError as error:
+            raise LedgerError(
+                f"the ledger {self.shown} needs a driver of PostgreSQL that is not installed",
+                hint="pip install persist-assets[postgres]",
+            ) from error
+
+        @event.listens_for(engine, "connect")
+        def connect(connection: Any, _: Any) -> None:  # pyright: ignore[reportUnusedFunction]
+            before, connection.autocommit = connection.autocommit, True
+            connection.execute(
+                f"SET lock_timeout = {_BUSY_MS};"
+                # Whoever is suspended in the middle does not hold up all others.
+                f"SET idle_in_transaction_session_timeout = {_BUSY_MS // 2}"
+            )
+            connection.autocommit = before
+
+        return engine
+
+    def _connect_sqlite(self, url: sa.URL) -> sa.Engine:
+        database = url.database
+        if database and database != ":memory:":
+            try:
+                Path(database).parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                message = f"the ledger {database} cannot be created: {error.strerror}"
+                raise LedgerError(message) from error
+        engine = sa.create_engine(url)
+
+        @event.listens_for(engine, "connect")
+        def connect(connection: Any, _: Any) -> None:  # pyright: ignore[reportUnusedFunction]
+            connection.isolation_level = None  # transactions are ours to begin
+            connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA foreign_keys = ON")
+
+        @event.listens_for(engine, "begin")
+        def begin(connection: Connection) -> None:  # pyright: ignore[reportUnusedFunction]
+            write = connection.get_execution_options().get("persist_write")
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+        return engine
+
+    def close(self) -> None:
+        """Give back every connection."""
+        self.engine.dispose()
+
+    # -------------------------------------------------------------------------- transactions
+
+    @contextmanager
+    def read(self) -> Generator[Connection]:
+        """Read in one transaction, which sees one state of the whole ledger.
+
+        Raises
+        ------
+        LedgerUnreachableError
+            The database does not answer.
+        LedgerError
+            Something else is wrong with it.
+        """
+        with self._translated(), self._connected(self._readers) as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def write(self, *, migrating: bool = False) -> Generator[Connection]:
+        """Write in one transaction, as the only one who writes.
+
+        Parameters
+        ----------
+        migrating
+            The tables are made or changed; there may be none.
+
+        Raises
+        ------
+        LedgerUnreachableError
+            The database went away. Nothing was changed.
+        LedgerError
+            Something else is wrong with it; nothing was changed, unless it says otherwise.
+        """
+        with self._translated(), self._connected(self.engine) as connection:
+            writing = connection.execution_options(persist_write=True)
+            transaction = writing.begin()
+            try:
+                number = self._lock(writing, migrating=migrating) if self.is_postgres else None
+                yield writing
+            except BaseException:
+                transaction.rollback()
+                raise
+            try:
+                transaction.commit()
+            except DBAPIError as error:
+                lost = number is not None and error.connection_invalidated
+                if not (lost and self._is_committed(str(number))):
+                    raise
+
+    def _lock(self, connection: Connection, *, migrating: bool) -> str | None:
+        """Wait until nobody else writes; return the number of the transaction."""
+        own = sa.cast(sa.func.pg_current_xact_id(), sa.Text)
+        row = counters.c.name == "events"
+        if migrating:
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATING)))
+            if not sa.inspect(connection).has_table(ledger_version.name):
+                return None
+        query = sa.select(own).select_from(counters).where(row).with_for_update()
+        return connection.execute(query).scalar_one()
+
+    def _is_committed(self, number: str) -> bool:
+        """Whether a transaction took place whose connection was lost while it was committed.
+
+        Raises
+        ------
+        LedgerError
+            Nobody can tell.
+        """
+        asked = sa.func.pg_xact_status(sa.cast(number, _TransactionId()))
+        deadline, pauses = time.monotonic() + RETRY_S, _pauses()
+        while True:
+            try:
+                with self.read() as connection:
+                    status = connection.scalar(sa.select(asked))
+            except LedgerError as error:
+                status = error.message
+            if status in ("committed", "aborted"):
+                return status == "committed"
+            pause = next(pauses)
+            if time.monotonic() + pause > deadline:
+                raise LedgerError(
+                    f"the ledger {self.shown} was lost while it was written: {status}",
+                    hint="whether the last change was recorded is not known: see `persist history`",
+                )
+            time.sleep(pause)
+
+    def repeat(self, act: Callable[[], Result]) -> Result:
+        """Return what `act` returns, a transaction; it is done again if the database went away.
+
+        Raises
+        ------
+        LedgerUnreachableError
+            The database does not come back in time.
+        """
+        deadline, pauses = time.monotonic() + RETRY_S, _pauses()
+        while True:
+            try:
+                return act()
+            except LedgerUnreachableError as error:
+                pause = next(pauses)
+                if time.monotonic() + pause > deadline:
+                    raise
+                log.warning("action=retry ledger=%s error=%s", self.shown, error.message)
+            time.sleep(pause)
+
+    def now(self, connection: Connection, clock: Callable[[], datetime]) -> datetime:
+        """Return the present by the one clock that all who share the ledger go by.
+
+        Parameters
+        ----------
+        clock
+            That of this machine.
+        """
+        if not self.is_postgres:
+            return clock()
+        return connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one().astimezone(UTC)
+
+    # -------------------------------------------------------------------------------- errors
+
+    @contextmanager
+    def _connected(self, engine: sa.Engine) -> Generator[Connection]:
+        try:
+            connection = engine.connect()
+        except OperationalError as error:
+            raise self._explained(error, lost=self.is_postgres) from error
+        with connection:
+            yield connection
+
+    @contextmanager
+    def _translated(self) -> Generator[None]:
+        try:
+            yield
+        except IntegrityError:
+            raise
+        except SQLAlchemyError as error:
+            lost = isinstance(error, DBAPIError) and (
+                error.connection_invalidated or _is_victim(error)
+            )
+            raise self._explained(error, lost=lost) from error
+
+    def _explained(self, error: Exception, *, lost: bool) -> LedgerError:
+        said = str(error.orig if isinstance(error, DBAPIError) else error)
+        if lost:
+            return LedgerUnreachableError(
+                f"the ledger {self.shown} does not answer: {' '.join(said.split())}",
+                hint="check that the database is up and its URL is right; nothing was changed",
+            )
+        said = said.splitlines()[0]
+        hint = next((h for words, h in _HINTS.items() if words in said), None)
+        if hint is None and isinstance(error, OperationalError):
+            hint = "check that the database is up and its URL is right"
+        return LedgerError(f"the ledger {self.shown} failed: {said}", hint=hint)
+
+
+class _TransactionId(sa.types.UserDefinedType[str]):
+    """PostgreSQL's numbers of transactions, that are never used again."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "xid8"
+
+
+def _pauses() -> Generator[float]:
+    """Yield for how long to wait before each next attempt, in seconds."""
+    pause = 0.05
+    while True:
+        yield pause
+        pause = min(2 * pause, 2.0)
+
+
+def _is_victim(error: DBAPIError) -> bool:
+    """Whether PostgreSQL undid a transaction because it stood in another one's way."""
+    return getattr(error.orig, "sqlstate", None) in ("40001", "40P01")
+
+
+_CORRUPT = "it is corrupt: restore a copy, or move it away and build again; no table is lost"
+_HINTS = {
+    "not a database": _CORRUPT,
+    "malformed": _CORRUPT,
+    "readonly": "make it writable",
+    "read-only": "make it writable",
+    "unable to open": "check that its directory exists and may be written",
+    "is full": "free some space; nothing was changed",
+    "locked": "another process holds it; try again",
+    "lock timeout": "another process holds it; try again",
+}

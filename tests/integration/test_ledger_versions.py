@@ -1,0 +1,203 @@
+"""Ledgers of every version become those of today, on both databases, whoever is first."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import sqlalchemy as sa
+from conftest import ROOT
+from test_ledger import DIGESTS, NOW, a_build, a_snapshot, publish
+
+from persist_assets.errors import ConflictError, LedgerTooNewError
+from persist_assets.ledger.connection import Database
+from persist_assets.ledger.migrations import MIGRATIONS, VERSION, version_of
+from persist_assets.ledger.store import Ledger
+from persist_assets.ledger.tables import builds, events, ledger_version
+from persist_assets.model import CheckResult
+
+Open = Callable[..., Ledger]
+VERSION_ONE = (ROOT / "tests" / "data" / "ledger_1.sql").read_text()
+
+
+def make_old(url: str, version: int) -> None:
+    """Make a ledger as it was at a version, with a build in it."""
+    database = Database(url)
+    with database.engine.connect() as connection:
+        if database.is_postgres:
+            connection.exec_driver_sql(f"SET TIME ZONE 'UTC'; {VERSION_ONE}")
+        else:
+            assert isinstance(connection.connection.dbapi_connection, sqlite3.Connection)
+            script = VERSION_ONE.replace("TIMESTAMP WITH TIME ZONE", "DATETIME")
+            connection.connection.dbapi_connection.executescript(script)
+        for number in range(1, version):
+            MIGRATIONS[number - 1](connection)
+            values = {"version": number + 1, "migrated_at": NOW}
+            connection.execute(ledger_version.insert().values(**values))
+        connection.commit()
+    database.close()
+
+
+def described(ledger: Ledger) -> dict[str, object]:
+    """Return what the tables are: columns with types, keys, constraints and indexes."""
+    told: dict[str, object] = {}
+    with ledger._read() as connection:
+        inspector = sa.inspect(connection)
+        for table in sorted(inspector.get_table_names()):
+            columns = {
+                c["name"]: (_kind(connection, c["type"]), c["nullable"])
+                for c in inspector.get_columns(table)
+            }
+            told[table] = (
+                columns,
+                inspector.get_pk_constraint(table)["constrained_columns"],
+                sorted(
+                    (k["constrained_columns"], k["referred_table"])
+                    for k in inspector.get_foreign_keys(table)
+                ),
+                sorted(str(c["name"]) for c in inspector.get_check_constraints(table)),
+                sorted((str(i["name"]), i["column_names"]) for i in inspector.get_indexes(table)),
+            )
+    return told
+
+
+def _kind(connection: sa.Connection, kind: sa.types.TypeEngine[object]) -> str:
+    if connection.dialect.name == "sqlite" and isinstance(kind, sa.DateTime):
+        return "an instant"  # to SQLite all names of types are one
+    return f"{kind!r}".replace("astext_type=Text()", "")
+
+
+@pytest.mark.parametrize("version", range(1, VERSION))
+def test_a_ledger_of_an_earlier_version_becomes_one_of_today_and_keeps_its_builds(
+    version: int, open_ledger: Open, ledger_url: str
+) -> None:
+    make_old(ledger_url, version)
+    again = open_ledger()
+    assert again.found == version
+    (build,) = again.fetch_builds()
+    snapshot = a_snapshot(a_build("1"))
+    assert (build.snapshot, build.digests, build.reads) == (snapshot, None, ())
+    assert again.fetch_manifest("dev") == {"build-a": snapshot}
+    assert again.fetch_checks("1") == [CheckResult("c", True, True, 0, "a not null")]
+    assert build.started_at == NOW + timedelta(seconds=1)
+    assert build.started_at.tzinfo is UTC
+    at = datetime(2026, 1, 2, 3, 4, 7, 250_000, tzinfo=UTC)
+    assert [(e.idx, e.data) for e in again.fetch_events()] == [
+        (1, {"build_uid": "1"}),
+        (2, {"build_uid": "1"}),
+    ]
+    assert again.fetch_events()[1].at == at
+    newer = publish(again, replace(a_build("2"), digests=DIGESTS), 1)
+    assert again.fetch_current("dev")["a@s.sql"].digests == DIGESTS
+    assert again.position() == 4
+    (change,) = again.fetch_history("dev")
+    assert [(m.before, m.after) for m in change.moves] == [(snapshot, newer)]
+    assert open_ledger().found == VERSION  # and once only
+    with again._read() as connection:
+        told = connection.scalars(sa.select(ledger_version.c.version).order_by("version")).all()
+    assert told == list(range(1, VERSION + 1))
+
+
+@pytest.mark.parametrize("version", range(1, VERSION))
+def test_what_became_a_ledger_of_today_is_as_one_that_is_made_today(
+    version: int, open_ledger: Open, ledger_url: str, request: pytest.FixtureRequest
+) -> None:
+    make_old(ledger_url, version)
+    migrated = described(open_ledger())
+    if ledger_url.startswith("sqlite"):
+        another = ledger_url.replace("ledger.db", "another.db")
+    else:
+        another = request.getfixturevalue("postgres").schema(f"another_{version}")
+    made = Ledger(another)
+    assert migrated == described(made)
+    made.close()
+
+
+OPENS = """
+import sys
+from persist_assets.ledger.store import Ledger
+print("ready", flush=True)
+sys.stdin.readline()
+print(Ledger(sys.argv[1]).found)
+"""
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_of_processes_that_migrate_at_once_one_does_and_the_others_wait(
+    version: int, open_ledger: Open, ledger_url: str
+) -> None:
+    if version:
+        make_old(ledger_url, version)
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", OPENS, ledger_url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    for process in running:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in running:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    found = [int(process.communicate(timeout=60)[0]) for process in running]
+    assert [p.returncode for p in running] == [0] * 4
+    assert sorted(found) == [version, VERSION, VERSION, VERSION]
+    with open_ledger()._read() as connection:
+        told = connection.scalars(sa.select(ledger_version.c.version).order_by("version")).all()
+    assert told == ([VERSION] if version == 0 else list(range(1, VERSION + 1)))
+
+
+def test_a_migration_that_is_interrupted_did_not_begin(
+    open_ledger: Open, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_old(ledger_url, 1)
+
+    def interrupted(connection: sa.Connection) -> None:
+        MIGRATIONS[0](connection)
+        raise KeyboardInterrupt
+
+    name = "persist_assets.ledger.migrations.MIGRATIONS"
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(name, (interrupted, *MIGRATIONS[1:]))
+        open_ledger()
+    assert open_ledger().found == 1
+    assert open_ledger().found == VERSION
+
+
+def test_a_ledger_of_a_newer_release_is_refused_and_left_alone(
+    open_ledger: Open, ledger_url: str
+) -> None:
+    open_ledger()
+    database = Database(ledger_url)
+    with database.write() as connection:
+        connection.execute(ledger_version.insert().values(version=99, migrated_at=NOW))
+    with pytest.raises(LedgerTooNewError, match=f"version 99, this release knows up to {VERSION}"):
+        open_ledger()
+    with database.read() as connection:
+        assert version_of(connection) == 99
+        assert connection.scalar(sa.select(sa.func.count()).select_from(ledger_version)) == 2
+    database.close()
+
+
+@pytest.mark.parametrize("table", [builds, events])
+def test_a_database_with_tables_of_others_is_refused_and_left_alone(
+    table: sa.Table, open_ledger: Open, ledger_url: str
+) -> None:
+    database = Database(ledger_url)
+    with database.engine.begin() as connection:
+        connection.exec_driver_sql(f"CREATE TABLE {table.name} (theirs INTEGER)")
+    with pytest.raises(ConflictError, match=f"has a table `{table.name}` that is no ledger's"):
+        open_ledger()
+    with database.read() as connection:
+        assert sa.inspect(connection).get_table_names() == [table.name]
+    database.close()
