@@ -111,7 +111,13 @@ class Database:
         url = url.set(query={**_POSTGRES, **url.query})
         try:
             # Of the idle ones few are kept: many processes share a server.
-            engine = sa.create_engine(url, pool_pre_ping=True, pool_size=2, max_overflow=14)
+            engine = sa.create_engine(
+                url,
+                isolation_level="READ COMMITTED",
+                pool_pre_ping=True,
+                pool_size=2,
+                max_overflow=14,
+            )
         except ImportError as error:
             raise LedgerError(
                 f"the ledger {self.shown} needs a driver of PostgreSQL that is not installed",

@@ -1,0 +1,317 @@
+"""A PostgreSQL server that is killed, is away for a while, or is lost at the worst moment."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import sqlalchemy as sa
+from conftest import wait_for
+from test_ledger import a_build, a_snapshot, publish
+
+from persist_assets.errors import ConflictError, LedgerError, LedgerUnreachableError
+from persist_assets.ledger import connection, store
+from persist_assets.ledger.store import Ledger
+from persist_assets.ledger.tables import leases
+
+if TYPE_CHECKING:
+    from postgres import Postgres
+
+
+@pytest.fixture(scope="module")
+def server(postgres: Postgres) -> Iterator[Postgres]:
+    """A server of these tests alone, which may kill it."""
+    own = type(postgres)()
+    yield own
+    own.close()
+
+
+@pytest.fixture
+def url(server: Postgres) -> str:
+    """An empty place, with a password that nobody asks for."""
+    made = server.schema(f"ledger_{uuid.uuid4().hex}")
+    return made.replace("postgres@", "postgres:secret@")
+
+
+@pytest.fixture
+def ledger(url: str) -> Iterator[Ledger]:
+    with closing(Ledger(url)) as made:
+        yield made
+
+
+@pytest.fixture
+def restarting(server: Postgres, caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], None]]:
+    """Return a function that kills the server, which comes back when somebody has noticed."""
+    threads: list[threading.Thread] = []
+
+    def restart() -> None:
+        wait_for(lambda: "action=retry" in caplog.text)
+        server.start()
+
+    def kill() -> None:
+        server.kill()
+        threads.append(threading.Thread(target=restart))
+        threads[-1].start()
+
+    yield kill
+    for thread in threads:
+        thread.join()
+
+
+def test_a_killed_database_is_told_in_time_and_the_same_ledger_goes_on_when_it_is_back(
+    ledger: Ledger, server: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = publish(ledger, a_build("1"))
+    monkeypatch.setattr(connection, "RETRY_S", 1.0)
+    server.kill()
+    for act in (lambda: ledger.fetch_manifest("dev"), lambda: publish(ledger, a_build("2"))):
+        began = time.monotonic()
+        with pytest.raises(LedgerUnreachableError, match=r"postgres:\*\*\*@.* not answer") as error:
+            act()
+        assert time.monotonic() - began < 10
+        assert "check that the database is up" in (error.value.hint or "")
+        assert "secret" not in str(error.value)
+    server.start()
+    assert ledger.fetch_manifest("dev") == {"build-a": snapshot}
+    publish(ledger, a_build("2"), 1)
+    assert [e.idx for e in ledger.fetch_events()] == [1, 2, 3, 4]
+
+
+def test_what_is_asked_while_it_is_away_is_done_once_when_it_is_back(
+    ledger: Ledger, restarting: Callable[[], None]
+) -> None:
+    ledger.position()
+    restarting()
+    ledger.record_started(a_build("1"), "t")
+    assert [e.kind for e in ledger.fetch_events()] == ["build-started"]
+
+
+RECORDS = """
+import sys
+from datetime import UTC, datetime
+from persist_assets.ledger.store import Ledger
+from persist_assets.model import Build
+ledger, n = Ledger(sys.argv[1]), 0
+print("ready", flush=True)
+while not ledger.fetch_environments():  # until there is one
+    uid = f"{sys.argv[2]}-{n}"
+    build = Build(uid, "a@s", "b", "d", "dev", None, "started", "built", datetime.now(UTC))
+    ledger.record_started(build, "t")
+    n += 1
+print(n)
+ledger.close()
+"""
+
+
+def test_a_database_that_is_killed_under_load_loses_nothing_and_repeats_nothing(
+    ledger: Ledger, server: Postgres, url: str
+) -> None:
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", RECORDS, url, str(n)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for n in range(4)
+    ]
+    for process in running:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for _ in range(3):
+        before = ledger.position()
+        wait_for(lambda before=before: ledger.position() > before + 50)
+        server.kill()
+        server.start()
+    publish(ledger, a_build("1"))
+    said = [process.communicate(timeout=60) for process in running]
+    assert [p.returncode for p in running] == [0] * 4, said
+    n = sum(int(out) for out, _ in said)
+    events = ledger.fetch_events(limit=n + 100)
+    assert [e.idx for e in events] == list(range(1, n + 3))
+    assert len({e.data["build_uid"] for e in events}) == n + 1
+    assert len(ledger.fetch_builds()) == n + 1
+
+
+def test_a_lease_survives_an_outage_that_is_shorter(
+    ledger: Ledger,
+    server: Postgres,
+    url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(store, "LEASE_S", 4.0)
+    build, expiry = a_build("1"), sa.select(leases.c.expires_at)
+
+    def expires_at() -> object:
+        with ledger._read() as reading:
+            return reading.scalar(expiry)
+
+    with caplog.at_level(logging.WARNING), ledger.lease("x", "first") as lease:
+        ledger.record_started(build, "t")
+        before = expires_at()
+        server.kill()
+        wait_for(lambda: "action=heartbeat" in caplog.text)
+        server.start()
+        wait_for(lambda: expires_at() != before)
+        with (
+            closing(Ledger(url)) as other,
+            pytest.raises(ConflictError, match="held by first"),
+            other.lease("x", "second", wait_s=0.1),
+        ):
+            pass
+        ledger.publish(build, a_snapshot(build), [], lease=lease)
+    assert expires_at() is None
+
+
+# ------------------------------------------------------------------------------ the worst moments
+
+
+class Between:
+    """Stands between clients and the server, and can cut a connection while it is committed."""
+
+    def __init__(self, server: Path) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="persist-between-", dir="/tmp"))
+        self.cut: str | None = None
+        self.closed = False
+        self._server = server
+        self._made: list[socket.socket | threading.Thread] = []
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self.root / ".s.PGSQL.5432"))
+        self._listener.listen()
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                client = self._listener.accept()[0]
+            except OSError:
+                return
+            if self.closed:
+                client.close()
+                continue
+            server = socket.socket(socket.AF_UNIX)
+            server.connect(str(self._server / ".s.PGSQL.5432"))
+            lost = threading.Event()
+            self._made += [client, server]
+            for way in (self._ask, self._answer):
+                self._made.append(threading.Thread(target=way, args=(client, server, lost)))
+                self._made[-1].start()
+
+    def _ask(self, client: socket.socket, server: socket.socket, lost: threading.Event) -> None:
+        while True:
+            asked = _received(client)
+            cut = self.cut if asked.endswith(b"COMMIT\0") else None
+            if cut is not None:
+                self.cut = None
+                lost.set()
+                self.closed = cut == "for long"
+            if not asked or cut == "before":
+                break
+            server.sendall(asked)
+        _end(client, server)
+
+    def _answer(self, client: socket.socket, server: socket.socket, lost: threading.Event) -> None:
+        while True:
+            answer = _received(server)
+            if not answer or lost.is_set():
+                break
+            client.sendall(answer)
+        _end(client, server)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+        _end(*(m for m in self._made if isinstance(m, socket.socket)))
+        for made in reversed(self._made):  # threads before what they use
+            made.join() if isinstance(made, threading.Thread) else made.close()
+        shutil.rmtree(self.root)
+
+
+def _received(end: socket.socket) -> bytes:
+    try:
+        return end.recv(65536)
+    except OSError:
+        return b""
+
+
+def _end(*ends: socket.socket) -> None:
+    for end in ends:
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def between(server: Postgres) -> Iterator[Between]:
+    made = Between(server.root)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+def test_a_commit_that_was_not_answered_is_repeated_only_if_it_did_not_happen(
+    cut: str, between: Between, url: str, server: Postgres
+) -> None:
+    through = url.replace(str(server.root), str(between.root))
+    with closing(Ledger(through)) as ledger:
+        publish(ledger, a_build("1"))
+        between.cut = cut
+        ledger.record_started(a_build("2"), "t")  # a second time it would be refused
+        assert between.cut is None
+        build = a_build("3")
+        ledger.record_started(build, "t")
+        between.cut = cut
+        ledger.publish(build, a_snapshot(build), [])
+        assert between.cut is None
+        changes = ledger.fetch_history("dev")
+        events = ledger.fetch_events()
+    assert [c.change_id for c in changes] == [5, 2]
+    assert [(e.idx, e.data["build_uid"]) for e in events] == [
+        (1, "1"),
+        (2, "1"),
+        (3, "2"),
+        (4, "3"),
+        (5, "3"),
+    ]
+
+
+def test_a_commit_of_which_nobody_can_tell_is_told_and_not_repeated(
+    between: Between, url: str, server: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "RETRY_S", 0.5)
+    through = url.replace(str(server.root), str(between.root))
+    with closing(Ledger(through)) as ledger:
+        between.cut = "for long"
+        with pytest.raises(LedgerError, match="was lost while it was written") as error:
+            ledger.record_started(a_build("1"), "t")
+        assert not isinstance(error.value, LedgerUnreachableError)
+        assert "is not known" in (error.value.hint or "")
+        between.closed = False
+        assert [e.idx for e in ledger.fetch_events()] == [1]
+
+
+def test_who_is_suspended_while_it_writes_does_not_hold_up_the_others(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_BUSY_MS", 2000)
+    with ExitStack() as stack:
+        suspended, other = (stack.enter_context(closing(Ledger(url))) for _ in range(2))
+        with pytest.raises(LedgerUnreachableError), suspended._write() as writing:
+            suspended._append(writing, "half", {})
+            other.record_started(a_build("1"), "t")
+            suspended._append(writing, "done", {})
+        assert [e.kind for e in other.fetch_events()] == ["build-started"]
