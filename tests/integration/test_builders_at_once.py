@@ -1,0 +1,82 @@
+"""Two whole builders in two processes, with one ledger in either database."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT
+
+from persist_assets.ledger.store import Ledger
+
+SOURCES = """
+CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';
+--@ persist
+--@ check { not_null=[a] }
+CREATE VIEW p AS SELECT a + 1 AS a FROM t;
+"""
+BUILDS = """
+import sys
+from pathlib import Path
+from persist_assets.builder import Builder
+from persist_assets.engine import Engine
+from persist_assets.ledger.store import Ledger
+from persist_assets.project import load_project
+from persist_assets.session import create_session
+from persist_assets.settings import load_settings
+
+settings = load_settings(Path(sys.argv[1]))
+project, ledger = load_project(settings), Ledger(settings.ledger)
+engine = Engine(settings, lambda: create_session(settings))
+builder = Builder(settings, project, ledger, engine)
+print("ready", flush=True)
+sys.stdin.readline()
+print(builder.build(project.by_id["p@sources/m.sql"]).action, flush=True)
+ledger.close()
+"""
+
+
+@pytest.mark.proves("M14")
+def test_of_two_processes_that_build_one_source_one_builds_and_the_other_waits_and_reuses(
+    ledger_url: str, make_project: Callable[..., Path]
+) -> None:
+    root = make_project({"m.sql": SOURCES}, f'ledger = "{ledger_url}"\n')
+    (root / "raw" / "t").mkdir(parents=True)
+    pq.write_table(pa.table({"a": pa.array([1, 2], pa.int64())}), root / "raw" / "t" / "p.parquet")
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", BUILDS, str(root)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    for process in running:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", process.communicate()
+    for process in running:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    said = [process.communicate(timeout=180) for process in running]
+    assert [p.returncode for p in running] == [0, 0], said
+    assert sorted(out.strip() for out, _ in said) == ["built", "reused"]
+    with closing(Ledger(ledger_url)) as ledger:
+        later, first = ledger.fetch_builds()
+        assert {first.action, later.action} == {"built", "reused"}
+        assert first.snapshot == later.snapshot
+        assert first.snapshot is not None
+        assert (first.snapshot.version, first.snapshot.rows) == (0, 2)
+        # The other one looked only when the first had published.
+        ends = {e.data["build_uid"]: e.idx for e in ledger.fetch_events() if "succ" in e.kind}
+        begins = {e.data["build_uid"]: e.idx for e in ledger.fetch_events() if "start" in e.kind}
+        assert begins[later.build_uid] > ends[first.build_uid]

@@ -1,0 +1,163 @@
+"""Several processes at one ledger, on both databases: nobody loses, doubles or mixes anything."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import hammer
+import pytest
+from test_ledger import a_build, publish
+
+from persist_assets.ledger.store import Ledger
+
+Open = Callable[..., Ledger]
+STAGES = 5
+
+
+@pytest.mark.proves("P11")
+def test_eight_processes_lose_nothing_build_nothing_twice_and_end(
+    ledger_url: str, tmp_path: Path
+) -> None:
+    outcome = hammer.hammer(ledger_url, tmp_path, seconds=3.0)
+    hammer.check(ledger_url, tmp_path, outcome)
+    for kind in ("built", "reused", "rebuilt", "failed", "promoted", "rolled back", "tallied"):
+        assert outcome.done[kind], f"nothing was {kind}"
+
+
+def stages(ledger: Ledger) -> None:
+    """Publish two tables in several environments; in each the two have as many rows."""
+    uid = 0
+    for stage in range(STAGES):
+        for name in ("left", "right"):
+            uid += 1
+            build = replace(a_build(str(uid), name), environment=f"stage{stage}")
+            publish(ledger, build, version=stage)
+
+
+MOVES = """
+import json, random, sys
+from persist_assets.errors import ConflictError
+from persist_assets.ledger.store import Ledger
+ledger, times, n = Ledger(sys.argv[1]), int(sys.argv[2]), 0
+chance = random.Random(int(sys.argv[3]))
+decided = {e: ledger.fetch_manifest(e) for e in ledger.fetch_environments() if e != "prod"}
+print("ready", flush=True)
+sys.stdin.readline()
+while n < times:
+    history = ledger.fetch_history("prod", limit=8)
+    try:
+        if history and chance.random() < 0.5:
+            to = chance.choice([0, *(c.change_id for c in history[1:])])
+            ledger.roll_back("prod", to, expected=history[0].change_id)
+        else:
+            stage = chance.choice(sorted(decided))
+            ledger.promote((stage,), "prod", decided[stage])
+        n += 1
+    except ConflictError:
+        pass
+ledger.close()
+print(json.dumps({"n": n}))
+"""
+
+
+def moving(url: str, times: int, n: int) -> list[subprocess.Popen[str]]:
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", MOVES, url, str(times)]
+    running = [
+        subprocess.Popen([*command, str(i)], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        for i in range(n)
+    ]
+    for process in running:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", process.communicate()
+    return running
+
+
+def test_readers_never_see_tables_of_two_states_while_four_processes_promote_and_roll_back(
+    open_ledger: Open, ledger_url: str
+) -> None:
+    ledger = open_ledger()
+    stages(ledger)
+    running = moving(ledger_url, times=50, n=4)
+    hammer.go(running)
+    seen: list[int | None] = []
+    while any(process.poll() is None for process in running):
+        manifest = ledger.fetch_manifest("prod")
+        versions = {s.version for s in manifest.values()}
+        assert (len(manifest), len(versions)) in ((0, 0), (2, 1)), "a mixed state"
+        seen += versions or {None}
+    hammer.finish(running, 10)
+    assert len({*seen}) > 2, f"{len(seen)} times the same"
+    history = ledger.fetch_history("prod")
+    assert len(history) == 200
+    assert {c.kind for c in history} == {"promote", "rollback"}
+    hammer.replay(ledger, ledger.fetch_events())
+
+
+def test_of_two_promotions_at_once_both_happen_one_after_the_other(
+    open_ledger: Open, ledger_url: str
+) -> None:
+    ledger = open_ledger()
+    stages(ledger)
+    running = [*moving(ledger_url, times=1, n=1), *moving(ledger_url, times=1, n=1)]
+    hammer.go(running)
+    assert hammer.finish(running, 60) == [{"n": 1}] * 2
+    second, first = ledger.fetch_history("prod")
+    assert {m.build_id: m.after for m in first.moves} == {
+        m.build_id: m.before for m in second.moves
+    }
+    hammer.replay(ledger, ledger.fetch_events())
+
+
+PUBLISHES = """
+import json, sys
+sys.path[:0] = json.loads(sys.argv[2])
+from test_ledger import a_build, publish
+from persist_assets.ledger.store import Ledger
+ledger = Ledger(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+for version in range(1, 80):
+    publish(ledger, a_build(str(version)), version)
+ledger.close()
+print(json.dumps({"n": 79}))
+"""
+
+
+def test_what_is_promoted_while_it_is_published_is_what_was_decided_upon(
+    open_ledger: Open, ledger_url: str
+) -> None:
+    ledger = open_ledger()
+    publish(ledger, a_build("0"), 0)
+    paths = json.dumps([p for p in sys.path if "tests" in p])
+    process = subprocess.Popen(
+        [sys.executable, "-c", PUBLISHES, ledger_url, paths],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n", process.communicate()
+    hammer.go([process])
+    done = {"promoted": 0, "refused": 0}
+    while process.poll() is None:
+        decided = ledger.fetch_manifest("dev")
+        try:
+            change = ledger.promote(("dev",), "prod", decided)
+        except hammer.ConflictError as error:
+            assert "changed while it was being promoted" in error.message
+            done["refused"] += 1
+            continue
+        (told,) = ledger.fetch_history("prod", limit=1)
+        assert (told.change_id, {m.build_id: m.after for m in told.moves}) == (change, decided)
+        done["promoted"] += 1
+    hammer.finish([process], 10)
+    assert done["promoted"]
+    assert ledger.fetch_manifest("dev")["build-a"].version == 79
+    hammer.replay(ledger, ledger.fetch_events(limit=10_000))

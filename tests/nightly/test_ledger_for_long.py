@@ -1,0 +1,17 @@
+"""Eight processes at one ledger for half a minute, on both databases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hammer
+
+
+def test_eight_processes_hammer_a_ledger_for_half_a_minute(ledger_url: str, tmp_path: Path) -> None:
+    outcome = hammer.hammer(ledger_url, tmp_path, seconds=30.0)
+    hammer.check(ledger_url, tmp_path, outcome)
+    events = len(outcome.followed) / outcome.seconds
+    kind = ledger_url.partition(":")[0]
+    print(
+        f"\n{kind}: {events:.0f} events/s, {outcome.n_transactions / outcome.seconds:.0f} writes/s"
+    )
