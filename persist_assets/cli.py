@@ -83,6 +83,8 @@ spark_app = typer.Typer(
     help="The Spark server that stays between runs: [spark] shared = true.", no_args_is_help=True
 )
 app.add_typer(spark_app, name="spark")
+ledger_app = typer.Typer(help="The database of all state.", no_args_is_help=True)
+app.add_typer(ledger_app, name="ledger")
 _WIDE = 4000  # what is not a terminal gets whole lines
 err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else _WIDE)
 out = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
@@ -1221,6 +1223,56 @@ def _tell_server(given: Invocation) -> None:
             f"{n} client{'s' * (n != 1)}; its log is {directory / 'server.log'}",
             soft_wrap=True,
         )
+
+
+# ------------------------------------------------------------------------------------------- ledger
+
+
+@command("migrate", ledger_app)
+def ledger_migrate(
+    given: Invocation,
+    url: Annotated[
+        str | None, typer.Argument(metavar="[URL]", help="Another ledger than the project's.")
+    ] = None,
+) -> None:
+    """Bring a ledger to the version of this release, as every command does that opens it."""
+    from persist_assets.ledger.connection import shown
+    from persist_assets.ledger.migrations import VERSION
+    from persist_assets.ledger.store import Ledger
+
+    url = url or given.settings.ledger
+    ledger = Ledger(url)
+    ledger.close()
+    if given.as_json:
+        print_json({"ledger": shown(url), "from": ledger.found, "to": VERSION})
+    elif ledger.found == VERSION:
+        out.print(f"{escape(shown(url))} has version {VERSION} already", soft_wrap=True)
+    elif ledger.found == 0:
+        out.print(f"{escape(shown(url))} was made, of version {VERSION}", soft_wrap=True)
+    else:
+        done = f"was brought from version {ledger.found} to {VERSION}"
+        out.print(f"{escape(shown(url))} {done}", soft_wrap=True)
+
+
+@command("copy", ledger_app)
+def ledger_copy(
+    given: Invocation,
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The URL of a ledger.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="The URL of an empty database.")],
+) -> None:
+    """Copy a whole ledger, exactly, into an empty database: all of it or nothing."""
+    from persist_assets.ledger.connection import shown
+    from persist_assets.ledger.copying import copy_ledger
+    from persist_assets.ledger.migrations import VERSION
+
+    copied = copy_ledger(source, target, tell=lambda name, n: err.print(f"{name}: {n} rows"))
+    ends = {"from": shown(source), "to": shown(target)}
+    if given.as_json:
+        print_json({**ends, "version": VERSION, "tables": dict(copied)})
+    else:
+        told = f"copied {copied['events']} events and {copied['builds']} builds"
+        out.print(f"{told} from {escape(ends['from'])} to {escape(ends['to'])}", soft_wrap=True)
+        err.print("hint: let projects use the copy: `ledger` in persist.toml")
 
 
 def main() -> None:

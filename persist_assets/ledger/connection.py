@@ -219,7 +219,7 @@ class Database:
         if migrating:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATING)))
             if not sa.inspect(connection).has_table(ledger_version.name):
-                return None
+                return connection.scalar(sa.select(own))
         query = sa.select(own).select_from(counters).where(row).with_for_update()
         return connection.execute(query).scalar_one()
 

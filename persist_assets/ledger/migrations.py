@@ -112,11 +112,7 @@ def migrate(connection: Connection) -> int:
         The database is not empty and holds no ledger.
     """
     version = version_of(connection)
-    if version > VERSION:
-        raise LedgerTooNewError(
-            f"the ledger has version {version}, this release knows up to {VERSION}",
-            hint="upgrade persist_assets; nothing was changed",
-        )
+    refuse_newer(version)
     if version == 0:
         others = sorted({*metadata.tables} & {*sa.inspect(connection).get_table_names()})
         if others:
@@ -132,6 +128,21 @@ def migrate(connection: Connection) -> int:
         MIGRATIONS[number - 1](connection)
         _record(connection, number + 1)
     return version
+
+
+def refuse_newer(version: int) -> None:
+    """Refuse the version of a ledger that this release does not know.
+
+    Raises
+    ------
+    LedgerTooNewError
+        A newer release wrote it.
+    """
+    if version > VERSION:
+        raise LedgerTooNewError(
+            f"the ledger has version {version}, this release knows up to {VERSION}",
+            hint="upgrade persist_assets; nothing was changed",
+        )
 
 
 def _record(connection: Connection, version: int) -> None:

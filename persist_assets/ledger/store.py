@@ -706,7 +706,8 @@ class Ledger:
         deadline = self._clock() + timedelta(seconds=wait_s)
         pause = 0.05
         over = over or threading.Event()
-        while not self._take_lease(lease):
+        # Who waits only reads, so that it does not hold up those who write.
+        while self._is_held(name) or not self._take_lease(lease):
             if over.is_set() or self._clock() >= deadline:
                 raise ConflictError(
                     f"{name} is held by {self._holder(name)}", hint="wait, or end it"
@@ -734,6 +735,13 @@ class Ledger:
             connection.execute(leases.delete().where(_mine(lease)))
 
     @_repeated
+    def _is_held(self, name: str) -> bool:
+        with self._read() as connection:
+            query = sa.select(leases).where(leases.c.name == name)
+            held = connection.execute(query).one_or_none()
+            return held is not None and is_live(held, self._database.now(connection, self._clock))
+
+    @_repeated
     def _take_lease(self, lease: Lease) -> bool:
         with self._write() as connection:
             now = self._database.now(connection, self._clock)
@@ -741,7 +749,7 @@ class Ledger:
                 sa.select(leases).where(leases.c.name == lease.name)
             ).one_or_none()
             if held is not None:
-                if not self._is_over(held):
+                if is_live(held, now):
                     return False
                 connection.execute(leases.delete().where(leases.c.name == lease.name))
                 self._append(
@@ -792,6 +800,11 @@ class Lease:
 
 def _mine(lease: Lease) -> sa.ColumnElement[bool]:
     return sa.and_(leases.c.name == lease.name, leases.c.token == lease.token)
+
+
+def is_live(held: Row[Any], now: datetime) -> bool:
+    """Whether a row of `leases` is of somebody who may still be at work."""
+    return held.expires_at > now and not _is_dead(held.host, held.pid)
 
 
 def _machine() -> str:

@@ -1,0 +1,215 @@
+"""A ledger is copied from one database to another, exactly, or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from test_ledger import DIGESTS, READS, Open, a_build, age_leases, publish
+from test_ledger_versions import make_old
+from typer.testing import CliRunner
+
+from persist_assets.cli import app
+from persist_assets.errors import ConflictError, LedgerError, LedgerTooNewError, NotFoundError
+from persist_assets.ledger import copying
+from persist_assets.ledger.connection import Database
+from persist_assets.ledger.copying import copy_ledger
+from persist_assets.ledger.migrations import VERSION
+from persist_assets.ledger.store import LEASE_S, Ledger
+from persist_assets.ledger.tables import leases, ledger_version, metadata
+
+NOWHERE = "sqlite:///nowhere.db"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of either kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'target.db'}"
+    return request.getfixturevalue("postgres").schema(f"target_{uuid.uuid4().hex}")
+
+
+def fill(ledger: Ledger) -> None:
+    """Let everything have happened once."""
+    publish(ledger, replace(a_build("1"), digests=DIGESTS, reads=READS))
+    publish(ledger, replace(a_build("2", "é\u2028"), run_id=None), 2**40)
+    failing = a_build("3")
+    ledger.record_started(failing, "t")
+    ledger.record_failed(failing, "no\nno")
+    ledger.record_started(a_build("4"), "t")
+    change = ledger.promote(("dev",), "prod", ledger.fetch_manifest("dev"))
+    ledger.roll_back("prod", 0, expected=change)
+    with ledger._write() as connection:
+        ledger._append(connection, "odd", {"a": [1.5, None, {"ü": True}]})
+    with ledger.lease("x", "dead"), ledger._read() as connection:
+        row = connection.execute(sa.select(leases)).mappings().one()
+    with ledger._write() as connection:
+        connection.execute(leases.insert().values(**row))
+    age_leases(ledger, LEASE_S + 1)
+
+
+def contents(url: str) -> dict[str, list[Any]]:
+    """Return every row of every table, JSON as text and nulls as nulls."""
+    database = Database(url)
+    with closing(database), database.read() as connection:
+        return {
+            t.name: sorted(map(tuple, connection.execute(sa.select(t))), key=repr)
+            for t in copying._verbatim()
+        }
+
+
+def test_a_copy_is_the_same_row_by_row_and_goes_on_where_the_original_was(
+    open_ledger: Open, ledger_url: str, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "_AT_ONCE", 2)
+    ledger = open_ledger()
+    fill(ledger)
+    told: dict[str, int] = {}
+    copied = copy_ledger(ledger_url, target, tell=told.__setitem__)
+    before = contents(ledger_url)
+    assert contents(target) == before
+    assert copied == told == {name: len(rows) for name, rows in before.items()}
+    assert {*copied} == {*metadata.tables}
+    assert all(copied.values())
+    with closing(Ledger(target)) as copy:
+        assert copy.found == VERSION
+        assert copy.fetch_events() == ledger.fetch_events()
+        assert copy.fetch_builds() == ledger.fetch_builds()
+        assert copy.fetch_manifest("dev") == ledger.fetch_manifest("dev")
+        assert copy.fetch_history("prod") == ledger.fetch_history("prod")
+        position = copy.position()
+        copy.record_started(a_build("9"), "t")
+        assert copy.position() == position + 1
+    assert contents(ledger_url) == before
+
+
+def test_a_copy_of_a_copy_in_the_other_database_is_the_original(
+    open_ledger: Open, ledger_url: str, target: str, tmp_path: Path
+) -> None:
+    fill(open_ledger())
+    copy_ledger(ledger_url, target)
+    back = f"sqlite:///{tmp_path / 'back.db'}"
+    copy_ledger(target, back)
+    assert contents(back) == contents(ledger_url)
+
+
+def test_a_ledger_in_which_nothing_happened_may_be_the_target(
+    open_ledger: Open, ledger_url: str, target: str
+) -> None:
+    fill(open_ledger())
+    Ledger(target).close()
+    copy_ledger(ledger_url, target)
+    assert contents(target) == contents(ledger_url)
+    with pytest.raises(ConflictError, match=r"is not empty: \d+ rows in `builds`"):
+        copy_ledger(ledger_url, target)
+    with pytest.raises(ConflictError, match="is not empty"):
+        copy_ledger(ledger_url, ledger_url)
+    assert contents(target) == contents(ledger_url)
+
+
+def test_a_copy_that_is_interrupted_left_nothing(
+    open_ledger: Open, ledger_url: str, target: str
+) -> None:
+    fill(open_ledger())
+
+    def tell(name: str, n: int) -> None:
+        if name == "manifest_entries":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        copy_ledger(ledger_url, target, tell=tell)
+    database = Database(target)
+    with closing(database), database.read() as connection:
+        assert sa.inspect(connection).get_table_names() == []
+    copy_ledger(ledger_url, target)
+
+
+def test_what_is_being_built_is_not_left_behind(
+    open_ledger: Open, ledger_url: str, target: str
+) -> None:
+    ledger = open_ledger()
+    with ledger.lease("build x", "somebody"), pytest.raises(ConflictError) as error:
+        copy_ledger(ledger_url, target)
+    assert "build x is held by somebody" in error.value.message
+    copy_ledger(ledger_url, target)
+
+
+def test_only_a_ledger_of_this_version_is_copied(
+    open_ledger: Open, ledger_url: str, target: str, tmp_path: Path
+) -> None:
+    make_old(ledger_url, 1)
+    before = contents_of_version(ledger_url)
+    with pytest.raises(LedgerError, match="has version 1") as error:
+        copy_ledger(ledger_url, target)
+    assert "persist ledger migrate" in (error.value.hint or "")
+    assert contents_of_version(ledger_url) == before == [1]
+    ledger = open_ledger()
+    with ledger._write() as connection:
+        connection.execute(
+            ledger_version.insert().values(version=99, migrated_at=a_build("1").started_at)
+        )
+    with pytest.raises(LedgerTooNewError):
+        copy_ledger(ledger_url, target)
+    with pytest.raises(NotFoundError, match="there is no ledger"):
+        copy_ledger(target.replace("target.db", "none.db"), f"sqlite:///{tmp_path / 'x.db'}")
+    assert not (tmp_path / "none.db").exists()
+
+
+def contents_of_version(url: str) -> list[int]:
+    database = Database(url)
+    with closing(database), database.read() as connection:
+        return list(connection.scalars(sa.select(ledger_version.c.version)))
+
+
+# --------------------------------------------------------------------------------- the command line
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Return a function that runs a command in a directory that is no project."""
+    before = Path.cwd()
+    os.chdir(tmp_path)
+    yield lambda *a: CliRunner().invoke(app, a)
+    os.chdir(before)
+
+
+def test_the_command_copies_and_says_what(
+    open_ledger: Open, ledger_url: str, target: str, elsewhere: Callable[..., Any]
+) -> None:
+    fill(open_ledger())
+    done = elsewhere("ledger", "copy", ledger_url, target, "--json")
+    assert done.exit_code == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["version"], told["tables"]["events"]) == (VERSION, 10)
+    assert "events: 10 rows" in done.stderr
+    again = elsewhere("ledger", "copy", ledger_url, target)
+    assert again.exit_code == 4
+    assert "is not empty" in again.stderr
+    assert elsewhere("ledger", "copy", NOWHERE, target).exit_code == 4
+
+
+def test_the_command_migrates_and_says_from_where(
+    ledger_url: str, elsewhere: Callable[..., Any], tmp_path: Path
+) -> None:
+    make_old(ledger_url, 1)
+    done = elsewhere("ledger", "migrate", ledger_url)
+    assert done.exit_code == 0, done.stderr
+    assert f"was brought from version 1 to {VERSION}" in done.stdout
+    told = json.loads(elsewhere("ledger", "migrate", ledger_url, "--json").stdout)
+    assert (told["from"], told["to"]) == (VERSION, VERSION)
+    assert elsewhere("ledger", "migrate").exit_code == 2  # no project
+    (tmp_path / "persist.toml").write_text("")
+    made = elsewhere("ledger", "migrate")
+    assert f".persist/ledger.db was made, of version {VERSION}" in made.stdout
+    away = elsewhere("ledger", "migrate", "postgresql://u:secret@127.0.0.1:1/x")
+    assert away.exit_code == 5
+    assert "u:***@127.0.0.1:1/x does not answer" in away.stderr
+    assert "secret" not in away.stderr
