@@ -706,8 +706,7 @@ class Ledger:
         deadline = self._clock() + timedelta(seconds=wait_s)
         pause = 0.05
         over = over or threading.Event()
-        # Who waits only reads, so that it does not hold up those who write.
-        while self._is_held(name) or not self._take_lease(lease):
+        while not self._take_lease(lease):
             if over.is_set() or self._clock() >= deadline:
                 raise ConflictError(
                     f"{name} is held by {self._holder(name)}", hint="wait, or end it"
@@ -733,13 +732,6 @@ class Ledger:
     def _give_back(self, lease: Lease) -> None:
         with self._write() as connection:
             connection.execute(leases.delete().where(_mine(lease)))
-
-    @_repeated
-    def _is_held(self, name: str) -> bool:
-        with self._read() as connection:
-            query = sa.select(leases).where(leases.c.name == name)
-            held = connection.execute(query).one_or_none()
-            return held is not None and is_live(held, self._database.now(connection, self._clock))
 
     @_repeated
     def _take_lease(self, lease: Lease) -> bool:

@@ -104,6 +104,38 @@ def test_every_change_is_an_event_and_positions_have_no_gap(open_ledger: Open) -
     assert events[1].data["table"] == "table-build-a"
 
 
+def test_whoever_reads_sees_one_state(open_ledger: Open) -> None:
+    ledger, other = open_ledger(), open_ledger()
+    publish(ledger, a_build("1"))
+    n_events = sa.select(sa.func.count()).select_from(tables.events)
+    with ledger._read() as connection:
+        assert connection.scalar(n_events) == 2
+        publish(other, a_build("2"), version=1)
+        assert connection.scalar(n_events) == 2
+    with ledger._read() as connection:
+        assert connection.scalar(n_events) == 4
+
+
+def test_whoever_writes_is_the_only_one_and_sees_what_others_wrote(open_ledger: Open) -> None:
+    ledger, other = open_ledger(), open_ledger()
+    order: list[str] = []
+
+    def write() -> None:
+        other.record_started(a_build("1"), "t")
+        order.append("other")
+
+    with ledger._write() as connection:
+        thread = threading.Thread(target=write)
+        thread.start()
+        thread.join(0.3)
+        assert thread.is_alive()
+        ledger._append(connection, "first", {})
+        order.append("first")
+    thread.join()
+    assert order == ["first", "other"]
+    assert [e.kind for e in ledger.fetch_events()] == ["first", "build-started"]
+
+
 def test_a_build_without_a_snapshot_cannot_have_succeeded(open_ledger: Open) -> None:
     ledger = open_ledger()
     ledger.record_started(a_build("1"), "t")

@@ -49,6 +49,7 @@ def fill(ledger: Ledger) -> None:
     ledger.roll_back("prod", 0, expected=change)
     with ledger._write() as connection:
         ledger._append(connection, "odd", {"a": [1.5, None, {"ü": True}]})
+        connection.exec_driver_sql("UPDATE builds SET columns = '[ ]' WHERE build_uid = '4'")
     with ledger.lease("x", "dead"), ledger._read() as connection:
         row = connection.execute(sa.select(leases)).mappings().one()
     with ledger._write() as connection:
@@ -61,9 +62,15 @@ def contents(url: str) -> dict[str, list[Any]]:
     database = Database(url)
     with closing(database), database.read() as connection:
         return {
-            t.name: sorted(map(tuple, connection.execute(sa.select(t))), key=repr)
-            for t in copying._verbatim()
+            table.name: sorted(
+                map(tuple, connection.execute(sa.select(*_as_text(table)))), key=repr
+            )
+            for table in metadata.sorted_tables
         }
+
+
+def _as_text(table: sa.Table) -> list[sa.ColumnElement[Any]]:
+    return [sa.cast(c, sa.Text) if isinstance(c.type, sa.JSON) else c for c in table.columns]
 
 
 def test_a_copy_is_the_same_row_by_row_and_goes_on_where_the_original_was(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import shutil
 import socket
@@ -96,6 +97,18 @@ def test_what_is_asked_while_it_is_away_is_done_once_when_it_is_back(
     restarting()
     ledger.record_started(a_build("1"), "t")
     assert [e.kind for e in ledger.fetch_events()] == ["build-started"]
+
+
+ENDURES = {"__init__", "_heartbeat"}
+"""What opens transactions and is not done again: opening fails at once, heartbeats go on anyway."""
+
+
+def test_every_transaction_is_done_again_when_the_database_went_away() -> None:
+    for name, method in vars(Ledger).items():
+        if inspect.isfunction(method) and name not in ENDURES:
+            text = inspect.getsource(method)
+            opens = "self._read(" in text or "self._write(" in text
+            assert not opens or hasattr(method, "__wrapped__"), f"@_repeated is missing: {name}"
 
 
 RECORDS = """
