@@ -610,6 +610,7 @@ class Ledger:
         with self._read() as connection:
             return connection.scalar(query)
 
+    @_repeated
     def find_written(self, build_uid: str) -> Snapshot | None:
         """Return the snapshot that a build wrote, unless it was collected, or None."""
         query = sa.select(builds).where(
@@ -623,6 +624,7 @@ class Ledger:
 
     # ---------------------------------------------------------------------------- collection
 
+    @_repeated
     def collect(
         self, before: datetime, undefined: tuple[str, Collection[BuildID]], *, dry_run: bool = False
     ) -> list[Holding]:
@@ -660,6 +662,7 @@ class Ledger:
                 trial.rollback()
         return found
 
+    @_repeated
     def fetch_holding(self, table: str) -> Holding:
         """Return what is known of the builds of one table."""
         with self._read() as connection:
@@ -668,14 +671,13 @@ class Ledger:
 
     # -------------------------------------------------------------------------------- leases
 
+    @_repeated
     def is_leased(self, name: str) -> bool:
         """Whether somebody holds the lease of a name."""
         with self._read() as connection:
+            now = self._database.now(connection, self._clock)
             held = connection.execute(sa.select(leases).where(leases.c.name == name)).one_or_none()
-        return held is not None and not self._is_over(held)
-
-    def _is_over(self, held: Row[Any]) -> bool:
-        return held.expires_at <= self._clock() or is_dead(held.host, held.pid)
+        return held is not None and is_live(held, now)
 
     @contextmanager
     def lease(
@@ -796,7 +798,7 @@ def _mine(lease: Lease) -> sa.ColumnElement[bool]:
 
 def is_live(held: Row[Any], now: datetime) -> bool:
     """Whether a row of `leases` is of somebody who may still be at work."""
-    return held.expires_at > now and not _is_dead(held.host, held.pid)
+    return held.expires_at > now and not is_dead(held.host, held.pid)
 
 
 def _machine() -> str:
@@ -998,7 +1000,7 @@ def _user() -> str:
 
 def this_process() -> str:
     """Return what tells this process from all others that write to the ledger."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+    return f"{THIS_MACHINE}:{os.getpid()}"
 
 
 def _build_values(build: Build) -> dict[str, Any]:

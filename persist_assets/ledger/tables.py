@@ -92,7 +92,7 @@ builds = sa.Table(
     sa.Column("digests", sa.JSON(none_as_null=True)),
     # What the rows were computed from directly; not known of snapshots before version 2.
     sa.Column("inputs", sa.JSON(none_as_null=True)),
-    # Who builds it, `host:pid`; not known of builds before version 4.
+    # Who builds it, `this_process`; not known of builds before version 4.
     sa.Column("process", sa.Text),
     # When all that the snapshot rests on was last known to be current; not known before version 4.
     sa.Column("current_at", Instant),
