@@ -5,6 +5,7 @@ import inspect
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -12,20 +13,21 @@ from typing import Any
 
 import dagster as dg
 
-from persist_assets.builder import Builder
+from persist_assets.builder import Builder, Work
 from persist_assets.errors import CheckFailedError, PersistError, SettingsError
 from persist_assets.model import CheckResult, Source
 from persist_assets.plugin import beta
 from persist_assets.plugin.io_manager import PersistIOManager
-from persist_assets.plugin.runtime import Runtime
+from persist_assets.plugin.runtime import ENVIRONMENT_TAG, Runtime
 from persist_assets.plugin.translator import AssetTranslator
 from persist_assets.pool import Pool
 from persist_assets.project import load_project, nothing_collected, require
-from persist_assets.settings import SETTINGS_FILE, Settings, load_settings
+from persist_assets.settings import SETTINGS_FILE, load_settings
 
 IO_MANAGER = "persist_io_manager"
 """The key of the IO manager: ordinary assets that name it write tables of the warehouse."""
 PYSPARK = "pyspark"
+CODE_VERSION = "dagster/code_version"
 DATA_VERSION = "dagster/data_version"
 FORCE_TAG = "persist/force"
 """A run with this tag set to ``true`` builds even what is up to date."""
@@ -90,7 +92,7 @@ def load_sources(
         loaded = dg.Definitions(
             assets=[*definitions, *assets],
             resources={
-                PYSPARK: _pyspark(settings),
+                PYSPARK: _pyspark(runtime),
                 IO_MANAGER: _io_manager(runtime),
                 **(resources or {}),
             },
@@ -140,43 +142,59 @@ def _keys(asset: Any) -> Iterator[dg.AssetKey]:
         yield asset.key
 
 
-class SharedSpark:
-    """A session of the shared Spark server, made when it is first asked for."""
+class RunSpark:
+    """The Spark session of a run, as its environment wants it; made when it is first asked for.
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings, self._lock = settings, threading.Lock()
+    That is one of the shared server, where there is one, else that of `dagster_pyspark`.
+    """
+
+    def __init__(self, runtime: Runtime, run: dg.DagsterRun | None) -> None:
+        self._runtime, self._run, self._lock = runtime, run, threading.Lock()
         self._made: Any = None
 
     @property
     def spark_session(self) -> Any:
-        """The session, one and the same each time."""
-        from persist_assets.session import create_session
+        """The session, one and the same each time.
 
+        Raises
+        ------
+        PersistError
+            There is no such environment, or the server does not start.
+        """
         with self._lock:
             if self._made is None:
-                self._made = create_session(self.settings)
+                settings = self._runtime.settings_of(self._run)
+                if settings.shared:
+                    from persist_assets.session import create_session
+
+                    self._made = create_session(settings)
+                else:
+                    # Imports pyspark, which whoever only looks at assets need not wait for.
+                    from dagster_pyspark import LazyPySparkResource
+
+                    resource = LazyPySparkResource(spark_config=dict(settings.spark))
+                    self._made = resource.spark_session
             return self._made
 
+    @property
+    def spark_context(self) -> Any:
+        """The session's context, which one of the shared server does not have."""
+        return self.spark_session.sparkContext
+
     def close(self) -> None:
-        """Give the session back to the server."""
-        if self._made is not None:
+        """Give a session of the shared server back to it."""
+        if self._made is not None and self._runtime.settings_of(self._run).shared:
             self._made.stop()
 
 
-def _pyspark(settings: Settings) -> dg.ResourceDefinition:
+def _pyspark(runtime: Runtime) -> dg.ResourceDefinition:
     @dg.resource(description="The Spark session, made when it is first asked for.")
-    def pyspark(_: dg.InitResourceContext) -> Iterator[Any]:
-        if settings.shared:
-            made = SharedSpark(settings)
-            try:
-                yield made
-            finally:
-                made.close()
-        else:
-            # Imports pyspark, which whoever only looks at assets need not wait for.
-            from dagster_pyspark import LazyPySparkResource
-
-            yield LazyPySparkResource(spark_config=dict(settings.spark))
+    def pyspark(context: dg.InitResourceContext) -> Iterator[Any]:
+        made = RunSpark(runtime, context.run)
+        try:
+            yield made
+        finally:
+            made.close()
 
     return pyspark
 
@@ -184,15 +202,19 @@ def _pyspark(settings: Settings) -> dg.ResourceDefinition:
 def _io_manager(runtime: Runtime) -> dg.IOManagerDefinition:
     @dg.io_manager(required_resource_keys={PYSPARK})
     def persist_io_manager(context: dg.InitResourceContext) -> Any:  # a generator: as for resources
-        pyspark, run_id = getattr(context.resources, PYSPARK), ""
-        if context.run and context.instance:
-            run_id = context.run.run_id
-            builder = runtime.builder(run_id, lambda: pyspark.spark_session)
-            report_raw_versions(context.instance, builder)
+        pyspark, run = getattr(context.resources, PYSPARK), context.run
+
+        def builder() -> Builder:
+            return runtime.builder(run, lambda: pyspark.spark_session)
+
+        if run and context.instance:
+            # What is wrong is told by each step, which asks for the builder again.
+            with suppress(PersistError):
+                report_raw_versions(context.instance, builder())
         try:
-            yield PersistIOManager(runtime, run_id, pyspark)
+            yield PersistIOManager(builder)
         finally:
-            runtime.close(run_id)
+            runtime.close(run.run_id if run else "")
 
     return persist_io_manager
 
@@ -202,13 +224,14 @@ def op_name(source: Source) -> str:
 
     Examples
     --------
-    An asset key of plain names is joined by two underscores: ``flights__daily_delays``.
+    An asset key of plain names is joined by two underscores: ``flights__daily_delays``. Such a
+    name has no three of them, which all others have.
     """
     plain = "__".join(source.asset_key)
+    if all(re.fullmatch(r"[A-Za-z0-9]+(_[A-Za-z0-9]+)*", part) for part in source.asset_key):
+        return plain
     cleaned = re.sub(r"[^A-Za-z0-9_]", "_", plain)
-    if cleaned == plain and all("__" not in part for part in source.asset_key):
-        return cleaned
-    return f"{cleaned}_{sha256(source.key.encode()).hexdigest()[:8]}"
+    return f"{cleaned}___{sha256(source.key.encode()).hexdigest()[:8]}"
 
 
 def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDefinition:
@@ -220,19 +243,20 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
     )
 
     def build(context: dg.AssetExecutionContext) -> Iterator[Any]:
-        run_id = context.run.run_id
+        run = context.run
         session = getattr(context.resources, PYSPARK)
-        builder = runtime.builder(run_id, lambda: session.spark_session)
-        force = _is_forced(context.run, op_name(source))
+        force = _is_forced(run, op_name(source))
         try:
-            pool = runtime.pool(run_id, lambda: _pool(runtime, builder, context))
-            with pool.work(source, force=force) as work:
-                yield from _results(source, work.checks)
-                with beta():
-                    output = dg.Output(work, output_name="table", data_version=_data_version(work))
-                yield output
+            builder = runtime.builder(run, lambda: session.spark_session)
+        except PersistError as error:
+            raise dg.Failure(str(error)) from error
+        try:
+            pool = runtime.pool(run.run_id, lambda: _pool(runtime, builder, context))
+            with pool.work(builder.project.by_id[source.source_id], force=force) as work:
+                yield from _results(source, work.checks, work.build.environment)
+                yield _output(runtime, work)
         except CheckFailedError as error:
-            yield from _results(source, error.results)
+            yield from _results(source, error.results, builder.settings.environment)
             raise dg.Failure(str(error), allow_retries=False) from error
         except PersistError as error:
             raise dg.Failure(str(error)) from error
@@ -274,12 +298,28 @@ def _is_forced(run: dg.DagsterRun, op: str) -> bool:
     return tag == "true" or bool(ops.get(op, {}).get("config", {}).get("force", False))
 
 
-def _data_version(work: Any) -> dg.DataVersion:
-    content = work.measured.content if work.measured else work.snapshot.content
-    return dg.DataVersion(content)
+def _output(runtime: Runtime, work: Work) -> dg.Output[Work]:
+    """Return what a step hands over, with what its materialization is tagged with.
+
+    What Dagster knows of an asset is what its last materialization says, in whichever environment
+    that was. One in another environment than the code location's must not pass for one in it,
+    though both may mean the same: its code version names the environment, so that Dagster shows
+    the asset as out of date.
+    """
+    environment = work.build.environment
+    tags = {ENVIRONMENT_TAG: environment}
+    if environment != runtime.settings.environment:
+        tags[CODE_VERSION] = f"{work.source.build_id}@{environment}"
+    known = work.measured or work.snapshot
+    assert known is not None
+    with beta():
+        version = dg.DataVersion(known.content)
+        return dg.Output(work, output_name="table", data_version=version, tags=tags)
 
 
-def _results(source: Source, results: Sequence[CheckResult]) -> Iterator[dg.AssetCheckResult]:
+def _results(
+    source: Source, results: Sequence[CheckResult], environment: str
+) -> Iterator[dg.AssetCheckResult]:
     own, key = {c.name for c in source.checks}, dg.AssetKey(source.asset_key)
     for result in results:
         if result.name not in own:
@@ -289,7 +329,11 @@ def _results(source: Source, results: Sequence[CheckResult]) -> Iterator[dg.Asse
             check_name=result.name,
             passed=result.passed,
             severity=dg.AssetCheckSeverity.ERROR if result.blocking else dg.AssetCheckSeverity.WARN,
-            metadata={"failed_rows": result.failed_rows, "check": result.definition},
+            metadata={
+                "failed_rows": result.failed_rows,
+                "check": result.definition,
+                "environment": environment,
+            },
         )
 
 
@@ -306,5 +350,6 @@ def report_raw_versions(instance: dg.DagsterInstance, builder: Builder) -> None:
         records = instance.fetch_materializations(key, limit=1).records
         told = records[0].asset_materialization if records else None
         if version is not None and (told is None or (told.tags or {}).get(DATA_VERSION) != version):
-            event = dg.AssetMaterialization(key, tags={DATA_VERSION: version})
+            tags = {DATA_VERSION: version, ENVIRONMENT_TAG: builder.settings.environment}
+            event = dg.AssetMaterialization(key, tags=tags)
             instance.report_runless_asset_event(event)

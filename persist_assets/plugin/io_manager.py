@@ -6,6 +6,7 @@ table, its data is replaced, else it becomes a table of its own. Both kinds are 
 DataFrames.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import dagster as dg
@@ -13,25 +14,24 @@ import dagster as dg
 from persist_assets.builder import Builder, Work
 from persist_assets.errors import BuildError, SettingsError
 from persist_assets.model import Column, Snapshot, Source
-from persist_assets.plugin.runtime import Runtime
 from persist_assets.plugin.translator import column_lineage, table_schema
+from persist_assets.settings import Settings, load_settings
 from persist_assets.storage.tables import find_table, read_sample, read_version
 
 SAMPLE_ROWS = 5
 
 
 class PersistIOManager(dg.IOManager):
-    """Writes and reads the tables of a code location."""
+    """Writes and reads the tables of a code location.
 
-    def __init__(self, runtime: Runtime, run_id: str, pyspark: Any) -> None:
-        self._runtime, self._run_id, self._pyspark = runtime, run_id, pyspark
+    Parameters
+    ----------
+    builder
+        Returns the builder of the run, in its environment.
+    """
 
-    @property
-    def _builder(self) -> Builder:
-        return self._runtime.builder(self._run_id, lambda: self._pyspark.spark_session)
-
-    def _source(self, key: dg.AssetKey) -> Source | None:
-        return self._runtime.project.by_key.get(tuple(key.path))
+    def __init__(self, builder: Callable[[], Builder]) -> None:
+        self._builder = builder
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Make what an asset computed visible to its readers.
@@ -41,7 +41,7 @@ class PersistIOManager(dg.IOManager):
         PersistError
             It cannot be committed or published.
         """
-        builder = self._builder
+        builder = self._builder()
         if isinstance(obj, Work):
             snapshot = builder.publish(obj)
             context.add_output_metadata(self._metadata(builder, obj, snapshot))
@@ -50,23 +50,26 @@ class PersistIOManager(dg.IOManager):
 
     def load_input(self, context: dg.InputContext) -> Any:
         """Return what readers of an asset read, as a Spark DataFrame."""
-        builder = self._builder
-        source = self._source(context.asset_key)
+        builder = self._builder()
+        key = context.asset_key
+        source = builder.project.by_key.get(tuple(key.path))
         if source is not None:
             return builder.read(source)
-        root = self._root(builder, context.asset_key)
-        table = find_table(root)
-        if table is None:
-            raise BuildError(f"the asset {context.asset_key.to_user_string()} has no table yet")
-        return builder.engine.load_table(root, table.version())
-
-    def _root(self, builder: Builder, key: dg.AssetKey) -> str:
-        return builder.settings.table_root("assets/" + "/".join(key.path))
+        settings = builder.settings
+        for environment in settings.environments:
+            root = asset_root(load_settings(settings.root, environment=environment), key)
+            table = find_table(root)
+            if table is not None:
+                return builder.engine.load_table(root, table.version())
+        raise BuildError(
+            f"the asset {key.to_user_string()} has no table yet in `{settings.environment}`",
+            hint="materialize it first",
+        )
 
     def _write_frame(self, builder: Builder, key: dg.AssetKey, frame: Any) -> dict[str, Any]:
         """Write the DataFrame of an ordinary asset."""
-        name, source = key.to_user_string(), self._source(key)
-        root = self._root(builder, key)
+        name, source = key.to_user_string(), builder.project.by_key.get(tuple(key.path))
+        root = asset_root(builder.settings, key)
         if source is not None:
             if source.raw is None or source.raw.format != "delta":
                 raise SettingsError(
@@ -82,6 +85,7 @@ class PersistIOManager(dg.IOManager):
             "dagster/column_schema": table_schema(staged.columns),
             "bytes": staged.bytes,
             "version": version,
+            "environment": builder.settings.environment,
             "dagster/uri": root,
         }
 
@@ -95,6 +99,7 @@ class PersistIOManager(dg.IOManager):
             "why": "; ".join(r.message for r in work.step.reasons) or "nothing changed",
             "bytes": snapshot.bytes,
             "build_id": snapshot.build_id,
+            "environment": builder.settings.environment,
             "version": snapshot.version,
             "built_at": dg.MetadataValue.timestamp(snapshot.built_at),
         }
@@ -108,6 +113,12 @@ class PersistIOManager(dg.IOManager):
         if snapshot.watermark is not None:
             metadata["watermark"] = snapshot.watermark
         return metadata
+
+
+def asset_root(settings: Settings, key: dg.AssetKey) -> str:
+    """Return where the table of an ordinary asset is in an environment."""
+    below = "/".join(("assets", settings.environment, *key.path))
+    return f"{settings.warehouse.rstrip('/')}/{below}"
 
 
 def _described(columns: tuple[Column, ...], source: Source) -> tuple[Column, ...]:

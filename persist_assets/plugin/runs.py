@@ -18,6 +18,7 @@ from persist_assets import errors
 from persist_assets.errors import PersistError, SettingsError
 from persist_assets.model import Source, SourceID
 from persist_assets.plugin.assets import FORCE_TAG, load_sources, op_name
+from persist_assets.plugin.runtime import ENVIRONMENT_TAG
 from persist_assets.settings import Settings
 
 _INSTANCE = """\
@@ -134,7 +135,7 @@ def run_assets(
         "project_job",
         reconstructable_kwargs={"root": str(settings.root), "sources": settings.sources},
     )
-    tags = {"persist/environment": settings.environment, **({FORCE_TAG: "true"} if force else {})}
+    tags = {ENVIRONMENT_TAG: settings.environment, **({FORCE_TAG: "true"} if force else {})}
     level = "DEBUG" if verbose else "CRITICAL"
     keys = [dg.AssetKey(s.asset_key) for s in sources]
     with dg.DagsterInstance.get() as instance, _insistent_interrupts():

@@ -1,19 +1,29 @@
-"""What the assets and the IO manager of one code location share: the project, and a run's builder.
+"""What the assets and the IO manager of one code location share: projects, and a run's builder.
 
 A Dagster run asks for its builder by its run id; all steps of a run in one process get the same
-one, so that they share their view of the raw data and one Spark session.
+one, so that they share their view of the raw data and one Spark session. A run builds in the
+environment that its tag `ENVIRONMENT_TAG` names, without one in that of the code location. Where
+raw data lies is part of BuildIDs, so each environment has the sources compiled for it.
 """
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+
+import dagster as dg
 
 from persist_assets.builder import Builder
 from persist_assets.engine import Engine
+from persist_assets.errors import ConflictError, SettingsError
 from persist_assets.ledger.store import Ledger
 from persist_assets.model import Project, SourceID
 from persist_assets.pool import Pool
-from persist_assets.settings import Settings
+from persist_assets.project import load_project, require
+from persist_assets.settings import Settings, load_settings
+
+ENVIRONMENT_TAG = "persist/environment"
+"""The tag of a run that names the environment it builds in; events of assets have it too."""
 
 
 class Runtime:
@@ -21,6 +31,8 @@ class Runtime:
 
     Parameters
     ----------
+    settings, project
+        In the environment of the code location.
     fed
         Raw tables that assets of the code location write.
 
@@ -33,26 +45,85 @@ class Runtime:
     def __init__(self, settings: Settings, project: Project, fed: frozenset[SourceID]) -> None:
         self.settings, self.project, self.fed = settings, project, fed
         self.late: set[SourceID] = set()
+        self._settings = {settings.environment: settings}
+        self._projects = {settings.environment: project}
         self._builders: dict[str, Builder] = {}
         self._pools: dict[str, Pool] = {}
         self._ledger: Ledger | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
-    def builder(self, run_id: str, session: Callable[[], Any]) -> Builder:
+    def settings_of(self, run: dg.DagsterRun | None) -> Settings:
+        """Return the settings of the environment that a run builds in.
+
+        Raises
+        ------
+        SettingsError
+            Its tag names an environment that there is not.
+        """
+        name = run.tags.get(ENVIRONMENT_TAG) if run else None
+        if name is None:
+            return self.settings
+        with self._lock:
+            if name not in self._settings:
+                try:
+                    loaded = load_settings(self.settings.root, environment=name)
+                except SettingsError as error:
+                    message = f"the run's tag `{ENVIRONMENT_TAG}: {name}`: {error.message}"
+                    raise SettingsError(
+                        message, hint=error.hint, location=error.location
+                    ) from error
+                self._settings[name] = replace(loaded, sources=self.settings.sources)
+            return self._settings[name]
+
+    def _project(self, settings: Settings) -> Project:
+        """Return the sources as an environment has them.
+
+        They are read when a run first builds there, and have to say what they said when the code
+        location was loaded: assets, dependencies and checks are those of that time.
+        """
+        name = settings.environment
+        if name not in self._projects:
+            project = require(load_project(settings))
+            if _said(project) != _said(self.project):
+                raise ConflictError(
+                    f"the sources have changed since they were loaded, before a run in `{name}`",
+                    hint="reload the definitions",
+                )
+            self._projects[name] = project
+        return self._projects[name]
+
+    def builder(self, run: dg.DagsterRun | None, session: Callable[[], Any]) -> Builder:
         """Return the builder of a run; its session is taken when it first needs one.
 
         Raises
         ------
+        SettingsError
+            Its tag names an environment that there is not.
+        SourcesError
+            The sources are wrong in that environment.
+        ConflictError
+            They have changed since they were loaded; or a run in an environment with other
+            settings of Spark is under way in this process, which has one session.
         LedgerError
             The ledger cannot be opened.
         """
+        run_id = run.run_id if run else ""
         with self._lock:
-            if self._ledger is None:
-                self._ledger = Ledger(self.settings.ledger)
             if run_id not in self._builders:
-                engine = Engine(self.settings, session)
+                settings = self.settings_of(run)
+                project = self._project(settings)
+                for other in self._builders.values():
+                    if other.settings.connection != settings.connection:
+                        raise ConflictError(
+                            f"a run in `{other.settings.environment}`, where settings of Spark "
+                            "differ, is under way in this process",
+                            hint="wait for its end, or start this one in a process of its own",
+                        )
+                if self._ledger is None:
+                    self._ledger = Ledger(self.settings.ledger)
+                engine = Engine(settings, session)
                 self._builders[run_id] = Builder(
-                    self.settings, self.project, self._ledger, engine, run_id=run_id, fed=self.fed
+                    settings, project, self._ledger, engine, run_id=run_id, fed=self.fed
                 )
             return self._builders[run_id]
 
@@ -71,3 +142,15 @@ class Runtime:
             builder = self._builders.pop(run_id, None)
         if builder is not None:
             builder.close()
+
+
+def _said(project: Project) -> dict[SourceID, object]:
+    """Return what sources say themselves, which no environment changes."""
+    return {
+        s.source_id: (
+            s.definition if s.raw is None else s.raw.format,
+            s.persisted,
+            tuple((c.name, c.definition, c.blocking) for c in s.checks),
+        )
+        for s in project.sources
+    }

@@ -1,0 +1,285 @@
+"""Dagster runs that say by a tag in which environment they build."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
+from dagster._core.loader import LoadingContextForTest
+
+from persist_assets import load_sources
+from persist_assets.ledger.store import Ledger
+from persist_assets.model import Project, Snapshot
+from persist_assets.project import load_project
+from persist_assets.settings import Settings, load_settings
+
+SOURCES = """
+CREATE TABLE t (a BIGINT, at TIMESTAMP) USING parquet LOCATION 'raw/t';
+--@ persist check { expr { small="a < 10" } }
+CREATE VIEW p AS SELECT a, at FROM t;
+--@ persist
+CREATE VIEW q AS SELECT sum(a) AS s, max(date_format(at, 'HH')) AS h FROM p;
+"""
+SETTINGS = """
+[env.prod]
+[env.prod.spark]
+"spark.sql.session.timeZone" = "Asia/Tokyo"
+[env.dev.raw]
+t = "sample/t"
+[env.same.raw]
+t = "sample/t"
+"""
+P, Q, T = (dg.AssetKey(["m", n]) for n in ("p", "q", "t"))
+TAG = "persist/environment"
+
+
+def write(root: Path, values: list[int], place: str) -> None:
+    path = root / place / "part-0.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noon = pa.array([43_200_000_000] * len(values), pa.timestamp("us", tz="UTC"))
+    pq.write_table(pa.table({"a": pa.array(values, pa.int64()), "at": noon}), path)
+
+
+@pytest.fixture
+def root(make_project: Callable[..., Path]) -> Path:
+    made = make_project({"m.sql": SOURCES}, SETTINGS)
+    write(made, [1, 2], "raw/t")
+    write(made, [5], "sample/t")
+    return made
+
+
+@pytest.fixture
+def load(spark: Any) -> Callable[..., dg.Definitions]:
+    session = dg.ResourceDefinition.hardcoded_resource(SimpleNamespace(spark_session=spark))
+    return lambda root, **given: load_sources(
+        root / "sources", resources={"pyspark": session}, **given
+    )
+
+
+@pytest.fixture
+def instance() -> Any:
+    with dg.DagsterInstance.ephemeral() as made:
+        yield made
+
+
+def run(
+    definitions: dg.Definitions, instance: Any, environment: str | None = None, **given: Any
+) -> Any:
+    job = definitions.resolve_implicit_global_asset_job_def()
+    tags = {TAG: environment} if environment else {}
+    return job.execute_in_process(instance=instance, raise_on_error=False, tags=tags, **given)
+
+
+def told(result: Any) -> dict[str, dg.AssetMaterialization]:
+    assert result.success, [str(e) for e in result.all_events if e.is_failure]
+    events = result.get_asset_materialization_events()
+    return {e.asset_key.path[-1]: e.materialization for e in events if e.asset_key}
+
+
+def actions(result: Any) -> dict[str, str]:
+    return {name: str(m.metadata["action"].value) for name, m in told(result).items()}
+
+
+def standing(root: Path, environment: str) -> tuple[Settings, Project, Mapping[str, Snapshot]]:
+    settings = load_settings(root, environment=environment)
+    ledger = Ledger(settings.ledger)
+    try:
+        return settings, load_project(settings), ledger.fetch_manifest(environment)
+    finally:
+        ledger.close()
+
+
+def rows(root: Path, environment: str, name: str) -> list[dict[str, Any]]:
+    settings, project, manifest = standing(root, environment)
+    snapshot = manifest[project.by_id[f"{name}@sources/m.sql"].build_id]
+    at = Path(settings.table_root(snapshot.table), snapshot.build_uid)
+    return [row for path in at.glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+
+
+def stale(definitions: dg.Definitions, instance: Any) -> dict[str, str]:
+    """Return what Dagster thinks of the assets of a code location."""
+    graph = definitions.resolve_asset_graph()
+    resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))
+    return {
+        key.path[-1]: resolver.get_status(key).value
+        for key in graph.executable_asset_keys
+        if resolver.get_status(key) is not StaleStatus.FRESH
+    }
+
+
+@pytest.mark.proves("K20")
+def test_a_run_builds_in_the_environment_that_its_tag_names(
+    root: Path, load: Callable[..., dg.Definitions], instance: Any
+) -> None:
+    definitions = load(root)
+    assert actions(run(definitions, instance)) == {"p": "built", "q": "built"}
+    in_prod = told(run(definitions, instance, "prod"))
+    assert rows(root, "dev", "q") == [{"s": 5, "h": "12"}]
+    assert rows(root, "prod", "q") == [{"s": 3, "h": "21"}]
+    _, project, manifest = standing(root, "prod")
+    for name in ("p", "q"):
+        source = project.by_id[f"{name}@sources/m.sql"]
+        metadata = in_prod[name].metadata
+        assert metadata["environment"].value == "prod"
+        assert metadata["build_id"].value == source.build_id
+        assert metadata["dagster/table_name"].value == manifest[source.build_id].table
+        assert (in_prod[name].tags or {})[TAG] == "prod"
+        exported = json.loads((root / ".persist" / "manifests" / "prod.json").read_text())
+        assert source.build_id in exported["entries"]
+    assert actions(run(definitions, instance, "prod")) == {"p": "reused", "q": "reused"}
+    assert actions(run(definitions, instance, "dev")) == {"p": "reused", "q": "reused"}
+
+
+def test_what_another_environment_built_does_not_pass_for_built_here(
+    root: Path, load: Callable[..., dg.Definitions], instance: Any
+) -> None:
+    definitions = load(root)
+    # In `same` everything means what it means in the location's own environment, `dev`.
+    run(definitions, instance, "same")
+    assert stale(definitions, instance) == {"p": "STALE", "q": "STALE"}
+    run(definitions, instance)
+    assert stale(definitions, instance) == {}
+    run(definitions, instance, "dev")
+    assert stale(definitions, instance) == {}
+    run(definitions, instance, "prod", asset_selection=[P])
+    assert "p" in stale(definitions, instance)
+    run(definitions, instance)
+    assert stale(definitions, instance) == {}
+
+
+def test_checks_hold_in_the_environment_of_the_run(
+    root: Path, load: Callable[..., dg.Definitions], instance: Any
+) -> None:
+    definitions = load(root)
+    told(run(definitions, instance))
+    write(root, [99], "raw/t")
+    failed = run(definitions, instance, "prod")
+    assert not failed.success
+    (evaluation,) = failed.get_asset_check_evaluations()
+    assert (evaluation.passed, evaluation.metadata["environment"].value) == (False, "prod")
+    assert standing(root, "prod")[2] == {}
+    assert rows(root, "dev", "q") == [{"s": 5, "h": "12"}]
+
+
+@pytest.mark.parametrize(
+    ("environment", "says"),
+    [
+        ("prd", "there is no environment `prd`.*did you mean `prod`"),
+        ("staging", "there is no environment `staging`.*there are: dev, prod, same"),
+        ("../x", "`../x` is not a name for an environment"),
+    ],
+)
+def test_an_unknown_environment_fails_the_step_with_its_name(
+    root: Path,
+    load: Callable[..., dg.Definitions],
+    instance: Any,
+    environment: str,
+    says: str,
+) -> None:
+    failed = run(load(root), instance, environment)
+    assert not failed.success
+    steps = [e for e in failed.all_events if e.is_step_failure]
+    assert [e.step_key for e in steps] == ["m__p"]
+    message = str(steps[0].event_specific_data)
+    assert f"the run's tag `persist/environment: {environment}`" in message
+    assert re.search(f"(?s){says}", message)
+    assert not (root / ".persist" / "ledger.db").exists()
+
+
+def test_sources_that_are_wrong_there_fail_the_step(
+    make_project: Callable[..., Path], load: Callable[..., dg.Definitions], instance: Any
+) -> None:
+    made = make_project(
+        {
+            "m.sql": "CREATE TABLE t USING parquet LOCATION 'raw/t';\n"
+            "--@ persist\nCREATE VIEW p AS SELECT a FROM t;"
+        },
+        '[env.dev]\n[env.prod.raw]\nt = "nowhere"\n',
+    )
+    write(made, [1], "raw/t")
+    failed = run(load(made), instance, "prod")
+    (event,) = (e for e in failed.all_events if e.is_step_failure)
+    assert "there is no data at" in str(event.event_specific_data)
+
+
+def test_sources_that_changed_since_they_were_loaded_are_not_built(
+    root: Path, load: Callable[..., dg.Definitions], instance: Any
+) -> None:
+    definitions = load(root)
+    (root / "sources" / "m.sql").write_text(SOURCES.replace("sum(a)", "max(a)"))
+    failed = run(definitions, instance, "prod")
+    (event,) = (e for e in failed.all_events if e.is_step_failure)
+    assert "the sources have changed since they were loaded" in str(event.event_specific_data)
+    assert actions(run(load(root), instance, "prod")) == {"p": "built", "q": "built"}
+
+
+def test_ordinary_assets_have_tables_in_each_environment(
+    make_project: Callable[..., Path],
+    load: Callable[..., dg.Definitions],
+    instance: Any,
+    spark: Any,
+) -> None:
+    root = make_project({"m.sql": SOURCES}, SETTINGS + '[env.feature]\nreads = "prod"\n')
+    write(root, [1, 2], "raw/t")
+    write(root, [5], "sample/t")
+
+    @dg.asset(ins={"q": dg.AssetIn(key=Q)}, io_manager_key="persist_io_manager")
+    def doubled(q: Any) -> Any:
+        return q.selectExpr("s * 2 AS d")
+
+    @dg.asset(ins={"doubled": dg.AssetIn()})
+    def total(doubled: Any) -> int:
+        return doubled.collect()[0][0]
+
+    definitions = load(root, assets=[doubled, total])
+
+    def outcome(environment: str, *keys: str) -> Any:
+        chosen = [dg.AssetKey([k]) for k in keys] or None
+        result = run(definitions, instance, environment, asset_selection=chosen)
+        assert result.success, [str(e) for e in result.all_events if e.is_failure]
+        return result.output_for_node("total")
+
+    assert outcome("prod") == 6
+    assert outcome("dev") == 10
+    assert outcome("prod", "total") == 6
+    assert outcome("feature", "total") == 6
+    lacking = run(definitions, instance, "same", asset_selection=[dg.AssetKey("total")])
+    (event,) = (e for e in lacking.all_events if e.is_step_failure)
+    assert "doubled has no table yet in `same`" in str(event.event_specific_data)
+
+
+@pytest.mark.proves("K20")
+def test_a_launched_run_with_a_tag_has_that_environment_s_spark(root: Path, tmp_path: Path) -> None:
+    """A job with the tag, in a process of its own, with the session that the project makes."""
+    (root / "definitions.py").write_text(
+        "import dagster as dg\n"
+        "from persist_assets import load_sources\n"
+        "job = dg.define_asset_job('nightly', tags={'persist/environment': 'prod'})\n"
+        "defs = dg.Definitions.merge(load_sources('sources'), dg.Definitions(jobs=[job]))\n"
+    )
+    home = tmp_path / "home"
+    home.mkdir()
+    command = [sys.executable, "-m", "dagster", "job", "execute", "-f", "definitions.py"]
+    done = subprocess.run(
+        [*command, "-j", "nightly"],
+        cwd=root,
+        env={**os.environ, "DAGSTER_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert rows(root, "prod", "q") == [{"s": 3, "h": "21"}]
+    assert standing(root, "dev")[2] == {}
