@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
+from unicodedata import normalize
 
 from sqlglot import exp
 
@@ -136,10 +137,12 @@ def source_id(declaration: Declaration) -> SourceID:
     return f"{declaration.name}@{declaration.location.path}"
 
 
-def asset_key(declaration: Declaration, sources_dir: str) -> tuple[str, ...]:
-    """Return the asset key of a declaration: its path without suffix, and its name."""
+def asset_key(
+    declaration: Declaration, sources_dir: str, prefix: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """Return the asset key of a declaration: a prefix, its path without suffix, and its name."""
     path = PurePosixPath(declaration.location.path).relative_to(sources_dir)
-    return (*path.with_suffix("").parts, declaration.name)
+    return (*prefix, *path.with_suffix("").parts, declaration.name)
 
 
 def compile_project(
@@ -150,6 +153,7 @@ def compile_project(
     raws: Mapping[SourceID, RawFacts],
     problems: Iterable[Problem] = (),
     memory: Memory | None = None,
+    key_prefix: tuple[str, ...] = (),
 ) -> Project:
     """Compile declarations into a project.
 
@@ -167,6 +171,8 @@ def compile_project(
         Already found by the frontends; they become the project's.
     memory
         Of earlier compilations; the queries of declarations may be without trees then.
+    key_prefix
+        What asset keys begin with.
 
     Returns
     -------
@@ -178,7 +184,7 @@ def compile_project(
     ordered = sorted(
         declarations, key=lambda d: (d.location.path, d.location.line, d.location.column)
     )
-    _collect(compilation, ordered)
+    _collect(compilation, ordered, key_prefix)
     for compile_pass in PASSES:
         compile_pass(compilation)
     sources = tuple(u.source for u in compilation.units.values() if u.source is not None)
@@ -186,16 +192,23 @@ def compile_project(
     return Project(sources, tuple(unique))
 
 
-def _collect(compilation: _Compilation, declarations: Iterable[Declaration]) -> None:
+def _collect(
+    compilation: _Compilation, declarations: Iterable[Declaration], key_prefix: tuple[str, ...]
+) -> None:
+    """Give declarations their asset keys, and refuse those that are told apart by spelling only.
+
+    Tables and files of two such sources would be one where a store does not mind capital letters,
+    or composes accents in its own way.
+    """
     taken: dict[tuple[str, ...], _Unit] = {}
     for declaration in declarations:
         unit = _Unit(
             declaration,
             source_id(declaration),
-            asset_key(declaration, compilation.sources_dir),
+            asset_key(declaration, compilation.sources_dir, key_prefix),
             broken=declaration.query is None and declaration.raw is None,
         )
-        key = tuple(part.lower() for part in unit.asset_key)
+        key = tuple(normalize("NFC", part).lower() for part in unit.asset_key)
         if key in taken:
             other = taken[key].declaration
             compilation.report(
@@ -427,7 +440,10 @@ def _check_annotations(compilation: _Compilation) -> None:
         if annotation.name:
             other = table_names.setdefault(annotation.name.lower(), source)
             if other.build_id != source.build_id:
-                message = f"`{other.key}` has the table name `{annotation.name}` already"
+                message = (
+                    f"`{other.key}` has the table name `{other.annotation.name}` already, "
+                    f"at {other.location}"
+                )
                 compilation.problems.append(Problem("table-name", message, places["name"]))
         if annotation.strategy == "view" and (source.volatile or source.reads_clock):
             what = "draws lots" if source.volatile else "looks at the clock"

@@ -6,6 +6,7 @@ can be keys, and can be sent to another process. The words are those of `docs/ar
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -428,8 +429,9 @@ class Source:
 
     @property
     def group(self) -> str:
-        """The annotated group, else the name of its file with its folders."""
-        return self.annotation.group or "_".join(self.asset_key[:-1])
+        """The annotated group, else the name of its file with its folders, in plain letters."""
+        plain = re.sub(r"[^A-Za-z0-9_]", "_", "_".join(self.asset_key[:-1]))
+        return self.annotation.group or plain
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,7 @@ def compile_files(
             raws=_raw_facts(settings, declarations, problems),
             problems=problems,
             memory=memory,
+            key_prefix=settings.key_prefix,
         )
         changed = files != before.files or memory.known.keys() != before.meanings.keys()
         if remember and changed:
@@ -196,7 +197,7 @@ def _placed(settings: Settings, declarations: list[Declaration]) -> list[Declara
         It places a raw table that there is not, or that several may be.
     """
     raws = {
-        source_id(d): ("/".join(asset_key(d, settings.sources)), d)
+        source_id(d): ("/".join(asset_key(d, settings.sources, settings.key_prefix)), d)
         for d in declarations
         if d.raw is not None and d.raw.location is not None
     }

@@ -26,6 +26,7 @@ STATE = ".persist"
 
 KEYS: Mapping[str, type] = {
     "sources": str,
+    "key_prefix": str,
     "environment": str,
     "warehouse": str,
     "ledger": str,
@@ -146,6 +147,8 @@ class Settings:
         The project root: the directory of `persist.toml`. Absolute.
     sources
         The directory of the sources, relative to `root`, POSIX.
+    key_prefix
+        What asset keys begin with.
     declared
         The environments that `persist.toml` declares, sorted.
     reads
@@ -179,6 +182,7 @@ class Settings:
 
     root: Path
     sources: str
+    key_prefix: tuple[str, ...]
     environment: str
     declared: tuple[str, ...]
     reads: tuple[str, ...]
@@ -245,9 +249,10 @@ class Settings:
     def table_name(self, name: str) -> str:
         """Return what a table that is made now is called in the ledger, and for `table_root`.
 
-        Environments see each other's tables: outside the project's warehouse it is a location.
+        Whoever has the ledger sees all of its tables: outside the project's warehouse, and in a
+        ledger that projects with other warehouses may share, it is a location.
         """
-        own = self.warehouse != self.project_warehouse
+        own = self.warehouse != self.project_warehouse or not self.owns_ledger
         return f"{self.warehouse.rstrip('/')}/{name}" if own else name
 
     def table_root(self, table: str) -> str:
@@ -338,6 +343,7 @@ def load_settings(
     return Settings(
         root=root,
         sources=(root / sources).resolve().relative_to(root).as_posix(),
+        key_prefix=_key_prefix(given.get("key_prefix", "")),
         environment=name,
         declared=tuple(sorted(environments)),
         reads=reads,
@@ -354,10 +360,23 @@ def load_settings(
     )
 
 
+_ENVIRONMENT = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+"""Names that no file system, database or Dagster takes for one another: they name files too."""
+
+
 def _check_environment(name: str) -> None:
-    if not name.replace("-", "_").isidentifier():
-        hint = "letters, digits, underscores and dashes"
+    if not _ENVIRONMENT.fullmatch(name):
+        hint = "small letters (a to z), digits, underscores and dashes, at most 64"
         raise SettingsError(f"`{name}` is not a name for an environment", hint=hint)
+
+
+def _key_prefix(given: str) -> tuple[str, ...]:
+    parts = tuple(given.split("/")) if given else ()
+    if not all(re.fullmatch(r"[A-Za-z0-9_]+", part) for part in parts):
+        message = f"`key_prefix`: `{given}` is no beginning of asset keys"
+        hint = "letters, digits and underscores, in parts with / between them"
+        raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE))
+    return parts
 
 
 def _read_environments(environments: Mapping[str, Any]) -> None:

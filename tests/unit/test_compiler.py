@@ -287,7 +287,8 @@ def test_a_check_may_ask_anything_of_one_row(condition: str) -> None:
 def test_one_table_name_for_two_meanings() -> None:
     text = "--@ persist name=x\nCREATE VIEW {} AS SELECT {} FROM t;\n"
     assert wrong(T + text.format("v", "a") + text.format("w", "b")) == [
-        "f0.sql:4:13: error: `f0/v` has the table name `x` already [table-name]"
+        "f0.sql:4:13: error: `f0/v` has the table name `x` already, at sources/f0.sql:3:13 "
+        "[table-name]"
     ]
     assert not wrong(T + text.format("v", "a") + text.format("w", "A"))
 
