@@ -989,10 +989,22 @@ def _print_rows(
 
 
 @command("manifest")
-def manifest(given: Invocation) -> None:
-    """Print the environment's manifest: BuildID → table, as Malloy writes it."""
-    snapshots = given.ledger.fetch_manifest(*given.settings.environments)
-    document = manifest_document(given.settings, snapshots)
+def manifest(
+    given: Invocation,
+    file: Annotated[
+        Path | None, typer.Option("--import", metavar="FILE", help="Read it from a file.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing.")] = False,
+    why: Annotated[str | None, typer.Option("--why", help="Kept in the history.")] = None,
+) -> None:
+    """Print the environment's manifest: BuildID → table, as Malloy writes it; or import one."""
+    if file is not None:
+        _import(given, file, dry_run=dry_run, why=why)
+        return
+    if dry_run or why:
+        raise SettingsError("--dry-run and --why belong to --import FILE")
+    published = given.ledger.fetch_published(*given.settings.environments)
+    document = manifest_document(given.settings, published)
     if given.as_json:
         print_json(document)
         return
@@ -1008,6 +1020,47 @@ def manifest(given: Invocation) -> None:
         )
     out.print(table)
     out.print(f"[dim]{given.settings.manifest_path}[/]", soft_wrap=True)
+
+
+def _import(given: Invocation, file: Path, *, dry_run: bool, why: str | None) -> None:
+    from persist_assets.environments import import_manifest
+
+    settings = given.settings
+    done = import_manifest(settings, given.ledger, file, dry_run=dry_run, why=why)
+    moved = [
+        {
+            "build_id": s.build_id,
+            "source_id": s.source_id,
+            "table": s.table,
+            "version": s.version,
+            "adopted": s.build_id in done.adopted,
+        }
+        for s in (done.moved if done.change_id or dry_run else ())
+    ]
+    refused = [
+        {"build_id": r.build_id, "source_id": r.source_id, "reason": r.reason} for r in done.refused
+    ]
+    differs = done.strict is not None and done.strict != settings.strict
+    if given.as_json:
+        document = {"change_id": done.change_id, "moved": moved, "same": done.n_same}
+        print_json({**document, "refused": refused, "strict_differs": differs})
+    else:
+        for row in moved:
+            known = " [dim](of another ledger)[/]" if row["adopted"] else ""
+            what = f"{row['source_id']} {row['table']}@v{row['version']}"
+            out.print(f"[green]imported[/] {escape(what)}{known}", soft_wrap=True)
+        for r in done.refused:
+            what = f"{r.source_id or ''} {(r.build_id or str(file))[:64]}".strip()
+            err.print(f"[red]refused[/] {escape(f'{what}: {r.reason}')}", soft_wrap=True)
+        said = f"as change {done.change_id}" if done.change_id else "nothing was changed"
+        n = f"{len(moved)} imported, {done.n_same} the same already, {len(refused)} refused"
+        out.print(f"{n} in {settings.environment}: {said}")
+    if differs:
+        words = ("strict", "not strict") if done.strict else ("not strict", "strict")
+        message = f"the file is {words[0]}, {settings.environment} is {words[1]} and stays so"
+        err.print(f"[yellow]warning[/]: {message}; persist.toml decides that", soft_wrap=True)
+    if refused:
+        raise typer.Exit(4)
 
 
 # ------------------------------------------------------------------------------------ environments

@@ -1,25 +1,30 @@
-"""What changes a whole environment at once: promotion and rollback. No data is copied."""
+"""What changes a whole environment at once: promotion, rollback, import. No data is copied."""
 
 from __future__ import annotations
 
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from persist_assets.builder import beneath
-from persist_assets.errors import ConflictError, NotFoundError, SettingsError
-from persist_assets.manifest import export_manifest
-from persist_assets.model import RawVersion
+from persist_assets.errors import ConflictError, NotFoundError, SettingsError, StorageError
+from persist_assets.manifest import Refused, export_manifest, parse_manifest
+from persist_assets.model import Build, RawVersion, Snapshot
 from persist_assets.outside import show
 from persist_assets.project import load_project, require
 from persist_assets.promotion import Promotion, decide
 from persist_assets.settings import load_settings
-from persist_assets.storage.tables import has_snapshot
+from persist_assets.storage.tables import find_writer, has_snapshot, read_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from persist_assets.builder import Builder
     from persist_assets.ledger.store import Ledger
-    from persist_assets.model import ManifestChange, Snapshot, SourceID
+    from persist_assets.manifest import Entry
+    from persist_assets.model import ManifestChange, SourceID
     from persist_assets.settings import Settings
 
 
@@ -138,3 +143,178 @@ def _is_there(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> bool:
         or (leaf is not None and has_snapshot(settings.table_root(leaf.table), leaf))
         for leaf in beneath(ledger, snapshot)
     )
+
+
+# ------------------------------------------------------------------------------------------ import
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import of a manifest file did, or would do.
+
+    Attributes
+    ----------
+    moved
+        What readers see that they did not see before.
+    adopted
+        The BuildIDs among them whose builds this ledger did not know.
+    n_same
+        How many entries they saw already.
+    refused
+        If anything is, nothing is imported.
+    strict
+        What the file says of strict mode; settings decide that, and are not changed.
+    change_id
+        The number of the change; None if nothing was changed.
+    """
+
+    moved: tuple[Snapshot, ...]
+    adopted: frozenset[str]
+    n_same: int
+    refused: tuple[Refused, ...]
+    strict: bool | None
+    change_id: int | None = None
+
+
+def import_manifest(
+    settings: Settings, ledger: Ledger, file: Path, *, dry_run: bool = False, why: str | None = None
+) -> Imported:
+    """Let readers of an environment see what a manifest file says; all of it or nothing.
+
+    An entry becomes the snapshot that the ledger knows at its table and version. Of builds of
+    another ledger the file has to say everything, as our own exports do, and they have to be in
+    this project's warehouse. Every table is looked at: it holds that version, with all its files,
+    written by that build. Entries that the file does not name stay as they are.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such file.
+    """
+    try:
+        read = parse_manifest(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NotFoundError(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        read = parse_manifest("")
+    present = ledger.fetch_manifest(*settings.environments)
+    now = datetime.now(UTC)
+    refused = [*read.refused]
+    chosen: list[Build] = []
+    adopted: set[str] = set()
+    n_same = 0
+    for entry in read.entries:
+        known = _find_known(settings, ledger, entry)
+        build = known
+        try:
+            if build is None:
+                build = _claimed(settings, entry, now)
+                adopted.add(entry.build_id)
+            assert build.snapshot is not None
+            _verify(settings, build.snapshot)
+        except (ConflictError, StorageError) as error:
+            refused.append(Refused(entry.build_id, entry.source_id, error.message))
+            continue
+        if build.snapshot == present.get(entry.build_id):
+            n_same += 1
+        else:
+            chosen.append(build)
+    moved = tuple(b.snapshot for b in chosen if b.snapshot is not None)
+    change = None
+    if chosen and not refused and not dry_run:
+        said = f"import of {file.name}"
+        change = ledger.adopt(settings.environment, chosen, why=f"{said}: {why}" if why else said)
+        export_manifest(settings, ledger)
+    new = frozenset(adopted & {s.build_id for s in moved})
+    return Imported(moved, new, n_same, tuple(refused), read.strict, change)
+
+
+def _find_known(settings: Settings, ledger: Ledger, entry: Entry) -> Build | None:
+    """Return the build of this ledger that an entry of a file means, if it has one.
+
+    Of several with the same rows it is the one that rests on the data that the file says.
+    """
+    known = [
+        b
+        for b in ledger.fetch_succeeded(entry.build_id)
+        if b.snapshot is not None
+        and (settings.table_root(b.snapshot.table), b.snapshot.version)
+        == (entry.path, entry.version)
+    ]
+    claim = entry.claim
+    if claim is None:
+        return next(iter(known), None)
+    same = (b for b in known if b.snapshot is not None and b.snapshot.as_of == claim.as_of)
+    return next(same, None)
+
+
+def _claimed(settings: Settings, entry: Entry, now: datetime) -> Build:
+    """Return the build that an entry claims there is, to be recorded in this ledger.
+
+    Raises
+    ------
+    ConflictError
+        It cannot be.
+    """
+    claim, source_id = entry.claim, entry.source_id
+    if claim is None or source_id is None:
+        raise ConflictError(
+            "this ledger does not know that version, and the file does not say what it rests on"
+        )
+    warehouse = settings.project_warehouse.rstrip("/") + "/"
+    if entry.path.startswith(warehouse):
+        table = entry.path.removeprefix(warehouse) if settings.owns_ledger else entry.path
+    elif entry.path.startswith(settings.warehouse.rstrip("/") + "/"):
+        table = entry.path
+    else:
+        raise ConflictError(
+            f"this ledger does not know that version, and {entry.path} is outside of its warehouse"
+        )
+    snapshot = Snapshot(
+        build_uid=claim.build_uid,
+        source_id=source_id,
+        build_id=entry.build_id,
+        table=table,
+        version=entry.version,
+        as_of=claim.as_of,
+        content=claim.content,
+        rows=claim.rows,
+        bytes=claim.bytes,
+        built_at=claim.built_at,
+        columns=claim.columns,
+        watermark=claim.watermark,
+        inputs=claim.inputs,
+    )
+    return Build(
+        build_uid=uuid.uuid4().hex,
+        source_id=source_id,
+        build_id=entry.build_id,
+        definition=claim.definition,
+        environment=settings.environment,
+        run_id=None,
+        state="succeeded",
+        action="reused",
+        started_at=now,
+        finished_at=now,
+        snapshot=snapshot,
+    )
+
+
+def _verify(settings: Settings, snapshot: Snapshot) -> None:
+    """Raise unless a table holds a snapshot's version, whole, and its build wrote that.
+
+    Raises
+    ------
+    StorageError
+        The version, or a file of it, is gone.
+    ConflictError
+        Another build wrote it.
+    """
+    root = settings.table_root(snapshot.table)
+    found = read_snapshot(root, snapshot)
+    if find_writer(root, snapshot.version) != (snapshot.build_uid, snapshot.build_id):
+        raise ConflictError(
+            f"version {snapshot.version} of the table {root} was written by another build"
+        )
+    if [(c.name, c.type) for c in found.columns] != [(c.name, c.type) for c in snapshot.columns]:
+        raise ConflictError(f"version {snapshot.version} of the table {root} has other columns")

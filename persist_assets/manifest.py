@@ -1,38 +1,70 @@
-"""The manifest as a file: Malloy's JSON, BuildID → table, that its own tools can read."""
+"""The manifest as a file: Malloy's JSON, BuildID → table, that its own tools can read.
+
+Beside the table's name each entry holds all that a ledger has to know of a snapshot, so that the
+file can be imported: into the ledger that wrote it, or into another one.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, cast
 
 from filelock import FileLock
 
+from persist_assets.model import Column, RawVersion
 from persist_assets.settings import load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from persist_assets.ledger.store import Ledger
-    from persist_assets.model import BuildID, Snapshot
+    from persist_assets.model import AsOf, Build, BuildID, SourceID
     from persist_assets.settings import Settings
 
 
-def manifest_document(settings: Settings, manifest: Mapping[BuildID, Snapshot]) -> dict[str, Any]:
-    """Return a manifest as Malloy writes it, with more in each entry that we know."""
+def manifest_document(settings: Settings, published: Mapping[BuildID, Build]) -> dict[str, Any]:
+    """Return what readers of an environment read as Malloy writes it, with more in each entry."""
     entries = {
-        build_id: {
-            "tableName": f"delta.`{settings.table_root(snapshot.table)}@v{snapshot.version}`",
-            "sourceId": snapshot.source_id,
-            "path": settings.table_root(snapshot.table),
-            "version": snapshot.version,
-            "rows": snapshot.rows,
-            "builtAt": snapshot.built_at.isoformat(),
-        }
-        for build_id, snapshot in manifest.items()
-        if snapshot.view is None  # who knows no more than this document computes it
+        build_id: _entry_json(settings, build)
+        for build_id, build in published.items()
+        if build.snapshot is not None
+        and build.snapshot.view is None  # who knows no more than this document computes it
     }
     return {"entries": entries, "strict": settings.strict}
+
+
+def _entry_json(settings: Settings, build: Build) -> dict[str, Any]:
+    snapshot = build.snapshot
+    assert snapshot is not None
+    path = settings.table_root(snapshot.table)
+    entry = {
+        "tableName": f"delta.`{path}@v{snapshot.version}`",
+        "sourceId": snapshot.source_id,
+        "path": path,
+        "version": snapshot.version,
+        "rows": snapshot.rows,
+        "builtAt": snapshot.built_at.isoformat(),
+        "bytes": snapshot.bytes,
+        "columns": [[c.name, c.type] for c in snapshot.columns],
+        "content": snapshot.content,
+        "watermark": snapshot.watermark,
+        "asOf": [[v.raw, v.version] for v in snapshot.as_of],
+        "inputs": [[v.raw, v.version] for v in snapshot.inputs],
+        "buildUid": snapshot.build_uid,
+        "definition": build.definition,
+    }
+    return {**entry, "digest": _digest(build.build_id, entry)}
+
+
+def _digest(build_id: BuildID, entry: Mapping[str, Any]) -> str:
+    """Return a digest of what an entry claims, by which a changed claim is found."""
+    claims = {k: entry.get(k) for k in _CLAIMS}
+    return sha256(json.dumps([build_id, claims], sort_keys=True).encode()).hexdigest()[:32]
 
 
 def export_manifest(settings: Settings, ledger: Ledger) -> None:
@@ -52,7 +84,7 @@ def _export(settings: Settings, ledger: Ledger) -> None:
     path = settings.manifest_path
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{path}.lock"):
-        document = manifest_document(settings, ledger.fetch_manifest(*settings.environments))
+        document = manifest_document(settings, ledger.fetch_published(*settings.environments))
         temporary = path.with_name(f".{path.name}.new")
         with temporary.open("w", encoding="utf-8") as file:
             json.dump(document, file, indent=2, sort_keys=True)
@@ -60,3 +92,204 @@ def _export(settings: Settings, ledger: Ledger) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+
+
+# ------------------------------------------------------------------------------------------ import
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What an entry of a manifest file says of a snapshot beyond where it is.
+
+    Attributes
+    ----------
+    build_uid
+        The build that wrote it.
+    """
+
+    build_uid: str
+    as_of: AsOf
+    inputs: AsOf
+    content: str
+    rows: int
+    bytes: int
+    built_at: datetime
+    columns: tuple[Column, ...]
+    watermark: str | None
+    definition: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of a manifest file.
+
+    Attributes
+    ----------
+    path
+        The table's directory: an absolute path or a URI.
+    claim
+        None where the file does not say enough for a ledger that does not know the build.
+    """
+
+    build_id: BuildID
+    source_id: SourceID | None
+    path: str
+    version: int
+    claim: Claim | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What of a manifest file cannot be imported; no BuildID: the file itself."""
+
+    build_id: BuildID | None
+    source_id: SourceID | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFile:
+    """What a manifest file says.
+
+    Attributes
+    ----------
+    strict
+        None where it does not say.
+    """
+
+    entries: tuple[Entry, ...]
+    refused: tuple[Refused, ...]
+    strict: bool | None = None
+
+
+class _Twice(ValueError):
+    """A key stands twice in an object: one of the two would be ignored."""
+
+
+def parse_manifest(text: str) -> ManifestFile:
+    """Return what a manifest file says, and all that is wrong with it. Pure."""
+    try:
+        document: Any = json.loads(text, object_pairs_hook=_once)
+    except _Twice as error:
+        return _unreadable(f"`{error}` stands in it twice")
+    except (ValueError, RecursionError) as error:
+        return _unreadable(f"it is not JSON: {error}")
+    if not isinstance(document, dict):
+        return _unreadable("it is no manifest: a JSON object is wanted")
+    said = cast("dict[str, Any]", document)
+    entries, strict = said.get("entries"), said.get("strict")
+    if not isinstance(entries, dict):
+        return _unreadable("it is no manifest: `entries` has to be an object")
+    if strict is not None and not isinstance(strict, bool):
+        return _unreadable("it is no manifest: `strict` has to be true or false")
+    good: list[Entry] = []
+    refused: list[Refused] = []
+    for build_id, entry in cast("dict[str, Any]", entries).items():
+        known: Any = entry.get("sourceId") if isinstance(entry, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        source_id = known if isinstance(known, str) else None
+        problems = [*_problems(build_id, entry)]
+        if problems:
+            refused.append(Refused(build_id, source_id, "; ".join(problems)))
+        else:
+            claim = _claim(entry) if entry.keys() >= {*_CLAIMS, "digest"} else None
+            good.append(Entry(build_id, source_id, entry["path"], entry["version"], claim))
+    return ManifestFile(tuple(good), tuple(refused), strict)
+
+
+def _unreadable(reason: str) -> ManifestFile:
+    return ManifestFile((), (Refused(None, None, reason),))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise _Twice(next(key for key in keys if keys.count(key) > 1))
+    return found
+
+
+def _problems(build_id: str, entry: Any) -> Iterator[str]:
+    if not re.fullmatch(r"[0-9a-f]{64}", build_id):
+        yield "this is no BuildID"
+    if not isinstance(entry, dict):
+        yield "it has to be an object"
+        return
+    said = cast("dict[str, Any]", entry)
+    if not isinstance(said.get("tableName"), str):
+        yield "`tableName` has to be text"
+        return
+    if "version" not in said or "path" not in said:
+        yield "it does not say which version of which table: it was not written by persist_assets"
+        return
+    for key, (fits, wanted) in _CLAIMS.items():
+        if key in said and not fits(said[key]):
+            yield f"`{key}` has to be {wanted}"
+            return
+    path = said["path"]
+    if not ("://" in path or path.startswith("/")) or ".." in path.split("/"):
+        yield "`path` has to be absolute"
+    elif said["tableName"] != f"delta.`{path}@v{said['version']}`":
+        yield "`tableName` names another table or version than `path` and `version`"
+    elif "digest" in said and said["digest"] != _digest(build_id, said):
+        yield "it has been changed since it was written"
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_pairs(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(p, list) and len(cast("list[Any]", p)) == 2 and all(map(_is_text, p))
+        for p in cast("list[Any]", value)
+    )
+
+
+def _is_instant(value: Any) -> bool:
+    try:
+        return datetime.fromisoformat(value).tzinfo is not None
+    except (ValueError, TypeError):
+        return False
+
+
+_TEXT = (_is_text, "text")
+_COUNT = (_is_count, "a whole number from zero")
+_PAIRS = (_is_pairs, "a list of pairs")
+_CLAIMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "sourceId": _TEXT,
+    "path": _TEXT,
+    "version": _COUNT,
+    "rows": _COUNT,
+    "bytes": _COUNT,
+    "builtAt": (_is_instant, "an instant with its time zone"),
+    "columns": _PAIRS,
+    "content": _TEXT,
+    "watermark": (lambda v: v is None or isinstance(v, str), "text or null"),
+    "asOf": _PAIRS,
+    "inputs": _PAIRS,
+    "buildUid": (lambda v: isinstance(v, str) and v.isalnum(), "letters and digits"),
+    "definition": (lambda v: isinstance(v, str), "text"),
+}
+"""What an entry says that a ledger has to know, and the kinds of these values."""
+
+
+def _claim(entry: Mapping[str, Any]) -> Claim:
+    def versions(key: str) -> AsOf:
+        return tuple(RawVersion(raw, version) for raw, version in entry[key])
+
+    return Claim(
+        build_uid=entry["buildUid"],
+        as_of=versions("asOf"),
+        inputs=versions("inputs"),
+        content=entry["content"],
+        rows=entry["rows"],
+        bytes=entry["bytes"],
+        built_at=datetime.fromisoformat(entry["builtAt"]).astimezone(UTC),
+        columns=tuple(Column(name, kind) for name, kind in entry["columns"]),
+        watermark=entry["watermark"],
+        definition=entry["definition"],
+    )

@@ -614,13 +614,65 @@ class Ledger:
     def find_written(self, build_uid: str) -> Snapshot | None:
         """Return the snapshot that a build wrote, unless it was collected, or None."""
         query = sa.select(builds).where(
-            builds.c.build_uid == build_uid,
+            builds.c.snapshot_uid == build_uid,
             builds.c.state == "succeeded",
             builds.c.collected_at.is_(None),
         )
         with self._read() as connection:
-            row = connection.execute(query).one_or_none()
+            row = connection.execute(query.order_by(builds.c.started_at)).first()
         return _snapshot(row) if row else None
+
+    @_repeated
+    def fetch_published(self, *environments: str) -> dict[BuildID, Build]:
+        """Return the builds whose snapshots readers of an environment read: `fetch_manifest`."""
+        with self._read() as connection:
+            return {r.build_id: _build(r) for r in connection.execute(_published(*environments))}
+
+    @_repeated
+    def fetch_succeeded(self, build_id: BuildID) -> list[Build]:
+        """Return all builds of a BuildID that ever succeeded, the latest first."""
+        query = (
+            sa.select(builds)
+            .where(builds.c.build_id == build_id, builds.c.state == "succeeded")
+            .order_by(builds.c.started_at.desc(), builds.c.build_uid)
+        )
+        with self._read() as connection:
+            return [_build(row) for row in connection.execute(query)]
+
+    @_repeated
+    def adopt(self, environment: str, adopted: Sequence[Build], *, why: str) -> int:
+        """Let readers of an environment see what builds have made; return the change.
+
+        Parameters
+        ----------
+        adopted
+            They have succeeded, in this ledger or in another one. Those that this one does not
+            know are recorded in it, with no word on checks.
+        """
+        with self._write() as connection:
+            uids = {b.snapshot.build_uid for b in adopted if b.snapshot}
+            _refuse_collected(connection, uids)
+            for build in adopted:
+                assert build.snapshot is not None
+                known = sa.select(builds.c.state).where(builds.c.build_uid == build.build_uid)
+                state = connection.scalar(known)
+                if state is None:
+                    values = {
+                        **_build_values(build),
+                        **_snapshot_values(build.snapshot),
+                        "table_name": build.snapshot.table,
+                        "finished_at": build.finished_at,
+                    }
+                    connection.execute(builds.insert().values(**values))
+                elif state != "succeeded":
+                    raise ConflictError(f"the build {build.build_uid} is {state} here")
+            data = {"environment": environment, "entries": len(adopted), "why": why}
+            idx = self._append(connection, "imported", data)
+            said = {"kind": "promote", "why": why}
+            self._move(
+                connection, idx, environment, {b.build_id: b.build_uid for b in adopted}, said
+            )
+        return idx
 
     # ---------------------------------------------------------------------------- collection
 
@@ -866,7 +918,8 @@ def _update_each(connection: Connection, uids: Iterable[str], values: Mapping[st
 def _refuse_collected(connection: Connection, build_uids: Iterable[str]) -> None:
     for some in _some(build_uids):
         query = sa.select(builds.c.table_name, builds.c.version).where(
-            builds.c.build_uid.in_(some), builds.c.collected_at.is_not(None)
+            sa.or_(builds.c.build_uid.in_(some), builds.c.snapshot_uid.in_(some)),
+            builds.c.collected_at.is_not(None),
         )
         gone = connection.execute(query).first()
         if gone is not None:
@@ -968,10 +1021,10 @@ def _holdings(connection: Connection, table: str | None = None) -> list[Holding]
                 started.append((row.build_uid, row.process, row.started_at))
             elif row.state == "failed":
                 gone[row.build_uid] = None
-            elif row.collected_at is not None:
-                gone[row.snapshot_uid] = row.version
-            else:
+            elif row.collected_at is None:
                 kept[row.snapshot_uid] = row.version
+            elif row.build_uid == row.snapshot_uid:  # else another ledger's may need it
+                gone[row.snapshot_uid] = row.version
         found.append(Holding(name, tuple(sorted(build_ids)), kept, gone, tuple(started)))
     return found
 

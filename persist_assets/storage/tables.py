@@ -356,6 +356,26 @@ def read_sample(files: Iterable[str], n: int) -> list[dict[str, Any]]:
     return rows
 
 
+def find_writer(root: str, version: int) -> tuple[str, str] | None:
+    """Return the build that committed a version, and its BuildID; None if it was none of ours.
+
+    The commit itself is read: `DeltaTable.history` of an older version counts from the head.
+
+    Raises
+    ------
+    StorageError
+        There is no such commit.
+    """
+    log = f"{root}/_delta_log/{version:020}.json"
+    with reached(log) as (system, path), system.open_input_stream(path) as stream:
+        lines: list[bytes] = stream.read().splitlines()
+    for line in lines:
+        told = json.loads(line).get("commitInfo", {})
+        if "persist.build" in told:
+            return told["persist.build"], told.get("persist.build_id", "")
+    return None
+
+
 # --------------------------------------------------------------------------------------- deletion
 
 

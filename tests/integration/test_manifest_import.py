@@ -1,0 +1,241 @@
+"""Manifest files that become what an environment reads."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from persist_assets.builder import Builder
+from persist_assets.engine import Engine
+from persist_assets.environments import Imported, import_manifest
+from persist_assets.errors import NotFoundError
+from persist_assets.ledger.store import Ledger
+from persist_assets.project import load_project, require
+from persist_assets.settings import load_settings
+
+SOURCES = """
+CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';
+--@ persist
+CREATE VIEW p AS SELECT a + 1 AS a FROM t;
+--@ persist check { not_null=[s] }
+CREATE VIEW q AS SELECT sum(a) AS s FROM p;
+"""
+
+
+def write(root: Path, values: list[int]) -> None:
+    path = root / "raw" / "t" / "part-0.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"a": pa.array(values, pa.int64())}), path)
+
+
+@pytest.fixture
+def root(make_project: Callable[..., Path]) -> Path:
+    made = make_project({"m.sql": SOURCES})
+    write(made, [1, 2])
+    return made
+
+
+@pytest.fixture
+def enter(spark: Any) -> Iterator[Callable[..., Builder]]:
+    """Return a function that makes a builder, a new run, in an environment."""
+    made: list[Ledger] = []
+
+    def make(root: Path, environment: str = "dev") -> Builder:
+        settings = load_settings(root, environment=environment)
+        made.append(Ledger(settings.ledger))
+        engine = Engine(settings, lambda: spark)
+        return Builder(settings, require(load_project(settings)), made[-1], engine, run_id="run")
+
+    yield make
+    for ledger in made:
+        ledger.close()
+
+
+def build(builder: Builder) -> list[str]:
+    return [builder.build(s).action for s in builder.project.persisted]
+
+
+def planned(builder: Builder) -> list[str]:
+    ids = [s.source_id for s in builder.project.persisted]
+    return [step.action for step in builder.plan(ids).steps]
+
+
+def total(builder: Builder) -> int:
+    return builder.read(builder.project.by_id["q@sources/m.sql"]).collect()[0][0]
+
+
+def take(builder: Builder, file: Path, **given: Any) -> Imported:
+    return import_manifest(builder.settings, builder.ledger, file, **given)
+
+
+def saved(builder: Builder, name: str = "saved.json") -> Path:
+    return Path(shutil.copy(builder.settings.manifest_path, builder.settings.root / name))
+
+
+def change(file: Path, edit: Callable[[dict[str, Any]], Any]) -> Path:
+    document = json.loads(file.read_text())
+    edit(document["entries"])
+    file.write_text(json.dumps(document))
+    return file
+
+
+@pytest.mark.proves("M15")
+def test_an_export_takes_its_environment_back_to_it(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    dev = enter(root)
+    build(dev)
+    then, file = dev.ledger.fetch_manifest("dev"), saved(dev)
+    assert take(dev, file).n_same == 2
+    assert len(dev.ledger.fetch_history("dev")) == 2
+    write(root, [1, 2, 3])
+    build(enter(root))
+    assert total(enter(root)) == 9
+    tried = take(dev, file, dry_run=True)
+    assert tried.refused == ()
+    assert (len(tried.moved), tried.change_id) == (2, None)
+    assert dev.ledger.fetch_manifest("dev") != then
+    done = take(dev, file, why="the numbers of Monday")
+    assert (len(done.moved), done.adopted, done.refused) == (2, frozenset(), ())
+    assert dev.ledger.fetch_manifest("dev") == then
+    assert total(enter(root)) == 5
+    # It is what it was: rows of older data, which a build brings up to date.
+    assert planned(enter(root)) == ["build", "build"]
+    latest = dev.ledger.fetch_history("dev")[0]
+    assert (latest.change_id, latest.kind) == (done.change_id, "promote")
+    assert latest.why == "import of saved.json: the numbers of Monday"
+    assert json.loads(dev.settings.manifest_path.read_text()) == json.loads(file.read_text())
+
+
+def test_an_environment_may_be_filled_from_the_file_of_another(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    build(enter(root, "prod"))
+    file = saved(enter(root, "prod"))
+    dev = enter(root)
+    assert len(take(dev, file).moved) == 2
+    assert dev.ledger.fetch_manifest("dev") == dev.ledger.fetch_manifest("prod")
+    assert planned(enter(root)) == ["reuse", "reuse"]
+
+
+@pytest.mark.proves("M15")
+def test_another_ledger_takes_over_the_tables_of_its_warehouse(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    build(enter(root))
+    then, file = enter(root).ledger.fetch_manifest("dev"), saved(enter(root))
+    toml = root / "persist.toml"
+    toml.write_text('ledger = "sqlite:///.persist/other.db"\n' + toml.read_text())
+    other = enter(root)
+    assert planned(other) == ["build", "build"]
+    done = take(other, file)
+    assert (done.refused, done.adopted) == ((), frozenset(then))
+    assert other.ledger.fetch_manifest("dev") == then
+    assert planned(enter(root)) == ["reuse", "reuse"]
+    assert total(enter(root)) == 5
+    # Whether it passed its checks is found out, not believed.
+    assert other.ledger.fetch_passed("dev") == {b: set() for b in then}
+    assert build(enter(root)) == ["reused", "reused"]
+    q = other.project.by_id["q@sources/m.sql"]
+    assert other.ledger.fetch_passed("dev")[q.build_id] == {"s not null"}
+    # And it goes on from there.
+    write(root, [10])
+    assert build(enter(root)) == ["built", "built"]
+    assert total(enter(root)) == 11
+
+
+def test_what_cannot_be_trusted_is_refused_and_nothing_moves(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    build(enter(root))
+    write(root, [7])
+    build(enter(root))
+    dev = enter(root)
+    now, file = dev.ledger.fetch_manifest("dev"), saved(dev)
+    whole = file.read_text()
+    p, q = (dev.project.by_id[f"{n}@sources/m.sql"].build_id for n in ("p", "q"))
+    table = dev.settings.table_root(now[p].table)
+
+    def refused() -> dict[str | None, str]:
+        done = take(dev, file)
+        assert (done.change_id, len(dev.ledger.fetch_history("dev"))) == (None, 4)
+        assert dev.ledger.fetch_manifest("dev") == now
+        file.write_text(whole)
+        return {r.build_id: r.reason for r in done.refused}
+
+    def without_claims(entries: dict[str, Any]) -> None:
+        for build_id, entry in entries.items():
+            names = ("tableName", "sourceId", "path", "version")
+            entries[build_id] = {k: entry[k] for k in names}
+
+    def older(entries: dict[str, Any]) -> None:
+        without_claims(entries)
+        entries[p] |= {"version": 9, "tableName": f"delta.`{table}@v9`"}
+        entries["ab" * 32] = entries[q]
+
+    change(file, older)
+    assert refused() == {
+        build_id: "this ledger does not know that version, and the file does not say what it "
+        "rests on"
+        for build_id in (p, "ab" * 32)
+    }
+    # Less than we write is enough for what the ledger knows.
+    change(file, without_claims)
+    assert take(dev, file).n_same == 2
+    file.write_text("{ not json")
+    assert list(refused()) == [None]
+    file.write_bytes(b"\xff\xfe")
+    assert list(refused()) == [None]
+    with pytest.raises(NotFoundError, match="cannot be read"):
+        take(dev, root / "nowhere.json")
+
+
+def test_what_is_not_there_or_another_s_is_refused(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    build(enter(root))
+    dev = enter(root)
+    file = saved(dev)
+    now = dev.ledger.fetch_manifest("dev")
+    p, q = (now[dev.project.by_id[f"{n}@sources/m.sql"].build_id] for n in ("p", "q"))
+    p_root, q_root = (Path(dev.settings.table_root(s.table)) for s in (p, q))
+    # The other ledger's table is not in our warehouse.
+    toml = root / "persist.toml"
+    text = toml.read_text()
+    toml.write_text(
+        'ledger = "sqlite:///.persist/other.db"\nwarehouse = "elsewhere"\n' + toml.read_text()
+    )
+    other = enter(root)
+    assert {r.reason.partition("is outside")[1] for r in take(other, file).refused} == {
+        "is outside"
+    }
+    assert other.ledger.fetch_manifest("dev") == {}
+    toml.write_text(text)
+    # One file is gone; another table stands where one was.
+    next((p_root / p.build_uid).glob("*.parquet")).unlink()
+    shutil.rmtree(q_root)
+    shutil.copytree(p_root, q_root)
+    reasons = {r.build_id: r.reason for r in take(enter(root), file).refused}
+    assert "is gone, a file of version 0" in reasons[p.build_id]
+    assert "is gone" in reasons[q.build_id] or "not the one" in reasons[q.build_id]
+    assert dev.ledger.fetch_manifest("dev") == now
+
+
+def test_a_version_that_another_build_wrote_is_refused(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    build(enter(root))
+    dev = enter(root)
+    for snapshot in dev.ledger.fetch_manifest("dev").values():
+        log = Path(dev.settings.table_root(snapshot.table), "_delta_log", f"{0:020}.json")
+        log.write_text(log.read_text().replace(snapshot.build_id, "ab" * 32))
+    refused = take(dev, saved(dev)).refused
+    assert len(refused) == 2
+    assert all("was written by another build" in r.reason for r in refused)

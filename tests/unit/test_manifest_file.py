@@ -1,0 +1,136 @@
+"""What a manifest file says, and what is wrong with one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persist_assets.manifest import manifest_document, parse_manifest
+from persist_assets.model import Build, Column, RawVersion, Snapshot
+from persist_assets.settings import load_settings
+
+ID = "ab" * 32
+NOW = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
+SNAPSHOT = Snapshot(
+    build_uid="uid1",
+    source_id="p@sources/m.sql",
+    build_id=ID,
+    table="p-abab",
+    version=3,
+    as_of=(RawVersion("raw", "files:1"),),
+    content="2:x",
+    rows=2,
+    bytes=70,
+    built_at=NOW,
+    columns=(Column("a", "bigint"),),
+    watermark=None,
+    inputs=(RawVersion("raw", "files:1"),),
+)
+BUILD = Build(
+    *("entry", SNAPSHOT.source_id, ID, "said", "dev", None, "succeeded", "built", NOW, NOW),
+    snapshot=SNAPSHOT,
+)
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> dict[str, Any]:
+    return manifest_document(load_settings(tmp_path, environ={}), {ID: BUILD})
+
+
+def reasons(text: str) -> list[str]:
+    return [r.reason for r in parse_manifest(text).refused]
+
+
+def test_what_is_exported_says_all_that_another_ledger_has_to_know(
+    document: dict[str, Any], tmp_path: Path
+) -> None:
+    read = parse_manifest(json.dumps(document))
+    assert (read.refused, read.strict) == ((), False)
+    (entry,) = read.entries
+    claim = entry.claim
+    assert claim is not None
+    assert (entry.build_id, entry.source_id) == (ID, SNAPSHOT.source_id)
+    assert entry.path == str(tmp_path / ".persist" / "warehouse" / "p-abab")
+    for name in ("build_uid", "as_of", "inputs", "content", "rows", "bytes", "built_at"):
+        assert getattr(claim, name) == getattr(SNAPSHOT, name), name
+    assert (claim.columns, claim.watermark) == (SNAPSHOT.columns, None)
+    assert (entry.version, claim.definition) == (3, "said")
+
+
+def test_an_entry_that_says_less_claims_nothing(document: dict[str, Any]) -> None:
+    entry = document["entries"][ID]
+    for key in ("asOf", "digest", "buildUid"):
+        document["entries"][ID] = {k: v for k, v in entry.items() if k not in (key, "digest")}
+        (read,) = parse_manifest(json.dumps(document)).entries
+        assert read.claim is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "it is not JSON"),
+        ("{", "it is not JSON"),
+        ("[" * 200_000, "it is not JSON"),
+        ("[]", "a JSON object is wanted"),
+        ("{}", "`entries` has to be an object"),
+        ('{"entries": []}', "`entries` has to be an object"),
+        ('{"entries": {}, "strict": "yes"}', "`strict` has to be true or false"),
+        ('{"entries": {"a": {}, "a": {}}}', "`a` stands in it twice"),
+        ('{"entries": {"a": {"version": 1, "version": 2}}}', "`version` stands in it twice"),
+    ],
+)
+def test_what_is_no_manifest_is_told(text: str, says: str) -> None:
+    (reason,) = reasons(text)
+    assert says in reason
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda e: [], "it has to be an object"),
+        (lambda e: {"tableName": "malloy.t"}, "it was not written by persist_assets"),
+        (lambda e: {k: v for k, v in e.items() if k != "tableName"}, "`tableName` has to be text"),
+        (lambda e: {**e, "version": "3"}, "`version` has to be a whole number"),
+        (lambda e: {**e, "version": True}, "`version` has to be a whole number"),
+        (lambda e: {**e, "version": -1}, "`version` has to be a whole number"),
+        (lambda e: {**e, "version": 4}, "`tableName` names another table or version"),
+        (lambda e: {**e, "rows": 3}, "it has been changed since it was written"),
+        (lambda e: {**e, "asOf": [["raw", "files:2"]]}, "it has been changed"),
+        (lambda e: {**e, "asOf": {"raw": "files:1"}}, "`asOf` has to be a list of pairs"),
+        (lambda e: {**e, "columns": [["a"]]}, "`columns` has to be a list of pairs"),
+        (lambda e: {**e, "builtAt": "yesterday"}, "`builtAt` has to be an instant"),
+        (lambda e: {**e, "builtAt": "2026-01-02T03:04:05"}, "`builtAt` has to be an instant"),
+        (lambda e: {**e, "buildUid": "../x"}, "`buildUid` has to be letters and digits"),
+        (lambda e: {**e, "path": "x", "tableName": "delta.`x@v3`"}, "`path` has to be absolute"),
+        (
+            lambda e: {**e, "path": "/a/../b", "tableName": "delta.`/a/../b@v3`"},
+            "`path` has to be absolute",
+        ),
+    ],
+)
+def test_what_is_wrong_with_an_entry_is_told(
+    document: dict[str, Any], change: Callable[[Any], Any], says: str
+) -> None:
+    document["entries"][ID] = change(document["entries"][ID])
+    read = parse_manifest(json.dumps(document))
+    assert read.entries == ()
+    (refused,) = read.refused
+    assert refused.build_id == ID
+    assert says in refused.reason
+
+
+def test_all_that_is_wrong_is_told_at_once(document: dict[str, Any]) -> None:
+    good = document["entries"][ID]
+    document["entries"] = {ID: good, "short": good, "cd" * 32: 7, "ef" * 32: {"tableName": "t"}}
+    read = parse_manifest(json.dumps(document))
+    assert [e.build_id for e in read.entries] == [ID]
+    assert {r.build_id: r.reason.partition(":")[0] for r in read.refused} == {
+        "short": "this is no BuildID; it has been changed since it was written",
+        "cd" * 32: "it has to be an object",
+        "ef" * 32: "it does not say which version of which table",
+    }
