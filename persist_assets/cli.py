@@ -11,8 +11,8 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -1213,6 +1213,47 @@ def _print_change(change: ManifestChange) -> None:
     for m in change.moves:
         ends = f"{_version(m.before) or 'nothing'} → {_version(m.after) or 'nothing'}"
         out.print(f"  {escape(m.source_id)} [dim]{escape(ends)}[/]", soft_wrap=True)
+
+
+# ------------------------------------------------------------------------------------------- doctor
+
+
+@command("doctor")
+def doctor(
+    given: Invocation,
+    spark: Annotated[bool, typer.Option("--spark", help="Start Spark too.")] = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Write exported manifests anew where they are wrong.")
+    ] = False,
+) -> None:
+    """Look for what is wrong with the project, its ledger and its tables."""
+    from persist_assets.doctor import examine
+
+    root = given.project_dir.resolve() if given.project_dir else find_root(Path.cwd())
+    if not root.is_dir():
+        raise SettingsError(f"there is no directory {root}")
+    environment = given.env or os.environ.get("PERSIST_ENV")
+    with ExitStack() as stack:
+        if spark:
+            with suppress(SettingsError):  # the report tells of it, and Spark is not started
+                stack.enter_context(_quiet(given))
+        report = examine(root, environment=environment, spark=spark, fix=fix)
+    problems = [asdict(f) for f in report.findings]
+    if given.as_json:
+        print_json({"problems": problems, "checked": report.checked})
+    else:
+        for name, value in report.checked.items():
+            out.print(f"[dim]{name.replace('_', ' ')}[/] {escape(_said(value))}", soft_wrap=True)
+        colours = {"error": "red", "warning": "yellow", "note": "cyan"}
+        for f in report.findings:
+            said = f"[{colours[f.severity]}]{f.severity}[/]: {escape(f'{f.message} [{f.code}]')}"
+            err.print(said, soft_wrap=True)
+            if f.hint:
+                err.print(f"  hint: {escape(f.hint)}", soft_wrap=True)
+        n = sum(f.severity != "note" for f in report.findings)
+        out.print("all is well" if report.well else f"{n} problem{'s' * (n != 1)}")
+    if not report.well:
+        raise typer.Exit(1)
 
 
 # -------------------------------------------------------------------------------------------- spark

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from persist_assets.builder import TEMPORARY, temporary_lease
 from persist_assets.errors import ConflictError
-from persist_assets.ledger.store import is_dead
+from persist_assets.ledger.store import has_ended
 from persist_assets.manifest import export_manifest
 from persist_assets.settings import load_settings
 from persist_assets.storage.files import delete_directory, list_files
@@ -129,7 +129,7 @@ def _dead(holding: Holding, now: datetime) -> set[str]:
     return {
         uid
         for uid, process, since in holding.started
-        if now - since > LONGEST or (process and is_dead(*process.rsplit(":", 1)))
+        if now - since > LONGEST or has_ended(process)
     }
 
 

@@ -364,6 +364,21 @@ _ENVIRONMENT = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 """Names that no file system, database or Dagster takes for one another: they name files too."""
 
 
+def environments_of(root: Path) -> tuple[str, ...]:
+    """Return the environments that a project's `persist.toml` names, the default one first.
+
+    Raises
+    ------
+    SettingsError
+        The file cannot be read, or says of one what cannot be said.
+    """
+    given = _read(root / SETTINGS_FILE)
+    environments: dict[str, Any] = given.get("env", {})
+    _read_environments(environments)
+    default = given.get("environment", "dev")
+    return (default, *sorted(environments.keys() - {default}))
+
+
 def _check_environment(name: str) -> None:
     if not _ENVIRONMENT.fullmatch(name):
         hint = "small letters (a to z), digits, underscores and dashes, at most 64"

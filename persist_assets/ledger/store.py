@@ -674,6 +674,34 @@ class Ledger:
             )
         return idx
 
+    @_repeated
+    def fetch_table_names(self) -> list[str]:
+        """Return the names of all tables that were ever built or begun, sorted."""
+        with self._read() as connection:
+            return sorted(connection.scalars(sa.select(builds.c.table_name).distinct()))
+
+    @_repeated
+    def fetch_under_way(self) -> list[tuple[Build, str, bool]]:
+        """Return the builds that have not ended, their process, and whether that is gone.
+
+        Of processes of other machines nothing is known: they count as there.
+        """
+        query = sa.select(builds).where(builds.c.state == "started").order_by(builds.c.started_at)
+        with self._read() as connection:
+            rows = connection.execute(query).all()
+        return [(_build(r), r.process or "unknown", has_ended(r.process)) for r in rows]
+
+    @_repeated
+    def fetch_leases(self) -> list[tuple[Lease, bool, bool]]:
+        """Return who holds what, whether its process is gone, and whether it has expired."""
+        with self._read() as connection:
+            now = self._database.now(connection, self._clock)
+            rows = connection.execute(sa.select(leases).order_by(leases.c.name)).all()
+        return [
+            (Lease(r.name, r.token, r.holder), is_dead(r.host, r.pid), r.expires_at <= now)
+            for r in rows
+        ]
+
     # ---------------------------------------------------------------------------- collection
 
     @_repeated
@@ -868,12 +896,12 @@ def _machine() -> str:
 THIS_MACHINE = _machine()
 
 
-def is_dead(host: str, pid: int | str) -> bool:
+def is_dead(host: str, pid: int) -> bool:
     """Whether a process of this machine is gone; of other machines nothing is known."""
     if host != THIS_MACHINE:
         return False
     try:
-        os.kill(int(pid), 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except PermissionError:
@@ -1054,6 +1082,12 @@ def _user() -> str:
 def this_process() -> str:
     """Return what tells this process from all others that write to the ledger."""
     return f"{THIS_MACHINE}:{os.getpid()}"
+
+
+def has_ended(process: str | None) -> bool:
+    """Whether a process (`this_process`) is known to be gone."""
+    host, _, pid = (process or "").rpartition(":")
+    return bool(host) and is_dead(host, int(pid))
 
 
 def _build_values(build: Build) -> dict[str, Any]:

@@ -247,12 +247,7 @@ def commit(staged: Staged, *, build_id: str, pinned: int | None) -> int:
 
 def _paths(table: Any) -> list[str]:
     """Return the paths of a table's live files, relative and not quoted."""
-    import pyarrow as pa
-
-    return [
-        row["path"]
-        for row in pa.table(table.get_add_actions(flatten=True)).select(["path"]).to_pylist()
-    ]
+    return [*_sizes(table)]
 
 
 def _check_files(staged: Staged) -> None:
@@ -293,11 +288,29 @@ def read_version(root: str, version: int) -> TableVersion:
     table = find_table(root, version)
     if table is None:
         raise StorageError(f"version {version} of the table {root} is gone", hint="build it again")
-    files = tuple(f"{root}/{path}" for path in sorted(_paths(table)))
-    gone = [f for f in files if is_local(root) and not os.path.exists(f)]
-    if gone:
-        raise StorageError(f"{gone[0]} is gone, a file of version {version}", hint="build it again")
-    return TableVersion(files, columns_of_struct(json.loads(table.schema().to_json())))
+    sizes = {f"{root}/{path}": size for path, size in sorted(_sizes(table).items())}
+    for file, size in sizes.items() if is_local(root) else ():
+        there = _size(file)
+        if there != size:
+            what = "is gone" if there is None else f"has {there} bytes, not {size}"
+            message = f"{file} {what}, a file of version {version}"
+            raise StorageError(message, hint="build it again")
+    return TableVersion(tuple(sizes), columns_of_struct(json.loads(table.schema().to_json())))
+
+
+def _sizes(table: Any) -> dict[str, int]:
+    """Return a table's live files, relative and not quoted, and how many bytes they have."""
+    import pyarrow as pa
+
+    actions = pa.table(table.get_add_actions(flatten=True)).select(["path", "size_bytes"])
+    return {row["path"]: row["size_bytes"] for row in actions.to_pylist()}
+
+
+def _size(file: str) -> int | None:
+    try:
+        return os.path.getsize(file)
+    except FileNotFoundError:
+        return None
 
 
 def read_snapshot(root: str, snapshot: Snapshot) -> TableVersion:
@@ -320,11 +333,14 @@ def read_snapshot(root: str, snapshot: Snapshot) -> TableVersion:
 
 
 def has_snapshot(root: str, snapshot: Snapshot) -> bool:
-    """Whether a snapshot is there, by a look at one directory if it is on this machine."""
+    """Whether a snapshot is there, by a look at one directory if it is on this machine.
+
+    Its files have to have as many bytes as were written, so that none is gone or cut off.
+    """
     if is_local(root):
         log = f"{root}/_delta_log/{snapshot.version:020}.json"
         files = f"{root}/{snapshot.build_uid}"
-        return os.path.exists(log) and (not snapshot.rows or any(_parquet_files(files)))
+        return os.path.exists(log) and sum(_parquet_sizes(files)) == snapshot.bytes
     return is_whole(root, snapshot)
 
 
@@ -337,9 +353,9 @@ def is_whole(root: str, snapshot: Snapshot) -> bool:
     return True
 
 
-def _parquet_files(directory: str) -> Iterator[str]:
+def _parquet_sizes(directory: str) -> Iterator[int]:
     with suppress(FileNotFoundError), os.scandir(directory) as entries:
-        yield from (e.name for e in entries if e.name.endswith(".parquet"))
+        yield from (e.stat().st_size for e in entries if e.name.endswith(".parquet"))
 
 
 def read_sample(files: Iterable[str], n: int) -> list[dict[str, Any]]:

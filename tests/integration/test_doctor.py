@@ -1,0 +1,339 @@
+"""What `persist doctor` finds, and that plan and build mend what it tells of tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import SPARK_TOML, need
+
+from persist_assets.builder import Builder
+from persist_assets.doctor import Report, examine
+from persist_assets.engine import Engine
+from persist_assets.errors import StorageError
+from persist_assets.ledger.store import Ledger
+from persist_assets.model import Build, Snapshot
+from persist_assets.project import load_project, require
+from persist_assets.settings import load_settings
+
+SOURCES = """
+CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';
+--@ persist
+CREATE VIEW p AS SELECT a + 1 AS a FROM t;
+--@ persist
+CREATE VIEW q AS SELECT sum(a) AS s FROM p;
+"""
+ENVIRONMENTS = '[env.dev]\nreads = "prod"\n[env.prod]\n'
+
+
+@pytest.fixture
+def root(make_project: Callable[..., Path]) -> Path:
+    made = make_project({"m.sql": SOURCES}, ENVIRONMENTS)
+    for n in range(2):  # two files, so that p has two
+        path = made / "raw" / "t" / f"part-{n}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"a": pa.array([n, n + 2], pa.int64())}), path)
+    return made
+
+
+@pytest.fixture
+def enter(spark: Any) -> Iterator[Callable[..., Builder]]:
+    """Return a function that makes a builder, a new run, in an environment."""
+    made: list[Ledger] = []
+
+    def make(root: Path, environment: str = "prod") -> Builder:
+        settings = load_settings(root, environment=environment)
+        made.append(Ledger(settings.ledger))
+        engine = Engine(settings, lambda: spark)
+        return Builder(settings, require(load_project(settings)), made[-1], engine, run_id="run")
+
+    yield make
+    for ledger in made:
+        ledger.close()
+
+
+def build(builder: Builder) -> list[str]:
+    return [builder.build(s).action for s in builder.project.persisted]
+
+
+def found(report: Report) -> list[tuple[str, str, str | None]]:
+    return [(f.code, f.severity, f.environment) for f in report.findings]
+
+
+def persist(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "persist_assets.cli", *arguments],
+        cwd=cwd,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+
+
+# ------------------------------------------------------------------------------------------- tables
+
+
+def delete_file(table: Path, snapshot: Snapshot) -> str:
+    first = min((table / snapshot.build_uid).glob("*.parquet"))
+    first.unlink()
+    return f"{first} is gone, a file of version 0"
+
+
+def cut_file_off(table: Path, snapshot: Snapshot) -> str:
+    first = min((table / snapshot.build_uid).glob("*.parquet"))
+    size = first.stat().st_size
+    os.truncate(first, size - 7)
+    return f"{first} has {size - 7} bytes, not {size}"
+
+
+def delete_directory(table: Path, snapshot: Snapshot) -> str:
+    shutil.rmtree(table)
+    return f"version 0 of the table {table} is gone"
+
+
+def delete_log(table: Path, snapshot: Snapshot) -> str:
+    shutil.rmtree(table / "_delta_log")
+    return f"version 0 of the table {table} is gone"
+
+
+@pytest.mark.parametrize("harm", [delete_file, cut_file_off, delete_directory, delete_log])
+def test_a_table_that_was_harmed_is_found_told_and_built_again(
+    root: Path, enter: Callable[..., Builder], harm: Callable[[Path, Snapshot], str]
+) -> None:
+    assert build(enter(root)) == ["built", "built"]
+    assert found(examine(root)) == []
+    prod = enter(root)
+    p = prod.project.by_id["p@sources/m.sql"]
+    snapshot = prod.ledger.fetch_manifest("prod")[p.build_id]
+    table = Path(prod.settings.table_root(snapshot.table))
+    assert len([*(table / snapshot.build_uid).glob("*.parquet")]) == 2
+    says = harm(table, snapshot)
+    # By doctor, where and of what:
+    (finding,) = examine(root).findings
+    assert (finding.code, finding.environment) == ("table", "prod")
+    assert finding.message.startswith("the table of p@sources/m.sql in `prod` cannot be read: ")
+    assert says in finding.message
+    assert finding.hint is not None
+    assert "persist build p --env prod" in finding.hint
+    # By whoever reads it:
+    with pytest.raises(StorageError) as raised:
+        prod.read(p)
+    assert says in raised.value.message
+    queried = persist("query", "SELECT * FROM p", "--env", "prod", cwd=root)
+    assert queried.returncode == 6
+    assert says in queried.stderr
+    assert "build it again" in queried.stderr
+    # By plan and build, of this environment and of one that reads it:
+    for environment in ("prod", "dev"):
+        (step, _) = (
+            enter(root, environment).plan([s.source_id for s in prod.project.persisted]).steps
+        )
+        assert (step.action, step.reasons[0].code) == ("build", "missing")
+    again = enter(root)
+    assert again.build(p).action == "built"
+    assert sorted(r[0] for r in again.read(p).collect()) == [1, 2, 3, 4]
+    assert found(examine(root)) == []
+
+
+def test_tables_that_no_source_means_any_more_and_strange_ones_are_told_as_such(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    build(enter(root))
+    warehouse = Path(enter(root).settings.warehouse)
+    text = (root / "sources" / "m.sql").read_text()
+    (root / "sources" / "m.sql").write_text(text.replace("sum(a)", "max(a)"))
+    shutil.rmtree(next(warehouse.glob("q-*")))
+    shutil.copytree(next(warehouse.glob("p-*")), warehouse / "strange")
+    gone, strange = examine(root).findings
+    assert (gone.code, gone.severity, gone.source_id) == ("table", "warning", "q@sources/m.sql")
+    assert "no source means this any more" in (gone.hint or "")
+    assert (strange.code, strange.severity) == ("unknown-table", "warning")
+    assert "does not know the table strange of" in strange.message
+
+
+# ------------------------------------------------------------------------------- manifests and work
+
+
+def test_exported_manifests_that_are_wrong_are_told_and_written_anew(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    build(enter(root))
+    manifests = root / ".persist" / "manifests"
+    text = (manifests / "prod.json").read_text()
+    (manifests / "prod.json").write_text(text.replace('"version": 0', '"version": 1'))
+    (manifests / "dev.json").unlink()
+    report = examine(root)
+    assert found(report) == [
+        ("manifest-file", "warning", "dev"),
+        ("manifest-file", "warning", "prod"),
+    ]
+    assert ["is not there" in f.message for f in report.findings] == [True, False]
+    fixed = examine(root, fix=True)
+    assert {f.severity for f in fixed.findings} == {"note"}
+    assert fixed.well
+    assert (manifests / "prod.json").read_text() == text
+    assert found(examine(root)) == []
+
+
+def test_work_whose_process_is_gone_is_told(root: Path) -> None:
+    settings = load_settings(root, environment="prod")
+    script = f"""
+import os
+from datetime import UTC, datetime
+from persist_assets.ledger.store import Ledger
+from persist_assets.model import Build
+ledger = Ledger({settings.ledger!r})
+build = Build("u", "p@sources/m.sql", "b", "d", "prod", None, "started", "built", datetime.now(UTC))
+ledger.record_started(build, "p-b")
+with ledger.lease("build b", "a run"):
+    print(os.getpid(), flush=True)
+    os._exit(0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    living = Ledger(settings.ledger)
+    own = Build(
+        "o", "q@sources/m.sql", "c", "d", "prod", None, "started", "built", datetime.now(UTC)
+    )
+    living.record_started(own, "q-c")
+    with living.lease("build c", "we"):
+        report = examine(root)
+    assert [(f.code, f.source_id) for f in report.findings] == [
+        ("dead-build", "p@sources/m.sql"),
+        ("dead-lease", None),
+    ]
+    assert f":{done.stdout.strip()}, which is gone" in report.findings[0].message
+    assert "`build b` is held by a run, which is gone" in report.findings[1].message
+    # One of another machine that is not heard of any more.
+    path = settings.ledger.removeprefix("sqlite:///")
+    with sqlite3.connect(path) as connection:
+        past = "UPDATE leases SET host = 'elsewhere', expires_at = '2020-01-01 00:00:00'"
+        connection.execute(past)
+    connection.close()
+    assert "not been heard of" in examine(root).findings[1].message
+    living.close()
+
+
+def test_environments_that_are_not_declared_any_more_are_told(
+    root: Path, enter: Callable[..., Builder], tmp_path: Path
+) -> None:
+    build(enter(root))
+    toml = root / "persist.toml"
+    toml.write_text("[env.dev]\n[env.stage]\n" + SPARK_TOML)
+    (finding, _) = examine(root, fix=True).findings  # dev reads nothing now: its file is anew
+    assert (finding.code, finding.severity) == ("unknown-environment", "warning")
+    assert "an environment `prod` with 2 tables" in finding.message
+    # Without any declared every name is one.
+    toml.write_text(SPARK_TOML)
+    assert found(examine(root)) == []
+    report = examine(root, environment="other")
+    assert (report.findings, report.checked["environments"]) == ([], ["dev", "other", "prod"])
+    shutil.rmtree(root / ".persist" / "warehouse")
+    assert {(c, e) for c, _, e in found(examine(root))} == {("table", "prod")}
+
+
+# ----------------------------------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "problems"),
+    [
+        ("not toml", [("settings", None)]),
+        ("[env.dev]\nnope = 1\n", [("settings", None)]),
+        ('[env.dev]\n[env.prod]\nreads = "pro"\n', [("settings", "prod")]),
+        ('[env.dev.raw]\nu = "x"\n[env.prod]\n', [("settings", "dev")]),
+        ('[env.prod.spark]\n"spark.sql.caseSensitive" = true\n', [("settings", "prod")]),
+        ('ledger = "nonsense://x"\n', [("ledger", None)]),
+        ('warehouse = "persist.toml/below"\n', [("warehouse", None)]),
+        ('[env.prod]\nwarehouse = "persist.toml/below"\n', [("warehouse", None)]),
+    ],
+)
+def test_settings_are_looked_at_in_every_environment(
+    make_project: Callable[..., Path], settings: str, problems: list[tuple[str, str | None]]
+) -> None:
+    root = make_project({"m.sql": SOURCES}, settings)
+    report = examine(root)
+    said = [(f.code, f.environment) for f in report.findings if f.severity == "error"]
+    assert said == problems
+    assert not report.well
+
+
+def test_sources_are_compiled_in_every_environment(make_project: Callable[..., Path]) -> None:
+    text = "CREATE TABLE t USING parquet LOCATION 'raw/t';\nCREATE VIEW v AS SELECT a FROM t;"
+    root = make_project({"m.sql": text}, '[env.dev]\n[env.prod.raw]\nt = "raw/here"\n')
+    path = root / "raw" / "here" / "p.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"a": [1]}), path)
+    (finding,) = (f for f in examine(root).findings if f.severity != "note")
+    assert (finding.code, finding.environment) == ("sources", "dev")
+    assert (
+        "1 problem in the sources: sources/m.sql:1:14: error: there is no data" in finding.message
+    )
+
+
+def test_a_ledger_that_cannot_be_used_is_told(root: Path) -> None:
+    ledger = root / ".persist" / "ledger.db"
+    ledger.parent.mkdir(exist_ok=True)
+    ledger.write_text("not a database at all, only some text " * 50)
+    (finding,) = examine(root).findings
+    assert (finding.code, finding.severity) == ("ledger", "error")
+    assert "corrupt" in (finding.hint or "")
+
+
+def test_without_java_that_is_told(root: Path, tmp_path: Path) -> None:
+    done = persist("doctor", "--json", cwd=root, PATH=str(tmp_path), JAVA_HOME="")
+    assert done.returncode == 1
+    codes = {p["code"]: p for p in json.loads(done.stdout)["problems"]}
+    assert "install Java 17" in codes["java"]["hint"]
+
+
+def test_the_command_tells_what_it_looked_at_and_ends_with_zero_if_all_is_well(root: Path) -> None:
+    need(shutil.which("java"), "install Java 17: apt-get install openjdk-17-jre-headless")
+    fresh = persist("doctor", "--json", cwd=root)
+    assert fresh.returncode == 0, fresh.stderr
+    told = json.loads(fresh.stdout)
+    assert [(p["code"], p["severity"]) for p in told["problems"]] == [("ledger", "note")]
+    assert told["checked"]["environments"] == ["dev", "prod"]
+    assert not (root / ".persist" / "ledger.db").exists()
+    now = datetime.now(UTC)
+    made = Build("u", "p@sources/m.sql", "b" * 64, "d", "prod", None, "started", "built", now)
+    ledger = Ledger(load_settings(root).ledger)
+    ledger.record_started(made, "p-b")
+    ledger.publish(
+        made, Snapshot("u", made.source_id, made.build_id, "p-b", 0, (), "c", 1, 1, now), ()
+    )
+    ledger.record_started(replace(made, build_uid="v"), "p-b")
+    ledger.close()
+    (root / ".persist" / "manifests").mkdir()
+    done = persist("doctor", "--fix", cwd=root)
+    assert done.returncode == 1
+    assert "warning: the table of p@sources/m.sql in `prod` cannot be read" in done.stderr
+    assert "note: the exported manifest" in done.stderr
+    assert "1 problem" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_spark_is_started_when_that_is_asked_for(root: Path) -> None:
+    need(shutil.which("java"), "install Java 17: apt-get install openjdk-17-jre-headless")
+    done = persist("doctor", "--spark", "--json", cwd=root)
+    assert done.returncode == 0, done.stderr
+    checked = json.loads(done.stdout)["checked"]
+    assert checked["spark"] == checked["pyspark"]
+    (root / "persist.toml").write_text('[spark]\n"spark.master" = "nonsense"\n')
+    wrong = persist("doctor", "--spark", "--json", cwd=root)
+    assert wrong.returncode == 1
+    assert "spark" in {p["code"] for p in json.loads(wrong.stdout)["problems"]}
