@@ -101,8 +101,9 @@ def examine(
     _look_at_java(report, settings.values())
     if not settings:
         return report
-    ledger = _open_ledger(report, next(iter(settings.values())))
-    if ledger is not None and not next(iter(settings.values())).declared:
+    some = next(iter(settings.values()))
+    ledger = _open_ledger(report, some)
+    if ledger is not None and some.owns_ledger and not some.declared:
         _look_at_settings_of(report, root, ledger.fetch_environments(), settings)
     report.checked["environments"] = list(settings)
     meanings = {name: _look_at_sources(report, s) for name, s in settings.items()}
@@ -256,6 +257,8 @@ def _look_at_tables(
         return looked[key]
 
     for name in ledger.fetch_environments():
+        if name not in settings and not known.owns_ledger:
+            continue  # another project may have it, and looks at it itself
         there = settings.get(name, known)
         for build_id, snapshot in ledger.fetch_manifest(name).items():
             said = wrong(there.table_root(snapshot.table), snapshot)

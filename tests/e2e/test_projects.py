@@ -1,0 +1,165 @@
+"""Two projects beside each other: in one Dagster workspace, with one ledger and with two."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from dagster._core.workspace.context import WorkspaceProcessContext
+from dagster._core.workspace.load_target import WorkspaceFileTarget
+
+SOURCES = """
+CREATE TABLE t (a BIGINT) USING parquet LOCATION '{place}';
+--@ persist
+CREATE VIEW p AS SELECT a + 1 AS a FROM t;
+--@ persist
+CREATE VIEW q AS SELECT {total}(a) AS s FROM p;
+"""
+
+
+def persist(*arguments: str, cwd: Path) -> Any:
+    clean = {k: v for k, v in os.environ.items() if k not in ("DAGSTER_HOME", "PERSIST_ENV")}
+    done = subprocess.run(
+        [sys.executable, "-m", "persist_assets.cli", *arguments, "--json"],
+        cwd=cwd,
+        env=clean,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def actions(root: Path) -> dict[str, str]:
+    built = persist("build", cwd=root)["builds"]
+    return {b["source_id"].partition("@")[0]: b["action"] for b in built}
+
+
+def messages(root: Path) -> set[str]:
+    return {r["message"] for s in persist("plan", cwd=root)["steps"] for r in s["reasons"]}
+
+
+def total(root: Path) -> int:
+    """Return what readers of `q` read, without Spark."""
+    (entry,) = (e for e in persist("manifest", cwd=root)["entries"].values() if e["rows"] == 1)
+    (path,) = Path(entry["path"], entry["buildUid"]).glob("*.parquet")
+    return pq.read_table(path).to_pylist()[0]["s"]
+
+
+def write(path: Path, values: list[int]) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"a": pa.array(values, pa.int64())}), path / "part-0.parquet")
+
+
+Pair = tuple[Path, Path]
+
+
+@pytest.fixture
+def pair(make_project: Callable[..., Path]) -> Callable[..., Pair]:
+    """Return a function that makes two projects whose files and sources have the same names."""
+
+    def make(
+        settings: str = "", totals: tuple[str, str] = ("sum", "max"), place: str = "raw/t"
+    ) -> Pair:
+        roots: list[Path] = []
+        for name, function in zip("ab", totals, strict=True):
+            said = settings.replace("NAME", name)
+            text = SOURCES.format(place=place, total=function)
+            roots.append(make_project({"m.sql": text}, said, name=name))
+            (roots[-1] / "definitions.py").write_text(
+                "from persist_assets import load_sources\ndefs = load_sources('sources')\n"
+            )
+        write(roots[0] / "raw" / "t", [1, 2])
+        write(roots[1] / "raw" / "t", [30, 40])
+        return roots[0], roots[1]
+
+    return make
+
+
+def shared(root: Path, more: str = "") -> str:
+    return f'ledger = "sqlite:///{root}/shared/ledger.db"\nenvironment = "NAME_dev"\n{more}'
+
+
+@pytest.mark.proves("K16")
+@pytest.mark.parametrize("ledger", ["own", "shared"])
+def test_two_projects_with_the_same_names_mistake_no_table_for_another(
+    pair: Callable[..., Pair], tmp_path: Path, ledger: str
+) -> None:
+    a, b = pair(shared(tmp_path) if ledger == "shared" else "")
+    assert actions(a) == {"p": "built", "q": "built"}
+    # The same SourceIDs, relative places and names of tables; other data.
+    assert messages(b) == {"never built"}
+    assert actions(b) == {"p": "built", "q": "built"}
+    assert (total(a), total(b)) == (5, 41)
+    assert messages(a) == messages(b) == set()
+    for root in (a, b):
+        assert persist("doctor", cwd=root)["problems"] == []
+
+
+# --------------------------------------------------------------------------------------- workspaces
+
+
+def write_workspace(place: Path, *roots: Path) -> Path:
+    lines = ["load_from:"]
+    for root in roots:
+        lines += [
+            "  - python_file:",
+            f"      relative_path: {root / 'definitions.py'}",
+            f"      location_name: {root.name}",
+            f"      working_directory: {root}",
+        ]
+    path = place / "workspace.yaml"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.proves("K16")
+@pytest.mark.parametrize("ledger", ["own", "shared"])
+def test_two_projects_are_locations_of_one_workspace(
+    pair: Callable[..., Pair], tmp_path: Path, ledger: str
+) -> None:
+    keys = 'key_prefix = "team_NAME"\n'
+    a, b = pair(shared(tmp_path, keys) if ledger == "shared" else keys)
+    workspace = write_workspace(tmp_path, a, b)
+    validated = subprocess.run(
+        [sys.executable, "-m", "dagster", "definitions", "validate", "-w", str(workspace)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert validated.returncode == 0, validated.stderr
+    (tmp_path / "home").mkdir()
+    with (
+        dg.DagsterInstance.local_temp(str(tmp_path / "home")) as instance,
+        WorkspaceProcessContext(instance, WorkspaceFileTarget([str(workspace)])) as process,
+    ):
+        context = process.create_request_context()
+        assert [e for e in context.get_code_location_entries().values() if e.load_error] == []
+        found = {
+            name: {
+                "/".join(key.path)
+                for repository in context.get_code_location(name).get_repositories().values()
+                for key in repository.asset_graph.get_all_asset_keys()
+            }
+            for name in ("a", "b")
+        }
+        assert found == {
+            name: {f"team_{name}/m/{source}" for source in ("t", "p", "q")} for name in "ab"
+        }
+        graph = context.asset_graph
+        assert len(graph.executable_asset_keys) == 4
+    # What the command line calls them is what Dagster does.
+    assert {s["asset_key"] for s in persist("check", cwd=a)["sources"]} == found["a"]
+    steps = persist("plan", "team_a/m/q", cwd=a)["steps"]
+    assert [step["source_id"] for step in steps] == ["q@sources/m.sql"]

@@ -1,0 +1,133 @@
+"""Projects that share a ledger: what they find of each other, and what they leave alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from persist_assets.builder import Builder
+from persist_assets.engine import Engine
+from persist_assets.environments import roll_back
+from persist_assets.ledger.store import Ledger
+from persist_assets.project import load_project, require
+from persist_assets.settings import load_settings
+
+SOURCES = """
+CREATE TABLE t (a BIGINT) USING parquet LOCATION '{place}';
+--@ persist
+CREATE VIEW p AS SELECT a + 1 AS a FROM t;
+--@ persist
+CREATE VIEW q AS SELECT {total}(a) AS s FROM p;
+"""
+
+
+def write(path: Path, values: list[int]) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"a": pa.array(values, pa.int64())}), path / "part-0.parquet")
+
+
+Pair = tuple[Path, Path]
+
+
+@pytest.fixture(params=["own", "shared"])
+def pair(
+    request: pytest.FixtureRequest, make_project: Callable[..., Path], tmp_path: Path
+) -> Callable[..., Pair]:
+    """Return a function that makes two projects of one ledger whose sources have the same names."""
+
+    def make(place: str = "raw/t", environment: str = "NAME") -> Pair:
+        roots: list[Path] = []
+        for name, total in (("a", "sum"), ("b", "max")):
+            said = f'ledger = "sqlite:///{tmp_path}/shared/ledger.db"\n'
+            said += f'environment = "{environment.replace("NAME", name)}"\n'
+            if request.param == "shared":
+                said += f'warehouse = "{tmp_path}/shared/warehouse"\n'
+            text = SOURCES.format(place=place, total=total)
+            roots.append(make_project({"m.sql": text}, said, name=name))
+        write(roots[0] / "raw" / "t", [1, 2])
+        write(roots[1] / "raw" / "t", [30, 40])
+        return roots[0], roots[1]
+
+    return make
+
+
+@pytest.fixture
+def enter(spark: Any) -> Iterator[Callable[[Path], Builder]]:
+    """Return a function that makes a builder: a new run of a project."""
+    made: list[Ledger] = []
+
+    def make(root: Path) -> Builder:
+        settings = load_settings(root)
+        made.append(Ledger(settings.ledger))
+        engine = Engine(settings, lambda: spark)
+        return Builder(settings, require(load_project(settings)), made[-1], engine, run_id="run")
+
+    yield make
+    for ledger in made:
+        ledger.close()
+
+
+def build(builder: Builder) -> list[str]:
+    return [builder.build(s).action for s in builder.project.persisted]
+
+
+def planned(builder: Builder) -> list[str]:
+    ids = [s.source_id for s in builder.project.persisted]
+    return [step.action for step in builder.plan(ids).steps]
+
+
+def total(builder: Builder) -> int:
+    return builder.read(builder.project.by_id["q@sources/m.sql"]).collect()[0][0]
+
+
+@pytest.mark.proves("K16")
+def test_the_same_names_and_relative_places_are_each_project_s_own(
+    pair: Callable[..., Pair], enter: Callable[[Path], Builder]
+) -> None:
+    a, b = pair()
+    assert build(enter(a)) == ["built", "built"]
+    ids = [s.source_id for s in enter(b).project.persisted]
+    steps = enter(b).plan(ids).steps
+    assert {r.message for step in steps for r in step.reasons} == {"never built"}
+    assert build(enter(b)) == ["built", "built"]
+    write(a / "raw" / "t", [5])
+    assert build(enter(a)) == ["built", "built"]
+    assert (total(enter(a)), total(enter(b))) == (6, 41)
+    assert planned(enter(b)) == ["reuse", "reuse"]
+    # Each has a history of its own: what one takes back the other keeps.
+    roll_back(enter(a).settings, enter(a).ledger, steps=2)
+    assert (total(enter(a)), total(enter(b))) == (5, 41)
+
+
+@pytest.mark.proves("K16")
+def test_what_means_the_same_in_both_projects_is_built_once(
+    pair: Callable[..., Pair], enter: Callable[[Path], Builder], tmp_path: Path
+) -> None:
+    write(tmp_path / "lake" / "t", [1, 2])
+    a, b = pair(place=f"{tmp_path}/lake/t")
+    assert build(enter(a)) == ["built", "built"]
+    assert build(enter(b)) == ["reused", "built"]
+    assert (total(enter(a)), total(enter(b))) == (5, 3)
+    # From there each goes its own way: neither writes into a table that the other reads.
+    write(tmp_path / "lake" / "t", [7, 8])
+    assert build(enter(b)) == ["built", "built"]
+    assert (total(enter(a)), total(enter(b))) == (5, 9)
+    assert build(enter(a)) == ["reused", "built"]
+    assert (total(enter(a)), total(enter(b))) == (17, 9)
+
+
+def test_in_one_environment_each_project_still_reads_its_own_rows(
+    pair: Callable[..., Pair], enter: Callable[[Path], Builder]
+) -> None:
+    a, b = pair(environment="dev")
+    build(enter(a))
+    assert build(enter(b)) == ["built", "built"]
+    write(a / "raw" / "t", [5])
+    assert build(enter(a)) == ["built", "built"]
+    assert build(enter(b)) == ["reused", "reused"]
+    assert (total(enter(a)), total(enter(b))) == (6, 41)
