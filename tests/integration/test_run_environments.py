@@ -20,8 +20,10 @@ from dagster._core.definitions.data_version import CachingStaleStatusResolver, S
 from dagster._core.loader import LoadingContextForTest
 
 from persist_assets import load_sources
+from persist_assets.errors import ConflictError
 from persist_assets.ledger.store import Ledger
 from persist_assets.model import Project, Snapshot
+from persist_assets.plugin.runtime import Runtime
 from persist_assets.project import load_project
 from persist_assets.settings import Settings, load_settings
 
@@ -223,6 +225,24 @@ def test_sources_that_changed_since_they_were_loaded_are_not_built(
     (event,) = (e for e in failed.all_events if e.is_step_failure)
     assert "the sources have changed since they were loaded" in str(event.event_specific_data)
     assert actions(run(load(root), instance, "prod")) == {"p": "built", "q": "built"}
+
+
+def test_one_process_s_session_is_not_torn_between_environments(root: Path) -> None:
+    settings = load_settings(root)
+    runtime = Runtime(settings, load_project(settings), frozenset())
+    here, there, same = (
+        dg.DagsterRun(job_name="j", run_id=name, tags={TAG: name})
+        for name in ("dev", "prod", "same")
+    )
+    dev = runtime.builder(here, lambda: None)
+    assert runtime.builder(here, lambda: None) is dev
+    with pytest.raises(ConflictError, match="a run in `dev`, where settings of Spark differ"):
+        runtime.builder(there, lambda: None)
+    assert runtime.builder(same, lambda: None).settings.environment == "same"
+    for run_id in ("dev", "same"):
+        runtime.close(run_id)
+    assert runtime.builder(there, lambda: None).settings.environment == "prod"
+    dev.ledger.close()
 
 
 def test_ordinary_assets_have_tables_in_each_environment(
