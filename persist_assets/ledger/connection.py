@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
+import uuid
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
 
 from persist_assets.errors import LedgerError, LedgerUnreachableError
-from persist_assets.ledger.tables import counters, ledger_version
+from persist_assets.ledger.tables import counters, ledger_version, writers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -45,6 +48,10 @@ _POSTGRES: dict[str, str] = {
     "keepalives_count": "4",
     "tcp_user_timeout": "30000",
 }
+_FIRST = sa.select(counters.c.value).where(counters.c.name == "events").with_for_update()
+"""What every transaction that writes does first: it waits for all others."""
+_FORGOTTEN = timedelta(days=1)
+"""After how long nobody asks any more whether a transaction took place."""
 _MIGRATING = 0x7065_7273_6973_74  # "persist": the lock of whoever makes or changes the tables
 
 
@@ -96,7 +103,7 @@ class Database:
     """
 
     def __init__(self, url: str) -> None:
-        self.shown = shown(url)
+        self.shown, self._name, self._has_tidied = shown(url), uuid.uuid4().hex, False
         parsed = parse_url(url)
         self.is_postgres = parsed.get_backend_name() == "postgresql"
         if self.is_postgres:
@@ -199,8 +206,10 @@ class Database:
         with self._translated(), self._connected(self.engine) as connection:
             writing = connection.execution_options(persist_write=True)
             transaction = writing.begin()
+            token = uuid.uuid4().hex
             try:
-                number = self._lock(writing, migrating=migrating) if self.is_postgres else None
+                if self.is_postgres:
+                    self._lock(writing, token, migrating=migrating)
                 yield writing
             except BaseException:
                 transaction.rollback()
@@ -208,22 +217,32 @@ class Database:
             try:
                 transaction.commit()
             except DBAPIError as error:
-                lost = number is not None and error.connection_invalidated
-                if not (lost and self._is_committed(str(number))):
+                lost = self.is_postgres and not migrating and error.connection_invalidated
+                if not (lost and self._is_committed(token)):
                     raise
 
-    def _lock(self, connection: Connection, *, migrating: bool) -> str | None:
-        """Wait until nobody else writes; return the number of the transaction."""
-        own = sa.cast(sa.func.pg_current_xact_id(), sa.Text)
-        row = counters.c.name == "events"
+    def _lock(self, connection: Connection, token: str, *, migrating: bool) -> None:
+        """Wait until nobody else writes, and leave a token that stands for the transaction."""
         if migrating:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATING)))
             if not sa.inspect(connection).has_table(ledger_version.name):
-                return connection.scalar(sa.select(own))
-        query = sa.select(own).select_from(counters).where(row).with_for_update()
-        return connection.execute(query).scalar_one()
+                return
+        connection.execute(_FIRST)
+        if migrating:  # there may be no table for it yet; doing it again does no harm
+            return
+        values = {"writer": self._writer(), "token": token, "at": sa.func.clock_timestamp()}
+        leave = postgresql.insert(writers).values(**values)
+        connection.execute(leave.on_conflict_do_update(index_elements=["writer"], set_=values))
+        if not self._has_tidied:
+            self._has_tidied = True
+            past = sa.func.clock_timestamp() - _FORGOTTEN
+            connection.execute(writers.delete().where(writers.c.at < past))
 
-    def _is_committed(self, number: str) -> bool:
+    def _writer(self) -> str:
+        """Return what tells who writes from all others who do: one connection of a thread."""
+        return f"{self._name}:{threading.get_ident()}"
+
+    def _is_committed(self, token: str) -> bool:
         """Whether a transaction took place whose connection was lost while it was committed.
 
         Raises
@@ -231,20 +250,19 @@ class Database:
         LedgerError
             Nobody can tell.
         """
-        asked = sa.func.pg_xact_status(sa.cast(number, _TransactionId()))
+        asked = sa.select(writers.c.token).where(writers.c.writer == self._writer())
         deadline, pauses = time.monotonic() + RETRY_S, _pauses()
         while True:
             try:
-                with self.read() as connection:
-                    status = connection.scalar(sa.select(asked))
+                with self._translated(), self._connected(self.engine) as connection:
+                    connection.execute(_FIRST)  # it may still be under way
+                    return connection.scalar(asked) == token
             except LedgerError as error:
-                status = error.message
-            if status in ("committed", "aborted"):
-                return status == "committed"
+                told = error.message
             pause = next(pauses)
             if time.monotonic() + pause > deadline:
                 raise LedgerError(
-                    f"the ledger {self.shown} was lost while it was written: {status}",
+                    f"the ledger {self.shown} was lost while it was written: {told}",
                     hint="whether the last change was recorded is not known: see `persist history`",
                 )
             time.sleep(pause)
@@ -315,15 +333,6 @@ class Database:
         if hint is None and isinstance(error, OperationalError):
             hint = "check that the database is up and its URL is right"
         return LedgerError(f"the ledger {self.shown} failed: {said}", hint=hint)
-
-
-class _TransactionId(sa.types.UserDefinedType[str]):
-    """PostgreSQL's numbers of transactions, that are never used again."""
-
-    cache_ok = True
-
-    def get_col_spec(self, **_: Any) -> str:
-        return "xid8"
 
 
 def _pauses() -> Generator[float]:

@@ -16,13 +16,15 @@ from persist_assets.errors import ConflictError, LedgerError, NotFoundError
 from persist_assets.ledger.connection import Database, parse_url
 from persist_assets.ledger.migrations import VERSION, migrate, refuse_newer, version_of
 from persist_assets.ledger.store import is_live
-from persist_assets.ledger.tables import counters, leases, ledger_version, metadata
+from persist_assets.ledger.tables import counters, leases, ledger_version, metadata, writers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from sqlalchemy.engine import Connection
 
+_LASTING = [t for t in metadata.sorted_tables if t is not writers]
+"""What a ledger is, those first that others refer to; the rest only whoever writes knows of."""
 _AT_ONCE = 1000
 """How many rows are read and written at once."""
 
@@ -42,7 +44,7 @@ class _Text(sa.types.UserDefinedType[str]):
 def _verbatim() -> list[sa.Table]:
     """Return the tables of a ledger, those that others refer to first."""
     copied = sa.MetaData()
-    for table in metadata.sorted_tables:
+    for table in _LASTING:
         for column in table.to_metadata(copied).columns:
             if isinstance(column.type, sa.JSON):
                 column.type = _Text()
@@ -118,7 +120,7 @@ def _check_source(there: Database, reading: Connection) -> None:
 
 
 def _check_target(here: Database, writing: Connection) -> None:
-    for table in metadata.sorted_tables:
+    for table in _LASTING:
         query = sa.select(sa.func.count()).select_from(table)
         if table is counters:
             query = query.where(counters.c.value > 0)

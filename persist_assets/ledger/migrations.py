@@ -60,6 +60,10 @@ def _collect(connection: Connection) -> None:
     instant = _instant(connection)
     for column in ("process TEXT", f"current_at {instant}", "view JSON", f"collected_at {instant}"):
         connection.exec_driver_sql(f"ALTER TABLE builds ADD COLUMN {column}")
+    connection.exec_driver_sql(
+        "CREATE TABLE writers (writer VARCHAR(64) NOT NULL PRIMARY KEY,"
+        f" token VARCHAR(64) NOT NULL, at {instant} NOT NULL)"
+    )
     kinds = "CHECK (kind IN ('build', 'promote', 'rollback', 'collect'))"
     if connection.dialect.name != "sqlite":
         name = "ck_manifest_changes_kind"

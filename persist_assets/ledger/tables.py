@@ -150,6 +150,16 @@ manifest_moves = sa.Table(
     sa.PrimaryKeyConstraint("change_id", "build_id", name="pk_manifest_moves"),
 )
 
+# The last transaction of each that writes, by which it finds out whether one took place whose
+# answer it lost. On PostgreSQL only: numbers of transactions are given twice after a crash.
+writers = sa.Table(
+    "writers",
+    metadata,
+    sa.Column("writer", sa.String(64), primary_key=True),
+    sa.Column("token", sa.String(64), nullable=False),
+    sa.Column("at", Instant, nullable=False),
+)
+
 leases = sa.Table(
     "leases",
     metadata,

@@ -158,6 +158,26 @@ def test_a_database_that_is_killed_under_load_loses_nothing_and_repeats_nothing(
     assert len(ledger.fetch_builds()) == n + 1
 
 
+def test_what_was_lost_is_not_taken_for_what_another_wrote_after_the_crash(
+    ledger: Ledger, server: Postgres, url: str
+) -> None:
+    """After a crash PostgreSQL gives numbers of lost transactions to others."""
+    crashes = [1]
+
+    @sa.event.listens_for(ledger._database.engine, "commit")
+    def crash(_: sa.Connection) -> None:  # pyright: ignore[reportUnusedFunction]
+        if crashes and crashes.pop():
+            server.kill()
+            server.start()
+            with closing(Ledger(url)) as other:
+                for n in range(3):
+                    other.record_started(a_build(str(n)), "t")
+
+    ledger.record_started(a_build("9"), "t")
+    assert [b.build_uid for b in ledger.fetch_builds(limit=9)].count("9") == 1
+    assert [e.idx for e in ledger.fetch_events()] == [1, 2, 3, 4]
+
+
 def test_a_lease_survives_an_outage_that_is_shorter(
     ledger: Ledger,
     server: Postgres,
