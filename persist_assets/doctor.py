@@ -17,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from persist_assets.builder import beneath
 from persist_assets.errors import (
     PersistError,
     SettingsError,
@@ -26,6 +27,7 @@ from persist_assets.errors import (
 from persist_assets.ledger.migrations import VERSION
 from persist_assets.ledger.store import Ledger
 from persist_assets.manifest import export_manifest, manifest_document
+from persist_assets.model import RawVersion
 from persist_assets.project import load_project, require
 from persist_assets.session import check_java
 from persist_assets.settings import environments_of, load_settings
@@ -261,7 +263,14 @@ def _look_at_tables(
             continue  # another project may have it, and looks at it itself
         there = settings.get(name, known)
         for build_id, snapshot in ledger.fetch_manifest(name).items():
-            said = wrong(there.table_root(snapshot.table), snapshot)
+            wrongs = (
+                "a table that it reads was collected"
+                if leaf is None
+                else wrong(there.table_root(leaf.table), leaf)
+                for leaf in beneath(ledger, snapshot)
+                if not isinstance(leaf, RawVersion)
+            )
+            said = next((w for w in wrongs if w is not None), None)
             if said is None:
                 continue
             source_id = meanings.get(name, {}).get(build_id)

@@ -39,6 +39,7 @@ def load_sources(
     assets: Sequence[Any] = (),
     resources: Mapping[str, Any] | None = None,
     translator: type[AssetTranslator] = AssetTranslator,
+    gc_cron: str = "0 3 * * *",
 ) -> dg.Definitions:
     """Return Dagster definitions with one asset for each persisted source below `path`.
 
@@ -55,6 +56,9 @@ def load_sources(
         Further resources; ``pyspark`` among them replaces the Spark session's.
     translator
         Says what assets look like.
+    gc_cron
+        When the schedule that deletes what nobody needs runs (``persist gc``), in Dagster's time
+        zone. It is off until somebody turns it on.
 
     Raises
     ------
@@ -91,6 +95,7 @@ def load_sources(
                 definitions.append(look.asset_spec(source))
         loaded = dg.Definitions(
             assets=[*definitions, *assets],
+            schedules=[_gc_schedule(runtime, gc_cron)],
             resources={
                 PYSPARK: _pyspark(runtime),
                 IO_MANAGER: _io_manager(runtime),
@@ -101,6 +106,31 @@ def load_sources(
         )
         _settle()
     return loaded
+
+
+def _gc_schedule(runtime: Runtime, cron: str) -> dg.ScheduleDefinition:
+    """Return a schedule of what `persist gc` does."""
+    # Projects of one workspace are told apart by their prefixes.
+    name = re.sub(
+        r"\W", "_", "_".join(("persist_gc", *runtime.settings.key_prefix)), flags=re.ASCII
+    )
+
+    def gc_(context: dg.OpExecutionContext) -> None:
+        try:
+            collected = runtime.collect(context.run)
+        except PersistError as error:
+            raise dg.Failure(str(error)) from error
+        for c in collected:
+            versions = f" versions {', '.join(map(str, c.versions))}" if c.versions else ""
+            context.log.info(f"deleted {c.table}{versions}: {c.bytes} bytes")
+        context.add_output_metadata(
+            {"tables": len(collected), "bytes": sum(c.bytes for c in collected)}
+        )
+
+    op = dg.op(name=name, description="Delete what nobody can read any more.")(gc_)
+    graph = dg.GraphDefinition(name=name, node_defs=[op])
+    job = graph.to_job(executor_def=dg.in_process_executor)
+    return dg.ScheduleDefinition(name=name, job=job, cron_schedule=cron)
 
 
 @cache

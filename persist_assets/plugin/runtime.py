@@ -14,6 +14,7 @@ from typing import Any
 import dagster as dg
 
 from persist_assets.builder import Builder
+from persist_assets.collector import Collected, collect
 from persist_assets.engine import Engine
 from persist_assets.errors import ConflictError, SettingsError
 from persist_assets.ledger.store import Ledger
@@ -119,13 +120,24 @@ class Runtime:
                             "differ, is under way in this process",
                             hint="wait for its end, or start this one in a process of its own",
                         )
-                if self._ledger is None:
-                    self._ledger = Ledger(self.settings.ledger)
                 engine = Engine(settings, session)
                 self._builders[run_id] = Builder(
-                    settings, project, self._ledger, engine, run_id=run_id, fed=self.fed
+                    settings, project, self._open_ledger(), engine, run_id=run_id, fed=self.fed
                 )
             return self._builders[run_id]
+
+    def _open_ledger(self) -> Ledger:
+        with self._lock:
+            if self._ledger is None:
+                self._ledger = Ledger(self.settings.ledger)
+            return self._ledger
+
+    def collect(self, run: dg.DagsterRun) -> list[Collected]:
+        """Delete what nobody needs, in the environment of a run: see `collector.collect`."""
+        settings = self.settings_of(run)
+        with self._lock:
+            project = self._project(settings)
+        return collect(settings, project, self._open_ledger())
 
     def pool(self, run_id: str, make: Callable[[], Pool]) -> Pool:
         """Return the pool of a run; it is made when a step first asks for it."""

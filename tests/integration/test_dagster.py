@@ -14,7 +14,7 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
+from conftest import ROOT, wait_for
 
 from persist_assets import AssetTranslator, load_sources
 from persist_assets.errors import SettingsError, SourcesError
@@ -340,3 +340,33 @@ def test_an_asset_may_not_write_a_source(
     assert not result.success
     failure = next(e for e in result.all_events if e.is_step_failure)
     assert "only raw tables declared USING delta" in str(failure.event_specific_data)
+
+
+def test_a_schedule_that_is_off_deletes_what_nobody_needs(
+    root: Path, load: Callable[..., dg.Definitions], instance: dg.DagsterInstance
+) -> None:
+    toml = root / "persist.toml"
+    toml.write_text('keep = "1 s"\n' + toml.read_text())
+    assert run(load(root), instance).success
+    write(root, [(3, "z")])
+    definitions = load(root, gc_cron="30 4 * * *")
+    assert run(definitions, instance).success
+    schedule = definitions.resolve_schedule_def("persist_gc")
+    assert schedule.cron_schedule == "30 4 * * *"
+    assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
+    versions = [*root.glob(".persist/warehouse/*/*/*.parquet")]
+    job = definitions.resolve_job_def("persist_gc")
+
+    def collected() -> int:
+        result = job.execute_in_process(instance=instance)
+        (output,) = [e for e in result.all_events if e.is_successful_output]
+        found = output.step_output_data.metadata["tables"].value
+        assert isinstance(found, int)
+        return found
+
+    # Each table's first version goes as soon as it is a second old.
+    deleted = [0]
+    while deleted[-1] < 3:
+        deleted.append(deleted[-1] + wait_for(collected))
+    assert len([*root.glob(".persist/warehouse/*/*/*.parquet")]) == len(versions) / 2
+    assert run(definitions, instance).success
