@@ -52,6 +52,7 @@ from persist_assets.project import load_project, require
 from persist_assets.revisions import WORKING_TREE, find_places
 from persist_assets.selection import find_source, is_simple, select
 from persist_assets.settings import Settings, find_root, load_settings
+from persist_assets.storage.files import know_stores
 
 if TYPE_CHECKING:
     from persist_assets.builder import Builder
@@ -109,7 +110,9 @@ class Invocation:
         root = self.project_dir.resolve() if self.project_dir else find_root(Path.cwd())
         if not root.is_dir():
             raise SettingsError(f"there is no directory {root}")
-        return load_settings(root, environment=self.env)
+        settings = load_settings(root, environment=self.env)
+        know_stores(settings.stores)
+        return settings
 
     @cached_property
     def project(self) -> Project:

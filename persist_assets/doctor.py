@@ -31,8 +31,9 @@ from persist_assets.model import RawVersion
 from persist_assets.project import load_project, require
 from persist_assets.session import check_java
 from persist_assets.settings import environments_of, load_settings
-from persist_assets.storage.files import is_local, reached
+from persist_assets.storage.files import know_stores, reached
 from persist_assets.storage.tables import read_snapshot
+from persist_assets.stores import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -145,7 +146,9 @@ def _look_at_settings_of(
     for name in names:
         if name not in found:
             try:
-                found[name] = load_settings(root, environment=name)
+                settings = load_settings(root, environment=name)
+                know_stores(settings.stores)
+                found[name] = settings
             except SettingsError as error:
                 report.add_error("settings", error, name)
 
@@ -201,7 +204,7 @@ def _look_at_warehouses(report: Report, settings: Mapping[str, Settings]) -> Non
         except StorageError as error:
             names = [n for n, s in settings.items() if s.warehouse == warehouse]
             message = f"the warehouse of {', '.join(names)} cannot be written: {error.message}"
-            report.add("warehouse", message, "check its disk and its rights")
+            report.add("warehouse", message, error.hint or "check its disk and its rights")
     report.checked["warehouses"] = checked
 
 

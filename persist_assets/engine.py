@@ -18,6 +18,7 @@ from persist_assets.session import open_session, translated
 from persist_assets.storage.raw import Pin, missing_columns
 from persist_assets.storage.tables import find_staged, read_snapshot, read_version
 from persist_assets.storage.types import delta_schema
+from persist_assets.stores import spark_pattern, spark_uri
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -98,7 +99,8 @@ class Engine:
             form = "parquet" if raw.format == "delta" else raw.format
             return self.read_files(form, pin, source.columns, options)
         reader = self.session.read.options(**options).format(raw.format)
-        frame = reader.load(self.settings.resolve(raw.location)) if raw.location else reader.load()
+        place = spark_uri(self.settings.resolve(raw.location)) if raw.location else None
+        frame = reader.load(place)
         named = [f"CAST({quote(c.name)} AS {c.type}) AS {quote(c.name)}" for c in source.columns]
         return frame.selectExpr(*named) if named else frame
 
@@ -111,10 +113,9 @@ class Engine:
             return self.session.createDataFrame([], schema)
         reader = self.session.read.options(**options).schema(schema).format(form)
         if pin.base:
-            reader = reader.option("basePath", pin.base)
-        # Spark takes a path for a pattern. Directories named like a partition that is not declared
-        # would become columns.
-        frame = reader.load([re.sub(r"([{}\[\]*?\\])", r"\\\1", path) for path in pin.files])
+            reader = reader.option("basePath", spark_uri(pin.base))
+        # Directories named like a partition that is not declared would become columns.
+        frame = reader.load([spark_pattern(path) for path in pin.files])
         return frame.selectExpr(*(quote(c.name) for c in columns))
 
     def load_snapshot(self, snapshot: Snapshot) -> DataFrame:
@@ -219,7 +220,7 @@ class Engine:
         rest = [c for c in checks if not c.on_rows]
         if rest:
             with translated(f"checking `{name}`"):
-                rows = self.session.read.parquet(f"{staged.root}/{staged.build_uid}")
+                rows = self.session.read.parquet(spark_pattern(f"{staged.root}/{staged.build_uid}"))
                 measured = replace(measured, checks=(*measured.checks, *audit(rows, rest)))
         return staged, measured
 
@@ -247,7 +248,7 @@ class Engine:
         """Write rows as files of a table, and do nothing else."""
         schema = delta_schema(frame.schema.jsonValue())
         writer = frame.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-        writer.parquet(f"{root}/{build_uid}")
+        writer.parquet(spark_uri(f"{root}/{build_uid}"))
         return find_staged(root, build_uid, schema)
 
     def audit(

@@ -16,6 +16,7 @@ is (if it is somewhere), what is wrong, and what to do next. Anything else is a 
     │   ├── LedgerTooNewError    … because a newer release wrote it
     │   └── LedgerUnreachableError … because its database does not answer
     └── StorageError         Spark or the file system failed
+        ├── GoneError            … because something that was written is not there any more
         └── JavaMissingError     … because there is no Java to run Spark with
 """
 
@@ -189,6 +190,10 @@ class LedgerUnreachableError(LedgerError):
 
 class StorageError(PersistError):
     """Spark or the file system failed."""
+
+
+class GoneError(StorageError):
+    """Something that was written is not there any more."""
 
 
 class JavaMissingError(StorageError):

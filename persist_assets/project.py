@@ -22,6 +22,7 @@ from persist_assets.errors import (
 from persist_assets.frontends import FRONTENDS
 from persist_assets.meaning.identity import digest
 from persist_assets.settings import SETTINGS_FILE
+from persist_assets.storage.files import know_stores
 from persist_assets.storage.raw import find_columns, public_options
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def compile_files(
     remember
         Keep what is found, and nothing else, for the next time.
     """
+    know_stores(settings.stores)
     declarations: list[Declaration] = []
     connection = digest("connection", settings.connection)
     kind = digest("cache", connection, *settings.raws)

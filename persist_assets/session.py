@@ -24,6 +24,7 @@ from persist_assets.errors import (
     StorageError,
 )
 from persist_assets.settings import is_harmless
+from persist_assets.stores import SPARK_PACKAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -200,6 +201,11 @@ _LOST = re.compile(
 )
 
 
+_NO_FILE_SYSTEM = re.compile(
+    r'No FileSystem for scheme "(\w+)"|Class org\S*\.fs\.(\w+)\.\S+ not found'
+)
+
+
 @contextmanager
 def translated(doing: str) -> Generator[None]:
     """Turn what Spark raises within the block into errors of ours.
@@ -207,7 +213,7 @@ def translated(doing: str) -> Generator[None]:
     Raises
     ------
     StorageError
-        The disk is the reason, or that the Spark server is gone.
+        The disk is the reason, or that the Spark server is gone, or lacks what reads a store.
     BuildError
         Something else is.
     """
@@ -220,11 +226,22 @@ def translated(doing: str) -> Generator[None]:
         if trouble:
             message = f"{doing} failed: {trouble[0].strip()}"
             raise StorageError(message, hint="check the disk of the warehouse") from error
+        unread = _NO_FILE_SYSTEM.search(str(error))
+        if unread:
+            raise StorageError(
+                f"{doing} failed: Spark has no jar that reads {unread[1] or unread[2]}://",
+                hint=_jar_hint(unread[1] or unread[2]),
+            ) from error
         if _LOST.search(str(error)):
             message = f"{doing} failed: the Spark server is gone"
             hint = "run it again: a shared server is started again when it is needed"
             raise StorageError(message, hint=hint) from error
         raise BuildError(f"{doing} failed: {first_line(error)}") from error
+
+
+def _jar_hint(scheme: str) -> str | None:
+    package = SPARK_PACKAGES.get(scheme)
+    return package and f'[spark] "spark.jars.packages" = "{package}:VERSION": see docs/settings.md'
 
 
 def first_line(error: BaseException) -> str:

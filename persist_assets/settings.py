@@ -12,10 +12,21 @@ import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
 from persist_assets.errors import Location, SettingsError, did_you_mean
+from persist_assets.stores import (
+    STORE_KEYS,
+    Store,
+    any_store,
+    is_local,
+    read_stores,
+    scheme_of,
+    spark_settings,
+    unfit_for_tables,
+    unknown_scheme,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +47,7 @@ KEYS: Mapping[str, type] = {
     "keep": str,
     "views": str,
     "spark": dict,
+    "store": dict,
     "env": dict,
 }
 """The keys of `persist.toml` and the kinds of their values."""
@@ -178,6 +190,8 @@ class Settings:
         The port it listens on, zero for any that is free.
     shared_idle_s
         After how many seconds without a client it ends.
+    stores
+        The buckets that `persist.toml` describes, sorted.
     """
 
     root: Path
@@ -198,6 +212,7 @@ class Settings:
     shared: bool
     shared_port: int
     shared_idle_s: int
+    stores: tuple[Store, ...]
 
     @property
     def environments(self) -> tuple[str, ...]:
@@ -232,7 +247,7 @@ class Settings:
         that a moved checkout keeps its identities; in a shared ledger two projects may mean
         different data by the same relative path, so there it is made absolute.
         """
-        if urlsplit(location).scheme or Path(location).is_absolute() or self.owns_ledger:
+        if scheme_of(location) or Path(location).is_absolute() or self.owns_ledger:
             return location
         return (self.root / location).as_posix()
 
@@ -322,9 +337,11 @@ def load_settings(
             location=Location(SETTINGS_FILE),
         )
     shared = _shared(spark_given)
+    stores = _stores(given.get("store", {}), environ)
     spark = {
         **SPARK_FIXED,
         **SPARK_LOCAL,
+        **spark_settings((*stores, any_store(environ))),
         TIMEZONE: given.get("timezone", "UTC"),
         **_flat_spark(spark_given),
     }
@@ -340,6 +357,9 @@ def load_settings(
         raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE)) from error
     if spark["spark.master"].startswith("local") and "spark.remote" not in spark:
         spark = {**SPARK_LOOPBACK, **spark}
+    warehouse = _resolve(root, given["warehouse"]) if "warehouse" in given else project_warehouse
+    for place in (warehouse, project_warehouse):
+        _check_warehouse(place)
     return Settings(
         root=root,
         sources=(root / sources).resolve().relative_to(root).as_posix(),
@@ -348,7 +368,7 @@ def load_settings(
         declared=tuple(sorted(environments)),
         reads=reads,
         raws=tuple(sorted(own.get("raw", {}).items())),
-        warehouse=_resolve(root, given["warehouse"]) if "warehouse" in given else project_warehouse,
+        warehouse=warehouse,
         project_warehouse=project_warehouse,
         ledger=_ledger_url(root, given.get("ledger", f"sqlite:///{STATE}/ledger.db")),
         strict=given.get("strict", False),
@@ -356,6 +376,7 @@ def load_settings(
         keep_s=_keep(given.get("keep", "7 days")),
         views=_views(given.get("views", "")),
         spark=tuple(sorted(spark.items())),
+        stores=stores,
         **shared,
     )
 
@@ -377,6 +398,28 @@ def environments_of(root: Path) -> tuple[str, ...]:
     _read_environments(environments)
     default = given.get("environment", "dev")
     return (default, *sorted(environments.keys() - {default}))
+
+
+def _stores(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Store, ...]:
+    for location, said in given.items():
+        if not isinstance(said, dict):
+            message, hint = f"`store.{location}` wants a table", '[store."s3://BUCKET"]'
+            raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE))
+        _check_keys({**said}, STORE_KEYS, f'[store."{location}"] ')
+    try:
+        return read_stores(given, environ)
+    except SettingsError as error:
+        error.location = Location(SETTINGS_FILE)
+        raise
+
+
+def _check_warehouse(location: str) -> None:
+    """Refuse a warehouse in which no table can be made."""
+    wrong, unfit = unknown_scheme(location), unfit_for_tables(location)
+    if unfit:
+        wrong = f"the warehouse cannot be {location}: delta-rs misreads `{unfit}`", "name another"
+    if wrong:
+        raise SettingsError(wrong[0], hint=wrong[1], location=Location(SETTINGS_FILE))
 
 
 def _check_environment(name: str) -> None:
@@ -522,10 +565,9 @@ def parse_duration(text: str) -> int | None:
 
 
 def _resolve(root: Path, location: str) -> str:
-    if urlsplit(location).scheme not in ("", "file"):
-        return location
-    path = unquote(urlsplit(location).path) if urlsplit(location).scheme else location
-    return str((root / path).resolve())
+    if scheme_of(location) == "file":
+        location = unquote(re.sub(r"^(?i:file):(//[^/]*)?", "", location))
+    return str((root / location).resolve()) if is_local(location) else location
 
 
 def _read(path: Path) -> dict[str, Any]:

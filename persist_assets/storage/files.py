@@ -1,17 +1,34 @@
-"""Files wherever they are: the one way to reach, list and delete what a path or URI names."""
+"""Files wherever they are: the one way to reach, list and delete what a location names.
+
+What a location is, and how delta-rs and Spark are told of it, says `stores.py`; how it is reached
+from here, and what is said when it is not, this module.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
-from persist_assets.errors import StorageError
+from persist_assets.errors import SettingsError, StorageError
+from persist_assets.stores import (
+    Store,
+    any_store,
+    bucket_of,
+    delta_options,
+    delta_uri,
+    is_local,
+    unfit_for_tables,
+    unknown_scheme,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -39,9 +56,58 @@ class Found:
         return self.location.rpartition("/")[2]
 
 
-def is_local(location: str) -> bool:
-    """Whether a location is a path on this machine."""
-    return not urlsplit(location).scheme
+# ----------------------------------------------------------------------------------------- stores
+
+_described: dict[str, Store] = {}
+_lock = threading.Lock()
+
+
+def know_stores(stores: Iterable[Store]) -> None:
+    """Reach buckets as they are described, from now on and in the whole process.
+
+    Locations are passed on as text, and one text means one place.
+
+    Raises
+    ------
+    SettingsError
+        A bucket was described otherwise before: another project means another place by it.
+    """
+    with _lock:
+        for store in stores:
+            if _described.setdefault(store.bucket, store) != store:
+                raise SettingsError(
+                    f"two projects of one process describe the bucket `{store.bucket}` differently",
+                    hint="describe it alike, or load them in processes of their own",
+                )
+
+
+def _store(location: str) -> Store | None:
+    bucket = bucket_of(location)
+    return None if bucket is None else _described.get(bucket) or any_store(os.environ)
+
+
+def delta_place(location: str) -> tuple[str, dict[str, str] | None]:
+    """Return the URI and the `storage_options` with which delta-rs reaches a location.
+
+    Raises
+    ------
+    StorageError
+        No table can be there.
+    """
+    unfit = unfit_for_tables(location)
+    if unfit:
+        raise StorageError(f"delta-rs misreads `{unfit}` in {location}", hint="move the table")
+    _check_scheme(location)
+    return delta_uri(location), delta_options(location, _store(location))
+
+
+def _check_scheme(location: str) -> None:
+    wrong = unknown_scheme(location)
+    if wrong:
+        raise StorageError(wrong[0], hint=wrong[1])
+
+
+# ---------------------------------------------------------------------------------------- reaching
 
 
 @contextmanager
@@ -53,38 +119,98 @@ def reached(location: str) -> Generator[tuple[Any, str]]:
     StorageError
         It cannot be reached, or what the block does with it fails.
     """
-    from pyarrow import ArrowException, fs
+    from pyarrow import ArrowException
 
+    _check_scheme(location)
     try:
-        yield fs.FileSystem.from_uri(location)
+        yield _file_system(location)
     except (ArrowException, OSError) as error:
-        said = getattr(error, "strerror", None) or str(error)
-        raise StorageError(f"{location} cannot be reached: {said}") from error
+        raise unreachable(location, error) from error
+
+
+def _file_system(location: str) -> tuple[Any, str]:
+    from pyarrow import fs
+
+    store = _store(location)
+    if store is not None:
+        # Not from the URI: there it would be quoted, which names of files are not.
+        return _s3(store.endpoint, store.region), location.partition("://")[2]
+    if is_local(location):
+        return fs.LocalFileSystem(), location
+    start = location.index("://") + 3
+    return fs.FileSystem.from_uri(location[:start] + quote(location[start:], safe="/@:"))
+
+
+@lru_cache
+def _s3(endpoint: str | None, region: str | None) -> Any:
+    """Return the file system of an endpoint; one, as it keeps connections."""
+    from pyarrow import fs
+
+    if endpoint is None:
+        return fs.S3FileSystem(region=region, connect_timeout=5)
+    parts = urlsplit(endpoint)
+    return fs.S3FileSystem(
+        region=region or "us-east-1",
+        scheme=parts.scheme,
+        endpoint_override=endpoint.partition("://")[2].rstrip("/"),
+        connect_timeout=5,
+    )
+
+
+_HINTS = {
+    r"NoSuchBucket|NO_SUCH_BUCKET|bucket does not exist": "create the bucket, or name another",
+    r"AccessDenied|ACCESS_DENIED|Forbidden|InvalidAccessKeyId|INVALID_ACCESS_KEY|Signature"
+    r"|SIGNATURE|Unauthorized|ExpiredToken|InvalidToken|InvalidClientTokenId|credential"
+    r"|\b40[13]\b|169\.254\.169\.254": "check the credentials, for S3 AWS_ACCESS_KEY_ID and"
+    " AWS_SECRET_ACCESS_KEY, and what they permit",
+    r"tcp connect|[Tt]imeout|timed out|Could not connect|dns error|resolve host|NETWORK_CONNECTION"
+    r"|error sending request": 'check the endpoint: [store."s3://BUCKET"] or AWS_ENDPOINT_URL',
+}
+"""What to do about what stores say."""
+
+
+def unreachable(location: str, error: BaseException, failed: str = "") -> StorageError:
+    """Return the error to raise for what delta-rs or pyarrow raised at a location.
+
+    Parameters
+    ----------
+    failed
+        What, in a sentence; by default that it cannot be reached.
+    """
+    said = re.sub(r"\x1b\[\d*m", "", getattr(error, "strerror", None) or str(error))
+    said = re.sub(r"(?s)<\?xml.*?<Code>(.*?)</Code>.*?<Message>(.*?)</Message>.*", r"\1: \2", said)
+    said = re.sub(r"\s*\n\s*(?:↳\s*)?", ": ", said.strip())
+    hint = None
+    if not is_local(location):
+        hint = next((h for pattern, h in _HINTS.items() if re.search(pattern, said)), None)
+    return StorageError(f"{failed or f'{location} cannot be reached'}: {said[:600]}", hint=hint)
 
 
 def list_files(location: str) -> list[Found]:
-    """Return the file at a location, or all files at any depth below it, sorted; none: nothing."""
+    """Return the file at a location, or all files at any depth below it, sorted; none: nothing.
+
+    Raises
+    ------
+    StorageError
+        It cannot be reached.
+    """
     from pyarrow import fs
 
     with reached(location) as (system, path):
+        path = path.rstrip("/") or "/"
         itself = system.get_file_info(path)
         if itself.type == fs.FileType.NotFound:
+            _check_bucket(location, system)
             return []
         below = (
             [itself]
             if itself.is_file
             else system.get_file_info(fs.FileSelector(path, recursive=True))
         )
-    if is_local(location):
-        prefix = ""
-    elif location.endswith(path):
-        prefix = location.removesuffix(path)
-    else:
-        prefix = f"{urlsplit(location).scheme}://"
     local = is_local(location)
     return sorted(
         Found(
-            f"{prefix}{f.path}",
+            location.rstrip("/") + f.path.removeprefix(path),
             int(f.size or 0),
             int(f.mtime_ns or 0),
             _inode(f.path) if local else "",
@@ -94,12 +220,33 @@ def list_files(location: str) -> list[Found]:
     )
 
 
+def _check_bucket(location: str, system: Any) -> None:
+    """Raise if it is the bucket that is not there; to pyarrow that is an empty one."""
+    from pyarrow import fs
+
+    bucket = bucket_of(location)
+    if bucket and system.get_file_info(bucket).type == fs.FileType.NotFound:
+        raise OSError(f"NoSuchBucket: there is no bucket `{bucket}`")
+
+
 def _inode(path: str) -> str:
     try:
         found = os.stat(path)
     except OSError:
         return ""
     return f"{found.st_ino}:{found.st_ctime_ns}"
+
+
+def is_there(location: str) -> bool:
+    """Whether there is a file at a location.
+
+    Raises
+    ------
+    StorageError
+        It cannot be reached.
+    """
+    with reached(location) as (system, path):
+        return bool(system.get_file_info(path).is_file)
 
 
 def delete_directory(location: str) -> None:

@@ -9,19 +9,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from persist_assets.errors import StorageError
 from persist_assets.model import FILE_FORMATS, Column
-from persist_assets.storage.files import list_files, reached
+from persist_assets.storage.files import delta_place, list_files, reached, unreachable
 from persist_assets.storage.types import columns_of_struct, type_of_arrow
+from persist_assets.stores import is_local, scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from persist_assets.model import RawTable
+    from persist_assets.storage.files import Found
 
 SECRETS = re.compile(r"password|token|secret|access_?key|account_?key|user|credential", re.I)
 """Options whose names match say who reads, not what is read: they enter no digest and no log."""
@@ -71,7 +74,7 @@ def pin_raw(raw: RawTable, location: str) -> Pin:
         return _pin_delta(location)
     if raw.format not in FILE_FORMATS:
         return Pin(None)
-    found = [f for f in list_files(location) if not _is_hidden(f.location.removeprefix(location))]
+    found = _settled(location)
     if not found:
         raise StorageError(
             f"there is no data at {location}", hint="check the LOCATION of the table"
@@ -81,6 +84,33 @@ def pin_raw(raw: RawTable, location: str) -> Pin:
     told = [(f.location.removeprefix(base), f.bytes, f.changed_ns, f.inode) for f in found]
     told_digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()
     return Pin(f"files:{told_digest[:32]}", tuple(f.location for f in found), base)
+
+
+_TICK_S = 1.1
+"""Object stores tell times to the second, so that two changes within one may look like one."""
+_RECENT_S = 5.0
+"""How old a change has to be for certain to be of another second, clocks being what they are."""
+
+
+def _settled(location: str) -> list[Found]:
+    """Return the files of a location; where they just changed, when their second is over.
+
+    Raises
+    ------
+    StorageError
+        They keep changing.
+    """
+    for _ in range(5):
+        found = [
+            f for f in list_files(location) if not _is_hidden(f.location.removeprefix(location))
+        ]
+        newest = max((f.changed_ns for f in found), default=0) / 1e9
+        if is_local(location) or newest < time.time() - _RECENT_S:
+            return found
+        time.sleep(_TICK_S)
+        if set(found) <= set(list_files(location)):
+            return found
+    raise StorageError(f"the data at {location} keeps changing", hint="run it again later")
 
 
 def _is_hidden(below: str) -> bool:
@@ -128,14 +158,17 @@ def _open_delta(location: str) -> Any:
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
+    uri, options = delta_place(location)
     try:
-        return DeltaTable(location)
+        return DeltaTable(uri, storage_options=options)
     except TableNotFoundError as error:
         raise StorageError(
             f"there is no Delta table at {location}", hint="check the LOCATION of the table"
         ) from error
     except (DeltaError, OSError) as error:
-        raise StorageError(f"the Delta table at {location} cannot be opened: {error}") from error
+        raise unreachable(
+            location, error, f"the Delta table at {location} cannot be opened"
+        ) from error
 
 
 def _pin_delta(location: str) -> Pin:
@@ -155,7 +188,7 @@ def _pin_delta(location: str) -> Pin:
             f"the Delta table at {location} uses {', '.join(sorted(unknown))}: not supported",
             hint="its Parquet files alone would be wrong rows; write it without this feature",
         )
-    files = tuple(sorted(_plain_path(uri) for uri in table.file_uris()))
+    files = tuple(sorted(_locations(table, location)))
     if metadata.partition_columns:
         _refuse_unusual_partitions(table, location)
     return Pin(f"delta:{table.version()}:{metadata.id}", files, location)
@@ -167,8 +200,20 @@ def _has_deletion_vectors(table: Any) -> bool:
     return pa.table(table.deletion_vectors()).num_rows > 0
 
 
-def _plain_path(uri: str) -> str:
-    return unquote(uri.removeprefix("file://")) if uri.startswith("file://") else uri
+def _locations(table: Any, location: str) -> list[str]:
+    """Return where the files of a Delta table are, below it or elsewhere."""
+    import pyarrow as pa
+
+    paths = pa.table(table.get_add_actions(flatten=True))["path"].to_pylist()
+    return [_location(path, location) for path in paths]
+
+
+def _location(path: str, base: str) -> str:
+    """Return where a file is that Delta's log names by a relative path or a URI, both quoted."""
+    plain = unquote(path)
+    if path.startswith("file:"):
+        return re.sub(r"^file:(//[^/]*)?", "", plain)
+    return plain if scheme_of(path) or plain.startswith("/") else f"{base}/{plain}"
 
 
 def _refuse_unusual_partitions(table: Any, location: str) -> None:

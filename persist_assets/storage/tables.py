@@ -17,15 +17,18 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.errors import ConflictError, StorageError
+from persist_assets.errors import ConflictError, GoneError, StorageError
 from persist_assets.storage.files import (
     delete_directory,
     delete_file,
-    is_local,
+    delta_place,
+    is_there,
     list_files,
     reached,
+    unreachable,
 )
 from persist_assets.storage.types import columns_of_struct
+from persist_assets.stores import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -216,11 +219,13 @@ def commit(staged: Staged, *, build_id: str, pinned: int | None) -> int:
     try:
         table = find_table(staged.root)
         if table is None:
+            uri, options = delta_place(staged.root)
             create_table_with_add_actions(
-                staged.root,
+                uri,
                 schema,
                 adds,
                 mode="error",
+                storage_options=options,
                 commit_properties=properties,
                 post_commithook_properties=hooks,
             )
@@ -237,12 +242,14 @@ def commit(staged: Staged, *, build_id: str, pinned: int | None) -> int:
             post_commithook_properties=hooks,
         )
         return expected
-    except CommitFailedError as error:
-        raise ConflictError(
-            f"another writer committed to {staged.root} at the same time", hint="run it again"
-        ) from error
     except (DeltaError, OSError) as error:
-        raise StorageError(f"the table {staged.root} cannot be committed: {error}") from error
+        if isinstance(error, CommitFailedError) or "table already exists" in str(error):
+            raise ConflictError(
+                f"another writer committed to {staged.root} at the same time", hint="run it again"
+            ) from error
+        raise unreachable(
+            staged.root, error, f"the table {staged.root} cannot be committed"
+        ) from error
 
 
 def _paths(table: Any) -> list[str]:
@@ -263,38 +270,51 @@ def _check_files(staged: Staged) -> None:
 
 
 def find_table(root: str, version: int | None = None) -> Any:
-    """Return the `deltalake.DeltaTable` at `root`, None where it or its version is not there."""
+    """Return the `deltalake.DeltaTable` at `root`, None where it or its version is not there.
+
+    Raises
+    ------
+    StorageError
+        That cannot be told.
+    """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
+    uri, options = delta_place(root)
     try:
-        return DeltaTable(root, version=version)
+        return DeltaTable(uri, version=version, storage_options=options)
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        if version is not None:
+        # Of a store that does not answer nothing is known.
+        if version is not None and (is_local(root) or isinstance(error, DeltaError)):
             return None
-        raise StorageError(f"the table {root} cannot be opened: {error}") from error
+        raise unreachable(root, error, f"the table {root} cannot be opened") from error
 
 
 def read_version(root: str, version: int) -> TableVersion:
     """Return what there is to read of one version of a table.
 
+    Costs, beside Delta's log, one listing of each build that it has files of; mostly that is one.
+
     Raises
     ------
-    StorageError
+    GoneError
         The version, or one of its files, is gone.
+    StorageError
+        That cannot be told.
     """
     table = find_table(root, version)
     if table is None:
-        raise StorageError(f"version {version} of the table {root} is gone", hint="build it again")
+        raise GoneError(f"version {version} of the table {root} is gone", hint="build it again")
     sizes = {f"{root}/{path}": size for path, size in sorted(_sizes(table).items())}
-    for file, size in sizes.items() if is_local(root) else ():
-        there = _size(file)
-        if there != size:
-            what = "is gone" if there is None else f"has {there} bytes, not {size}"
+    builds = sorted({file.rpartition("/")[0] for file in sizes})
+    there = {found.location: found.bytes for build in builds for found in list_files(build)}
+    for file, size in sizes.items():
+        if there.get(file) != size:
+            what = f"has {there[file]} bytes, not {size}" if file in there else "is gone"
             message = f"{file} {what}, a file of version {version}"
-            raise StorageError(message, hint="build it again")
+            raise GoneError(message, hint="build it again")
     return TableVersion(tuple(sizes), columns_of_struct(json.loads(table.schema().to_json())))
 
 
@@ -306,26 +326,21 @@ def _sizes(table: Any) -> dict[str, int]:
     return {row["path"]: row["size_bytes"] for row in actions.to_pylist()}
 
 
-def _size(file: str) -> int | None:
-    try:
-        return os.path.getsize(file)
-    except FileNotFoundError:
-        return None
-
-
 def read_snapshot(root: str, snapshot: Snapshot) -> TableVersion:
     """Return what there is to read of a snapshot.
 
     Raises
     ------
-    StorageError
+    GoneError
         It, or one of its files, is gone; or the version is that of another table, which was
         made in the place of a deleted one.
+    StorageError
+        That cannot be told.
     """
     found = read_version(root, snapshot.version)
     written = {path.removeprefix(f"{root}/").partition("/")[0] for path in found.files}
     if written - {snapshot.build_uid} or (snapshot.rows and not written):
-        raise StorageError(
+        raise GoneError(
             f"version {snapshot.version} of the table {root} is not the one that was published",
             hint="build it again",
         )
@@ -333,22 +348,33 @@ def read_snapshot(root: str, snapshot: Snapshot) -> TableVersion:
 
 
 def has_snapshot(root: str, snapshot: Snapshot) -> bool:
-    """Whether a snapshot is there, by a look at one directory if it is on this machine.
+    """Whether a snapshot is there, by a look at its commit and its directory.
 
     Its files have to have as many bytes as were written, so that none is gone or cut off.
+
+    Raises
+    ------
+    StorageError
+        That cannot be told.
     """
-    if is_local(root):
-        log = f"{root}/_delta_log/{snapshot.version:020}.json"
-        files = f"{root}/{snapshot.build_uid}"
+    log, files = f"{root}/_delta_log/{snapshot.version:020}.json", f"{root}/{snapshot.build_uid}"
+    if is_local(root):  # without the price of a file system that may be anywhere
         return os.path.exists(log) and sum(_parquet_sizes(files)) == snapshot.bytes
-    return is_whole(root, snapshot)
+    written = (f.bytes for f in list_files(files) if f.name.endswith(".parquet"))
+    return is_there(log) and sum(written) == snapshot.bytes
 
 
 def is_whole(root: str, snapshot: Snapshot) -> bool:
-    """Whether a snapshot is there with all its files."""
+    """Whether a snapshot is there with all its files.
+
+    Raises
+    ------
+    StorageError
+        That cannot be told.
+    """
     try:
         read_snapshot(root, snapshot)
-    except StorageError:
+    except GoneError:
         return False
     return True
 

@@ -17,7 +17,7 @@ from persist_assets.model import CheckResult
 
 # docs/architecture.md has the same list, with what each room is for.
 ROOMS = [
-    "errors", "settings", "model", "dialect", "frontends", "meaning", "compiler", "substitution",
+    "errors", "stores", "settings", "model", "dialect", "frontends", "meaning", "compiler", "substitution",
     "compare", "planner", "promotion", "selection", "ledger", "manifest", "storage", "cache", "project",
     "revisions", "server", "session", "audit", "engine", "outside", "builder", "pool", "environments", "collector", "doctor", "plugin", "cli",
 ]  # fmt: skip

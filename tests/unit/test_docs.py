@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -12,6 +14,7 @@ from persist_assets.cli import EXIT_CODES, app
 from persist_assets.frontends.annotations import _CHECKS, KEYS
 from persist_assets.settings import KEYS as SETTINGS
 from persist_assets.settings import SHARED_KEYS
+from persist_assets.stores import SCHEMES, SPARK_PACKAGES, STORE_KEYS
 
 DOCS = ROOT / "docs"
 
@@ -40,6 +43,25 @@ def test_every_exit_code_is_in_the_docs(code: int) -> None:
 def test_every_setting_is_in_the_docs(key: str) -> None:
     text = (DOCS / "settings.md").read_text()
     assert f"| `{key}` |" in text or f"| `[{key}]` |" in text
+
+
+@pytest.mark.parametrize("key", list(STORE_KEYS))
+def test_every_setting_of_a_store_is_in_the_docs(key: str) -> None:
+    assert f"| `{key}` of `[store." in (DOCS / "settings.md").read_text()
+
+
+@pytest.mark.parametrize("word", [*(f"`{s}://" for s in SCHEMES), *SPARK_PACKAGES.values()])
+def test_every_kind_of_store_is_in_the_docs(word: str) -> None:
+    assert word in (DOCS / "settings.md").read_text()
+
+
+def test_the_docs_name_the_version_of_hadoop_that_spark_brings() -> None:
+    import pyspark
+
+    (jar,) = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
+    version = jar.stem.rpartition("-")[2]
+    text = (DOCS / "settings.md").read_text()
+    assert set(re.findall(r"hadoop-(?:aws|azure):([\d.]+)", text)) == {version}
 
 
 @pytest.mark.parametrize("key", list(SHARED_KEYS))

@@ -1,0 +1,228 @@
+"""Where data lies: what a location is, and how delta-rs and Spark are told of its store. Pure.
+
+A location is an absolute path of this machine or a URI, and never quoted: ``%20`` in it is three
+characters. The invariant: everybody (delta-rs here and in `storage/`, pyarrow in
+`storage/files.py`, Spark) is told of a location by a function of this module or of that one, from
+one `Store`, so that all of them reach the same place.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
+
+from persist_assets.errors import SettingsError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+SCHEMES: Mapping[str, str] = {
+    "s3": "s3a",
+    "s3a": "s3a",
+    "gs": "gs",
+    "abfss": "abfss",
+    "abfs": "abfs",
+    "hdfs": "hdfs",
+}
+"""The schemes of locations that are not on this machine, and what Spark calls them."""
+
+SPARK_PACKAGES: Mapping[str, str] = {
+    "s3a": "org.apache.hadoop:hadoop-aws",
+    "gs": "com.google.cloud.bigdataoss:gcs-connector",
+    "abfss": "org.apache.hadoop:hadoop-azure",
+    "abfs": "org.apache.hadoop:hadoop-azure",
+}
+"""What Spark's own distribution lacks to reach them."""
+
+STORE_KEYS: Mapping[str, type] = {"endpoint": str, "region": str}
+"""The keys of `[store."s3://BUCKET"]`."""
+
+_BOUNDS: Mapping[str, str] = {
+    "connect_timeout": "5s",
+    "timeout": "30s",
+    "max_retries": "3",
+    "retry_timeout": "30s",
+}
+"""Where nobody answers, delta-rs would ask for three minutes."""
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+_NOT_IN_TABLES = re.compile(r"[\[\]\\]|%[0-9A-Fa-f]{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """How a bucket of an S3-compatible store is reached; who asks is said by the environment.
+
+    Attributes
+    ----------
+    bucket
+        Empty: any that is not described.
+    endpoint
+        The URL of the server, None for Amazon's.
+    region
+        None: as the libraries find it.
+    """
+
+    bucket: str
+    endpoint: str | None = None
+    region: str | None = None
+
+    @property
+    def allows_http(self) -> bool:
+        """Whether requests are not encrypted."""
+        return (self.endpoint or "").startswith("http://")
+
+
+# -------------------------------------------------------------------------------------- locations
+
+
+def scheme_of(location: str) -> str:
+    """Return the scheme of a location in lower case; empty for a path.
+
+    Examples
+    --------
+    >>> scheme_of("S3://lake/x"), scheme_of("/data/a:b"), scheme_of("a:b/c")
+    ('s3', '', '')
+    """
+    found = _SCHEME.match(location)
+    return found[1].lower() if found else ""
+
+
+def is_local(location: str) -> bool:
+    """Whether a location is a path on this machine."""
+    return not scheme_of(location)
+
+
+def unknown_scheme(location: str) -> tuple[str, str] | None:
+    """Return what is wrong with a location whose scheme nobody knows, and what to do; or None."""
+    scheme = scheme_of(location)
+    if scheme in ("", "file") or scheme in SCHEMES:
+        return None
+    known = ["file", *SCHEMES]
+    hint = did_you_mean(scheme, known) or f"a path, or one of {', '.join(f'{k}://' for k in known)}"
+    return f"{location}: nobody here knows `{scheme}://`", hint
+
+
+def unfit_for_tables(location: str) -> str | None:
+    """Return what in a location keeps delta-rs from having a table there, or None."""
+    found = _NOT_IN_TABLES.search(location)
+    return found[0] if found else None
+
+
+# ----------------------------------------------------------------------------------- descriptions
+
+
+def read_stores(
+    given: Mapping[str, Mapping[str, str]], environ: Mapping[str, str]
+) -> tuple[Store, ...]:
+    """Return the stores that `[store]` describes, sorted.
+
+    Parameters
+    ----------
+    given
+        By ``s3://BUCKET``.
+    environ
+        Says what is not described, for all buckets.
+
+    Raises
+    ------
+    SettingsError
+        It describes what is no bucket, or an endpoint is no URL.
+    """
+    other = any_store(environ)
+    stores: list[Store] = []
+    for location, said in given.items():
+        parts = urlsplit(location)
+        if SCHEMES.get(scheme_of(location)) != "s3a" or not parts.netloc or parts.path.strip("/"):
+            raise SettingsError(
+                f'`[store."{location}"]` is no bucket of an S3-compatible store',
+                hint='[store."s3://BUCKET"]; other stores need only variables of the environment',
+            )
+        endpoint = said.get("endpoint", other.endpoint)
+        stores.append(Store(parts.netloc, endpoint, said.get("region", other.region)))
+    for store in (*stores, other):
+        if store.endpoint and not re.match(r"https?://[^/]+", store.endpoint):
+            raise SettingsError(
+                f"the endpoint `{store.endpoint}` of a store is not a URL",
+                hint="for example https://minio.example.com:9000",
+            )
+    return tuple(sorted(stores, key=lambda s: s.bucket))
+
+
+def any_store(environ: Mapping[str, str]) -> Store:
+    """Return the store of buckets that are not described, from what every tool for S3 reads."""
+
+    def first(*names: str) -> str | None:
+        return next((environ[n] for n in names if environ.get(n)), None)
+
+    return Store(
+        "",
+        first("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+        first("AWS_REGION", "AWS_DEFAULT_REGION"),
+    )
+
+
+def bucket_of(location: str) -> str | None:
+    """Return the bucket of a location in an S3-compatible store; None where it is in no such."""
+    return urlsplit(location).netloc if SCHEMES.get(scheme_of(location)) == "s3a" else None
+
+
+# ------------------------------------------------------------------------------------ who is told
+
+
+def delta_uri(location: str) -> str:
+    """Return a location as delta-rs takes it: quoted where it is a URI."""
+    if is_local(location):
+        return location
+    start = location.index("://") + 3
+    return location[:start] + quote(location[start:], safe="/@:~")
+
+
+def delta_options(location: str, store: Store | None) -> dict[str, str] | None:
+    """Return the `storage_options` with which delta-rs reaches a location."""
+    if is_local(location):
+        return None
+    options = dict(_BOUNDS)
+    if store is not None:
+        if store.endpoint:
+            options["AWS_ENDPOINT_URL"] = store.endpoint
+        if store.region or store.endpoint:
+            options["AWS_REGION"] = store.region or "us-east-1"
+        options["AWS_ALLOW_HTTP"] = str(store.allows_http).lower()
+        options["AWS_CONDITIONAL_PUT"] = "etag"
+    return options
+
+
+def spark_uri(location: str) -> str:
+    """Return a location as Spark takes it, which knows S3 by another name, and paths by defaults.
+
+    Examples
+    --------
+    >>> spark_uri("s3://lake/x"), spark_uri("/data/x y")
+    ('s3a://lake/x', 'file:///data/x y')
+    """
+    scheme = scheme_of(location)
+    if not scheme:
+        return f"file://{location}"
+    return SCHEMES.get(scheme, scheme) + location[len(scheme) :]
+
+
+def spark_pattern(location: str) -> str:
+    """Return a location as Spark takes it to read, where special characters make patterns."""
+    return re.sub(r"([{}\[\]*?\\])", r"\\\1", spark_uri(location))
+
+
+def spark_settings(stores: Iterable[Store]) -> dict[str, str]:
+    """Return the settings with which Spark reaches stores; credentials it finds by itself."""
+    settings: dict[str, str] = {}
+    for store in stores:
+        prefix = "spark.hadoop.fs.s3a." + (f"bucket.{store.bucket}." if store.bucket else "")
+        if store.endpoint:
+            settings[f"{prefix}endpoint"] = store.endpoint
+            settings[f"{prefix}path.style.access"] = "true"
+            settings[f"{prefix}connection.ssl.enabled"] = str(not store.allows_http).lower()
+        if store.region or store.endpoint:
+            settings[f"{prefix}endpoint.region"] = store.region or "us-east-1"
+    return settings

@@ -1,0 +1,556 @@
+"""Warehouses and raw data elsewhere: an S3-compatible server on loopback, and `file://`.
+
+Spark reads `s3a://` with a jar that its own distribution lacks. So what Spark does is proven with
+`file://`, and on S3 everything else: commits, listings, pins, deletion, plans, bad input.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT
+from deltalake import DeltaTable, write_deltalake
+from typer.testing import CliRunner
+
+from persist_assets.builder import Builder
+from persist_assets.cli import app
+from persist_assets.engine import Engine
+from persist_assets.environments import promote
+from persist_assets.errors import ConflictError, GoneError, SettingsError, StorageError
+from persist_assets.ledger.store import Ledger
+from persist_assets.model import Build, RawTable, Snapshot
+from persist_assets.project import load_project, require
+from persist_assets.settings import load_settings
+from persist_assets.storage.files import (
+    delete_directory,
+    delta_place,
+    know_stores,
+    list_files,
+    reached,
+)
+from persist_assets.storage.raw import find_columns, missing_columns, pin_raw
+from persist_assets.storage.tables import (
+    LOG,
+    Staged,
+    commit,
+    delete_builds,
+    find_staged,
+    find_table,
+    find_written,
+    has_snapshot,
+    is_whole,
+    read_sample,
+    read_version,
+)
+from persist_assets.storage.types import delta_schema
+from persist_assets.stores import Store, spark_pattern, spark_settings, spark_uri
+
+STRUCT = {
+    "type": "struct",
+    "fields": [{"name": "a", "type": "long", "nullable": True, "metadata": {}}],
+}
+KEY, SECRET = "AKIATESTTESTTESTTEST", "secret"
+
+
+@dataclass
+class Server:
+    """An S3-compatible server (`s3_server.py`)."""
+
+    url: str
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def new_bucket(self) -> str:
+        """Return the URI of a new bucket, which is known from now on."""
+        name = f"lake-{next(self._numbers)}"
+        self.ask("PUT", f"/{name}")
+        know_stores([Store(name, self.url, "eu-central-1")])
+        return f"s3://{name}"
+
+    def ask(self, method: str, path: str, body: bytes = b"") -> str:
+        credential = f"{KEY}/20260101/us-east-1/s3/aws4_request"
+        headers = {
+            "Authorization": f"AWS4-HMAC-SHA256 Credential={credential}",
+            "Content-Type": "application/octet-stream",
+        }
+        with urlopen(Request(self.url + path, body, headers, method=method)) as answer:
+            return answer.read().decode()
+
+    def requests(self) -> list[str]:
+        """Return what was asked for since this was last called."""
+        return self.ask("GET", "/-/requests").splitlines()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    command = [sys.executable, str(ROOT / "tests" / "s3_server.py")]
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+    ):
+        assert process.stdin and process.stdout
+        patch.setenv("AWS_ACCESS_KEY_ID", KEY)
+        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        yield Server(f"http://127.0.0.1:{int(process.stdout.readline())}")
+        process.stdin.close()
+
+
+@pytest.fixture
+def bucket(server: Server) -> str:
+    return server.new_bucket()
+
+
+def put(location: str, content: bytes) -> None:
+    with reached(location) as (system, path), system.open_output_stream(path) as file:
+        file.write(content)
+
+
+def parquet(location: str, **columns: object) -> None:
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns), buffer)
+    put(location, buffer.getvalue())
+
+
+def stage(root: str, uid: str, rows: int) -> Staged:
+    """Write what Spark would write, and stage it."""
+    parquet(f"{root}/{uid}/part-0.parquet", a=pa.array(range(rows), pa.int64()))
+    return find_staged(root, uid, delta_schema(STRUCT))
+
+
+def snapshot(uid: str, version: int, rows: int, size: int = 1) -> Snapshot:
+    now = datetime.now(UTC)
+    return Snapshot(uid, "s", "b", "t", version, (), "c", rows, size, now)
+
+
+# ------------------------------------------------------------------------------- tables on S3
+
+
+def test_a_table_in_a_bucket_has_versions_like_any_other(bucket: str) -> None:
+    root = f"{bucket}/ware house/é+%/t-12"
+    assert find_table(root) is None
+    assert commit(stage(root, "one", 3), build_id="b", pinned=None) == 0
+    assert commit(stage(root, "two", 5), build_id="b", pinned=0) == 1
+    assert read_version(root, 0).files == (f"{root}/one/part-0.parquet",)
+    found = read_version(root, 1)
+    assert found.files == (f"{root}/two/part-0.parquet",)
+    assert [r["a"] for r in read_sample(found.files, 2)] == [0, 1]
+    # What was committed and never published is put back, as on a disk.
+    commit(stage(root, "dead", 7), build_id="b", pinned=1)
+    assert commit(stage(root, "four", 4), build_id="b", pinned=1) == 4
+    uri, options = delta_place(root)
+    assert DeltaTable(uri, storage_options=options).to_pyarrow_table().num_rows == 4
+
+
+def test_of_two_writers_of_one_version_in_a_bucket_only_one_wins(bucket: str) -> None:
+    root = f"{bucket}/t"
+    commit(stage(root, "first", 3), build_id="b", pinned=None)
+    staged = [stage(root, f"writer-{n}", n) for n in range(1, 17)]
+    together = threading.Barrier(8)
+
+    def write(one: Staged) -> int | None:
+        together.wait()
+        try:
+            return commit(one, build_id="b", pinned=None)
+        except ConflictError:
+            return None
+
+    with ThreadPoolExecutor(8) as pool:
+        versions = [v for v in pool.map(write, staged) if v is not None]
+    table = find_table(root)
+    assert sorted(versions) == list(range(1, table.version() + 1))
+    assert len(versions) < len(staged)  # some were at the same time, and lost
+    for version in versions:
+        assert len({f.split("/")[-2] for f in read_version(root, version).files}) == 1
+
+
+def test_of_two_first_writers_only_one_wins(bucket: str) -> None:
+    for attempt in range(3):
+        root = f"{bucket}/t{attempt}"
+        staged = [stage(root, f"writer-{n}", n) for n in range(1, 5)]
+        together = threading.Barrier(4)
+
+        def write(one: Staged, together: threading.Barrier = together) -> int | None:
+            together.wait()
+            try:
+                return commit(one, build_id="b", pinned=None)
+            except ConflictError:
+                return None
+
+        with ThreadPoolExecutor(4) as pool:
+            versions = [v for v in pool.map(write, staged) if v is not None]
+        assert sorted(versions) == list(range(find_table(root).version() + 1))
+
+
+def test_files_that_are_gone_from_a_bucket_are_missed(bucket: str, server: Server) -> None:
+    root = f"{bucket}/t"
+    staged = stage(root, "one", 3)
+    commit(staged, build_id="b", pinned=None)
+    one, none = (snapshot("one", version, 3, staged.bytes) for version in (0, 7))
+    assert (has_snapshot(root, one), is_whole(root, one)) == (True, True)
+    assert (has_snapshot(root, none), is_whole(root, none)) == (False, False)
+    assert not has_snapshot(root, snapshot("other", 0, 3))
+    server.requests()
+    has_snapshot(root, one)
+    assert len(server.requests()) <= 4
+    put(f"{root}/one/part-0.parquet", b"cut off")
+    assert (has_snapshot(root, one), is_whole(root, one)) == (False, False)
+    with pytest.raises(GoneError, match="has 7 bytes, not"):
+        read_version(root, 0)
+    delete_directory(f"{root}/one")
+    delete_directory(f"{root}/one")
+    assert (has_snapshot(root, one), is_whole(root, one)) == (False, False)
+    with pytest.raises(GoneError, match=r"part-0.parquet is gone, a file of version 0"):
+        read_version(root, 0)
+    with pytest.raises(GoneError, match="version 7 of the table"):
+        read_version(root, 7)
+
+
+def test_a_version_of_many_files_is_looked_at_with_one_listing(bucket: str, server: Server) -> None:
+    root = f"{bucket}/t"
+    for n in range(20):
+        parquet(f"{root}/one/part-{n}.parquet", a=pa.array([n], pa.int64()))
+    commit(find_staged(root, "one", delta_schema(STRUCT)), build_id="b", pinned=None)
+    server.requests()
+    assert len(read_version(root, 0).files) == 20
+    asked = server.requests()
+    assert not [r for r in asked if "part-" in r]
+    assert len(asked) < 10
+
+
+def test_a_file_of_a_bucket_that_changed_before_the_commit_is_found(bucket: str) -> None:
+    root = f"{bucket}/t"
+    staged = stage(root, "one", 3)
+    put(f"{root}/one/part-0.parquet", b"x")
+    with pytest.raises(StorageError, match="has 1 bytes, not"):
+        commit(staged, build_id="b", pinned=None)
+
+
+def test_builds_and_whole_tables_are_deleted_from_a_bucket(bucket: str) -> None:
+    root = f"{bucket}/wh/t"
+    for n, uid in enumerate(("one", "two", "three")):
+        commit(stage(root, uid, n + 1), build_id="b", pinned=None)
+    assert find_written(root).keys() == {"one", "two", "three", LOG}
+    delete_builds(root, ["one", "three"], head=1)
+    assert find_written(root).keys() == {"two", LOG}
+    assert [f.split("/")[-2] for f in read_version(root, find_table(root).version()).files] == [
+        "two"
+    ]
+    delete_builds(root, ["two", LOG], head=None)
+    assert list_files(f"{bucket}/wh") == []
+    assert find_table(root) is None
+
+
+# --------------------------------------------------------------------------- raw tables on S3
+
+
+def test_raw_files_of_a_bucket_are_pinned_by_name_size_and_time(bucket: str) -> None:
+    raw, where = RawTable("parquet", "t"), f"{bucket}/raw/t é"
+    with pytest.raises(StorageError, match="there is no data at"):
+        pin_raw(raw, where)
+    parquet(f"{where}/kind=a%20b/year=2013/p.parquet", x=[1])
+    put(f"{where}/_SUCCESS", b"")
+    first = pin_raw(raw, where)
+    assert first.files == (f"{where}/kind=a%20b/year=2013/p.parquet",)
+    assert pin_raw(raw, where) == first
+    assert pin_raw(raw, where.replace("s3:", "s3a:")).version == first.version
+    columns = find_columns(raw, where)
+    assert [(c.name, c.type) for c in columns] == [
+        ("x", "bigint"), ("kind", "string"), ("year", "int")
+    ]  # fmt: skip
+    assert missing_columns(first, raw, columns) == []
+    parquet(f"{where}/kind=c/year=2014/p.parquet", x=[1])
+    assert pin_raw(raw, where).version != first.version
+
+
+def test_a_file_that_changes_twice_in_a_second_has_two_versions(bucket: str) -> None:
+    raw, where = RawTable("csv", "t"), f"{bucket}/t"
+    pins: set[str | None] = set()
+    for n in range(4):
+        put(f"{where}/a.csv", str(n).encode())
+        pins.add(pin_raw(raw, where).version)
+    assert len(pins) == 4
+
+
+def test_a_single_file_of_a_bucket_can_be_a_table(bucket: str) -> None:
+    parquet(f"{bucket}/t.parquet", x=[1])
+    pin = pin_raw(RawTable("parquet", "t"), f"{bucket}/t.parquet")
+    assert (pin.files, pin.base) == ((f"{bucket}/t.parquet",), bucket)
+
+
+def test_a_delta_table_in_a_bucket_is_pinned_with_its_files(bucket: str) -> None:
+    where, raw = f"{bucket}/delta é", RawTable("delta", "t")
+    with pytest.raises(StorageError, match="there is no Delta table at"):
+        pin_raw(raw, where)
+    uri, options = delta_place(where)
+    data = pa.table({"x": [1, 2], "k": ["a b/ü", None]})
+    write_deltalake(uri, data, storage_options=options, partition_by=["k"])
+    first = pin_raw(raw, where)
+    there = {f.location for f in list_files(where) if f.name.endswith(".parquet")}
+    assert set(first.files or ()) == there
+    assert len(there) == 2
+    assert find_columns(raw, where)[0].type == "bigint"
+    write_deltalake(uri, data, storage_options=options, mode="append")
+    assert pin_raw(raw, where).version != first.version
+
+
+# ------------------------------------------------------------------------- a project with buckets
+
+SOURCES = """
+CREATE TABLE t USING parquet LOCATION '{bucket}/raw/t';
+--@ persist
+CREATE VIEW p AS SELECT a, b FROM t;
+"""
+
+
+def told(root: Path, *arguments: str) -> Any:
+    done = CliRunner().invoke(app, ["--project", str(root), *arguments, "--json"])
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def project(make_project: Callable[..., Path], bucket: str, server: Server) -> Path:
+    parquet(f"{bucket}/raw/t/p.parquet", a=[1, 2], b=["x", "y"])
+    store = f'[store."{bucket}"]\nendpoint = "{server.url}"\nregion = "eu-central-1"\n'
+    settings = f'warehouse = "{bucket}/wh/"\n{store}'
+    return make_project({"m.sql": SOURCES.format(bucket=bucket)}, settings)
+
+
+def test_a_project_lives_in_a_bucket(project: Path, bucket: str) -> None:
+    (t, p) = told(project, "check")["sources"]
+    assert [c["type"] for c in t["columns"]] == ["bigint", "string"]
+    (step,) = told(project, "plan")["steps"]
+    assert (step["action"], step["reasons"][0]["code"]) == ("build", "new")
+    # What a build writes, without Spark.
+    settings = load_settings(project)
+    source = load_project(settings).by_id[p["source_id"]]
+    root = settings.table_root(source.table)
+    assert root == f"{bucket}/wh/{source.table}"
+    ledger = Ledger(settings.ledger)
+    builder = Builder(settings, load_project(settings), ledger, Engine(settings, no_spark))
+    world = builder.world([source])
+    build = Build(
+        "one", source.source_id, source.build_id, source.definition, "dev", "run", "started",
+        "built", datetime.now(UTC), digests=source.digests,
+    )  # fmt: skip
+    ledger.record_started(build, source.table)
+    staged = stage(root, "one", 3)
+    version = commit(staged, build_id=source.build_id, pinned=None)
+    as_of = builder.plan([source.source_id]).steps[0].as_of
+    made = Snapshot(
+        "one", source.source_id, source.build_id, source.table, version, as_of, "c", 3,
+        staged.bytes, datetime.now(UTC),
+    )  # fmt: skip
+    ledger.publish(build, made, [])
+    ledger.close()
+    assert world.missing == []
+    assert [s["action"] for s in told(project, "plan")["steps"]] == ["reuse"]
+    (entry,) = told(project, "manifest")["entries"].values()
+    assert entry["tableName"] == f"delta.`{root}@v0`"
+    assert wrong(project) == []
+    delete_directory(root)
+    (step,) = told(project, "plan")["steps"]
+    assert step["action"] == "build"
+    ((code, message),) = wrong(project)
+    assert (code, "is gone" in message) == ("table", True)
+
+
+def wrong(root: Path) -> list[tuple[str, str]]:
+    """Return what `persist doctor` calls an error."""
+    done = CliRunner().invoke(app, ["--project", str(root), "doctor", "--json"])
+    problems = json.loads(done.stdout)["problems"]
+    return [(p["code"], p["message"]) for p in problems if p["severity"] == "error"]
+
+
+def no_spark() -> Any:
+    pytest.fail("a plan needs no Spark")
+
+
+def test_spark_without_the_jar_says_which_one_is_wanted(project: Path, spark: Any) -> None:
+    settings = load_settings(project)
+    ledger = Ledger(settings.ledger)
+    builder = Builder(
+        settings, require(load_project(settings)), ledger, Engine(settings, lambda: spark)
+    )
+    with pytest.raises(StorageError, match="no jar that reads s3a://") as caught:
+        builder.build(builder.project.persisted[0])
+    assert "org.apache.hadoop:hadoop-aws:" in (caught.value.hint or "")
+    assert ledger.fetch_manifest("dev") == {}
+    ledger.close()
+
+
+def test_spark_is_told_of_the_same_store(project: Path, server: Server, bucket: str) -> None:
+    settings = load_settings(project, environ={})
+    prefix = f"spark.hadoop.fs.s3a.bucket.{bucket.removeprefix('s3://')}."
+    assert {k.removeprefix(prefix): v for k, v in settings.spark if k.startswith(prefix)} == {
+        "endpoint": server.url,
+        "endpoint.region": "eu-central-1",
+        "path.style.access": "true",
+        "connection.ssl.enabled": "false",
+    }
+    anywhere = load_settings(project, environ={"AWS_ENDPOINT_URL": "https://minio:9000"})
+    said = dict(anywhere.spark)
+    assert said["spark.hadoop.fs.s3a.endpoint"] == "https://minio:9000"
+    assert said["spark.hadoop.fs.s3a.connection.ssl.enabled"] == "true"
+    assert said[f"{prefix}endpoint"] == server.url
+    assert anywhere.connection == settings.connection  # where data lies changes no rows
+    assert spark_settings([Store("b", None, None)]) == {}
+    assert spark_uri("s3://b/x y") == spark_uri("s3a://b/x y") == "s3a://b/x y"
+    assert spark_uri("gs://b/x") == "gs://b/x"
+    assert spark_pattern("/a [b]/{c}") == "file:///a \\[b\\]/\\{c\\}"
+
+
+# -------------------------------------------------------------------------------------- bad input
+
+
+def test_a_bucket_that_does_not_exist_is_told(server: Server) -> None:
+    know_stores([Store("no-such-bucket", server.url, None)])
+    where = "s3://no-such-bucket/t"
+    for ask in (
+        lambda: list_files(where),
+        lambda: find_table(where),
+        lambda: find_table(where, 3),
+        lambda: pin_raw(RawTable("parquet", "t"), where),
+        lambda: pin_raw(RawTable("delta", "t"), where),
+        lambda: is_whole(where, snapshot("u", 0, 1)),
+    ):
+        with pytest.raises(StorageError, match="NoSuchBucket") as caught:
+            ask()
+        assert caught.value.hint == "create the bucket, or name another"
+        assert "\n" not in caught.value.message
+        assert "\x1b" not in caught.value.message
+
+
+def test_wrong_credentials_are_told(bucket: str, server: Server) -> None:
+    commit(stage(f"{bucket}/t", "one", 3), build_id="b", pinned=None)
+    server.ask("POST", "/moto-api/reset-auth", b"0")  # from now on they are looked at
+    try:
+        for ask in (
+            lambda: list_files(f"{bucket}/t"),
+            lambda: find_table(f"{bucket}/t"),
+            lambda: read_version(f"{bucket}/t", 0),
+            lambda: has_snapshot(f"{bucket}/t", snapshot("one", 0, 3)),
+            lambda: is_whole(f"{bucket}/t", snapshot("one", 0, 3)),
+        ):
+            with pytest.raises(StorageError) as caught:
+                ask()
+            assert not isinstance(caught.value, GoneError)
+            assert "AWS_ACCESS_KEY_ID" in (caught.value.hint or "")
+    finally:
+        server.ask("POST", "/moto-api/reset-auth", b"inf")
+
+
+def test_an_endpoint_that_nobody_serves_is_told_soon() -> None:
+    know_stores([Store("unreachable", "http://127.0.0.1:1", None)])
+    where, started = "s3://unreachable/t", time.monotonic()
+    for ask in (
+        lambda: list_files(where),
+        lambda: find_table(where),
+        lambda: read_version(where, 0),
+        lambda: has_snapshot(where, snapshot("one", 0, 3)),
+        lambda: is_whole(where, snapshot("one", 0, 3)),
+        lambda: delete_directory(where),
+    ):
+        with pytest.raises(StorageError, match=r"cannot be (reached|opened)") as caught:
+            ask()
+        assert not isinstance(caught.value, GoneError)
+        assert "check the endpoint" in (caught.value.hint or "")
+    assert time.monotonic() - started < 30
+
+
+def test_what_nobody_knows_is_refused(make_project: Callable[..., Path]) -> None:
+    with pytest.raises(StorageError, match="nobody here knows `s3n://`") as caught:
+        list_files("s3n://bucket/t")
+    assert caught.value.hint == "did you mean `s3`?"
+    with pytest.raises(StorageError, match="nobody here knows"):
+        find_table("ftp://bucket/t")
+    for settings, message in (
+        ('warehouse = "s4://x/y"', "nobody here knows"),
+        ('warehouse = "/data/[x]"', r"delta-rs misreads `\["),
+        ('warehouse = "/data/a%20b"', "delta-rs misreads `%20`"),
+        ('[store."gs://b"]\nregion = "x"', "is no bucket of an S3-compatible store"),
+        ('[store."s3://b/prefix"]\nregion = "x"', "is no bucket"),
+        ('[store."s3://b"]\nendpoint = "minio:9000"', "is not a URL"),
+        ('[store."s3://b"]\nendpiont = "http://x"', "unknown key"),
+        ('[store."s3://b"]\nregion = 3', "wants a text"),
+        ('[store]\nregion = "x"', "wants a table"),
+    ):
+        root = make_project({"m.sql": "CREATE VIEW v AS SELECT 1 AS x;"}, settings)
+        with pytest.raises(SettingsError, match=message) as refused:
+            load_settings(root)
+        assert refused.value.location is not None
+    with pytest.raises(StorageError, match="delta-rs misreads"):
+        pin_raw(RawTable("delta", "t"), "/data/[x]")
+
+
+def test_two_meanings_of_one_bucket_are_refused() -> None:
+    know_stores([Store("twice", "http://one", None)])
+    know_stores([Store("twice", "http://one", None)])
+    with pytest.raises(SettingsError, match="describe the bucket `twice` differently"):
+        know_stores([Store("twice", "http://two", None)])
+
+
+# ------------------------------------------------------------------------------- file:// and names
+
+
+CHECKED = """
+CREATE TABLE t USING parquet LOCATION 'raw data/t ü';
+--@ persist
+--@ check {{ unique=[a] }}
+CREATE VIEW p AS SELECT a, b FROM t;
+--@ persist
+CREATE VIEW q AS SELECT b, sum(a) AS s FROM p GROUP BY b;
+"""
+
+
+def test_a_warehouse_is_a_file_uri_with_any_name(
+    make_project: Callable[..., Path], tmp_path: Path, spark: Any
+) -> None:
+    warehouse = tmp_path / "ware house" / "größe {1}+#?%"
+    quoted = f"file://{tmp_path}/ware%20house/größe {{1}}+#?%"
+    settings = f'warehouse = "{quoted}"\n[env.prod]\n[env.dev]\n'
+    root = make_project({"m.sql": CHECKED.format()}, settings, name="a project ñ")
+    data = root / "raw data" / "t ü" / "a file.parquet"
+    data.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"a": pa.array([1, 2, 3], pa.int64()), "b": ["x", "y", "x"]}), data)
+
+    read = load_settings(root)
+    assert read.warehouse == str(warehouse)
+    ledger = Ledger(read.ledger)
+    builder = Builder(read, require(load_project(read)), ledger, Engine(read, lambda: spark))
+    p, q = builder.project.persisted
+    assert [builder.build(s).action for s in (p, q)] == ["built", "built"]
+    assert sorted(tuple(r) for r in builder.read(q).collect()) == [("x", 4), ("y", 2)]
+    assert {d.name.split("-")[0] for d in warehouse.iterdir()} == {"p", "q"}
+    decided, _ = promote(builder, "prod", [p.source_id, q.source_id])
+    assert (len(decided.sources), decided.refused) == (2, ())
+    for environment in ("dev", "prod"):
+        steps = told(root, "plan", "--env", environment)["steps"]
+        assert [s["action"] for s in steps] == ["reuse", "reuse"]
+    shutil.rmtree(next(d for d in warehouse.iterdir() if d.name.startswith("q")))
+    done = subprocess.run(
+        [sys.executable, "-m", "persist_assets.cli", "build", "--json"],
+        cwd=root, capture_output=True, text=True, timeout=180,
+        env={k: v for k, v in os.environ.items() if k not in ("DAGSTER_HOME", "PERSIST_ENV")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [b["action"] for b in json.loads(done.stdout)["builds"]] == ["reused", "built"]
+    assert sorted(tuple(r) for r in builder.read(q).collect()) == [("x", 4), ("y", 2)]
+    ledger.close()

@@ -1,0 +1,49 @@
+"""An S3-compatible server on loopback that says its port, and ends with what started it.
+
+It is a process of its own: delta-rs waits for a commit without letting other Python threads run.
+`GET /-/requests` answers what was asked for since it was last asked.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+inner = DomainDispatcherApplication(create_backend_app)
+requests: list[str] = []
+lock = threading.Lock()
+
+
+def application(environ: Any, start: Any) -> Iterable[bytes]:
+    # A store decides atomically who was first; moto looks, and then writes.
+    with lock:
+        if environ["PATH_INFO"] == "/-/requests":
+            start("200 OK", [])
+            said = "\n".join(requests).encode()
+            requests.clear()
+            return [said]
+        requests.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
+        return list(inner(environ, start))
+
+
+class Quiet(WSGIRequestHandler):
+    def log(self, *_: object) -> None:
+        pass
+
+
+def end_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    serving = make_server("127.0.0.1", 0, application, threaded=True, request_handler=Quiet)
+    print(serving.server_port, flush=True)
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    serving.serve_forever()
