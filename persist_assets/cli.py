@@ -7,6 +7,7 @@ import functools
 import gc
 import inspect
 import json
+import math
 import os
 import sys
 import threading
@@ -50,6 +51,7 @@ from persist_assets.model import (
 )
 from persist_assets.project import load_project, require
 from persist_assets.revisions import WORKING_TREE, find_places
+from persist_assets.rows import ChangedRow, NotCompared, RowsDiffer, compare_tables
 from persist_assets.selection import find_source, is_simple, select
 from persist_assets.settings import Settings, find_root, load_settings
 from persist_assets.storage.files import know_stores
@@ -411,7 +413,7 @@ def _against(
     """Return what persisted sources mean there and here, of those that are chosen."""
     places = find_places(given.settings, given.project, given.ledger, name, WORKING_TREE)
     before, after = (
-        {k: s for k, s in p.items() if s.persisted and (chosen is None or k in chosen)}
+        {k: s for k, s in p.standings.items() if s.persisted and (chosen is None or k in chosen)}
         for p in places
     )
     return before, after
@@ -521,17 +523,145 @@ PlaceArgument = Annotated[
 
 
 @command("diff")
-def diff(given: Invocation, before: PlaceArgument, after: PlaceArgument) -> None:
-    """Explain how sources differ between two places, down to expressions."""
+def diff(
+    given: Invocation,
+    before: PlaceArgument,
+    after: PlaceArgument,
+    selection: SelectArgument = None,
+    rows: Annotated[
+        bool, typer.Option("--rows", help="Compare the rows of both sides' tables too.")
+    ] = False,
+    key: Annotated[
+        list[str] | None,
+        typer.Option("--key", help="Columns that tell rows apart: a,b. Else rows are counted."),
+    ] = None,
+    sample: Annotated[
+        int, typer.Option("--sample", min=0, help="Show so many rows of each kind.")
+    ] = 5,
+) -> None:
+    """Explain how sources differ between two places, down to expressions and rows."""
+    if key and not rows:
+        raise SettingsError("`--key` says how rows are compared", hint="add --rows")
     places = find_places(given.settings, given.project, given.ledger, before, after)
-    changes = [c for c in compare(*places) if c.change != "same"]
+    wanted = set(given.select(selection)) if selection else None
+    changes = [
+        change
+        for change in compare(places[0].standings, places[1].standings)
+        if wanted is None or change.source_id in wanted
+    ]
+    compared: dict[SourceID, RowsDiffer | NotCompared] = {}
+    if rows:
+        tables = [p.tables for p in places]
+        if tables[0] is None or tables[1] is None:
+            raise SettingsError(
+                f"`{before if tables[0] is None else after}` is files, and files have no rows",
+                hint="--rows compares environments and BuildIDs: build the files in one",
+            )
+        with _quiet(given):
+            changes, compared = compare_tables(
+                given.builder.load_snapshot,
+                changes,
+                (tables[0], tables[1]),
+                key=_split(key),
+                sample=sample,
+                names=(before, after),
+            )
+    changes = [c for c in changes if c.change != "same"]
     if given.as_json:
-        print_json({"sources": [_change_json(c) for c in changes]})
+        told = [_change_json(c) | _rows_json(compared.get(c.source_id)) for c in changes]
+        print_json({"sources": told})
         return
     if not changes:
         out.print(f"nothing differs between {escape(before)} and {escape(after)}")
         return
     out.print(changes_tree(f"{before} → {after}", changes))
+    for source_id, found in compared.items():
+        _print_rows_differ(source_id, found)
+
+
+def _split(key: Sequence[str] | None) -> list[str]:
+    return [name.strip() for given in key or () for name in given.split(",") if name.strip()]
+
+
+def _rows_json(found: RowsDiffer | NotCompared | None) -> dict[str, Any]:
+    if found is None:
+        return {}
+    if isinstance(found, NotCompared):
+        return {"rows_note": found.reason}
+    return {
+        "rows": {
+            "added": found.added,
+            "removed": found.removed,
+            "changed": found.changed,
+            "before": found.before,
+            "after": found.after,
+        },
+        "key": list(found.key),
+        "columns_changed": dict(found.columns),
+        "columns_not_compared": [
+            {"column": u.column, "before": u.before, "after": u.after} for u in found.uncompared
+        ],
+        "samples": {
+            "added": [_cell(row) for row in found.added_rows],
+            "removed": [_cell(row) for row in found.removed_rows],
+            "changed": [
+                {"key": _cell(r.key), "before": _cell(r.before), "after": _cell(r.after)}
+                for r in found.changed_rows
+            ],
+        },
+    }
+
+
+def _print_rows_differ(source_id: SourceID, found: RowsDiffer | NotCompared) -> None:
+    """Print how rows differ: what is counted, and below it rows with what they were and are."""
+    out.print()
+    if isinstance(found, NotCompared):
+        out.print(f"[bold]{escape(source_id)}[/] rows not compared: {escape(found.reason)}")
+        return
+    parts = [f"[green]+{found.added} added[/]", f"[red]-{found.removed} removed[/]"]
+    if found.changed is not None:
+        parts.append(f"[yellow]~{found.changed} changed[/]")
+    how = f" by {', '.join(found.key)}" if found.key else ""
+    title = f"[bold]{escape(source_id)}[/] {found.before} → {found.after} rows{escape(how)}"
+    out.print(f"{title}: {', '.join(parts)}")
+    columns = [f"{escape(name)} ({n})" for name, n in found.columns.items() if n]
+    if columns:
+        out.print(f"  changed columns: {', '.join(columns)}")
+    for u in found.uncompared:
+        kinds = f"{u.before or 'not there'} → {u.after or 'not there'}"
+        out.print(f"  not compared: {escape(u.column)} [dim]{escape(kinds)}[/]")
+    sampled: list[tuple[str, str, dict[str, Any]]] = [
+        *(("~", "yellow", _both(row)) for row in found.changed_rows),
+        *(("-", "red", row) for row in found.removed_rows),
+        *(("+", "green", row) for row in found.added_rows),
+    ]
+    if not sampled:
+        return
+    there = dict.fromkeys(name for _, _, row in sampled for name in row)
+    names = [*found.key, *(n for n in there if n not in found.key)]
+    table = Table("", *(escape(n) for n in names), box=None, pad_edge=False)
+    for mark, colour, row in sampled:
+        cells = [_change_cell(row[n]) if n in row else "" for n in names]
+        table.add_row(f"[{colour}]{mark}[/]", *cells)
+    out.print(table)
+
+
+def _both(row: ChangedRow) -> dict[str, Any]:
+    """Return the cells of a changed row; what differs is a pair of what it was and is."""
+    return row.key | {n: _Pair(v, row.after[n]) for n, v in row.before.items()}
+
+
+@dataclass(frozen=True)
+class _Pair:
+    before: Any
+    after: Any
+
+
+def _change_cell(value: Any) -> str:
+    """Return a cell for people who look for differences: nothing is rounded."""
+    if isinstance(value, _Pair):
+        return f"{_change_cell(value.before)} [yellow]→[/] {_change_cell(value.after)}"
+    return _shown(repr(value) if isinstance(value, float) else _cell(value))
 
 
 def _change_json(change: Change) -> dict[str, Any]:
@@ -942,6 +1072,9 @@ def _cell(value: Any) -> Any:
     from pyspark.sql import Row
 
     match value:
+        case float() if not math.isfinite(value):
+            # JSON has no numbers for them.
+            return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}Infinity"
         case None | bool() | int() | float() | str():
             return value
         case Row():

@@ -18,11 +18,11 @@ from persist_assets.project import compile_files, is_source
 from persist_assets.settings import load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from persist_assets.errors import Problem
     from persist_assets.ledger.store import Ledger
-    from persist_assets.model import Project
+    from persist_assets.model import Project, Snapshot, SourceID
     from persist_assets.settings import Settings
 
 WORKING_TREE = "."
@@ -39,16 +39,23 @@ class Place:
     ----------
     kind
         ``files`` are those of now or of a revision.
+    tables
+        What readers find there, of what is built; None of files, which have no tables.
     """
 
     kind: Literal["files", "environment", "build"]
     standings: Standings
+    tables: Mapping[SourceID, Snapshot] | None = None
+
+    def only(self, wanted: Iterable[SourceID]) -> Place:
+        """Return the place, of some sources only."""
+        return replace(self, standings={s: self.standings[s] for s in wanted})
 
 
 def find_places(
     settings: Settings, project: Project, ledger: Ledger, before: str, after: str
-) -> tuple[Standings, Standings]:
-    """Return what sources mean in two places, as far as both can tell.
+) -> tuple[Place, Place]:
+    """Return two places, with the sources of which both can tell.
 
     Environments and builds know of persisted sources only, and a build of one only.
 
@@ -67,20 +74,23 @@ def find_places(
         The sources of a revision are wrong.
     """
     first, second = (find_place(settings, project, ledger, n) for n in (before, after))
-    places = [first.standings, second.standings]
     if first.kind == second.kind == "build":
-        (old,), (new,) = (p.values() for p in places)
-        return {new.source_id: replace(old, source_id=new.source_id)}, places[1]
+        (old,), (new,) = (p.standings.values() for p in (first, second))
+        standings = {new.source_id: replace(old, source_id=new.source_id)}
+        table = (first.tables or {}).get(old.source_id)
+        tables = {new.source_id: table} if table else {}
+        return Place("build", standings, tables), second
+    places = [first, second]
     if not first.kind == second.kind == "files":
-        places = [{k: s for k, s in p.items() if s.persisted} for p in places]
+        places = [p.only(k for k, s in p.standings.items() if s.persisted) for p in places]
     for place in (first, second):
         if place.kind == "build":
-            places = [{k: s for k, s in p.items() if k in place.standings} for p in places]
+            places = [p.only(k for k in p.standings if k in place.standings) for p in places]
     return places[0], places[1]
 
 
 def find_place(settings: Settings, project: Project, ledger: Ledger, name: str) -> Place:
-    """Return what sources mean in an environment, at a git revision, in a build or in the files.
+    """Return an environment, a git revision, a build or the files.
 
     They are looked for in this order; ``.`` is the files.
 
@@ -100,13 +110,16 @@ def find_place(settings: Settings, project: Project, ledger: Ledger, name: str) 
         chain = (name,)
         if name in settings.declared:
             chain = load_settings(settings.root, environment=name).environments
-        return Place("environment", of_builds(ledger.fetch_current(*chain).values()))
+        current, manifest = ledger.fetch_current(*chain), ledger.fetch_manifest(*chain)
+        tables = {k: manifest[b.build_id] for k, b in current.items() if b.build_id in manifest}
+        return Place("environment", of_builds(current.values()), tables)
     commit = find_commit(settings, name)
     if commit is not None:
         return Place("files", of_project(load_revision(settings, name, commit)))
     build = ledger.find_build(name) if _BUILD_ID.fullmatch(name) else None
     if build is not None:
-        return Place("build", of_builds([build]))
+        tables = {build.source_id: build.snapshot} if build.snapshot else {}
+        return Place("build", of_builds([build]), tables)
     raise NotFoundError(
         f"`{name}` is no environment, git revision or BuildID",
         hint=did_you_mean(name, environments)

@@ -1,0 +1,273 @@
+"""Rows of two tables are compared as one would by hand, by Spark."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persist_assets.engine import Engine
+from persist_assets.errors import SettingsError
+from persist_assets.model import Column, Snapshot
+from persist_assets.rows import (
+    ChangedRow,
+    NotCompared,
+    RowsDiffer,
+    Uncompared,
+    compare_rows,
+    compare_snapshots,
+)
+from persist_assets.settings import load_settings
+
+NAN = float("nan")
+
+
+@pytest.fixture
+def frame(spark: Any) -> Callable[..., Any]:
+    """Return a function that makes a frame of rows."""
+    return lambda schema, *rows: spark.createDataFrame(list(rows), schema)
+
+
+def differ(*arguments: Any, **options: Any) -> RowsDiffer:
+    found = compare_rows(*arguments, **options)
+    assert isinstance(found, RowsDiffer), found
+    return found
+
+
+def test_with_a_key_rows_are_added_removed_or_changed(frame: Callable[..., Any]) -> None:
+    schema = "id INT, a STRING, b INT"
+    before = frame(schema, (1, "x", 1), (2, "y", 2), (3, "z", None), (4, None, 4))
+    after = frame(schema, (1, "x", 1), (2, "Y", 20), (3, "z", 3), (5, "v", 5))
+    assert differ(before, after, key=["ID"]) == RowsDiffer(
+        key=("id",),
+        added=1,
+        removed=1,
+        changed=2,
+        columns={"a": 1, "b": 2},
+        added_rows=({"id": 5, "a": "v", "b": 5},),
+        removed_rows=({"id": 4, "a": None, "b": 4},),
+        changed_rows=(
+            ChangedRow({"id": 2}, {"a": "y", "b": 2}, {"a": "Y", "b": 20}),
+            ChangedRow({"id": 3}, {"b": None}, {"b": 3}),
+        ),
+    )
+    some = differ(before, after, key=["id"], sample=1)
+    assert (some.changed, len(some.changed_rows)) == (2, 1)
+    none = differ(before, after, key=["id"], sample=0)
+    assert (none.changed, none.changed_rows, none.added_rows) == (2, (), ())
+
+
+def test_without_a_key_rows_count_as_often_as_they_are_there(frame: Callable[..., Any]) -> None:
+    before = frame("a INT, b STRING", (1, "x"), (1, "x"), (1, "x"), (2, None), (3, "z"))
+    after = frame(
+        "a INT, b STRING", (1, "x"), (2, None), (2, None), (4, None), (4, None), (4, None)
+    )
+    found = differ(before, after, sample=3)
+    assert (found.added, found.removed, found.changed) == (4, 3, None)
+    assert found.added_rows == (
+        {"a": 2, "b": None}, {"a": 4, "b": None}, {"a": 4, "b": None}
+    )  # fmt: skip
+    assert found.removed_rows == ({"a": 1, "b": "x"}, {"a": 1, "b": "x"}, {"a": 3, "b": "z"})
+
+
+@pytest.mark.parametrize("key", [[], ["id"]])
+def test_nothing_differs_between_equal_and_between_empty_tables(
+    frame: Callable[..., Any], key: list[str]
+) -> None:
+    schema = "id INT, m MAP<STRING, DOUBLE>, d DOUBLE, s STRUCT<a: FLOAT, b: ARRAY<INT>>"
+    rows = [
+        (1, {"a": NAN, "b": 0.0}, NAN, (1.5, [1, None])),
+        (2, None, None, None),
+        (3, {}, math.inf, (None, None)),
+        (4, {"x": None}, -0.0, (NAN, [])),
+    ]
+    turned = [(i, m and dict(reversed(m.items())), d, s) for i, m, d, s in reversed(rows)]
+    nothing = RowsDiffer(
+        key=tuple(key), changed=0 if key else None, columns=dict.fromkeys("mds", 0) if key else {}
+    )
+    assert differ(frame(schema, *rows), frame(schema, *turned), key=key) == nothing
+    assert differ(frame(schema), frame(schema), key=key) == nothing
+    all_new = differ(frame(schema), frame(schema, *rows), key=key)
+    assert (all_new.added, all_new.removed, len(all_new.added_rows)) == (4, 0, 4)
+    assert all_new.added_rows[2] == {"id": 3, "m": {}, "d": math.inf, "s": (None, None)}
+    all_gone = differ(frame(schema, *rows), frame(schema), key=key, sample=1)
+    assert (all_gone.added, all_gone.removed, len(all_gone.removed_rows)) == (0, 4, 1)
+
+
+PAIRS: list[tuple[str, Any, Any, bool]] = [
+    ("DOUBLE", 0.1 + 0.2, 0.3, False),
+    ("DOUBLE", NAN, NAN, True),
+    ("DOUBLE", NAN, None, False),
+    ("DOUBLE", 0.0, -0.0, False),
+    ("FLOAT", 0.1, 0.10000001, False),
+    ("ARRAY<DOUBLE>", [NAN, None], [NAN, None], True),
+    ("ARRAY<DOUBLE>", [NAN, None], [None, NAN], False),
+    ("ARRAY<INT>", [], None, False),
+    ("ARRAY<INT>", [None], [], False),
+    ("MAP<STRING, INT>", {"a": 1, "b": 2}, {"b": 2, "a": 1}, True),
+    ("MAP<STRING, INT>", {"a": None}, {}, False),
+    ("MAP<DOUBLE, MAP<INT, INT>>", {1.0: {1: 2, 3: 4}}, {1.0: {3: 4, 1: 2}}, True),
+    ("ARRAY<MAP<INT, DOUBLE>>", [{1: NAN}], [{1: NAN}], True),
+    ("STRUCT<a: INT, b: MAP<INT, INT>>", (None, None), None, False),
+    ("STRUCT<`a b`: DOUBLE>", (0.0,), (-0.0,), False),
+    ("STRUCT<`a b`: DOUBLE>", (NAN,), (NAN,), True),
+    ("STRING", "a", "a ", False),
+    ("BINARY", b"\0", b"", False),
+    ("DECIMAL(38, 18)", None, None, True),
+]
+
+
+def test_values_are_the_same_if_nobody_can_tell_them_apart(frame: Callable[..., Any]) -> None:
+    names = [f"v`w. {n}" for n in range(len(PAIRS))]
+    schema = ", ".join(
+        f"`{name.replace('`', '``')}` {pair[0]}" for name, pair in zip(names, PAIRS, strict=True)
+    )
+    one, other = ((1, *(pair[n] for pair in PAIRS)) for n in (1, 2))
+    found = differ(frame(f"id INT, {schema}", one), frame(f"id INT, {schema}", other), key=["id"])
+    assert [found.columns[n] == 0 for n in names] == [same for *_, same in PAIRS]
+    (row,) = found.changed_rows
+    assert list(row.before) == list(row.after)
+    assert list(row.before) == [n for n, p in zip(names, PAIRS, strict=True) if not p[3]]
+    # All that are the same together are the same row, and the same key.
+    alike = [n for n, (*_, same) in enumerate(PAIRS) if same]
+    some = ", ".join(f"c{n} {PAIRS[n][0]}" for n in alike)
+    one, other = ([tuple(PAIRS[n][side] for n in alike)] for side in (1, 2))
+    nothing = differ(frame(some, *one), frame(some, *other))
+    assert (nothing.added, nothing.removed) == (0, 0)
+    keyed = differ(frame(some, *one), frame(some, *other), key=[f"c{n}" for n in alike])
+    assert (keyed.added, keyed.removed, keyed.changed) == (0, 0, 0)
+
+
+def test_the_order_of_a_map_is_no_difference(spark: Any) -> None:
+    one = spark.sql("SELECT 1 AS id, map('a', map(1, 2, 3, 4), 'b', NULL) AS m")
+    other = spark.sql("SELECT 1 AS id, map('b', NULL, 'a', map(3, 4, 1, 2)) AS m")
+    assert differ(one, other, key=["id"]).columns == {"m": 0}
+    assert differ(one, other).added == 0
+    assert differ(one, other, key=["m"]).changed == 0
+
+
+def test_a_key_that_several_rows_share_is_refused_with_an_example(
+    frame: Callable[..., Any],
+) -> None:
+    before = frame("a INT, b STRING, c INT", (1, "x", 1), (2, None, 1), (2, None, 2))
+    after = frame("a INT, b STRING, c INT", (1, "x", 1), (1, "x", 1))
+    with pytest.raises(SettingsError) as caught:
+        compare_rows(before, after, key=["a", "b"], names=("prod", "dev"), sample=0)
+    message = "`a`, `b` is no key: 2 rows of prod have a = 2, b = NULL"
+    assert caught.value.message == message
+    with pytest.raises(SettingsError, match="2 rows of dev have c = 1"):
+        compare_rows(before.where("c = 2"), after, key=["c"], names=("prod", "dev"))
+    assert "--key" in (caught.value.hint or "")
+    one_null = frame("a INT, b STRING, c INT", (None, "x", 1))
+    assert differ(one_null, frame("a INT, b STRING, c INT", (None, "x", 2)), key=["a"]).changed == 1
+
+
+def test_columns_that_one_side_lacks_or_has_otherwise_are_named(
+    frame: Callable[..., Any],
+) -> None:
+    before = frame("id INT, old INT, n INT, same INT", (1, 1, 1, 1))
+    after = frame("ID INT, new INT, n BIGINT, same INT", (1, 9, 9, 2))
+    found = differ(before, after, key=["id"])
+    assert found.uncompared == (
+        Uncompared("new", None, "int"),
+        Uncompared("n", "int", "bigint"),
+        Uncompared("old", "int", None),
+    )
+    assert (found.key, found.columns, found.changed) == (("ID",), {"same": 1}, 1)
+    for key in ("n", "old", "nothing"):
+        lacking = compare_rows(before, after, key=[key])
+        assert lacking == NotCompared(
+            f"no column `{key}` of one type on both sides", lacks_key=True
+        )
+    only = differ(frame("id INT, b INT", (1, 1)), frame("id INT, c INT", (2, 1)), key=["id"])
+    assert (only.added, only.removed, only.changed) == (1, 1, 0)
+    assert compare_rows(frame("a INT", (1,)), frame("b INT", (1,))) == NotCompared(
+        "the two have no column in common"
+    )
+
+
+def random_rows(rng: random.Random) -> list[tuple[Any, ...]]:
+    doubles = (None, NAN, 0.0, -0.0, 1.5)
+    return [
+        (
+            rng.choice((None, *range(30))),
+            rng.choice((None, "", "x")),
+            rng.choice(doubles),
+            rng.choice((None, {}, {"a": rng.choice(doubles)}, {"a": 1.0, "b": None})),
+            rng.choice((None, [], [(1, rng.choice(doubles))], [None])),
+        )
+        for _ in range(rng.randrange(25))
+    ]
+
+
+def plain(value: Any) -> Any:
+    """Return what Python's own equality tells apart as it should, and can be hashed."""
+    match value:
+        case float():
+            return str(value)
+        case dict():
+            return ("map", frozenset((k, plain(v)) for k, v in value.items()))
+        case list() | tuple():
+            return ("all", tuple(plain(v) for v in value))
+        case _:
+            return value
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_spark_finds_what_python_finds(frame: Callable[..., Any], seed: int) -> None:
+    rng = random.Random(seed)
+    schema = "k INT, s STRING, d DOUBLE, m MAP<STRING, DOUBLE>, a ARRAY<STRUCT<x: INT, y: DOUBLE>>"
+    old, new = random_rows(rng), random_rows(rng)
+    new += [row for row in old if rng.random() < 0.6]
+    found = differ(frame(schema, *old), frame(schema, *new), sample=0)
+    counted = [Counter(plain(row) for row in rows) for rows in (old, new)]
+    assert found.added == (counted[1] - counted[0]).total()
+    assert found.removed == (counted[0] - counted[1]).total()
+
+    old_by, new_by = ({row[0]: row for row in rows} for rows in (old, new))
+    both = old_by.keys() & new_by.keys()
+    names = ("s", "d", "m", "a")
+    columns = {
+        name: sum(plain(old_by[k][n]) != plain(new_by[k][n]) for k in both)
+        for n, name in enumerate(names, 1)
+    }
+    found = differ(frame(schema, *old_by.values()), frame(schema, *new_by.values()), key=["k"])
+    assert (found.added, found.removed) == (len(new_by) - len(both), len(old_by) - len(both))
+    assert found.changed == sum(plain(old_by[k]) != plain(new_by[k]) for k in both)
+    assert found.columns == columns
+    for row in found.changed_rows:
+        k = row.key["k"]
+        for n, name in enumerate(names, 1):
+            assert (name in row.before) == (plain(old_by[k][n]) != plain(new_by[k][n]))
+
+
+def test_snapshots_of_equal_content_need_no_spark(tmp_path: Path) -> None:
+    def snapshot(content: str, name: str = "a") -> Snapshot:
+        now = datetime.now(UTC)
+        return Snapshot("u", "s", "b", "t", 0, (), content, 1, 1, now, (Column(name, "int"),))
+
+    def load(found: Snapshot) -> Any:
+        pytest.fail("this needs no Spark")
+
+    one = snapshot("c")
+    nothing = RowsDiffer(before=1, after=1)
+    assert compare_snapshots(load, one, snapshot("c")) == nothing
+    keyed = compare_snapshots(load, one, snapshot("c"), key=["A"])
+    assert keyed == replace(nothing, key=("A",), changed=0)
+    assert compare_snapshots(load, one, snapshot("c"), key=["z"]) == NotCompared(
+        "no column `z` of one type on both sides", lacks_key=True
+    )
+    assert compare_snapshots(load, one, None, names=("prod", "dev")) == NotCompared(
+        "no table in dev"
+    )
+    engine = Engine(load_settings(tmp_path), lambda: pytest.fail("nor does this"))
+    gone = compare_snapshots(engine.load_snapshot, one, snapshot("other"))
+    assert isinstance(gone, NotCompared)
+    assert "is gone" in gone.reason
