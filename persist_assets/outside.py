@@ -14,6 +14,7 @@ from persist_assets.dialect import quote
 from persist_assets.errors import BuildError, SettingsError, StorageError
 from persist_assets.session import translated
 from persist_assets.storage.tables import read_snapshot
+from persist_assets.stores import spark_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,7 +93,7 @@ def _query(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> str:
         nothing = ", ".join(f"CAST(NULL AS {c.type}) AS {quote(c.name)}" for c in snapshot.columns)
         return f"SELECT {nothing} WHERE false"
     columns = ", ".join(quote(c.name) for c in snapshot.columns)
-    parts = (f"SELECT {columns} FROM parquet.{quote(d)}" for d in directories)
+    parts = (f"SELECT {columns} FROM parquet.{quote(spark_pattern(d))}" for d in directories)
     return " UNION ALL ".join(parts)
 
 
