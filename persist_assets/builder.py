@@ -26,7 +26,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from persist_assets.compare import what_it_reads
 from persist_assets.errors import (
@@ -34,15 +34,13 @@ from persist_assets.errors import (
     CheckFailedError,
     ConflictError,
     PersistError,
-    StaleError,
-    StorageError,
-    StrictError,
 )
 from persist_assets.manifest import export_manifest
 from persist_assets.meaning.functions import CLOCK, SPECIAL_DATETIMES
 from persist_assets.model import Build, CheckResult, Leaf, RawVersion, Snapshot, View
 from persist_assets.outside import check_catalog, check_leaves, show, shown_as
-from persist_assets.planner import UNVERSIONED, WHEN_OLD, World, drawn, inputs, plan, unchecked
+from persist_assets.planner import UNVERSIONED, World, drawn, inputs, plan, unchecked
+from persist_assets.reader import HasSnapshot, Reader
 from persist_assets.session import translated
 from persist_assets.storage.files import delete_directory
 from persist_assets.storage.raw import pin_raw
@@ -53,7 +51,7 @@ from persist_assets.storage.tables import (
     is_whole,
 )
 from persist_assets.storage.types import columns_of_struct, delta_schema
-from persist_assets.substitution import Statement, substitute
+from persist_assets.substitution import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -71,18 +69,14 @@ if TYPE_CHECKING:
         Fallback,
         Plan,
         Project,
-        Query,
         Source,
         SourceID,
         Step,
     )
     from persist_assets.settings import Settings
-    from persist_assets.storage.raw import Pin
     from persist_assets.storage.tables import Staged
 
 log = logging.getLogger(__name__)
-
-HasSnapshot = Callable[[str, Snapshot], bool]
 
 
 @dataclass(slots=True)
@@ -126,23 +120,15 @@ class Work:
     state: Literal["open", "parked", "published"] = "open"
 
 
-class Builder:
+class Builder(Reader):
     """Plans, builds and reads the sources of one project in one environment during one run.
-
-    All raw tables are read at the versions they had when the builder first looked, so that
-    everything it builds rests on the same data.
 
     Parameters
     ----------
     run_id
         The run that builds are recorded under.
-    fed
-        Raw tables that assets of the same run may write: they are looked at when first read.
-    fallback
-        What readers get of every table that is older than it may be, instead of what its source
-        says.
-    clock
-        Returns the present instant, aware.
+    fed, fallback, clock
+        See `Reader`.
 
     Attributes
     ----------
@@ -162,64 +148,16 @@ class Builder:
         fallback: Fallback | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self.settings, self.project, self.ledger, self.engine = settings, project, ledger, engine
+        super().__init__(settings, project, ledger, engine, fed=fed, fallback=fallback, clock=clock)
         self.run_id = run_id
-        self.fed = frozenset(fed)
-        self.fallback: Fallback | None = fallback
-        self.clock = clock
-        self.started_at = clock()
-        self._pins: dict[SourceID, Pin] = {}
-        self._absent: dict[SourceID, str] = {}
         self._parked: dict[SourceID, Work] = {}
         self._temporary: dict[SourceID, Snapshot] = {}
         self._temporary_locks: dict[SourceID, threading.Lock] = {}
         self._temporary_root: str | None = None
         self._closing = ExitStack()
         self.over = threading.Event()
-        self._lock = threading.RLock()
 
-    # ------------------------------------------------------------------------------- reading
-
-    def pin(self, source: Source) -> Pin:
-        """Return the version of a raw table that this run reads.
-
-        Raises
-        ------
-        StorageError
-            There is no data.
-        """
-        assert source.raw is not None
-        with self._lock:
-            if source.source_id not in self._pins:
-                for other in self.project.sources:
-                    if other.raw is not None and other.source_id not in self.fed:
-                        self._look(other, required=other is source)
-                if source.source_id in self.fed:
-                    self._look(source, required=True)
-            return self._pins[source.source_id]
-
-    def find_version(self, source: Source) -> str | None:
-        """Return the version of a raw table that this run reads, None where there is no data."""
-        try:
-            return self.pin(source).version
-        except StorageError:
-            return None
-
-    def _look(self, source: Source, *, required: bool) -> None:
-        if source.source_id in self._pins or source.raw is None:
-            return
-        try:
-            pin = pin_raw(source.raw, self.settings.resolve(source.raw.location or ""))
-        except StorageError as error:
-            self._absent[source.source_id] = error.message
-            if required:
-                raise StorageError(
-                    f"`{source.name}`: {error.message}", hint=error.hint, location=source.location
-                ) from error
-            return
-        if pin.version is None:
-            pin = replace(pin, version=f"{UNVERSIONED}{self.started_at.isoformat()}")
-        self._pins[source.source_id] = pin
+    # ------------------------------------------------------------------------------ planning
 
     def world(self, sources: Iterable[Source], there: HasSnapshot = has_snapshot) -> World:
         """Return all that a plan of `sources` has to know; `there` says which tables are."""
@@ -239,7 +177,7 @@ class Builder:
                 source.build_id
                 for source in sources
                 if (snapshot := manifest.get(source.build_id))
-                and not self._is_there(snapshot, there)
+                and not self.is_there(snapshot, there)
             ],
             absent=dict(self._absent),
             elsewhere=self._elsewhere(sources, manifest, there),
@@ -251,36 +189,6 @@ class Builder:
                 and self.is_expired(source, snapshot)
             },
         )
-
-    def is_expired(self, source: Source, snapshot: Snapshot) -> bool:
-        """Whether a table is older than its source's freshness window lets it be.
-
-        Its age is that of the oldest of all that it rests on, as far as is known.
-        """
-        freshness = source.annotation.freshness
-        age = self.clock() - snapshot.known_at
-        return freshness is not None and age.total_seconds() > freshness.window_s
-
-    def _readable(self, source: Source, snapshot: Snapshot) -> Snapshot | None:
-        """Return what is read of a source, None where its query is computed instead.
-
-        Raises
-        ------
-        StaleError
-            It is older than it may be, and its source says that it must not be read then.
-        """
-        if not self.is_expired(source, snapshot):
-            return snapshot
-        assert source.annotation.freshness is not None
-        fallback = self.fallback or source.annotation.freshness.fallback
-        known = snapshot.known_at.isoformat(timespec="seconds")
-        told = f"the table of `{source.name}` is older than it may be: it is what was so at {known}"
-        if fallback == "fail":
-            raise StaleError(
-                told, hint=f"build it: persist build {source.key}", location=source.location
-            )
-        log.warning("%s; %s", told, WHEN_OLD[fallback])
-        return snapshot if fallback == "stale_ok" else None
 
     def _history(self, sources: Iterable[Source]) -> dict[SourceID, Build]:
         """Return the last build of every source; of one never built here, what is read of it."""
@@ -301,22 +209,10 @@ class Builder:
             source.build_id: [
                 snapshot
                 for snapshot in everywhere.get(source.build_id, ())
-                if snapshot != manifest.get(source.build_id) and self._is_there(snapshot, there)
+                if snapshot != manifest.get(source.build_id) and self.is_there(snapshot, there)
             ]
             for source in sources
         }
-
-    def _is_there(self, snapshot: Snapshot, there: HasSnapshot = has_snapshot) -> bool:
-        """Whether the table of a snapshot is there; of a view, all that it reads."""
-        if snapshot.view is None:
-            return there(self.settings.table_root(snapshot.table), snapshot)
-        versions = {s.build_id: self.find_version(s) for s in self.project.sources if s.raw}
-        return all(
-            versions.get(leaf.raw) == leaf.version
-            if isinstance(leaf, RawVersion)
-            else leaf is not None and there(self.settings.table_root(leaf.table), leaf)
-            for leaf in beneath(self.ledger, snapshot)
-        )
 
     def manifest(self) -> dict[BuildID, Snapshot]:
         """Return what builds of this run read: what the environment does, and what is parked."""
@@ -329,106 +225,6 @@ class Builder:
         """Return what building `selected` would do."""
         chosen = [self.project.by_id[s] for s in selected]
         return plan(self.project, [s.source_id for s in chosen], self.world(chosen), force=force)
-
-    def statement(
-        self,
-        query: Query,
-        bindings: Sequence[SourceID],
-        manifest: Mapping[BuildID, Snapshot],
-        temporary: Mapping[SourceID, Snapshot] | None = None,
-    ) -> tuple[Statement, dict[SourceID, Snapshot]]:
-        """Return a query as a statement over what is built, and the snapshots it reads.
-
-        Parameters
-        ----------
-        temporary
-            The tables of this run.
-
-        Raises
-        ------
-        StrictError
-            Strict mode is on, and not all that is persisted and read is built: lists it all.
-        StaleError
-            A table is older than it may be.
-        """
-        known: dict[SourceID, Snapshot | None] = {**(temporary or {})}
-
-        def built(source: Source) -> Snapshot | None:
-            if source.source_id not in known:
-                snapshot = manifest.get(source.build_id) if source.persisted else None
-                known[source.source_id] = snapshot and self._readable(source, snapshot)
-            return known[source.source_id]
-
-        reached = self.project.reach(bindings, lambda s: s.raw is not None or built(s) is not None)
-        views: dict[SourceID, str] = {}
-        read: dict[SourceID, Snapshot] = {}
-        missing: list[Source] = []
-        for source in reached:
-            if source.raw is not None:
-                views[source.source_id] = f"{source.key}@{self.pin(source).version}"
-            elif (snapshot := built(source)) is not None:
-                views[source.source_id] = view_name(snapshot)
-                read[source.source_id] = snapshot
-            elif source.persisted:
-                missing.append(source)
-        if missing and self.settings.strict:
-            names = ", ".join(sorted(s.key for s in missing))
-            raise StrictError(
-                f"not built in `{self.settings.environment}`: {names}",
-                hint="strict mode reads persisted sources from their tables only: build them first",
-            )
-        return substitute(self.project, query, bindings, views), read
-
-    def load(
-        self, statement: Statement, read: Mapping[SourceID, Snapshot], columns: Sequence[Any] = ()
-    ) -> DataFrame:
-        """Return the rows of a statement, not yet computed."""
-        for source_id, view in statement.views.items():
-            source = self.project.by_id[source_id]
-            snapshot = read.get(source_id)
-            if snapshot is not None:
-                self.engine.view(view, lambda s=snapshot: self.load_snapshot(s))
-            else:
-                pin = self.pin(source)
-                self.engine.view(view, lambda s=source, p=pin: self.engine.load_raw(s, p))
-        return self.engine.run(statement, columns)
-
-    def load_snapshot(self, snapshot: Snapshot) -> DataFrame:
-        """Return the rows of a snapshot: of its table, or of its query over what it read then.
-
-        Raises
-        ------
-        StorageError
-            The table is gone, or data that the query read is not as it was.
-        """
-        if snapshot.view is None:
-            return self.engine.load_snapshot(snapshot)
-        raws = {s.build_id: s for s in self.project.sources if s.raw is not None}
-        for leaf in snapshot.view.leaves:
-            read = leaf.build_uid and self.ledger.find_written(leaf.build_uid)
-            source = raws.get(leaf.raw.raw) if leaf.raw else None
-            if read:
-                self.engine.view(leaf.name, lambda s=read: self.load_snapshot(s))
-            elif leaf.raw and source and self.pin(source).version == leaf.raw.version:
-                pin = self.pin(source)
-                self.engine.view(leaf.name, lambda s=source, p=pin: self.engine.load_raw(s, p))
-            else:
-                raise StorageError(
-                    f"{leaf.name} is gone, which the view {snapshot.table} reads",
-                    hint="build it again",
-                )
-        return self.engine.run(Statement(snapshot.view.sql, {}, ()), snapshot.columns)
-
-    def read(self, source: Source) -> DataFrame:
-        """Return the rows that readers of a source see now: from its table, or computed."""
-        if source.query is None:
-            return self.engine.load_raw(source, self.pin(source))
-        manifest = self.ledger.fetch_manifest(*self.settings.environments)
-        snapshot = manifest.get(source.build_id) if source.persisted else None
-        if snapshot is not None and (snapshot := self._readable(source, snapshot)) is not None:
-            return self.load_snapshot(snapshot)
-        statement, read = self.statement(source.query, source.bindings, manifest)
-        return self.load(statement, read, source.columns)
 
     # ------------------------------------------------------------------------------ building
 
@@ -587,7 +383,7 @@ class Builder:
             usable = (
                 self.ledger.is_under_way(work.build)
                 and self._inputs(work.source) == work.inputs
-                and self._is_there(work.snapshot, is_whole)
+                and self.is_there(work.snapshot, is_whole)
             )
             try:
                 if usable:
@@ -849,29 +645,6 @@ class Builder:
             except BaseException:
                 self._discard_uncommitted(root, uid)
                 raise
-
-
-def view_name(snapshot: Snapshot) -> str:
-    """Return a name for a view of a snapshot that no other snapshot has."""
-    which = f"v{snapshot.version}" if snapshot.view is None else snapshot.build_uid
-    return f"{snapshot.table}@{which}"
-
-
-def beneath(ledger: Ledger, snapshot: Snapshot) -> Iterable[Snapshot | RawVersion | None]:
-    """Yield what the rows of a snapshot are read from: its table, or what its query reads.
-
-    None stands for a table that was collected.
-    """
-    if snapshot.view is None:
-        yield snapshot
-        return
-    for leaf in snapshot.view.leaves:
-        if leaf.build_uid is None:
-            yield leaf.raw
-        elif (read := ledger.find_written(leaf.build_uid)) is None:
-            yield None
-        else:
-            yield from beneath(ledger, read)
 
 
 TEMPORARY = ".temporary"

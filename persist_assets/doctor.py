@@ -17,7 +17,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.builder import beneath
 from persist_assets.errors import (
     PersistError,
     SettingsError,
@@ -29,6 +28,7 @@ from persist_assets.ledger.store import Ledger
 from persist_assets.manifest import export_manifest, manifest_document
 from persist_assets.model import RawVersion
 from persist_assets.project import load_project, require
+from persist_assets.reader import beneath
 from persist_assets.session import check_java
 from persist_assets.settings import environments_of, load_settings
 from persist_assets.storage.files import know_stores, reached

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from persist_assets.builder import beneath
 from persist_assets.errors import ConflictError, NotFoundError, SettingsError, StorageError
 from persist_assets.manifest import Refused, export_manifest, parse_manifest
 from persist_assets.model import Build, RawVersion, Snapshot
 from persist_assets.outside import show
 from persist_assets.project import load_project, require
 from persist_assets.promotion import Promotion, decide
+from persist_assets.reader import beneath
 from persist_assets.settings import load_settings
 from persist_assets.storage.tables import find_writer, has_snapshot, read_snapshot
 

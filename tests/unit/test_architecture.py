@@ -19,7 +19,8 @@ from persist_assets.model import CheckResult
 ROOMS = [
     "errors", "stores", "settings", "model", "dialect", "frontends", "meaning", "compiler", "substitution",
     "compare", "planner", "promotion", "selection", "ledger", "manifest", "storage", "cache", "project",
-    "revisions", "server", "session", "audit", "engine", "rows", "outside", "builder", "pool", "environments", "collector", "doctor", "plugin", "cli",
+    "revisions", "server", "session", "audit", "engine", "rows", "outside", "reader",
+    "builder", "pool", "environments", "collector", "doctor", "plugin", "cli",
 ]  # fmt: skip
 # And so has it these.
 MEANING = [

@@ -1,0 +1,283 @@
+"""What a run reads: raw tables as they were when it first looked, and what is built.
+
+    query ─► statement over tables and inlined sources ─► views of pinned versions ─► DataFrame
+
+A name that is not read from a table is computed on the way. What is too old is treated as its
+source says (`freshness.fallback`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from persist_assets.errors import StaleError, StorageError, StrictError
+from persist_assets.model import RawVersion, Snapshot
+from persist_assets.planner import UNVERSIONED, WHEN_OLD
+from persist_assets.storage.raw import pin_raw
+from persist_assets.storage.tables import has_snapshot
+from persist_assets.substitution import Statement, substitute
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from persist_assets.engine import Engine
+    from persist_assets.ledger.store import Ledger
+    from persist_assets.model import BuildID, Fallback, Project, Query, Source, SourceID
+    from persist_assets.settings import Settings
+    from persist_assets.storage.raw import Pin
+
+
+log = logging.getLogger(__name__)
+
+HasSnapshot = Callable[[str, Snapshot], bool]
+
+
+class Reader:
+    """Reads the sources of one project in one environment during one run.
+
+    All raw tables are read at the versions they had when it first looked, so that everything
+    rests on the same data.
+
+    Parameters
+    ----------
+    fed
+        Raw tables that assets of the same run may write: they are looked at when first read.
+    fallback
+        What readers get of every table that is older than it may be, instead of what its source
+        says.
+    clock
+        Returns the present instant, aware.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        project: Project,
+        ledger: Ledger,
+        engine: Engine,
+        *,
+        fed: Iterable[SourceID] = (),
+        fallback: Fallback | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.settings, self.project, self.ledger, self.engine = settings, project, ledger, engine
+        self.fed = frozenset(fed)
+        self.fallback: Fallback | None = fallback
+        self.clock = clock
+        self.started_at = clock()
+        self._pins: dict[SourceID, Pin] = {}
+        self._absent: dict[SourceID, str] = {}
+        self._lock = threading.RLock()
+
+    def pin(self, source: Source) -> Pin:
+        """Return the version of a raw table that this run reads.
+
+        Raises
+        ------
+        StorageError
+            There is no data.
+        """
+        assert source.raw is not None
+        with self._lock:
+            if source.source_id not in self._pins:
+                for other in self.project.sources:
+                    if other.raw is not None and other.source_id not in self.fed:
+                        self._look(other, required=other is source)
+                if source.source_id in self.fed:
+                    self._look(source, required=True)
+            return self._pins[source.source_id]
+
+    def find_version(self, source: Source) -> str | None:
+        """Return the version of a raw table that this run reads, None where there is no data."""
+        try:
+            return self.pin(source).version
+        except StorageError:
+            return None
+
+    def _look(self, source: Source, *, required: bool) -> None:
+        if source.source_id in self._pins or source.raw is None:
+            return
+        try:
+            pin = pin_raw(source.raw, self.settings.resolve(source.raw.location or ""))
+        except StorageError as error:
+            self._absent[source.source_id] = error.message
+            if required:
+                raise StorageError(
+                    f"`{source.name}`: {error.message}", hint=error.hint, location=source.location
+                ) from error
+            return
+        if pin.version is None:
+            pin = replace(pin, version=f"{UNVERSIONED}{self.started_at.isoformat()}")
+        self._pins[source.source_id] = pin
+
+    def is_expired(self, source: Source, snapshot: Snapshot) -> bool:
+        """Whether a table is older than its source's freshness window lets it be.
+
+        Its age is that of the oldest of all that it rests on, as far as is known.
+        """
+        freshness = source.annotation.freshness
+        age = self.clock() - snapshot.known_at
+        return freshness is not None and age.total_seconds() > freshness.window_s
+
+    def _readable(self, source: Source, snapshot: Snapshot) -> Snapshot | None:
+        """Return what is read of a source, None where its query is computed instead.
+
+        Raises
+        ------
+        StaleError
+            It is older than it may be, and its source says that it must not be read then.
+        """
+        if not self.is_expired(source, snapshot):
+            return snapshot
+        assert source.annotation.freshness is not None
+        fallback = self.fallback or source.annotation.freshness.fallback
+        known = snapshot.known_at.isoformat(timespec="seconds")
+        told = f"the table of `{source.name}` is older than it may be: it is what was so at {known}"
+        if fallback == "fail":
+            raise StaleError(
+                told, hint=f"build it: persist build {source.key}", location=source.location
+            )
+        log.warning("%s; %s", told, WHEN_OLD[fallback])
+        return snapshot if fallback == "stale_ok" else None
+
+    def is_there(self, snapshot: Snapshot, there: HasSnapshot = has_snapshot) -> bool:
+        """Whether the table of a snapshot is there; of a view, all that it reads."""
+        if snapshot.view is None:
+            return there(self.settings.table_root(snapshot.table), snapshot)
+        versions = {s.build_id: self.find_version(s) for s in self.project.sources if s.raw}
+        return all(
+            versions.get(leaf.raw) == leaf.version
+            if isinstance(leaf, RawVersion)
+            else leaf is not None and there(self.settings.table_root(leaf.table), leaf)
+            for leaf in beneath(self.ledger, snapshot)
+        )
+
+    def statement(
+        self,
+        query: Query,
+        bindings: Sequence[SourceID],
+        manifest: Mapping[BuildID, Snapshot],
+        temporary: Mapping[SourceID, Snapshot] | None = None,
+    ) -> tuple[Statement, dict[SourceID, Snapshot]]:
+        """Return a query as a statement over what is built, and the snapshots it reads.
+
+        Parameters
+        ----------
+        temporary
+            The tables of this run.
+
+        Raises
+        ------
+        StrictError
+            Strict mode is on, and not all that is persisted and read is built: lists it all.
+        StaleError
+            A table is older than it may be.
+        """
+        known: dict[SourceID, Snapshot | None] = {**(temporary or {})}
+
+        def built(source: Source) -> Snapshot | None:
+            if source.source_id not in known:
+                snapshot = manifest.get(source.build_id) if source.persisted else None
+                known[source.source_id] = snapshot and self._readable(source, snapshot)
+            return known[source.source_id]
+
+        reached = self.project.reach(bindings, lambda s: s.raw is not None or built(s) is not None)
+        views: dict[SourceID, str] = {}
+        read: dict[SourceID, Snapshot] = {}
+        missing: list[Source] = []
+        for source in reached:
+            if source.raw is not None:
+                views[source.source_id] = f"{source.key}@{self.pin(source).version}"
+            elif (snapshot := built(source)) is not None:
+                views[source.source_id] = view_name(snapshot)
+                read[source.source_id] = snapshot
+            elif source.persisted:
+                missing.append(source)
+        if missing and self.settings.strict:
+            names = ", ".join(sorted(s.key for s in missing))
+            raise StrictError(
+                f"not built in `{self.settings.environment}`: {names}",
+                hint="strict mode reads persisted sources from their tables only: build them first",
+            )
+        return substitute(self.project, query, bindings, views), read
+
+    def load(
+        self, statement: Statement, read: Mapping[SourceID, Snapshot], columns: Sequence[Any] = ()
+    ) -> DataFrame:
+        """Return the rows of a statement, not yet computed."""
+        for source_id, view in statement.views.items():
+            source = self.project.by_id[source_id]
+            snapshot = read.get(source_id)
+            if snapshot is not None:
+                self.engine.view(view, lambda s=snapshot: self.load_snapshot(s))
+            else:
+                pin = self.pin(source)
+                self.engine.view(view, lambda s=source, p=pin: self.engine.load_raw(s, p))
+        return self.engine.run(statement, columns)
+
+    def load_snapshot(self, snapshot: Snapshot) -> DataFrame:
+        """Return the rows of a snapshot: of its table, or of its query over what it read then.
+
+        Raises
+        ------
+        StorageError
+            The table is gone, or data that the query read is not as it was.
+        """
+        if snapshot.view is None:
+            return self.engine.load_snapshot(snapshot)
+        raws = {s.build_id: s for s in self.project.sources if s.raw is not None}
+        for leaf in snapshot.view.leaves:
+            read = leaf.build_uid and self.ledger.find_written(leaf.build_uid)
+            source = raws.get(leaf.raw.raw) if leaf.raw else None
+            if read:
+                self.engine.view(leaf.name, lambda s=read: self.load_snapshot(s))
+            elif leaf.raw and source and self.pin(source).version == leaf.raw.version:
+                pin = self.pin(source)
+                self.engine.view(leaf.name, lambda s=source, p=pin: self.engine.load_raw(s, p))
+            else:
+                raise StorageError(
+                    f"{leaf.name} is gone, which the view {snapshot.table} reads",
+                    hint="build it again",
+                )
+        return self.engine.run(Statement(snapshot.view.sql, {}, ()), snapshot.columns)
+
+    def read(self, source: Source) -> DataFrame:
+        """Return the rows that readers of a source see now: from its table, or computed."""
+        if source.query is None:
+            return self.engine.load_raw(source, self.pin(source))
+        manifest = self.ledger.fetch_manifest(*self.settings.environments)
+        snapshot = manifest.get(source.build_id) if source.persisted else None
+        if snapshot is not None and (snapshot := self._readable(source, snapshot)) is not None:
+            return self.load_snapshot(snapshot)
+        statement, read = self.statement(source.query, source.bindings, manifest)
+        return self.load(statement, read, source.columns)
+
+
+def view_name(snapshot: Snapshot) -> str:
+    """Return a name for a view of a snapshot that no other snapshot has."""
+    which = f"v{snapshot.version}" if snapshot.view is None else snapshot.build_uid
+    return f"{snapshot.table}@{which}"
+
+
+def beneath(ledger: Ledger, snapshot: Snapshot) -> Iterable[Snapshot | RawVersion | None]:
+    """Yield what the rows of a snapshot are read from: its table, or what its query reads.
+
+    None stands for a table that was collected.
+    """
+    if snapshot.view is None:
+        yield snapshot
+        return
+    for leaf in snapshot.view.leaves:
+        if leaf.build_uid is None:
+            yield leaf.raw
+        elif (read := ledger.find_written(leaf.build_uid)) is None:
+            yield None
+        else:
+            yield from beneath(ledger, read)
