@@ -1295,11 +1295,19 @@ def rollback(
 
 
 @command("gc")
-def gc_(given: Invocation, dry_run: DryRunOption = False) -> None:
+def gc_(
+    given: Invocation,
+    dry_run: DryRunOption = False,
+    removed: Annotated[
+        bool, typer.Option("--removed", help="Of sources too that the project no longer defines.")
+    ] = False,
+) -> None:
     """Delete the tables and versions that no environment needs, nor its recent history."""
     from persist_assets.collector import collect
 
-    collected = collect(given.settings, given.project, given.ledger, dry_run=dry_run)
+    collected = collect(
+        given.settings, given.project, given.ledger, removed=removed, dry_run=dry_run
+    )
     total = sum(c.bytes for c in collected)
     if given.as_json:
         tables = [

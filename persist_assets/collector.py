@@ -57,6 +57,7 @@ def collect(
     project: Project,
     ledger: Ledger,
     *,
+    removed: bool = False,
     dry_run: bool = False,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> list[Collected]:
@@ -67,7 +68,9 @@ def collect(
     Parameters
     ----------
     project
-        What the environment defines: its manifest forgets what is no longer among it.
+        What the environment defines.
+    removed
+        Its manifest forgets sources that are not among that.
     dry_run
         Only tell what would be deleted.
 
@@ -78,9 +81,11 @@ def collect(
     StorageError
         Something cannot be deleted.
     """
-    defined = {s.build_id for s in project.persisted}
+    defined = {b: [s.source_id for s in sources] for b, sources in project.by_build_id.items()}
     before = clock() - timedelta(seconds=settings.keep_s)
-    holdings = ledger.collect(before, (settings.environment, defined), dry_run=dry_run)
+    holdings = ledger.collect(
+        before, settings.environment, defined, removed=removed, dry_run=dry_run
+    )
     if not dry_run:
         for name in {settings.environment, *settings.declared}:
             export_manifest(load_settings(settings.root, environment=name), ledger)

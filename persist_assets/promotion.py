@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         Snapshot,
         Source,
         SourceID,
+        Step,
     )
 
 
@@ -82,6 +83,8 @@ def decide(
             reason = f"it is not built in {planned.environment}"
         elif step.action == "build" and not allow_stale:
             reason = "; ".join(r.message for r in step.reasons)
+        elif _is_elsewhere(step, snapshot) and not allow_stale:
+            reason = f"it is out of date in {planned.environment}: build it there"
         elif missing := [
             c.definition
             for s in project.by_build_id[source.build_id]
@@ -99,6 +102,11 @@ def decide(
         after = {**target_manifest, **snapshots}
         refused += _torn(project, sources, after)
     return Promotion(snapshots, tuple(sources), tuple(refused))
+
+
+def _is_elsewhere(step: Step, snapshot: Snapshot) -> bool:
+    """Whether a build would reuse what another environment has, in place of a snapshot."""
+    return step.snapshot is not None and step.snapshot.build_uid != snapshot.build_uid
 
 
 def _torn(

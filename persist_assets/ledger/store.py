@@ -556,8 +556,8 @@ class Ledger:
         Parameters
         ----------
         environments
-            It, and those that it reads: of a BuildID's snapshots the one built last is read,
-            and of equals the one published last.
+            It, and those that it reads: of a BuildID's snapshots the one that was built, or
+            found to be up to date, last is read, and of equals the one published last.
         """
         query = _published(*environments)
         with self._read() as connection:
@@ -706,19 +706,27 @@ class Ledger:
 
     @_repeated
     def collect(
-        self, before: datetime, undefined: tuple[str, Collection[BuildID]], *, dry_run: bool = False
+        self,
+        before: datetime,
+        environment: str,
+        defined: Mapping[BuildID, Collection[SourceID]],
+        *,
+        removed: bool = False,
+        dry_run: bool = False,
     ) -> list[Holding]:
         """Give up every snapshot that nobody has been able to reach since an instant.
 
         Reached are those that a manifest names or has named since then, and what stored queries
-        among them read. A manifest forgets what a source meant once it has meant something else
-        in that environment since then.
+        among them read. A manifest forgets what all sources of a meaning have replaced by another
+        one there since then.
 
         Parameters
         ----------
-        undefined
-            An environment, and the BuildIDs that are defined in it: its manifest forgets others
-            too, once they have not been published since then.
+        environment, defined
+            What is defined in an environment: no manifest forgets it.
+        removed
+            Its own one forgets what sources meant that are no longer defined in it, once that has
+            not been published since then.
         dry_run
             Change nothing, and return what would be.
 
@@ -728,11 +736,13 @@ class Ledger:
             What then is known of every table.
         """
         with self._write() as connection, connection.begin_nested() as trial:
-            for environment, build_ids in _forgotten(connection, before, undefined).items():
-                data = {"environment": environment, "entries": len(build_ids)}
+            told = {s for sources in defined.values() for s in sources} if removed else None
+            forgotten = _forgotten(connection, before, environment, {*defined}, told)
+            for name, build_ids in forgotten.items():
+                data = {"environment": name, "entries": len(build_ids)}
                 idx = self._append(connection, "entries-collected", data)
                 said = {"kind": "collect", "why": f"not meant since {before.isoformat()}"}
-                self._move(connection, idx, environment, dict.fromkeys(build_ids), said)
+                self._move(connection, idx, name, dict.fromkeys(build_ids), said)
             uids = _unreached(connection, before)
             if uids:
                 self._append(connection, "snapshots-collected", {"build_uids": sorted(uids)})
@@ -921,7 +931,7 @@ def _published(*environments: str) -> sa.Select[Any]:
         sa.select(builds)
         .join(manifest_entries, _ENTRY)
         .where(manifest_entries.c.environment.in_(environments))
-        .order_by(builds.c.build_id, builds.c.built_at, manifest_entries.c.published_at)
+        .order_by(builds.c.build_id, builds.c.finished_at, manifest_entries.c.published_at)
     )
 
 
@@ -957,9 +967,20 @@ def _refuse_collected(connection: Connection, build_uids: Iterable[str]) -> None
 
 
 def _forgotten(
-    connection: Connection, before: datetime, undefined: tuple[str, Collection[BuildID]]
+    connection: Connection,
+    before: datetime,
+    collecting: str,
+    defined: Collection[BuildID],
+    sources: Collection[SourceID] | None,
 ) -> dict[str, list[BuildID]]:
-    """Return the entries that manifests need no more, by environment."""
+    """Return the entries that manifests need no more, by environment.
+
+    Parameters
+    ----------
+    sources
+        All sources there are in the environment `collecting`; what others meant is not needed
+        there. None: nobody says so.
+    """
     moved = (
         sa.select(
             manifest_changes.c.environment,
@@ -979,25 +1000,30 @@ def _forgotten(
         builds.c.build_id,
     ).where(builds.c.state == "succeeded")
     told = sa.union_all(moved, built).subquery()
-    meant: dict[tuple[str, str], dict[str, datetime]] = {}
+    meant: dict[tuple[str, SourceID], dict[BuildID, datetime]] = {}
+    sharing: dict[BuildID, set[SourceID]] = {}
     for row in connection.execute(sa.select(told).order_by(told.c.at)):
         meant.setdefault((row.environment, row.source_id), {})[row.build_id] = row.at
-    needed: dict[str, set[BuildID]] = {}
-    last: dict[tuple[str, BuildID], datetime] = {}
-    for (environment, _), times in meant.items():
-        for build_id, at in times.items():
-            last[environment, build_id] = max(at, last.get((environment, build_id), at))
-            later = [other for other in times.values() if other > at]
-            if not later or min(later) >= before:
-                needed.setdefault(environment, set()).add(build_id)
-    found: dict[str, list[BuildID]] = {}
+        sharing.setdefault(row.build_id, set()).add(row.source_id)
     query = sa.select(manifest_entries).order_by(manifest_entries.c.build_id)
-    for entry in connection.execute(query):
+    entries = connection.execute(query).all()
+    there = {(e.environment, e.build_id) for e in entries}
+    found: dict[str, list[BuildID]] = {}
+    for entry in entries:
         environment, build_id = entry.environment, entry.build_id
-        said = last.get((environment, build_id), entry.published_at)
-        old = max(entry.published_at, said) < before
-        useless = environment == undefined[0] and build_id not in undefined[1]
-        if old and (useless or build_id not in needed.get(environment, ())):
+        published: datetime = entry.published_at
+        at, superseded = published, True
+        # Whoever means it anywhere may do so here, by a promotion of another's build.
+        for source_id in sharing[build_id]:
+            times = meant.get((environment, source_id), {})
+            since = times.get(build_id, published)
+            at = max(at, since)
+            # A meaning that was rolled back has no entry, and so replaces none.
+            later = [t for b, t in times.items() if t > since and (environment, b) in there]
+            superseded &= bool(later) and min(later) < before
+        gone = sources is not None and sharing[build_id].isdisjoint(sources)
+        useless = superseded or (gone and environment == collecting)
+        if at < before and useless and build_id not in defined:
             found.setdefault(environment, []).append(build_id)
     return found
 

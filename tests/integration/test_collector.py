@@ -67,10 +67,10 @@ class Run:
     def rows(self, name: str = "p") -> list[int]:
         return sorted(row[0] for row in self.builder.read(self.source(name)).collect())
 
-    def collect(self, later: timedelta = LATER, *, dry_run: bool = False) -> list[Collected]:
+    def collect(self, later: timedelta = LATER, **given: bool) -> list[Collected]:
         before, self.now = self.now, self.now + later
         b = self.builder
-        found = collect(b.settings, b.project, b.ledger, dry_run=dry_run, clock=lambda: self.now)
+        found = collect(b.settings, b.project, b.ledger, clock=lambda: self.now, **given)
         self.now = before
         return found
 
@@ -149,16 +149,29 @@ def test_a_table_goes_once_its_meaning_is_history(root: Path, run: Callable[...,
     assert again.rows() == [2, 3]
 
 
-def test_what_the_project_defines_no_more_goes(root: Path, run: Callable[..., Run]) -> None:
+def test_what_the_project_defines_no_more_goes_if_asked_for(
+    root: Path, run: Callable[..., Run]
+) -> None:
     run().build()
     other = run("prod")
     other.build()
     kept = uid(other.build())
     edit(root, "--@ persist\nCREATE VIEW p AS SELECT a + 1 AS a FROM t;", "")
     now = run()
-    assert now.collect() == [], "production still names the table"
+    assert now.collect() == []
+    assert len(now.builder.ledger.fetch_manifest("dev")) == 1, "who knows what others define"
+    assert now.collect(removed=True) == [], "production still names the table"
     assert now.builder.ledger.fetch_manifest("dev") == {}
     assert now.written() == {kept}
+
+
+def test_what_is_read_stays_whatever_the_files_say_now(root: Path, run: Callable[..., Run]) -> None:
+    first = run("prod").build()
+    edit(root, "a + 1", "a + 2")
+    now = run("prod")
+    assert now.collect() == []
+    assert now.written() == {uid(first)}, "the edit is not built there yet"
+    assert len(now.builder.ledger.fetch_manifest("prod")) == 1
 
 
 def test_what_another_environment_reads_stays(root: Path, run: Callable[..., Run]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -18,7 +19,17 @@ import sqlalchemy as sa
 from persist_assets.errors import ConflictError, LedgerError
 from persist_assets.ledger import tables
 from persist_assets.ledger.store import LEASE_S, Ledger
-from persist_assets.model import Build, CheckResult, Column, Parts, RawVersion, Read, Snapshot
+from persist_assets.model import (
+    Build,
+    CheckResult,
+    Column,
+    Leaf,
+    Parts,
+    RawVersion,
+    Read,
+    Snapshot,
+    View,
+)
 
 Open = Callable[..., Ledger]
 on_sqlite = pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
@@ -102,6 +113,44 @@ def test_every_change_is_an_event_and_positions_have_no_gap(open_ledger: Open) -
     ]
     assert ledger.fetch_events(since=2, limit=1)[0].idx == 3
     assert events[1].data["table"] == "table-build-a"
+
+
+def test_what_nobody_can_reach_is_given_up_and_never_named_again(open_ledger: Open) -> None:
+    ledger = open_ledger()
+    old = publish(ledger, a_build("1"))
+    view = View(
+        "SELECT 1", (Leaf("x", build_uid=old.build_uid), Leaf("r", None, RawVersion("r", "1")))
+    )
+    reader = a_build("3", "b")
+    ledger.record_started(reader, "v")
+    shown = replace(a_snapshot(reader), table="v", view=view)
+    ledger.publish(reader, shown, [])
+    new = publish(ledger, a_build("2"), version=1)
+    assert ledger.fetch_manifest("dev")["build-b"].view == view
+    future, defined = datetime.now(UTC) + timedelta(days=1), {"build-a": ["a@s.sql"]}
+    before = ledger.fetch_events()
+
+    def held(removed: bool, **given: bool) -> dict[str, Any]:
+        found = ledger.collect(future, "dev", defined, removed=removed, **given)
+        return {h.table: (h.kept, h.gone) for h in found}
+
+    kept = {new.build_uid: 1, old.build_uid: 0}
+    assert held(False)[new.table] == (kept, {}), "a view reads it"
+    assert held(True, dry_run=True)[new.table] == ({new.build_uid: 1}, {old.build_uid: 0})
+    assert ledger.fetch_events() == before
+    assert held(True)[new.table] == ({new.build_uid: 1}, {old.build_uid: 0})
+    assert set(ledger.fetch_manifest("dev")) == {"build-a"}
+    assert ledger.fetch_history("dev", limit=1)[0].kind == "collect"
+    assert (ledger.find_written(old.build_uid), ledger.find_written(new.build_uid)) == (None, new)
+    assert ledger.fetch_holding(new.table).gone == {old.build_uid: 0}
+    last = ledger.fetch_history("dev", limit=1)[0].change_id
+    with pytest.raises(ConflictError, match="was collected"):
+        ledger.roll_back("dev", 2, expected=last)
+    again = replace(a_build("4"), action="reused")
+    ledger.record_started(again, old.table)
+    with pytest.raises(ConflictError, match="was collected"):
+        ledger.publish(again, old, [])
+    assert ledger.find_pinned_version(new.table) == 1
 
 
 def test_whoever_reads_sees_one_state(open_ledger: Open) -> None:
