@@ -262,8 +262,8 @@ class Reader:
 
 def view_name(snapshot: Snapshot) -> str:
     """Return a name for a view of a snapshot that no other snapshot has."""
-    which = f"v{snapshot.version}" if snapshot.view is None else snapshot.build_uid
-    return f"{snapshot.table}@{which}"
+    # A table that is deleted and built again begins with version 0 again.
+    return f"{snapshot.table}@v{snapshot.version}.{snapshot.build_uid[:8]}"
 
 
 def beneath(ledger: Ledger, snapshot: Snapshot) -> Iterable[Snapshot | RawVersion | None]:
