@@ -202,7 +202,7 @@ def commit(staged: Staged, *, build_id: str, pinned: int | None) -> int:
     ConflictError
         Somebody else committed to the table meanwhile.
     """
-    from deltalake import CommitProperties, PostCommitHookProperties, Schema
+    from deltalake import CommitProperties, Schema
     from deltalake.exceptions import CommitFailedError, DeltaError
     from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
@@ -213,8 +213,7 @@ def commit(staged: Staged, *, build_id: str, pinned: int | None) -> int:
         custom_metadata={"persist.build": staged.build_uid, "persist.build_id": build_id},
         max_commit_retries=0,
     )
-    # Old versions stay readable until we collect them ourselves.
-    hooks = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+    hooks = _hooks()
     schema = Schema.from_json(staged.schema)
     try:
         table = find_table(staged.root)
@@ -231,7 +230,7 @@ def commit(staged: Staged, *, build_id: str, pinned: int | None) -> int:
             )
             return 0
         if pinned is not None and table.version() > pinned:
-            table.restore(pinned, commit_properties=CommitProperties(max_commit_retries=0))
+            _restore(table, pinned)
         removes = [RemoveAction(path, True, now) for path in _paths(table)]
         expected = table.version() + 1
         table.create_write_transaction(
@@ -250,6 +249,24 @@ def commit(staged: Staged, *, build_id: str, pinned: int | None) -> int:
         raise unreachable(
             staged.root, error, f"the table {staged.root} cannot be committed"
         ) from error
+
+
+def _hooks() -> Any:
+    """Return what delta-rs does after a commit: old versions stay until we collect them."""
+    from deltalake import PostCommitHookProperties
+
+    return PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+
+
+def _restore(table: Any, version: int) -> None:
+    """Make a version of a table its newest again."""
+    from deltalake import CommitProperties
+
+    table.restore(
+        version,
+        commit_properties=CommitProperties(max_commit_retries=0),
+        post_commithook_properties=_hooks(),
+    )
 
 
 def _paths(table: Any) -> list[str]:
@@ -444,22 +461,23 @@ def delete_builds(root: str, build_uids: Iterable[str], *, head: int | None) -> 
     StorageError
         They cannot be deleted.
     """
-    from deltalake import CommitProperties
     from deltalake.exceptions import DeltaError
 
     doomed = set(build_uids)
     table = find_table(root) if head is not None else None
-    if table is not None and table.version() != head:
+    if table is not None and head is not None and table.version() != head:
         newest = {path.partition("/")[0] for path in _paths(table)}
         if not newest.isdisjoint(doomed):
             try:
-                table.restore(head, commit_properties=CommitProperties(max_commit_retries=0))
+                _restore(table, head)
             except (DeltaError, OSError) as error:
                 raise StorageError(f"the table {root} cannot be restored: {error}") from error
     for build_uid in sorted(doomed - {LOG}):
         delete_directory(f"{root}/{build_uid}")
-    if LOG in doomed:
+    # If we stood still for longer than a lease lives, somebody may have built into the table.
+    if LOG in doomed and find_written(root).keys() <= {LOG}:
         # What is left of a log, whoever interrupts us, is that of a younger table.
         for file in sorted(list_files(f"{root}/{LOG}"), reverse=True):
             delete_file(file.location)
-        delete_directory(root)
+        if not list_files(root):
+            delete_directory(root)

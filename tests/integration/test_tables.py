@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,8 +22,10 @@ from persist_assets.model import Column, RawTable
 from persist_assets.storage.files import delete_directory
 from persist_assets.storage.raw import find_columns, missing_columns, pin_raw, public_options
 from persist_assets.storage.tables import (
+    LOG,
     Staged,
     commit,
+    delete_builds,
     find_staged,
     find_table,
     read_sample,
@@ -306,3 +309,35 @@ def test_secrets_enter_no_identity() -> None:
         ("user", "u"),
     )
     assert public_options(RawTable("jdbc", None, options)) == (("dbtable", "t"),)
+
+
+def test_putting_a_head_back_forgets_no_older_version(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    often = {"delta.checkpointInterval": "4"}
+    write_deltalake(str(root), pa.table({"a": [1], "b": ["x"]}), configuration=often)
+    commit(stage(root, "one", 1), build_id="b", pinned=0)
+    commit(stage(root, "dead", 2), build_id="b", pinned=1)
+    months_ago = time.time() - 90 * 86400  # delta-rs would clean up, at a checkpoint
+    for file in (root / "_delta_log").iterdir():
+        os.utime(file, (months_ago, months_ago))
+    assert commit(stage(root, "two", 3), build_id="b", pinned=1) == 4
+    assert (root / "_delta_log" / f"{3:020}.checkpoint.parquet").exists()
+    assert [f.split("/")[-2] for f in read_version(str(root), 1).files] == ["one"]
+    for file in (root / "_delta_log").iterdir():
+        os.utime(file, (months_ago, months_ago))
+    commit(stage(root, "three", 3), build_id="b", pinned=4)
+    commit(stage(root, "four", 3), build_id="b", pinned=5)
+    delete_builds(str(root), ["four"], head=5)
+    assert (root / "_delta_log" / f"{7:020}.checkpoint.parquet").exists()
+    assert [f.split("/")[-2] for f in read_version(str(root), 1).files] == ["one"]
+    assert [f.split("/")[-2] for f in read_version(str(root), 7).files] == ["three"]
+
+
+def test_a_log_stays_while_anything_is_beside_it(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    commit(stage(root, "one", 1), build_id="b", pinned=None)
+    commit(stage(root, "two", 2), build_id="b", pinned=None)
+    delete_builds(str(root), ["one", LOG], head=None)
+    assert [f.split("/")[-2] for f in read_version(str(root), 1).files] == ["two"]
+    delete_builds(str(root), ["two", LOG], head=None)
+    assert not root.exists()
