@@ -375,3 +375,32 @@ def test_a_thousand_sources_are_promoted_and_rolled_back_in_a_second_each(tmp_pa
     assert rolled_back - again < 1
     assert ledger.position() == 2002
     ledger.close()
+
+
+def test_what_was_found_up_to_date_is_read_though_another_was_built_later(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    (root / "persist.toml").write_text("[env.qa]\n" + (root / "persist.toml").read_text())
+    build(enter(root, "prod"), "p")
+    write(root, [1, 2, 3])
+    build(enter(root, "qa"), "p", "q")
+    build(enter(root, "prod"), "q")  # from its table of older data
+    assert build(enter(root, "dev"), "p", "q") == ["reused", "reused"]
+    assert rows(enter(root, "dev"), "q") == [(9,)]
+
+
+def test_what_only_another_environment_has_up_to_date_is_not_promoted(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    (root / "persist.toml").write_text("[env.qa]\n" + (root / "persist.toml").read_text())
+    build(enter(root, "dev"), "p")
+    write(root, [1, 2, 3])
+    build(enter(root, "qa"), "p")
+    dev = enter(root, "dev")
+    assert planned(dev)[0] == "reuse"
+    decided, change = promote(dev, "prod", ids(dev, "p"))
+    assert change is None
+    assert [r.reason for r in decided.refused] == ["it is out of date in dev: build it there"]
+    build(dev, "p")
+    assert promote(dev, "prod", ids(dev, "p"))[1] is not None
+    assert rows(enter(root, "prod"), "p") == [(2,), (3,), (4,)]
