@@ -110,6 +110,8 @@ def _sweep(
         except ConflictError:
             log.info("action=collect table=%s skipped: it is being built", holding.table)
             return None
+        # What was parked since is alive too.
+        holding = ledger.fetch_holding(holding.table)
         alive = [uid for uid, _, _ in holding.started if uid not in _dead(holding, now)]
         ledger.record_interrupted(holding.table, alive=alive)
         holding = ledger.fetch_holding(holding.table)

@@ -838,8 +838,8 @@ class Holding:
         The builds whose snapshots nobody may read any more, with their versions; those that
         failed have none.
     started
-        The builds that have no recorded end, with the processes they are of (`host:pid`) and
-        when they began.
+        The builds that have no end, or none that they recorded themselves, with the processes
+        they are of (`host:pid`) and when they began.
     """
 
     table: str

@@ -65,6 +65,8 @@ log = logging.getLogger(__name__)
 
 LEASE_S = 60.0
 """How long a lease lives without a heartbeat, in seconds."""
+_INTERRUPTED = "interrupted"
+"""The error of builds of which others recorded that they ended."""
 
 
 def _now() -> datetime:
@@ -205,9 +207,9 @@ class Ledger:
         with self._write() as connection:
             dead = [_build(row) for row in connection.execute(query)]
             for build in dead:
-                self._fail(connection, build.build_uid, "interrupted")
+                self._fail(connection, build.build_uid, _INTERRUPTED)
                 self._append(
-                    connection, "build-failed", {**_event_data(build), "error": "interrupted"}
+                    connection, "build-failed", {**_event_data(build), "error": _INTERRUPTED}
                 )
         return [build.build_uid for build in dead]
 
@@ -1060,6 +1062,7 @@ def _holdings(connection: Connection, table: str | None = None) -> list[Holding]
     query = sa.select(
         *(builds.c[name] for name in ("table_name", "build_id", "build_uid", "state", "version")),
         *(builds.c[name] for name in ("collected_at", "process", "started_at", "snapshot_uid")),
+        builds.c.error,
     ).order_by(builds.c.table_name, builds.c.started_at)
     if table is not None:
         query = query.where(builds.c.table_name == table)
@@ -1071,7 +1074,8 @@ def _holdings(connection: Connection, table: str | None = None) -> list[Holding]
         build_ids: set[BuildID] = set()
         for row in rows:
             build_ids.add(row.build_id)
-            if row.state == "started":
+            # What was parked and interrupted is still read by builds of its run.
+            if row.state == "started" or row.error == _INTERRUPTED:
                 started.append((row.build_uid, row.process, row.started_at))
             elif row.state == "failed":
                 gone[row.build_uid] = None

@@ -281,3 +281,86 @@ def test_a_table_that_somebody_builds_is_left_for_the_next_time(
             roll_back(now.builder.settings, now.builder.ledger)
     assert [c.versions for c in now.collect(soon)] == [(0,)]
     assert now.written() == {uid(second)}
+
+
+@pytest.mark.parametrize("known", ["by its code", "by its build"])
+def test_a_meaning_stays_as_long_as_one_of_its_sources_has_no_other(
+    root: Path, run: Callable[..., Run], known: str
+) -> None:
+    twin = "--@ persist\nCREATE VIEW twin AS SELECT x.a + 1 AS a FROM t AS x;\n"
+    (root / "sources" / "m.sql").write_text(SOURCES + twin)
+    first = run()
+    if known == "by its build":
+        first.build("twin")
+    first.build("p")  # and so the entry names this build
+    promote(first.builder, "prod", [first.source(n).source_id for n in ("p", "twin")])
+    edit(root, "SELECT a + 1", "SELECT a + 2")
+    second = run()
+    second.build("p")
+    promote(second.builder, "prod", [second.source("p").source_id])
+    if known == "by its build":
+        edit(root, "x.a + 1", "x.a + 3")
+    run().collect()
+    assert first.source("twin").build_id in first.builder.ledger.fetch_manifest("prod")
+
+
+def test_what_was_meant_before_a_rollback_stays(root: Path, run: Callable[..., Run]) -> None:
+    first = run("prod")
+    first.build()
+    edit(root, "a + 1", "a + 2")
+    second = run("prod")
+    second.build()
+    roll_back(second.builder.settings, second.builder.ledger)
+    run("dev").collect()
+    assert first.rows() == [2, 3]
+    assert [*first.builder.ledger.fetch_manifest("prod")] == [first.source().build_id]
+
+
+def test_what_the_code_means_again_stays_though_it_was_not_built_again(
+    root: Path, run: Callable[..., Run]
+) -> None:
+    kept = uid(run().build())
+    edit(root, "a + 1", "a + 2")
+    run().build()
+    edit(root, "a + 2", "a + 1")
+    run().collect()
+    assert run().written() == {kept}
+    assert run().rows() == [2, 3]
+
+
+def test_what_a_run_has_put_aside_stays_though_another_run_builds_the_same(
+    root: Path, run: Callable[..., Run]
+) -> None:
+    first, other = run(), run("prod")
+    parked = first.builder.park(first.source())
+    other.build()
+    other.collect(timedelta(hours=12))
+    root_of = first.builder.settings.table_root(parked.table)
+    assert parked.snapshot
+    assert is_whole(root_of, parked.snapshot), "sources of its run read it"
+    with first.builder.resume(parked) as work:
+        first.builder.publish(work)
+    first.collect(timedelta(days=2))
+    assert not is_whole(root_of, parked.snapshot)
+    assert first.rows() == [2, 3]
+
+
+def test_a_run_reads_a_table_that_was_made_in_the_place_of_another(
+    root: Path, run: Callable[..., Run]
+) -> None:
+    reader = "--@ persist\nCREATE VIEW q AS SELECT max(a) AS a FROM p;\n"
+    (root / "sources" / "m.sql").write_text(SOURCES + reader)
+    lasting = run()
+    lasting.build("p")
+    lasting.build("q")
+    edit(root, "a + 1", "a + 2")
+    now = run()
+    now.build("p")
+    now.build("q")
+    assert len(now.collect()) == 2
+    edit(root, "a + 2", "a + 1")
+    again = run().build("p")
+    assert again.snapshot
+    assert (again.action, again.snapshot.version) == ("built", 0)
+    assert lasting.build("q").action == "built"
+    assert lasting.rows("q") == [3]
