@@ -143,7 +143,7 @@ class Engine:
     def view(self, name: str, load: Callable[[], DataFrame]) -> str:
         """Return `name`, which is a view of what `load` returns; it is called the first time.
 
-        Names hold the version of what they show, so a view never has to change.
+        Names say what they show, whoever else uses the session, so a view never has to change.
         """
         with self._views_lock:
             if name not in self._views:

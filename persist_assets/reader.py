@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.errors import StaleError, StorageError, StrictError
@@ -194,7 +195,7 @@ class Reader:
         missing: list[Source] = []
         for source in reached:
             if source.raw is not None:
-                views[source.source_id] = f"{source.key}@{self.pin(source).version}"
+                views[source.source_id] = self._raw_name(source)
             elif (snapshot := built(source)) is not None:
                 views[source.source_id] = view_name(snapshot)
                 read[source.source_id] = snapshot
@@ -207,6 +208,17 @@ class Reader:
                 hint="strict mode reads persisted sources from their tables only: build them first",
             )
         return substitute(self.project, query, bindings, views), read
+
+    def _raw_name(self, source: Source) -> str:
+        """Return a name for a view of a raw table that no other data has, of whichever project.
+
+        Copies of data may have one version, and projects beside each other mean other places by
+        one relative path.
+        """
+        assert source.raw is not None
+        place = self.settings.resolve(source.raw.location or "")
+        told = sha256(f"{source.build_id} {place}".encode()).hexdigest()
+        return f"{source.key}@{self.pin(source).version}-{told[:12]}"
 
     def load(
         self, statement: Statement, read: Mapping[SourceID, Snapshot], columns: Sequence[Any] = ()
@@ -261,9 +273,8 @@ class Reader:
 
 
 def view_name(snapshot: Snapshot) -> str:
-    """Return a name for a view of a snapshot that no other snapshot has."""
-    # A table that is deleted and built again begins with version 0 again.
-    return f"{snapshot.table}@v{snapshot.version}.{snapshot.build_uid[:8]}"
+    """Return a name for a view of a snapshot that no other snapshot has, of whichever project."""
+    return f"{snapshot.table}@{snapshot.build_uid}"
 
 
 def beneath(ledger: Ledger, snapshot: Snapshot) -> Iterable[Snapshot | RawVersion | None]:
