@@ -445,7 +445,7 @@ class Builder(Reader):
         return (*source.checks, *others)
 
     def _compute(self, work: Work, world: World) -> None:
-        source, manifest = work.source, world.manifest
+        source = work.source
         assert source.query is not None
         guarded = unchecked(self.project, source, world)
         if guarded:
@@ -456,7 +456,10 @@ class Builder(Reader):
             )
         view = self.project.is_view(source)
         temporary = {} if view else self._temporaries(source.bindings, world)
-        statement, read = self.statement(source.query, source.bindings, manifest, temporary)
+        # What is too old is what the plan found so, on which what is recorded rests.
+        statement, read = self.statement(
+            source.query, source.bindings, world.manifest, temporary, world.expired
+        )
         frame = self.load(statement, read, source.columns)
         same = (source, *self.project.by_build_id[source.build_id])
         time_column = next(
@@ -534,7 +537,9 @@ class Builder(Reader):
                 root = self.settings.table_name(f"{TEMPORARY}/{token}")
                 self._closing.callback(delete_directory, self.settings.table_root(root))
                 self._temporary_root = root
-        statement, read = self.statement(source.query, source.bindings, world.manifest, found)
+        statement, read = self.statement(
+            source.query, source.bindings, world.manifest, found, world.expired
+        )
         frame = self.load(statement, read, source.columns)
         build_uid = uuid.uuid4().hex
         table = f"{self._temporary_root}/{source.name}-{build_uid[:12]}"

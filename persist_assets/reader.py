@@ -24,7 +24,7 @@ from persist_assets.storage.tables import has_snapshot
 from persist_assets.substitution import Statement, substitute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -127,15 +127,23 @@ class Reader:
         age = self.clock() - snapshot.known_at
         return freshness is not None and age.total_seconds() > freshness.window_s
 
-    def _readable(self, source: Source, snapshot: Snapshot) -> Snapshot | None:
+    def _readable(
+        self, source: Source, snapshot: Snapshot, expired: Collection[SourceID] | None = None
+    ) -> Snapshot | None:
         """Return what is read of a source, None where its query is computed instead.
+
+        Parameters
+        ----------
+        expired
+            The sources whose tables are older than they may be; None: the clock says it.
 
         Raises
         ------
         StaleError
             It is older than it may be, and its source says that it must not be read then.
         """
-        if not self.is_expired(source, snapshot):
+        old = self.is_expired(source, snapshot) if expired is None else source.source_id in expired
+        if not old:
             return snapshot
         assert source.annotation.freshness is not None
         fallback = self.fallback or source.annotation.freshness.fallback
@@ -166,6 +174,7 @@ class Reader:
         bindings: Sequence[SourceID],
         manifest: Mapping[BuildID, Snapshot],
         temporary: Mapping[SourceID, Snapshot] | None = None,
+        expired: Collection[SourceID] | None = None,
     ) -> tuple[Statement, dict[SourceID, Snapshot]]:
         """Return a query as a statement over what is built, and the snapshots it reads.
 
@@ -173,6 +182,9 @@ class Reader:
         ----------
         temporary
             The tables of this run.
+        expired
+            The sources whose tables were older than they may be when it was planned what is
+            read; None: the clock says it now.
 
         Raises
         ------
@@ -186,7 +198,7 @@ class Reader:
         def built(source: Source) -> Snapshot | None:
             if source.source_id not in known:
                 snapshot = manifest.get(source.build_id) if source.persisted else None
-                known[source.source_id] = snapshot and self._readable(source, snapshot)
+                known[source.source_id] = snapshot and self._readable(source, snapshot, expired)
             return known[source.source_id]
 
         reached = self.project.reach(bindings, lambda s: s.raw is not None or built(s) is not None)

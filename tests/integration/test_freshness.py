@@ -187,3 +187,24 @@ def test_data_without_versions_is_read_again_once_its_table_is_too_old(
         ]
     ]
     assert old.build("p", "q") == ["built", "reused"]
+
+
+def test_what_is_recorded_is_what_was_read_when_a_table_gets_too_old_meanwhile(
+    at: Callable[..., At],
+) -> None:
+    first = at("live", 0 * HOUR)
+    first.build("p")
+    write(root_of(first), [5])
+    late = at("live", 0.9 * HOUR)
+    record_started = late.ledger.record_started
+
+    def slowly(*given: Any) -> None:  # the build is planned, and reads nothing yet
+        late.now += 0.2 * HOUR
+        record_started(*given)
+
+    late.ledger.record_started = slowly  # type: ignore[method-assign]
+    late.build("q")
+    p, q = (late.builder.manifest()[late.source(n).build_id] for n in "pq")
+    assert q.as_of == p.as_of
+    assert q.inputs[0].version == f"content:{p.content}"
+    assert late.rows("q") == [5]
