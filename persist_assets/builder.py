@@ -282,30 +282,31 @@ class Builder(Reader):
             with self._recorded(work):
                 if present is not None:
                     # What it rests on may be newer, with the same rows (`planner.inputs`).
-                    current_at = self._current_at(source, world, present)
+                    current_at = self._current_at(source, world, step)
                     self._reuse(work, replace(present, as_of=step.as_of, current_at=current_at))
                     work.inherited = self._is_inherited(work)
                 else:
-                    work.current_at = self._current_at(source, world)
+                    work.current_at = self._current_at(source, world, step)
                     self._compute(work, world)
                 if any(not r.passed and r.blocking for r in work.checks):
                     raise _checks_failed(source, work.checks)
                 yield work
 
-    def _current_at(
-        self, source: Source, world: World, present: Snapshot | None = None
-    ) -> datetime:
-        """Return when all that a build of a source reads was last known to be current.
-
-        Parameters
-        ----------
-        present
-            The snapshot that is reused: of data that does not tell whether it changed it holds
-            what was so when it was read.
-        """
-        if present and any(v.version.startswith(UNVERSIONED) for v in present.as_of):
+    def _current_at(self, source: Source, world: World, step: Step) -> datetime:
+        """Return when all that a step rests on was last known to be current."""
+        present = step.snapshot
+        if (
+            present
+            and present.as_of == step.as_of
+            and any(v.version.startswith(UNVERSIONED) for v in present.as_of)
+        ):
+            # Data that does not tell whether it changed was so when it was read.
             return present.known_at
-        tables = (world.readable(s) for s in self.project.inputs(source) if s.persisted)
+        reached = self.project.reach(
+            source.bindings,
+            lambda s: s.raw is not None or (s.persisted and world.readable(s) is not None),
+        )
+        tables = (world.readable(s) for s in reached if s.persisted)
         return min((self.started_at, *(t.known_at for t in tables if t)))
 
     def _table(self, source: Source) -> str:

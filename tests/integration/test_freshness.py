@@ -208,3 +208,47 @@ def test_what_is_recorded_is_what_was_read_when_a_table_gets_too_old_meanwhile(
     assert q.as_of == p.as_of
     assert q.inputs[0].version == f"content:{p.content}"
     assert late.rows("q") == [5]
+
+
+DEEP = """
+CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';
+--@ persist
+CREATE VIEW p AS SELECT a + 1 AS a FROM t;
+--@ persist
+CREATE VIEW unbuilt AS SELECT a * 2 AS a FROM p;
+--@ persist freshness { window="1h" fallback=FALLBACK }
+CREATE VIEW q AS SELECT sum(a) AS s FROM unbuilt;
+"""
+
+
+def test_what_is_computed_on_the_way_is_as_old_as_what_it_reads(at: Callable[..., At]) -> None:
+    first = at("fail", 0 * HOUR, DEEP)
+    first.build("p")
+    write(root_of(first), [5])
+    late = at("fail", 2 * HOUR)
+    assert late.build("q") == ["built"]
+    with pytest.raises(StaleError, match="`q` is older than it may be"):
+        late.rows("q")
+
+
+ABOVE = """
+CREATE TABLE r (a BIGINT) USING jdbc OPTIONS (url 'jdbc:derby:memory:above;create=true',
+  dbtable '(VALUES 1, 2) AS v(a)', driver 'org.apache.derby.iapi.jdbc.AutoloadedDriver');
+--@ persist
+CREATE VIEW p AS SELECT a + 1 AS a FROM r;
+--@ persist freshness { window="1h" fallback=FALLBACK }
+CREATE VIEW q AS SELECT sum(a) AS s FROM p;
+"""
+
+
+def test_data_without_versions_that_was_read_anew_makes_its_readers_young(
+    at: Callable[..., At],
+) -> None:
+    at("fail", 0 * HOUR, ABOVE).build("p", "q")
+    old = at("fail", 2 * HOUR)
+    assert old.build("q") == ["reused"], "nobody has looked"
+    with pytest.raises(StaleError):
+        old.rows("q")
+    later = at("fail", 3 * HOUR)
+    assert later.build("p", "q") == ["built", "reused"]
+    assert later.rows("q") == [5]
