@@ -127,7 +127,7 @@ def _gc_schedule(runtime: Runtime, cron: str) -> dg.ScheduleDefinition:
             {"tables": len(collected), "bytes": sum(c.bytes for c in collected)}
         )
 
-    op = dg.op(name=name, description="Delete what nobody can read any more.")(gc_)
+    op = dg.op(name=f"{name}_op", description="Delete what nobody can read any more.")(gc_)
     graph = dg.GraphDefinition(name=name, node_defs=[op])
     job = graph.to_job(executor_def=dg.in_process_executor)
     return dg.ScheduleDefinition(name=name, job=job, cron_schedule=cron)
