@@ -64,6 +64,7 @@ def promote(
         builder.plan(selected),
         ledger.fetch_manifest(*settings.environments),
         ledger.fetch_manifest(target),
+        ledger.fetch_manifest(*there.environments),
         ledger.fetch_passed(*settings.environments),
         allow_stale=allow_stale,
     )

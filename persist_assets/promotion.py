@@ -51,6 +51,7 @@ def decide(
     planned: Plan,
     source_manifest: Mapping[BuildID, Snapshot],
     target_manifest: Mapping[BuildID, Snapshot],
+    target_reads: Mapping[BuildID, Snapshot],
     passed: Mapping[BuildID, Collection[str]],
     *,
     allow_stale: bool = False,
@@ -63,8 +64,10 @@ def decide(
         The sources as they are in the environment promoted from, and in the other one.
     planned
         What a build of what is promoted would do in the environment promoted from.
-    source_manifest, target_manifest
+    source_manifest, target_reads
         What readers of the two environments read.
+    target_manifest
+        What of that is the other one's own.
     passed
         The definitions of the checks that each snapshot has passed.
     allow_stale
@@ -99,7 +102,7 @@ def decide(
             continue
         refused.append(Refusal(source.source_id, reason))
     if not allow_stale:
-        after = {**target_manifest, **snapshots}
+        after = {**target_reads, **snapshots}
         refused += _torn(project, sources, after)
     return Promotion(snapshots, tuple(sources), tuple(refused))
 

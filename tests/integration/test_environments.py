@@ -404,3 +404,16 @@ def test_what_only_another_environment_has_up_to_date_is_not_promoted(
     build(dev, "p")
     assert promote(dev, "prod", ids(dev, "p"))[1] is not None
     assert rows(enter(root, "prod"), "p") == [(2,), (3,), (4,)]
+
+
+def test_what_does_not_fit_what_the_target_reads_elsewhere_is_not_promoted(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    (root / "persist.toml").write_text("[env.qa]\n" + (root / "persist.toml").read_text())
+    build(enter(root, "qa"), "p", "q")
+    write(root, [1, 2, 3])
+    build(enter(root, "prod"), "p")
+    qa = enter(root, "qa")
+    decided, change = promote(qa, "dev", ids(qa, "q"))
+    assert change is None
+    assert decided.refused[0].reason.startswith("it was built from other data than m/p has there")
