@@ -324,11 +324,30 @@ class Builder(Reader):
         return next(free, f"{name}-{uuid.uuid4().hex[:8]}")
 
     def _is_inherited(self, work: Work) -> bool:
-        """Whether readers of the environment see a snapshot already, in one that it reads."""
+        """Whether readers of the environment see a snapshot already, in one that it reads.
+
+        Where it would be too old for them, as far as is known there, it becomes the environment's
+        own: it is known here that it still holds.
+        """
         environment, build_id = self.settings.environment, work.source.build_id
         own = self.ledger.find_snapshot(environment, build_id)
         seen = self.ledger.find_snapshot(environment, build_id, reads=self.settings.reads)
-        return own != work.snapshot == seen
+        return (
+            seen is not None
+            and own != work.snapshot == seen
+            and not any(self.is_expired(s, seen) for s in self._resting_on(build_id))
+        )
+
+    def _resting_on(self, build_id: BuildID) -> Iterable[Source]:
+        """Return the sources of a meaning, and all that read them, however far down."""
+        found: dict[SourceID, Source] = {}
+        stack = [*self.project.by_build_id[build_id]]
+        while stack:
+            source = stack.pop()
+            if source.source_id not in found:
+                found[source.source_id] = source
+                stack += (self.project.by_id[s] for s in self.project.readers[source.source_id])
+        return found.values()
 
     def _leased(self, source: Source) -> AbstractContextManager[Lease]:
         return self.ledger.lease(f"build {source.build_id}", self._holder(), over=self.over)

@@ -38,8 +38,10 @@ def write(root: Path, values: list[int]) -> None:
 class At:
     """A run that begins at a time of its own."""
 
-    def __init__(self, root: Path, spark: Any, later: timedelta, **more: Any) -> None:
-        settings = load_settings(root)
+    def __init__(
+        self, root: Path, spark: Any, later: timedelta, environment: str = "dev", **more: Any
+    ) -> None:
+        settings = load_settings(root, environment=environment)
         self.ledger = Ledger(settings.ledger)
         self.now = datetime.now(UTC) + later
         self.builder = Builder(
@@ -252,3 +254,32 @@ def test_data_without_versions_that_was_read_anew_makes_its_readers_young(
     later = at("fail", 3 * HOUR)
     assert later.build("p", "q") == ["built", "reused"]
     assert later.rows("q") == [5]
+
+
+INHERITED = """
+CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';
+--@ persist
+CREATE VIEW p AS SELECT a + 1 AS a FROM t;
+--@ persist freshness { window="1h" fallback=FALLBACK }
+CREATE VIEW q AS SELECT sum(a) AS s FROM p;
+"""
+
+
+def test_a_build_makes_young_what_another_environment_has_too(
+    make_project: Callable[..., Path], spark: Any
+) -> None:
+    settings = '[env.prod]\n[env.dev]\nreads = "prod"\n'
+    root = make_project({"m.sql": INHERITED.replace("FALLBACK", "fail")}, settings, name="one")
+    write(root, [1, 2])
+    first = At(root, spark, 0 * HOUR, environment="prod")
+    first.build("p", "q")
+    soon = At(root, spark, 0.5 * HOUR)
+    assert soon.build("p", "q") == ["reused", "reused"]
+    assert soon.ledger.fetch_manifest("dev") == {}, "it need not have it itself"
+    old = At(root, spark, 2 * HOUR)
+    with pytest.raises(StaleError):
+        old.rows("q")
+    assert old.build("p", "q") == ["reused", "reused"]
+    assert old.rows("q") == [5]
+    for one in (first, soon, old):
+        one.ledger.close()
