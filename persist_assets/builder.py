@@ -221,6 +221,13 @@ class Builder(Reader):
             parked = {w.source.build_id: w.snapshot for w in self._parked.values() if w.snapshot}
         return manifest | parked
 
+    def find_written(self, build_uid: str) -> Snapshot | None:
+        """Return the snapshot that a build wrote: one of this run may be parked."""
+        with self._lock:
+            written = [w.snapshot for w in self._parked.values() if w.snapshot]
+        parked = (s for s in written if s.build_uid == build_uid)
+        return next(parked, None) or super().find_written(build_uid)
+
     def plan(self, selected: Iterable[SourceID], *, force: bool = False) -> Plan:
         """Return what building `selected` would do."""
         chosen = [self.project.by_id[s] for s in selected]

@@ -270,7 +270,7 @@ def _look_at_tables(
                 "a table that it reads was collected"
                 if leaf is None
                 else wrong(there.table_root(leaf.table), leaf)
-                for leaf in beneath(ledger, snapshot)
+                for leaf in beneath(ledger.find_written, snapshot)
                 if not isinstance(leaf, RawVersion)
             )
             said = next((w for w in wrongs if w is not None), None)

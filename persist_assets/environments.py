@@ -142,7 +142,7 @@ def _is_there(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> bool:
     return all(
         isinstance(leaf, RawVersion)
         or (leaf is not None and has_snapshot(settings.table_root(leaf.table), leaf))
-        for leaf in beneath(ledger, snapshot)
+        for leaf in beneath(ledger.find_written, snapshot)
     )
 
 

@@ -165,8 +165,12 @@ class Reader:
             versions.get(leaf.raw) == leaf.version
             if isinstance(leaf, RawVersion)
             else leaf is not None and there(self.settings.table_root(leaf.table), leaf)
-            for leaf in beneath(self.ledger, snapshot)
+            for leaf in beneath(self.find_written, snapshot)
         )
+
+    def find_written(self, build_uid: str) -> Snapshot | None:
+        """Return the snapshot that a build wrote, unless it was collected, or None."""
+        return self.ledger.find_written(build_uid)
 
     def statement(
         self,
@@ -258,7 +262,7 @@ class Reader:
             return self.engine.load_snapshot(snapshot)
         raws = {s.build_id: s for s in self.project.sources if s.raw is not None}
         for leaf in snapshot.view.leaves:
-            read = leaf.build_uid and self.ledger.find_written(leaf.build_uid)
+            read = leaf.build_uid and self.find_written(leaf.build_uid)
             source = raws.get(leaf.raw.raw) if leaf.raw else None
             if read:
                 self.engine.view(leaf.name, lambda s=read: self.load_snapshot(s))
@@ -289,10 +293,17 @@ def view_name(snapshot: Snapshot) -> str:
     return f"{snapshot.table}@{snapshot.build_uid}"
 
 
-def beneath(ledger: Ledger, snapshot: Snapshot) -> Iterable[Snapshot | RawVersion | None]:
+def beneath(
+    find_written: Callable[[str], Snapshot | None], snapshot: Snapshot
+) -> Iterable[Snapshot | RawVersion | None]:
     """Yield what the rows of a snapshot are read from: its table, or what its query reads.
 
     None stands for a table that was collected.
+
+    Parameters
+    ----------
+    find_written
+        Returns the snapshot that a build wrote, None if it was collected: `Ledger.find_written`.
     """
     if snapshot.view is None:
         yield snapshot
@@ -300,7 +311,7 @@ def beneath(ledger: Ledger, snapshot: Snapshot) -> Iterable[Snapshot | RawVersio
     for leaf in snapshot.view.leaves:
         if leaf.build_uid is None:
             yield leaf.raw
-        elif (read := ledger.find_written(leaf.build_uid)) is None:
+        elif (read := find_written(leaf.build_uid)) is None:
             yield None
         else:
-            yield from beneath(ledger, read)
+            yield from beneath(find_written, read)

@@ -214,6 +214,22 @@ def test_a_view_may_be_parked_and_taken_up(run: Callable[..., Run]) -> None:
     assert (now.rows("mid"), now.rows("top")) == ([4, 6], [10])
 
 
+def test_a_view_of_a_table_that_is_parked_too_is_read_ahead(run: Callable[..., Run]) -> None:
+    sources = kept("view") + (
+        "--@ persist materialized=view\nCREATE VIEW above AS SELECT doubled + 1 AS b FROM mid;\n"
+        "--@ persist\nCREATE VIEW last AS SELECT sum(b) AS s FROM above;\n"
+    )
+    now = run(sources)
+    names = ("base", "mid", "above", "last")
+    parked = [now.builder.park(now.source(n)) for n in names]
+    for one in parked:
+        with now.builder.resume(one) as work:
+            now.builder.publish(work)
+            assert work is one, "nothing is done twice"
+    assert (now.rows("mid"), now.rows("above"), now.rows("last")) == ([4, 6], [5, 7], [12])
+    assert run(sources).rows("above") == [5, 7]
+
+
 JDBC = """
 CREATE TABLE r (a BIGINT) USING jdbc OPTIONS (url 'jdbc:derby:memory:views;create=true',
   dbtable '(VALUES 1, 2) AS v(a)', driver 'org.apache.derby.iapi.jdbc.AutoloadedDriver');
