@@ -248,8 +248,9 @@ class Ledger:
                         f"the lease on {lease.name} was lost while it was being built",
                         hint="the build took no heartbeat for too long; run it again",
                     )
-            if snapshot.build_uid != build.build_uid:
-                _refuse_collected(connection, {snapshot.build_uid})
+            read = {leaf.build_uid for leaf in snapshot.view.leaves} if snapshot.view else set()
+            reused = {snapshot.build_uid} - {build.build_uid}
+            _refuse_collected(connection, {uid for uid in read | reused if uid})
             values = {
                 "state": "succeeded",
                 "finished_at": self._clock(),
@@ -1045,8 +1046,9 @@ def _unreached(connection: Connection, before: datetime) -> set[str]:
     )
     query = sa.select(builds.c.snapshot_uid).where(builds.c.build_uid.in_(named))
     stack, reached = [*connection.scalars(query)], set[str]()
-    query = sa.select(builds.c.build_uid, builds.c.view).where(builds.c.view.is_not(None))
-    views = {row.build_uid: row.view for row in connection.execute(query)}
+    # Not by their own rows: of a build that was never published itself others may have the view.
+    query = sa.select(builds.c.snapshot_uid, builds.c.view).where(builds.c.view.is_not(None))
+    views = {row.snapshot_uid: row.view for row in connection.execute(query)}
     while stack:
         uid = stack.pop()
         if uid is not None and uid not in reached:

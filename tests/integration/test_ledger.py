@@ -153,6 +153,41 @@ def test_what_nobody_can_reach_is_given_up_and_never_named_again(open_ledger: Op
     assert ledger.find_pinned_version(new.table) == 1
 
 
+def a_view(build: Build, *leaves: str) -> Snapshot:
+    stored = View("SELECT 1", tuple(Leaf(f"t@{uid}", uid) for uid in leaves))
+    return replace(a_snapshot(build), table="view", view=stored)
+
+
+def test_what_a_view_reads_stays_though_only_another_build_published_it(open_ledger: Open) -> None:
+    ledger = open_ledger()
+    publish(ledger, a_build("1"))
+    # Two sources have one meaning: one reuses what the other one computed and never published.
+    first, second = a_build("2", "v"), a_build("3", "v")
+    stored = a_view(first, "1")
+    for build in (first, second):
+        ledger.record_started(build, stored.table)
+    ledger.publish(second, stored, [])
+    ledger.record_failed(first, "its run ended before its turn came")
+    publish(ledger, a_build("4"), version=1)
+    future = datetime.now(UTC) + timedelta(days=1)
+    ledger.collect(future, "dev", {"build-a": ["a@s.sql"], "build-v": ["v@s.sql"]})
+    assert ledger.fetch_manifest("dev")["build-v"] == stored
+    assert ledger.find_written("1"), "the view cannot be read any more"
+
+
+def test_a_view_of_what_was_collected_meanwhile_is_not_published(open_ledger: Open) -> None:
+    ledger = open_ledger()
+    publish(ledger, a_build("1"))
+    view = a_build("2", "v")
+    ledger.record_started(view, "view")
+    publish(ledger, a_build("3"), version=1)
+    ledger.collect(datetime.now(UTC) + timedelta(days=1), "dev", {"build-a": ["a@s.sql"]})
+    with pytest.raises(ConflictError, match="was collected"):
+        ledger.publish(view, a_view(view, "1"), [])
+    assert set(ledger.fetch_manifest("dev")) == {"build-a"}
+    ledger.publish(view, a_view(view, "3"), [])
+
+
 def test_whoever_reads_sees_one_state(open_ledger: Open) -> None:
     ledger, other = open_ledger(), open_ledger()
     publish(ledger, a_build("1"))
