@@ -482,7 +482,9 @@ class Builder(Reader):
                 hint=f"build what it reads too: persist build +{source.key}",
             )
         view = self.project.is_view(source)
-        temporary = {} if view else self._temporaries(source.bindings, world)
+        temporary = self._temporaries(source.bindings, world, guarding=view)
+        if view:
+            temporary = {}  # they have been checked, and are gone when it is read
         # What is too old is what the plan found so, on which what is recorded rests.
         statement, read = self.statement(
             source.query, source.bindings, world.manifest, temporary, world.expired
@@ -528,8 +530,15 @@ class Builder(Reader):
             leaves.append(Leaf(name, raw=RawVersion(upstream.build_id, version)))
         return View(statement.sql, tuple(leaves))
 
-    def _temporaries(self, bindings: Sequence[SourceID], world: World) -> dict[SourceID, Snapshot]:
+    def _temporaries(
+        self, bindings: Sequence[SourceID], world: World, *, guarding: bool = False
+    ) -> dict[SourceID, Snapshot]:
         """Return the temporary tables that a query reads; what is not there yet is computed.
+
+        Parameters
+        ----------
+        guarding
+            Only those that have checks which block.
 
         Raises
         ------
@@ -540,7 +549,9 @@ class Builder(Reader):
         reached = self.project.reach(
             bindings, lambda s: s.persisted and world.readable(s) is not None
         )
-        for source in (s for s in reached if s.temporary):
+        for source in reached:
+            if not source.temporary or (guarding and not any(c.blocking for c in source.checks)):
+                continue
             rests_on = inputs(self.project, source, world)
             with self._lock:
                 lock = self._temporary_locks.setdefault(source.source_id, threading.Lock())

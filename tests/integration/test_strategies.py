@@ -299,6 +299,26 @@ def test_the_rows_of_a_temporary_table_are_checked(run: Callable[..., Run]) -> N
         now.build("top")
 
 
+def test_a_view_holds_no_rows_that_a_temporary_table_must_not_have(
+    run: Callable[..., Run],
+) -> None:
+    sources = kept("temporary").replace("=temporary", "=temporary check.expr='doubled < 7'")
+    sources = sources.replace(
+        "--@ persist\nCREATE VIEW top", "--@ persist materialized=view\nCREATE VIEW top"
+    )
+    now = run(sources)
+    assert now.build("base", "top") == ["built", "built"]
+    assert (now.rows("top"), now.files("top-*")) == ([10], 0)
+    now.builder.close()
+    assert now.rows("top") == [10], "it reads what stays"
+    write(now.root, [50])
+    later = run(sources)
+    later.build("base")
+    with pytest.raises(CheckFailedError, match="`mid` failed expr"):
+        later.build("top")
+    assert later.rows("top") == [10]
+
+
 def test_newer_data_has_a_newer_temporary_table(run: Callable[..., Run]) -> None:
     now = run(kept("temporary"))
     now.build("base", "top")
