@@ -10,12 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from dagster._core.workspace.context import WorkspaceProcessContext
-from dagster._core.workspace.load_target import WorkspaceFileTarget
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION '{place}';
@@ -23,6 +20,34 @@ CREATE TABLE t (a BIGINT) USING parquet LOCATION '{place}';
 CREATE VIEW p AS SELECT a + 1 AS a FROM t;
 --@ persist
 CREATE VIEW q AS SELECT {total}(a) AS s FROM p;
+"""
+
+
+LOADS = """
+import json, sys
+import dagster as dg
+from dagster._core.workspace.context import WorkspaceProcessContext
+from dagster._core.workspace.load_target import WorkspaceFileTarget
+
+home, workspace, told = sys.argv[1:]
+with (
+    dg.DagsterInstance.local_temp(home) as instance,
+    WorkspaceProcessContext(instance, WorkspaceFileTarget([workspace])) as process,
+):
+    context = process.create_request_context()
+    wrong = [e.load_error for e in context.get_code_location_entries().values() if e.load_error]
+    assert not wrong, wrong
+    found = {
+        name: [
+            "/".join(key.path)
+            for repository in context.get_code_location(name).get_repositories().values()
+            for key in repository.asset_graph.get_all_asset_keys()
+        ]
+        for name in ("a", "b")
+    }
+    executable = len(context.asset_graph.executable_asset_keys)
+with open(told, "w") as file:
+    json.dump({"found": found, "executable": executable}, file)
 """
 
 
@@ -139,26 +164,24 @@ def test_two_projects_are_locations_of_one_workspace(
         timeout=120,
     )
     assert validated.returncode == 0, validated.stderr
+    # Dagster's servers of code locations outlive the context that started them: so another process.
     (tmp_path / "home").mkdir()
-    with (
-        dg.DagsterInstance.local_temp(str(tmp_path / "home")) as instance,
-        WorkspaceProcessContext(instance, WorkspaceFileTarget([str(workspace)])) as process,
-    ):
-        context = process.create_request_context()
-        assert [e for e in context.get_code_location_entries().values() if e.load_error] == []
-        found = {
-            name: {
-                "/".join(key.path)
-                for repository in context.get_code_location(name).get_repositories().values()
-                for key in repository.asset_graph.get_all_asset_keys()
-            }
-            for name in ("a", "b")
-        }
-        assert found == {
-            name: {f"team_{name}/m/{source}" for source in ("t", "p", "q")} for name in "ab"
-        }
-        graph = context.asset_graph
-        assert len(graph.executable_asset_keys) == 4
+    loaded = subprocess.run(
+        [
+            *(sys.executable, "-c", LOADS),
+            *(str(tmp_path / "home"), str(workspace), str(tmp_path / "told.json")),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert loaded.returncode == 0, loaded.stderr
+    told = json.loads((tmp_path / "told.json").read_text())
+    found = {name: {*keys} for name, keys in told["found"].items()}
+    assert found == {
+        name: {f"team_{name}/m/{source}" for source in ("t", "p", "q")} for name in "ab"
+    }
+    assert told["executable"] == 4
     # What the command line calls them is what Dagster does.
     assert {s["asset_key"] for s in persist("check", cwd=a)["sources"]} == found["a"]
     steps = persist("plan", "team_a/m/q", cwd=a)["steps"]
