@@ -62,15 +62,24 @@ def show(settings: Settings, ledger: Ledger, engine: Engine, sources: Iterable[S
             continue
         # The ledger is read under the lease: the last state wins.
         with ledger.lease(f"view {name}", "a publication"):
-            current = ledger.fetch_current(*settings.environments, source_id=source.source_id)
-            build = current.get(source.source_id)
-            snapshot = build.snapshot if build else None
+            snapshot = _shown(settings, ledger, source)
             with translated(f"showing {name}"):
                 engine.session.sql(
                     f"CREATE OR REPLACE VIEW {name} AS {_query(settings, ledger, snapshot)}"
                     if snapshot
                     else f"DROP VIEW IF EXISTS {name}"
                 )
+
+
+def _shown(settings: Settings, ledger: Ledger, source: Source) -> Snapshot | None:
+    """Return what readers of a source read; where it is not built, what they last read of it."""
+    present = ledger.find_snapshot(settings.environment, source.build_id, reads=settings.reads)
+    if present is not None:
+        return present
+    build = ledger.fetch_current(*settings.environments, source_id=source.source_id).get(
+        source.source_id
+    )
+    return build.snapshot if build else None
 
 
 def _query(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> str:

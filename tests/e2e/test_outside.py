@@ -109,6 +109,46 @@ def test_others_read_by_name_what_the_environment_reads(
     assert names == ["numbers__dev"], "production is back where nothing was promoted"
 
 
+BACK_AND_FORTH = """
+said = []
+path = root / "sources/m.sql"
+text = path.read_text()
+build(run("prod"))
+path.write_text(text.replace("a + 1", "a + 100"))
+edited = run()
+build(edited)
+said += [seen(edited, "numbers__dev")]
+path.write_text(text)
+back = run()
+build(back)
+source = next(s for s in back.project.persisted if s.name == "p")
+said += [seen(back, "numbers__dev"), sorted(row[0] for row in back.read(source).collect())]
+print(json.dumps(said))
+"""
+
+
+def test_an_edit_that_is_taken_back_is_taken_back_for_others_too(
+    make_project: Callable[..., Path], tmp_path: Path
+) -> None:
+    settings = '[env.dev]\nreads = "prod"\nviews = "{name}__dev"\n[env.prod]\n'
+    root = make_project({"m.sql": SOURCES.replace('name="lake.twice"', "")}, settings)
+    toml = root / "persist.toml"
+    toml.write_text(toml.read_text() + CATALOG.format(root=tmp_path))
+    (root / "raw/t").mkdir(parents=True)
+    pq.write_table(pa.table({"a": pa.array([1, 2], pa.int64())}), root / "raw/t/part-0.parquet")
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.partition("said = []")[0] + BACK_AND_FORTH, str(root)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said == [[["a"], [101, 102]], [["a"], [2, 3]], [2, 3]]
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
