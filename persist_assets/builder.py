@@ -631,8 +631,10 @@ class Builder(Reader):
         """
         self._commit(work)
         assert work.snapshot is not None
+        # The other environment may have moved on since.
+        inherited = work.inherited and self._is_inherited(work)
         self.ledger.publish(
-            work.build, work.snapshot, work.checks, lease=work.lease, moves=not work.inherited
+            work.build, work.snapshot, work.checks, lease=work.lease, moves=not inherited
         )
         work.state = "published"
         work.build = replace(

@@ -417,3 +417,19 @@ def test_what_does_not_fit_what_the_target_reads_elsewhere_is_not_promoted(
     decided, change = promote(qa, "dev", ids(qa, "q"))
     assert change is None
     assert decided.refused[0].reason.startswith("it was built from other data than m/p has there")
+
+
+def test_what_was_read_through_is_kept_though_the_other_environment_moves_on_meanwhile(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    build(enter(root, "prod"), "p")
+    write(root, [5])
+    prod = enter(root, "prod")
+    build(prod, "p")
+    dev = enter(root, "dev")
+    with dev.work(named(dev, "p")) as work:
+        assert work.build.action == "reused"
+        roll_back(prod.settings, prod.ledger)
+        dev.publish(work)
+    assert rows(prod, "p") == [(2,), (3,)]
+    assert rows(dev, "p") == [(6,)], "which it was found to be up to date with"
