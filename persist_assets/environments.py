@@ -55,6 +55,7 @@ def promote(
     settings, ledger = builder.settings, builder.ledger
     if target == settings.environment:
         raise SettingsError(f"`{target}` cannot be promoted into itself", hint="name two")
+    selected = [*selected]
     there = load_settings(settings.root, environment=target).with_sources(
         settings.root / settings.sources
     )
@@ -68,11 +69,14 @@ def promote(
         ledger.fetch_passed(*settings.environments),
         allow_stale=allow_stale,
     )
-    if dry_run or decided.refused or not decided.snapshots:
+    if dry_run or decided.refused:
         return decided, None
-    change = ledger.promote(settings.environments, target, decided.snapshots, why=why)
+    change = None
+    if decided.snapshots:
+        change = ledger.promote(settings.environments, target, decided.snapshots, why=why)
+    # Even if nothing moved: whoever promoted before may have died before this.
     export_manifest(there, ledger)
-    show(there, ledger, builder.engine, decided.sources)
+    show(there, ledger, builder.engine, [builder.project.by_id[s] for s in selected])
     return decided, change
 
 
@@ -131,8 +135,8 @@ def roll_back(
     export_manifest(settings, ledger)
     change = ledger.fetch_history(environment, limit=1)[0]
     if builder is not None:
-        moved = {m.source_id for m in change.moves}
-        sources = [s for s in builder.project.persisted if s.source_id in moved]
+        moved = {m.source_id for m in change.moves} | {m.build_id for m in change.moves}
+        sources = [s for s in builder.project.persisted if {s.source_id, s.build_id} & moved]
         show(settings, ledger, builder.engine, sources)
     return change
 
@@ -222,9 +226,11 @@ def import_manifest(
             chosen.append(build)
     moved = tuple(b.snapshot for b in chosen if b.snapshot is not None)
     change = None
-    if chosen and not refused and not dry_run:
-        said = f"import of {file.name}"
-        change = ledger.adopt(settings.environment, chosen, why=f"{said}: {why}" if why else said)
+    if not refused and not dry_run:
+        if chosen:
+            said = f"import of {file.name}"
+            said = f"{said}: {why}" if why else said
+            change = ledger.adopt(settings.environment, chosen, why=said)
         export_manifest(settings, ledger)
     new = frozenset(adopted & {s.build_id for s in moved})
     return Imported(moved, new, n_same, tuple(refused), read.strict, change)

@@ -433,3 +433,21 @@ def test_what_was_read_through_is_kept_though_the_other_environment_moves_on_mea
         dev.publish(work)
     assert rows(prod, "p") == [(2,), (3,)]
     assert rows(dev, "p") == [(6,)], "which it was found to be up to date with"
+
+
+def test_a_promotion_that_died_before_its_manifest_was_written_is_finished_by_the_next(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    dev = enter(root, "dev")
+    build(dev, "p", "q")
+    ids = [s.source_id for s in dev.project.persisted]
+    exported = load_settings(root, environment="prod").manifest_path
+    exported.with_name(f".{exported.name}.new").mkdir(parents=True)  # in the way of the new file
+    with pytest.raises(OSError):
+        promote(dev, "prod", ids)
+    assert not exported.exists()
+    exported.with_name(f".{exported.name}.new").rmdir()
+    assert promote(dev, "prod", ids)[1] is None, "everything is there"
+    assert set(json.loads(exported.read_text())["entries"]) == set(
+        dev.ledger.fetch_manifest("prod")
+    )
