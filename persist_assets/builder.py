@@ -641,7 +641,9 @@ class Builder(Reader):
             work.build, state="succeeded", finished_at=self.clock(), snapshot=work.snapshot
         )
         export_manifest(self.settings, self.ledger)
-        show(self.settings, self.ledger, self.engine, [work.source])
+        # Readers of all sources of this meaning read it now.
+        sharing = self.project.by_build_id[work.source.build_id]
+        show(self.settings, self.ledger, self.engine, sharing)
         return work.snapshot
 
     def _commit(self, work: Work) -> None:
