@@ -1,0 +1,115 @@
+"""Whatever happens, and whoever dies: what readers are shown is there and right, the rest goes."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from conftest import wait_for
+from histories import (
+    CONTENTS,
+    Child,
+    Clock,
+    Run,
+    Worker,
+    Zygote,
+    churn,
+    make_project,
+    read_rows,
+    sweep,
+    write_raw,
+)
+from machine import explore
+
+from persist_assets.errors import StorageError
+from persist_assets.model import Snapshot
+from persist_assets.storage.tables import is_whole, read_snapshot
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    made = Zygote()
+    yield made
+    made.close()
+
+
+@pytest.mark.proves("M13")
+def test_random_histories_lose_nothing_that_is_needed_and_keep_nothing_else(
+    zygote: Zygote,
+) -> None:
+    tally = explore(14, zygote=zygote, steps=30)
+    print(tally)
+    assert min(tally.killed.total(), tally.halted.total(), tally.collected) > 3
+
+
+def test_what_is_put_aside_while_a_collection_begins_stays(tmp_path: Path, zygote: Zygote) -> None:
+    root, clock = make_project(tmp_path), Clock(datetime(2030, 1, 1, tzinfo=UTC))
+    Run(root, "dev", clock).build(["p"])
+    write_raw(root, "t", CONTENTS["t"][1])
+    Run(root, "dev", clock).build(["p"])
+    clock.now += timedelta(days=8)
+    collecting = Child(zygote, root, "prod", ("collect",), clock, 0, gently=True)
+    while collecting.step != "after a transaction":
+        collecting.go_on(0)
+    write_raw(root, "t", CONTENTS["t"][2])
+    run = Run(root, "dev", clock)
+    work = run.park("p")
+    collecting.go_on(None)
+    assert [c.versions for c in collecting.result] == [(0,)]
+    assert is_whole(run.settings.table_root(work.table), work.snapshot)
+    assert run.resume("p").build_uid == work.build.build_uid, "it was built again"
+    run.close()
+
+
+def is_right(run: Run, snapshot: Snapshot) -> bool:
+    try:
+        found = read_snapshot(run.settings.table_root(snapshot.table), snapshot)
+        rows = read_rows(found.files)
+    except (StorageError, OSError):
+        return False
+    return sha256(repr(rows).encode()).hexdigest() == snapshot.content
+
+
+@pytest.mark.proves("M13")
+def test_readers_lose_nothing_while_others_collect_build_promote_and_die(
+    tmp_path: Path, zygote: Zygote
+) -> None:
+    seconds = 5.0
+    root = make_project(tmp_path, 'keep = "1 s"\n')
+    reader = Run(root, "dev")
+    began = time.monotonic()
+    builders = [Worker(zygote, churn, root, seconds, seed) for seed in range(3)]
+    collecting = Worker(zygote, sweep, root, seconds)
+    n = 0
+    while time.monotonic() - began < seconds:
+        if len(builders) == 3 and time.monotonic() - began > seconds / 2:
+            builders.pop().kill()
+        for environment in ("dev", "prod", "qa"):
+            for build_id, snapshot in reader.ledger.fetch_manifest(environment).items():
+                n += 1
+                if not is_right(reader, snapshot):
+                    now = reader.ledger.fetch_manifest(environment).get(build_id)
+                    assert now is None or now.build_uid != snapshot.build_uid, snapshot
+    said = sum((b.result() for b in builders), Counter[str]())
+    collected = collecting.result()
+    print(f"{n} snapshots read, {collected} times collected, {dict(said)}")
+    assert min(n, collected, said["build: Build"]) > 0
+
+    def left() -> set[str]:
+        reader.collect()
+        with sqlite3.connect(root / ".persist" / "ledger.db") as database:
+            query = "SELECT snapshot_uid FROM builds JOIN manifest_entries USING (build_uid)"
+            named = {uid for (uid,) in database.execute(query)}
+        database.close()
+        there = {p.parent.name for p in root.glob(".persist/warehouse/*/*/*.parquet")}
+        assert named <= there
+        return there - named
+
+    wait_for(lambda: not left(), seconds=20)
+    reader.close()

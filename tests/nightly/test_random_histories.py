@@ -1,0 +1,51 @@
+"""Many random histories, and some of them with Spark; see `tests/machine.py`.
+
+`PERSIST_NIGHTLY_S` is for how long (seconds), `PERSIST_NIGHTLY_SEED` where to begin.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from conftest import SPARK_TOML
+from histories import Zygote
+from machine import Tally, explore
+
+from persist_assets.engine import Engine
+
+BUDGET_S = float(os.environ.get("PERSIST_NIGHTLY_S", "120"))
+SEED = int(os.environ.get("PERSIST_NIGHTLY_SEED", random.randrange(10**6)))
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    made = Zygote()
+    yield made
+    made.close()
+
+
+def test_random_histories(zygote: Zygote) -> None:
+    seed, tally, until = SEED, Tally(), time.monotonic() + 4 * BUDGET_S
+    while time.monotonic() < until:
+        print(f"\nhistories from seed {seed}")
+        tally += explore(40, zygote=zygote, seed=seed, steps=30)
+        seed += 1
+    print(tally)
+
+
+def test_random_histories_on_spark(spark: Any) -> None:
+    """Spark says of the other engine whether that computes what it should."""
+    print(f"\nhistories on Spark from seed {SEED}")
+    made = explore(
+        max(2, int(BUDGET_S / 20)),
+        engine=lambda settings: Engine(settings, lambda: spark),
+        toml=SPARK_TOML,
+        seed=SEED,
+        steps=12,
+    )
+    print(made)
