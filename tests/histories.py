@@ -11,7 +11,6 @@ import json
 import os
 import random
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -40,7 +39,8 @@ from persist_assets.collector import collect
 from persist_assets.engine import Engine
 from persist_assets.environments import promote, roll_back
 from persist_assets.errors import PersistError, StorageError
-from persist_assets.ledger.store import Ledger, is_dead
+from persist_assets.ledger.connection import Database
+from persist_assets.ledger.store import THIS_MACHINE, Ledger, is_dead
 from persist_assets.model import Check, CheckResult, Column, Project, Source
 from persist_assets.project import load_project, require
 from persist_assets.settings import load_settings
@@ -254,9 +254,8 @@ class Quick(Engine):
             cross("wrote a file")
         return find_staged(root, build_uid, delta_schema({"type": "struct", "fields": fields}))
 
-    def audit(self, snapshot: Any, checks: Sequence[Check]) -> tuple[CheckResult, ...]:
-        found: Any = self.load_snapshot(snapshot)
-        return self._check(found.columns, read_rows(found.paths), checks)
+    def audit(self, frame: Any, checks: Sequence[Check], name: str) -> tuple[CheckResult, ...]:
+        return self._check(frame.columns, read_rows(frame.paths), checks)
 
     def _check(self, columns: Any, rows: Rows, checks: Sequence[Check]) -> tuple[CheckResult, ...]:
         assert all(c.expression == "a <> 7" for c in checks)
@@ -484,12 +483,12 @@ def _make_steps() -> None:
     # table, which somebody makes in the place of this one.
     log = "a log file's deletion"
     _around(tables, "delete_file", f"before {log}", f"after {log}", alone=False)
-    write = Ledger._write  # pyright: ignore[reportPrivateUsage]
+    write = Database.write
 
     @contextmanager
-    def written(self: Ledger) -> Iterator[Any]:
+    def written(self: Database, *, migrating: bool = False) -> Iterator[Any]:
         cross("before a transaction")
-        with write(self) as connection:
+        with write(self, migrating=migrating) as connection:
             yield connection
             cross("before a commit", alone=False)
         cross("after a transaction")
@@ -519,8 +518,8 @@ def _make_steps() -> None:
         delete(location)
         cross("after a deletion")
 
-    changed: Any = [(Ledger, "_write", written), (Path, "replace", replace)]
-    changed += [(manifest, "json", SimpleNamespace(dump=dump))]
+    changed: Any = [(Database, "write", written), (Path, "replace", replace)]
+    changed += [(manifest, "json", SimpleNamespace(**{**vars(json), "dump": dump}))]
     changed += [(m, "delete_directory", delete_directory) for m in (builder, collector, tables)]
     for owner, name, new in changed:
         assert hasattr(owner, name)
@@ -700,5 +699,5 @@ def bury(pid: int, connection: Connection) -> None:
     """Wait until a process is gone."""
     connection.close()
     pause = threading.Event()
-    while not is_dead(socket.gethostname(), pid):
+    while not is_dead(THIS_MACHINE, pid):
         pause.wait(0.0005)
