@@ -1162,7 +1162,8 @@ def _import(given: Invocation, file: Path, *, dry_run: bool, why: str | None) ->
     from persist_assets.environments import import_manifest
 
     settings = given.settings
-    done = import_manifest(settings, given.ledger, file, dry_run=dry_run, why=why)
+    builder = given.builder if settings.views else None
+    done = import_manifest(settings, given.ledger, file, dry_run=dry_run, why=why, builder=builder)
     moved = [
         {
             "build_id": s.build_id,

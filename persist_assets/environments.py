@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from persist_assets.builder import Builder
     from persist_assets.ledger.store import Ledger
     from persist_assets.manifest import Entry
-    from persist_assets.model import ManifestChange, SourceID
+    from persist_assets.model import ManifestChange, Move, SourceID
     from persist_assets.settings import Settings
 
 
@@ -134,11 +134,16 @@ def roll_back(
     ledger.roll_back(environment, to, expected=history[0].change_id, why=why)
     export_manifest(settings, ledger)
     change = ledger.fetch_history(environment, limit=1)[0]
-    if builder is not None:
-        moved = {m.source_id for m in change.moves} | {m.build_id for m in change.moves}
-        sources = [s for s in builder.project.persisted if {s.source_id, s.build_id} & moved]
-        show(settings, ledger, builder.engine, sources)
+    _show_moved(builder, change.moves)
     return change
+
+
+def _show_moved(builder: Builder | None, moved: Iterable[Move | Snapshot]) -> None:
+    """Set the views right by which others read sources whose entries have moved."""
+    if builder is not None:
+        ids = {i for m in moved for i in (m.source_id, m.build_id)}
+        sources = [s for s in builder.project.persisted if {s.source_id, s.build_id} & ids]
+        show(builder.settings, builder.ledger, builder.engine, sources)
 
 
 def _is_there(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> bool:
@@ -182,7 +187,13 @@ class Imported:
 
 
 def import_manifest(
-    settings: Settings, ledger: Ledger, file: Path, *, dry_run: bool = False, why: str | None = None
+    settings: Settings,
+    ledger: Ledger,
+    file: Path,
+    *,
+    dry_run: bool = False,
+    why: str | None = None,
+    builder: Builder | None = None,
 ) -> Imported:
     """Let readers of an environment see what a manifest file says; all of it or nothing.
 
@@ -190,6 +201,11 @@ def import_manifest(
     another ledger the file has to say everything, as our own exports do, and they have to be in
     this project's warehouse. Every table is looked at: it holds that version, with all its files,
     written by that build. Entries that the file does not name stay as they are.
+
+    Parameters
+    ----------
+    builder
+        What sets views right by which others read sources, where the environment has such.
 
     Raises
     ------
@@ -232,6 +248,7 @@ def import_manifest(
             said = f"{said}: {why}" if why else said
             change = ledger.adopt(settings.environment, chosen, why=said)
         export_manifest(settings, ledger)
+        _show_moved(builder, moved)
     new = frozenset(adopted & {s.build_id for s in moved})
     return Imported(moved, new, n_same, tuple(refused), read.strict, change)
 

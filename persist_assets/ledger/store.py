@@ -173,17 +173,18 @@ class Ledger:
 
     @_repeated
     def record_failed(self, build: Build, error: str) -> None:
-        """Record that a build failed; what readers see is as before."""
+        """Record that a build failed, unless it has ended; what readers see is as before."""
         with self._write() as connection:
-            self._fail(connection, build.build_uid, error)
-            self._append(connection, "build-failed", {**_event_data(build), "error": error})
+            if self._fail(connection, build.build_uid, error):
+                self._append(connection, "build-failed", {**_event_data(build), "error": error})
 
-    def _fail(self, connection: Connection, build_uid: str, error: str) -> None:
+    def _fail(self, connection: Connection, build_uid: str, error: str) -> bool:
+        """Record that a build failed, and return whether it was under way."""
         started = sa.and_(builds.c.build_uid == build_uid, builds.c.state == "started")
         # PostgreSQL's texts hold any character but this one.
         told = error.replace("\0", "")
         values = {"state": "failed", "finished_at": self._clock(), "error": told}
-        connection.execute(builds.update().where(started).values(**values))
+        return bool(connection.execute(builds.update().where(started).values(**values)).rowcount)
 
     @_repeated
     def is_under_way(self, build: Build) -> bool:

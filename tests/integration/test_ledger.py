@@ -97,6 +97,15 @@ def test_a_failed_build_changes_nothing_for_readers(open_ledger: Open) -> None:
     assert ledger.fetch_last_builds("dev")["a@s.sql"].error == "no"
 
 
+def test_what_has_succeeded_does_not_fail_afterwards(open_ledger: Open) -> None:
+    ledger = open_ledger()
+    build = a_build("1")
+    publish(ledger, build)
+    ledger.record_failed(build, "interrupted after it was published")
+    assert [e.kind for e in ledger.fetch_events()] == ["build-started", "build-succeeded"]
+    assert ledger.fetch_builds()[0].state == "succeeded"
+
+
 def test_every_change_is_an_event_and_positions_have_no_gap(open_ledger: Open) -> None:
     ledger = open_ledger()
     publish(ledger, a_build("1"))
