@@ -290,7 +290,9 @@ class Builder(Reader):
                 if present is not None:
                     # What it rests on may be newer, with the same rows (`planner.inputs`).
                     current_at = self._current_at(source, world, step)
-                    self._reuse(work, replace(present, as_of=step.as_of, current_at=current_at))
+                    self._reuse(
+                        work, replace(present, as_of=step.as_of, current_at=current_at), world
+                    )
                     work.inherited = self._is_inherited(work)
                 else:
                     work.current_at = self._current_at(source, world, step)
@@ -449,7 +451,7 @@ class Builder(Reader):
         if not any(entry.get("persist.build") == build_uid for entry in commits):
             delete_directory(f"{root}/{build_uid}")
 
-    def _reuse(self, work: Work, present: Snapshot) -> None:
+    def _reuse(self, work: Work, present: Snapshot, world: World) -> None:
         work.snapshot = present
         before = {c.name: c for c in self.ledger.fetch_checks(present.build_uid)}
         wanted = self._checks(work.source)
@@ -458,6 +460,10 @@ class Builder(Reader):
             work.checks = tuple(replace(before[c.name], blocking=c.blocking) for c in wanted)
         else:
             work.checks = self.engine.audit(self.load_snapshot(present), wanted, present.table)
+        guards = self.project.guards(work.source)
+        if any(c.name not in before or before[c.name].definition != c.definition for c in guards):
+            self._temporaries(work.source.bindings, world, guarding=True)
+        work.checks += _passed(guards)
 
     def _checks(self, source: Source) -> tuple[Check, ...]:
         """Return the checks of a source, and those that guard its table for others it is of."""
@@ -504,7 +510,7 @@ class Builder(Reader):
                 frame, work.table, work.build.build_uid, checks, time_column, source.name
             )
             work.columns = work.staged.columns
-        work.checks = work.measured.checks
+        work.checks = (*work.measured.checks, *_passed(self.project.guards(source)))
         self._check_pins(statement.views)
 
     def _stored(
@@ -707,6 +713,10 @@ def _asks_the_clock(check: Check) -> bool:
     """Whether a check may have another answer later, on the same rows."""
     words = re.findall(r"\w+", (check.expression or "").lower())
     return not CLOCK.union(SPECIAL_DATETIMES).isdisjoint(words)
+
+
+def _passed(checks: Iterable[Check]) -> tuple[CheckResult, ...]:
+    return tuple(CheckResult(c.name, True, c.blocking, 0, c.definition) for c in checks)
 
 
 def _checks_failed(source: Source, results: Sequence[CheckResult]) -> CheckFailedError:

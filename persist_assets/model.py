@@ -7,7 +7,7 @@ can be keys, and can be sent to another process. The words are those of `docs/ar
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -486,6 +486,17 @@ class Project:
         for source in self.persisted:
             found.setdefault(source.build_id, []).append(source)
         return {k: tuple(v) for k, v in found.items()}
+
+    def guards(self, source: Source) -> tuple[Check, ...]:
+        """Return the blocking checks of the temporary sources that a source is computed from."""
+        reached = self.reach(source.bindings, lambda s: s.is_leaf)
+        return tuple(
+            replace(check, name=f"{s.key}:{check.name}")
+            for s in reached
+            if s.temporary
+            for check in s.checks
+            if check.blocking
+        )
 
     def is_view(self, source: Source) -> bool:
         """Whether a persisted source is a stored query; not where a table of its is wanted too."""

@@ -91,7 +91,7 @@ def decide(
         elif missing := [
             c.definition
             for s in project.by_build_id[source.build_id]
-            for c in s.checks
+            for c in (*s.checks, *project.guards(s))
             if c.blocking and c.definition not in passed.get(source.build_id, ())
         ]:
             reason = f"its table has not passed: {', '.join(dict.fromkeys(missing))}"

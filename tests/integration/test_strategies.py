@@ -319,6 +319,29 @@ def test_a_view_holds_no_rows_that_a_temporary_table_must_not_have(
     assert later.rows("top") == [10]
 
 
+def test_a_check_that_is_added_to_a_temporary_source_guards_what_was_built_of_it(
+    run: Callable[..., Run],
+) -> None:
+    run(kept("temporary")).build("base", "top")
+    good, bad = (
+        kept("temporary").replace("=temporary", f"=temporary check.expr='doubled < {n}'")
+        for n in (100, 5)
+    )
+    now = run(good)
+    top = now.source("top").source_id
+    decided, change = promote(now.builder, "prod", [now.source("base").source_id, top])
+    assert [(r.source_id, r.reason) for r in decided.refused] == [
+        (top, "its table has not passed: doubled < 100")
+    ]
+    assert change is None
+    assert now.build("base", "top") == ["reused", "reused"]
+    decided, change = promote(now.builder, "prod", [now.source("base").source_id, top])
+    assert (decided.refused, change is not None) == ((), True)
+    with pytest.raises(CheckFailedError, match="`mid` failed expr"):
+        run(bad).build("top")
+    assert run(bad).rows("top") == [10], "what was published stays"
+
+
 def test_newer_data_has_a_newer_temporary_table(run: Callable[..., Run]) -> None:
     now = run(kept("temporary"))
     now.build("base", "top")
