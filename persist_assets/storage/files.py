@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -265,3 +265,11 @@ def delete_file(location: str) -> None:
             system.delete_file(path)
         except FileNotFoundError:
             return
+
+
+def delete_empty(location: str) -> None:
+    """Delete the directories at and below a location that hold no file, where there are such."""
+    if is_local(location):
+        for directory, _, _ in os.walk(location, topdown=False):
+            with suppress(OSError):  # it holds something, whoever put it there this moment
+                os.rmdir(directory)

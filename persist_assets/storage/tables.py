@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.errors import ConflictError, GoneError, StorageError
 from persist_assets.storage.files import (
     delete_directory,
+    delete_empty,
     delete_file,
     delta_place,
     is_there,
@@ -479,5 +480,4 @@ def delete_builds(root: str, build_uids: Iterable[str], *, head: int | None) -> 
         # What is left of a log, whoever interrupts us, is that of a younger table.
         for file in sorted(list_files(f"{root}/{LOG}"), reverse=True):
             delete_file(file.location)
-        if not list_files(root):
-            delete_directory(root)
+        delete_empty(root)
