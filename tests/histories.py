@@ -483,7 +483,6 @@ def _make_steps() -> None:
     # table, which somebody makes in the place of this one.
     log = "a log file's deletion"
     _around(tables, "delete_file", f"before {log}", f"after {log}", alone=False)
-    _around(tables, "delete_empty", "before a last deletion", "after a last deletion")
     write = Database.write
 
     @contextmanager

@@ -42,7 +42,7 @@ def test_random_histories_on_spark(spark: Any) -> None:
     """Spark says of the other engine whether that computes what it should."""
     print(f"\nhistories on Spark from seed {SEED}")
     made = explore(
-        max(2, int(BUDGET_S / 10)),
+        max(2, int(BUDGET_S / 20)),
         engine=lambda settings: Engine(settings, lambda: spark),
         toml=SPARK_TOML,
         seed=SEED,
