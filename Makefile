@@ -7,16 +7,25 @@ ON_SPARK := $(addprefix tests/integration/test_,builder.py dagster.py environmen
 export DAGSTER_HOME := $(CURDIR)/.persist/dagster
 export PYTHONUTF8 := 1
 
-.PHONY: help setup demo ui test nightly bench lint types acceptance lock clean
+BRIDGE := persist_assets/frontends/malloy_bridge
+BUNDLE := $(BRIDGE)/dist/bridge.cjs
+
+.PHONY: help setup bridge demo ui test nightly bench lint types acceptance lock clean
 
 help: ## Show this list.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 setup: $(VENV)/installed ## Make the environment, and nothing else.
+	@$(MAKE) --no-print-directory -s bridge || echo "Malloy models will not compile; all else works"
 
 $(VENV)/installed: pyproject.toml requirements.lock
 	@$(PYTHON) scripts/setup.py $(VENV)
 	@touch $@
+
+bridge: $(BUNDLE) ## Bundle Malloy's compiler.
+
+$(BUNDLE): $(wildcard $(BRIDGE)/src/* $(BRIDGE)/*.json $(BRIDGE)/*.mjs) | $(VENV)/installed
+	@$(BIN)/python scripts/bridge.py
 
 demo: setup ## Prepare real data, build everything through Dagster, and show it.
 	@$(BIN)/python examples/flights/demo.py
@@ -50,4 +59,4 @@ lock: setup ## Pin every dependency for development and CI.
 	$(BIN)/python scripts/lock.py
 
 clean: ## Remove the environment and everything that was built.
-	rm -rf $(VENV) .persist
+	rm -rf $(VENV) .persist $(BRIDGE)/dist $(BRIDGE)/node_modules

@@ -11,7 +11,7 @@ import sys
 import venv
 from pathlib import Path
 
-EXTRAS = "demo,dev,postgres"
+EXTRAS = "demo,dev,malloy,postgres"
 JAVA_HINT = (
     "install Java 17 or 21 (Debian: apt-get install openjdk-17-jre-headless; "
     "macOS: brew install openjdk@17), or set JAVA_HOME to it"

@@ -1,0 +1,417 @@
+// Models and queries → what they define, its SQL and schema, and what is wrong with them.
+//
+// A path is one relative to the project root. For Malloy it is a URL below ROOT, so that nothing
+// Malloy says holds a path of this machine, and what leads out of the project is not below ROOT.
+import {
+  Annotations,
+  CacheManager,
+  InMemoryModelCache,
+  Malloy,
+  MalloyError,
+  Runtime,
+  makeDigest,
+  registerDialect,
+} from '@malloydata/malloy';
+import {BaseConnection} from '@malloydata/malloy/connection';
+import {SparkDialect} from './spark.mjs';
+import {field} from './types.mjs';
+
+const ROOT = 'persist:///@/';
+
+const spark = new SparkDialect();
+registerDialect(spark);
+
+// Malloy decodes URLs of imports, some of them twice: what it must not decode, or take for the end
+// of a path, goes as a character that is for private use.
+const PRIVATE = {'%': '\uE025', '#': '\uE023', '?': '\uE03F', '\\': '\uE05C'};
+const PUBLIC = Object.fromEntries(Object.entries(PRIVATE).map(([from, to]) => [to, from]));
+const reveal = text => text.replace(/[\uE025\uE023\uE03F\uE05C]/g, c => PUBLIC[c]);
+
+const toUrl = path => new URL(ROOT + path.replace(/[%#?\\]/g, c => PRIVATE[c])).href;
+
+function toPath(url) {
+  if (!url.startsWith(ROOT)) return undefined;
+  const path = url.slice(ROOT.length);
+  try {
+    return reveal(decodeURIComponent(path));
+  } catch {
+    return reveal(path);
+  }
+}
+
+/** Return a SourceID with a path for the URL in it. */
+function toSourceID(id) {
+  const at = id.lastIndexOf('@' + ROOT);
+  return `${id.slice(0, at)}@${toPath(id.slice(at + 1))}`;
+}
+
+class Asking extends BaseConnection {
+  constructor(name, {dialect, digest}, ask) {
+    super();
+    Object.assign(this, {own: {name, dialect, digest}, ask, selected: new Map()});
+  }
+  get name() {
+    return this.own.name;
+  }
+  get dialectName() {
+    return this.own.dialect;
+  }
+  getDigest() {
+    return this.own.digest;
+  }
+  async runSQL() {
+    throw new Error('nothing is run here');
+  }
+  async fields(what, question) {
+    const columns = await this.ask(what, {connection: this.name, ...question});
+    const dialect = this.dialectName === spark.name ? spark : undefined;
+    return columns.map(([name, type]) => field(name, type, dialect));
+  }
+  async fetchTableSchema(name, tablePath) {
+    const fields = await this.fields('table', {table: tablePath});
+    const {name: connection, dialectName: dialect} = this;
+    return {type: 'table', name, tablePath, connection, dialect, fields};
+  }
+  async fetchSelectSchema({connection, selectStr}) {
+    const fields = await this.fields('select', {sql: selectStr});
+    this.selected.set(selectStr, fields);
+    const dialect = this.dialectName;
+    return {type: 'sql_select', name: selectStr, connection, dialect, selectStr, fields};
+  }
+}
+
+let session;
+
+/** Forget everything; what is compiled from now on is compiled under these circumstances. */
+export function open({connections, givens, virtual}, ask) {
+  const texts = new Map();
+  const urlReader = {
+    async readURL(url) {
+      const path = toPath(url.href);
+      if (path === undefined) throw new Error('outside');
+      if (!texts.has(path)) texts.set(path, await ask('file', {path}));
+      return texts.get(path);
+    },
+  };
+  const opened = new Map();
+  for (const [name, about] of Object.entries(connections)) {
+    opened.set(name, new Asking(name, about, ask));
+  }
+  const lookup = {
+    async lookupConnection(name) {
+      const found = name === undefined ? [...opened.values()][0] : opened.get(name);
+      if (!found) throw new Error(`there is no connection \`${name}\``);
+      return found;
+    },
+  };
+  const runtime = new Runtime({
+    urlReader,
+    connections: lookup,
+    cacheManager: new CacheManager(new InMemoryModelCache()),
+    givens,
+  });
+  const virtualMap = new Map(
+    Object.entries(virtual).map(([name, tables]) => [name, new Map(Object.entries(tables))])
+  );
+  runtime.virtualMap = virtualMap;
+  const digests = Object.fromEntries(
+    Object.entries(connections).map(([name, {digest}]) => [name, digest])
+  );
+  session = {texts, urlReader, opened, runtime, virtualMap, digests};
+  return {};
+}
+
+// ------------------------------------------------------------------------------------- places
+
+/** Return where something is: lines and columns from one, columns in characters. */
+function place(at, otherwise) {
+  const path = (at && toPath(at.url)) ?? otherwise;
+  if (!at || toPath(at.url) === undefined) return {path, line: 1, column: 1};
+  const {line, character} = at.range.start;
+  const text = session.texts.get(path)?.split('\n')[line] ?? '';
+  const column = [...text.slice(0, character)].length + 1;
+  return {path, line: line + 1, column};
+}
+
+const SEVERITIES = {error: 'error', warn: 'warning', debug: 'note'};
+
+function problem({code, message, severity = 'error', at, replacement, hint}, path) {
+  const text = reveal(message.replaceAll(ROOT, '')).trim();
+  const fix = hint ?? (replacement === undefined ? null : `write \`${replacement}\``);
+  return {code, message: text, severity: SEVERITIES[severity], ...place(at, path), hint: fix};
+}
+
+/** Return what is wrong, in Malloy's words where it has some. */
+async function problems(error, path) {
+  if (error instanceof MalloyError && error.problems.length) {
+    return Promise.all(error.problems.map(p => translated(p, path)));
+  }
+  if (error instanceof RangeError) return [await circle(path, error)];
+  const {code = 'compiler', message, at} = error;
+  return [problem({code, message, at}, path)];
+}
+
+/** Say what only we know: what a connection is, and where the project ends. */
+async function translated(found, path) {
+  const {code, at, data} = found;
+  if (code === 'import-error' && data?.url !== undefined && toPath(data.url) === undefined) {
+    const message = 'this import leads out of the project';
+    const hint = 'files below the project root can be imported, by relative paths';
+    return problem({code: 'import-outside', message, at, hint}, path);
+  }
+  if (code === 'failed-to-fetch-table-schema' && at) {
+    const {start} = at.range;
+    for (const table of Object.values((await mentions(toPath(at.url) ?? path)).tables)) {
+      const here = table.firstReference.start;
+      if (here.line !== start.line || here.character !== start.character) continue;
+      if (session.opened.has(table.connectionName)) continue;
+      const message = `there is no connection \`${table.connectionName}\``;
+      const hint = `there are: ${[...session.opened.keys()].join(', ')}`;
+      return problem({code: 'unknown-connection', message, at, hint}, path);
+    }
+  }
+  return problem(found, path);
+}
+
+/** Return what a file names without compiling it: imports, tables, connections. */
+async function mentions(path) {
+  const url = new URL(toUrl(path));
+  const parsed = Malloy.parse({source: await session.urlReader.readURL(url), url});
+  const step = parsed._translator.importsAndTablesStep;
+  try {
+    step.step(parsed._translator);
+  } catch (error) {
+    if (!(error instanceof RangeError)) throw error; // a file that imports itself: the rest is there
+  }
+  return step.parseReferences ?? {tables: {}, urls: {}};
+}
+
+/** Return the circle of imports in which a file is; Malloy follows it until its stack is full. */
+async function circle(path, error) {
+  const imports = new Map();
+  const walk = async (at, trail) => {
+    if (trail.includes(at)) return [...trail.slice(trail.indexOf(at)), at];
+    if (!imports.has(at)) imports.set(at, Object.entries((await mentions(at)).urls));
+    for (const [written] of imports.get(at)) {
+      const next = toPath(new URL(written, toUrl(at)).href);
+      const found = next === undefined ? undefined : await walk(next, [...trail, at]);
+      if (found) return found;
+    }
+    return undefined;
+  };
+  const found = await walk(path, []);
+  if (!found) return problem({code: 'nesting', message: `too deeply nested: ${error.message}`}, path);
+  const first = imports.get(found[0]).find(([w]) => toPath(new URL(w, toUrl(found[0])).href) === found[1]);
+  const message = `files import each other in a circle: ${found.join(' → ')}`;
+  const at = {url: toUrl(found[0]), range: first[1]};
+  return problem({code: 'import-cycle', message, at}, path);
+}
+
+// -------------------------------------------------------------------------------------- schemas
+
+function typeName(def) {
+  switch (def.type) {
+    case 'number':
+      return def.numberType ?? 'number';
+    case 'array': {
+      const {elementTypeDef: element} = def;
+      return `array<${element.type === 'record_element' ? record(def.fields) : typeName(element)}>`;
+    }
+    case 'record':
+      return record(def.fields);
+    case 'sql native':
+      return def.rawType ?? 'unknown';
+    default:
+      return def.type;
+  }
+}
+
+function record(fields) {
+  return `struct<${columns(fields).map(([name, type]) => `${name}:${type}`).join(',')}>`;
+}
+
+const TABLES = ['table', 'sql_select', 'query_source', 'composite', 'virtual', 'query_result'];
+
+/** Return [name, type] of the fields that are in the rows themselves, not computed from them. */
+function columns(fields) {
+  return fields
+    .filter(f => !('e' in f && f.e) && f.type !== 'turtle' && !TABLES.includes(f.type))
+    .map(f => [f.as ?? f.name, typeName(f)]);
+}
+
+// -------------------------------------------------------------------------------------- sources
+
+/** Return what `write` returns while Spark's SQL is written as Spark wants it. */
+function mended(write) {
+  spark.mended = true;
+  try {
+    return write();
+  } finally {
+    spark.mended = false;
+  }
+}
+
+function annotations(def, path) {
+  const found = [];
+  const collect = (notes, inherited) => {
+    if (notes?.inherits) collect(notes.inherits, true);
+    for (const {text, at} of [...(notes?.blockNotes ?? []), ...(notes?.notes ?? [])]) {
+      found.push({text: text.replace(/\r?\n$/, ''), inherited, ...place(at, path)});
+    }
+  };
+  collect(def.annotations, false);
+  return found;
+}
+
+/** Return what a definition of a file is called, where it is and what its annotations say. */
+function definition(name, def, path) {
+  const {tag, log} = new Annotations(def.annotations).parseAsTag('@');
+  return {
+    name,
+    ...place(def.location, path),
+    annotations: annotations(def, path),
+    persist: tag.has('persist'),
+    problems: log.map(p => problem(p, path)),
+  };
+}
+
+function hasFlag(model) {
+  return model.modelAnnotations.parseAsTag('!').tag.has('experimental', 'persistence');
+}
+
+/** Return everything persisted that a model reaches, in dependency order, by Malloy's SourceID. */
+async function persistedIn(model, path) {
+  const found = new Map();
+  if (!hasFlag(model)) return found;
+  const leads = new Map(); // SourceID → the persisted sources that a reader of it reads
+  for (const {sourceID, persistent, dependsOn} of model._walkPersistSources([])) {
+    const reads = [...new Set(dependsOn.flatMap(id => leads.get(id) ?? []))];
+    const source = persistent ? model._persistSourceFor(sourceID) : undefined;
+    leads.set(sourceID, source ? [sourceID] : reads);
+    if (!source) continue;
+    const {virtualMap, digests} = session;
+    const entry = {source, reads, problems: []};
+    found.set(sourceID, entry);
+    try {
+      const digest = digests[source.connectionName];
+      entry.sql = source.getSQL({virtualMap});
+      entry.buildId = makeDigest(digest, entry.sql);
+      // The compiler looks a source up by its BuildID while it writes SQL, and there writes mended.
+      entry.sought = makeDigest(digest, mended(() => source.getSQL({virtualMap})));
+    } catch (error) {
+      entry.problems = await problems(error, toPath(source.location?.url ?? '') ?? path);
+    }
+  }
+  return found;
+}
+
+/** Return a manifest in which what is persisted is found by mended SQL too. */
+function manifestFor(persisted, tables, strict) {
+  const entries = {};
+  for (const {buildId, sought} of persisted.values()) {
+    if (buildId !== undefined && Object.hasOwn(tables, buildId)) {
+      entries[sought] = {tableName: tables[buildId]};
+    }
+  }
+  return {entries, strict};
+}
+
+const quoted = name => '`' + name.replaceAll('`', '``') + '`';
+
+async function source(name, def, path, model, persisted, manifest) {
+  const about = {
+    ...definition(name, def, path),
+    source_id: toSourceID(def.sourceID ?? `${name}@${toUrl(path)}`),
+    kind: def.type,
+    connection: def.connection,
+    table: def.type === 'table' ? def.tablePath : null,
+    parameters: Object.keys(def.parameters ?? {}),
+    filtered: (def.filterList ?? []).length > 0,
+    build_id: null,
+    malloy_sql: null,
+    sql: null,
+    reads: [],
+    columns: columns(def.fields),
+  };
+  if (def.type !== 'sql_select' && def.type !== 'query_source') return about;
+  const {virtualMap, digests, opened} = session;
+  const entry = persisted.get(def.sourceID);
+  about.problems.push(...(entry?.problems ?? []));
+  if (entry?.problems.length) return about;
+  if (entry) {
+    about.build_id = entry.buildId;
+    about.malloy_sql = entry.sql;
+    // A source that only extends another is the same table, and does not read it.
+    const others = entry.reads.filter(id => persisted.get(id).buildId !== entry.buildId);
+    about.reads = others.map(toSourceID);
+  }
+  try {
+    const whole = model._persistSourceFor(def.sourceID);
+    const given = {virtualMap, buildManifest: manifest, connectionDigests: digests};
+    about.sql = mended(() => whole.getSQL(given));
+    const selected = opened.get(def.connection)?.selected.get(def.selectStr);
+    if (def.type === 'sql_select' && selected) about.columns = columns(selected);
+    if (def.type === 'query_source') {
+      const {structs} = model.queryModel.compileQuery(def.query, {virtualMap}, false);
+      about.columns = columns(structs.at(-1).fields);
+    }
+  } catch (error) {
+    about.problems.push(...(await problems(error, path)));
+  }
+  return about;
+}
+
+/** Compile one file: everything that it defines itself. */
+export async function compileModel({path}) {
+  const answer = {path, flag: false, sources: [], queries: [], givens: [], files: [], problems: []};
+  let model;
+  try {
+    model = await session.runtime.getModel(new URL(toUrl(path)));
+  } catch (error) {
+    answer.problems = await problems(error, path);
+    return answer;
+  }
+  answer.flag = hasFlag(model);
+  answer.problems = model.problems.map(p => problem(p, path));
+  answer.givens = [...model.givens.keys()];
+  answer.files = [...new Set([toUrl(path), ...model.fromSources])].map(toPath);
+  const persisted = await persistedIn(model, path);
+  // What is persisted is read from a table called by its SourceID; tables of one BuildID are one.
+  const names = {};
+  for (const [id, {buildId}] of persisted) {
+    if (buildId !== undefined) names[buildId] ??= quoted(toSourceID(id));
+  }
+  const manifest = manifestFor(persisted, names, false);
+  for (const [name, def] of Object.entries(model._modelDef.contents)) {
+    if (toPath(def.location?.url ?? '') !== path) continue;
+    if (def.type === 'query') answer.queries.push(definition(name, def, path));
+    else if (TABLES.includes(def.type)) {
+      answer.sources.push(await source(name, def, path, model, persisted, manifest));
+    }
+  }
+  return answer;
+}
+
+/** Compile one query: a named one of a file, or one written for the moment. */
+export async function compileQuery({path, name, text, tables, strict, givens}) {
+  const answer = {sql: null, connection: null, columns: [], problems: []};
+  try {
+    const loaded = session.runtime.loadModel(new URL(toUrl(path)));
+    const model = await loaded.getModel();
+    const persisted = await persistedIn(model, path);
+    const options = {givens};
+    if (persisted.size || strict) options.buildManifest = manifestFor(persisted, tables, strict);
+    const query = text === null ? loaded.loadQueryByName(name) : loaded.loadQuery(text);
+    await query.getPreparedQuery(); // in Malloy's own words up to here
+    spark.mended = true;
+    const result = await query.getPreparedResult(options);
+    answer.sql = result.sql;
+    answer.connection = result.connectionName;
+    answer.columns = columns(result._rawQuery.structs.at(-1).fields);
+  } catch (error) {
+    answer.problems = await problems(error, path);
+  } finally {
+    spark.mended = false;
+  }
+  return answer;
+}

@@ -1,0 +1,55 @@
+"""What tests tell Malloy's compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from conftest import need
+
+from persist_assets.bridge import PROGRAM, Connection, Refused, Session, find_node
+from persist_assets.errors import SettingsError
+
+Columns = Sequence[tuple[str, str]]
+SPARK = {"spark": Connection("digest")}
+
+
+@dataclass
+class Told:
+    """Files and tables that exist only here; `selects` is what every query has for columns."""
+
+    files: Mapping[str, str]
+    tables: Mapping[str, Columns] = field(default_factory=dict[str, Columns])
+    selects: Columns = ()
+    asked: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
+
+    def file(self, path: str) -> str:
+        self.asked.append(("file", path))
+        if path not in self.files:
+            raise Refused("there is no such file")
+        return self.files[path]
+
+    def table(self, connection: str, table: str) -> Columns:
+        self.asked.append(("table", connection, table))
+        if table not in self.tables:
+            raise Refused(f"`{table}` is not a source of this project")
+        return self.tables[table]
+
+    def select(self, connection: str, sql: str) -> Columns:
+        self.asked.append(("select", connection, sql))
+        return self.selects
+
+
+@cache
+def _there() -> str | None:
+    try:
+        return str(find_node()) if PROGRAM.exists() else None
+    except SettingsError:
+        return None
+
+
+def malloy(told: Told, connections: Mapping[str, Connection] = SPARK, **more: object) -> Session:
+    """Return a session; the test is skipped where there is no compiler."""
+    need(_there(), "bundle Malloy's compiler: make bridge")
+    return Session(told, connections, **more)  # pyright: ignore[reportArgumentType]
