@@ -64,8 +64,7 @@ class Asking extends BaseConnection {
   }
   async fields(what, question) {
     const columns = await this.ask(what, {connection: this.name, ...question});
-    const dialect = this.dialectName === spark.name ? spark : undefined;
-    return columns.map(([name, type]) => field(name, type, dialect));
+    return columns.map(([name, type]) => field(name, type, spark));
   }
   async fetchTableSchema(name, tablePath) {
     const fields = await this.fields('table', {table: tablePath});
