@@ -123,7 +123,8 @@ class Session:
     connections
         By the names that models call them; the first is the default.
     givens
-        Values of givens, for queries.
+        Values of givens, for the queries of all models that know them. Sources have none: to Malloy
+        a source is one table, whoever asks.
     virtual
         By connection, the tables that virtual sources stand for.
     time_limit_s

@@ -192,8 +192,8 @@ def test_types_of_spark_become_malloys() -> None:
     ]  # fmt: skip
 
 
-def test_givens_and_virtual_sources_have_the_values_of_the_session() -> None:
-    text = """##! experimental { givens virtual_source }
+def test_givens_have_the_values_of_the_session_or_of_the_query() -> None:
+    text = """##! experimental.givens
     given: WHO :: string
     source: f is spark.table('flights')
     query: own is f -> { group_by: carrier; where: carrier = $WHO }
@@ -203,13 +203,39 @@ def test_givens_and_virtual_sources_have_the_values_of_the_session() -> None:
         model = session.compile_model("sources/x.malloy")
         mine = session.compile_query("sources/x.malloy", name="own")
         other = session.compile_query("sources/x.malloy", name="own", givens={"WHO": "AA"})
+        without = session.compile_query("sources/a.malloy", name="monthly")
+        unknown = session.compile_query("sources/a.malloy", name="monthly", givens={"WHO": "AA"})
     assert (model.problems, model.givens) == ((), ("WHO",))
     assert "'UA'" in (mine.sql or "")
     assert "'AA'" in (other.sql or "")
+    assert without.problems == ()
+    assert [p.code for p in unknown.problems] == ["runtime-given-unknown"]
     with malloy(told) as session:
         none = session.compile_query("sources/x.malloy", name="own")
     assert none.sql is None
     assert "WHO" in none.problems[0].message
+
+
+def test_virtual_sources_are_the_tables_of_the_session() -> None:
+    text = """##! experimental { persistence virtual_source }
+    type: shape is { carrier :: string, distance :: number }
+    source: v is spark.virtual('some_flights')::shape
+    #@ persist
+    source: w is v -> { group_by: carrier }
+    source: other is spark.table('flights')
+    """
+    found: dict[str, Any] = {}
+    for table in ("flights", "archive.flights", None):
+        virtual = {"spark": {"some_flights": table}} if table else {}
+        with malloy(flights(x=text), virtual=virtual) as session:
+            model = session.compile_model("sources/x.malloy")
+        assert model.problems == ()
+        assert [s.name for s in model.sources] == ["v", "w", "other"]
+        found[str(table)] = model.sources[1]
+    assert "FROM archive.flights as base" in (found["archive.flights"].sql or "")
+    assert found["flights"].build_id != found["archive.flights"].build_id
+    assert (found["None"].sql, found["None"].build_id) == (None, None)
+    assert [p.code for p in found["None"].problems] == ["runtime-virtual-map-missing"]
 
 
 # ------------------------------------------------------------------------------------ bad input

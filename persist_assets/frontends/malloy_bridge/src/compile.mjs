@@ -107,7 +107,6 @@ export function open({connections, givens, virtual}, ask) {
     urlReader,
     connections: lookup,
     cacheManager: new CacheManager(new InMemoryModelCache()),
-    givens,
   });
   const virtualMap = new Map(
     Object.entries(virtual).map(([name, tables]) => [name, new Map(Object.entries(tables))])
@@ -116,7 +115,7 @@ export function open({connections, givens, virtual}, ask) {
   const digests = Object.fromEntries(
     Object.entries(connections).map(([name, {digest}]) => [name, digest])
   );
-  session = {texts, urlReader, opened, runtime, virtualMap, digests};
+  session = {texts, urlReader, opened, runtime, virtualMap, digests, givens};
   return {};
 }
 
@@ -398,7 +397,9 @@ export async function compileQuery({path, name, text, tables, strict, givens}) {
     const loaded = session.runtime.loadModel(new URL(toUrl(path)));
     const model = await loaded.getModel();
     const persisted = await persistedIn(model, path);
-    const options = {givens};
+    // Those of the session are for all models; Malloy refuses what a model does not know.
+    const known = Object.entries(session.givens).filter(([given]) => model.givens.has(given));
+    const options = {givens: {...Object.fromEntries(known), ...givens}};
     if (persisted.size || strict) options.buildManifest = manifestFor(persisted, tables, strict);
     const query = text === null ? loaded.loadQueryByName(name) : loaded.loadQuery(text);
     await query.getPreparedQuery(); // in Malloy's own words up to here
