@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from persist_assets.frontends.malloy_bridge import MalloyModel, MalloyQuery
-    from persist_assets.model import BuildID
 
 PROGRAM = Path(__file__).parent / "frontends" / "malloy_bridge" / "dist" / "bridge.cjs"
 OLDEST_NODE = 20
@@ -123,8 +122,7 @@ class Session:
     connections
         By the names that models call them; the first is the default.
     givens
-        Values of givens, for the queries of all models that know them. Sources have none: to Malloy
-        a source is one table, whoever asks.
+        Values of givens, for all models that know them.
     virtual
         By connection, the tables that virtual sources stand for.
     time_limit_s
@@ -206,39 +204,22 @@ class Session:
         *,
         name: str | None = None,
         text: str | None = None,
-        tables: Mapping[BuildID, str] | None = None,
-        strict: bool = False,
-        givens: Mapping[str, Any] | None = None,
     ) -> MalloyQuery:
         """Return the SQL of a query over a file.
+
+        Whatever is persisted is read from a table whose name is its SourceID in backquotes.
 
         Parameters
         ----------
         name, text
             Of a query that the file defines, or a text (``run: …``) that is not in it.
-        tables
-            Names of tables, as they are to stand in the SQL, of sources by BuildID; all others
-            are inlined.
-        strict
-            All that is persisted must be in `tables`.
-        givens
-            Values, before those of the session.
 
         Raises
         ------
         SourcesError
             As for `compile_model`.
         """
-        answer = self._request(
-            "query",
-            path,
-            name=name,
-            text=text,
-            tables=dict(tables or {}),
-            strict=strict,
-            givens=dict(givens or {}),
-        )
-        return read_query(answer)
+        return read_query(self._request("query", path, name=name, text=text))
 
     def _request(self, do: str, path: str, **more: Any) -> Any:
         with self._lock:

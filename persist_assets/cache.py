@@ -17,7 +17,7 @@ from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from persist_assets.meaning.understanding import Meaning
@@ -38,14 +38,20 @@ class Parsed:
     Attributes
     ----------
     content
-        Digest of the file.
+        Digest of the file, and of what else decides what it says.
     declarations
         Their queries are without trees.
+    reads
+        Other files that it is made of, with digests of theirs.
+    asked
+        Queries whose columns it depends on, with names and types of these.
     """
 
     content: str
     declarations: tuple[Declaration, ...]
     problems: tuple[Problem, ...]
+    reads: tuple[tuple[str, str], ...] = ()
+    asked: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
 
 
 @dataclass(slots=True)
@@ -56,13 +62,15 @@ class Cache:
     meanings: dict[str, Meaning] = field(default_factory=dict[str, "Meaning"])
 
 
-def parsed(content: str, declared: Iterable[Declaration], problems: Iterable[Problem]) -> Parsed:
+def parsed(
+    content: str, declared: Iterable[Declaration], problems: Iterable[Problem], **more: Any
+) -> Parsed:
     """Return what a file declares in the form in which it is remembered."""
     bare = (
         replace(d, query=replace(d.query, tree=None)) if d.query is not None else d
         for d in declared
     )
-    return Parsed(content, tuple(bare), tuple(problems))
+    return Parsed(content, tuple(bare), tuple(problems), **more)
 
 
 def load_cache(path: Path) -> Cache:

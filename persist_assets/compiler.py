@@ -16,7 +16,9 @@ from unicodedata import normalize
 from sqlglot import exp
 
 from persist_assets.dialect import parse, plain
-from persist_assets.errors import Problem, SourcesError, did_you_mean
+from persist_assets.errors import Location, Problem, SourcesError, did_you_mean
+from persist_assets.frontends.malloy import ALL_ROWS_OF, SUFFIX
+from persist_assets.frontends.malloy import LANGUAGE as MALLOY
 from persist_assets.meaning.algebra import Given
 from persist_assets.meaning.binding import Face
 from persist_assets.meaning.functions import AGGREGATES, GENERATORS, SESSION, VOLATILE
@@ -33,9 +35,8 @@ from persist_assets.model import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
-    from persist_assets.errors import Location
     from persist_assets.model import Query, Reference, SourceID
 
 
@@ -110,7 +111,15 @@ class _Unit:
 
 
 @dataclass(slots=True)
-class _Compilation:
+class Compilation:
+    """All that is known of the declarations of a project.
+
+    Attributes
+    ----------
+    units
+        By SourceID, every one after all it reads.
+    """
+
     sources_dir: str
     connection: str
     raws: Mapping[SourceID, RawFacts]
@@ -118,6 +127,7 @@ class _Compilation:
     memory: Memory
     trees: dict[SourceID, Query | None] = field(default_factory=dict)
     units: dict[SourceID, _Unit] = field(default_factory=dict)
+    names: _Names = field(default_factory=lambda: _Names(()))
 
     def report(self, code: str, message: str, unit: _Unit, hint: str | None = None) -> None:
         """Add a problem of a whole declaration, which breaks it."""
@@ -130,6 +140,36 @@ class _Compilation:
             declared = self.memory.parse(unit.declaration.location.path)
             self.trees |= {source_id(d): d.query for d in declared}
         return self.trees[unit.source_id]
+
+    @property
+    def project(self) -> Project:
+        """All sources that could be compiled, and all problems."""
+        sources = tuple(u.source for u in self.units.values() if u.source is not None)
+        unique = sorted(set(self.problems), key=lambda p: (p.location, p.code, p.message))
+        return Project(sources, tuple(unique))
+
+    def describe(self, query: Query) -> Sequence[Column] | Sequence[Problem]:
+        """Return the columns of a query that Malloy asks for, or what is wrong with it.
+
+        Where all rows of one source are asked for, a type that is not certain is the one that
+        the source's own language takes it for.
+        """
+        place = query.references[0].location if query.references else Location("query")
+        declaration = Declaration("query", MALLOY, place, query=query)
+        unit, before = _Unit(declaration, source_id(declaration), ("query",)), len(self.problems)
+        _resolve(self, unit)
+        unit.broken |= any(self.units[b].broken for b in unit.bindings)
+        if not unit.broken:
+            _compile_query(self, unit)
+        found, self.problems[before:] = self.problems[before:], []
+        if unit.source is None or not unit.source.columns:
+            return found
+        columns = unit.source.columns
+        if query.text.startswith(ALL_ROWS_OF):
+            taken = self.units[unit.bindings[0]].declaration.columns
+            taken = {c.name.lower(): c.type for c in taken}
+            columns = (replace(c, type=c.type or taken.get(c.name.lower())) for c in columns)
+        return tuple(columns)
 
 
 def source_id(declaration: Declaration) -> SourceID:
@@ -154,8 +194,8 @@ def compile_project(
     problems: Iterable[Problem] = (),
     memory: Memory | None = None,
     key_prefix: tuple[str, ...] = (),
-) -> Project:
-    """Compile declarations into a project.
+) -> Compilation:
+    """Compile declarations.
 
     Parameters
     ----------
@@ -174,26 +214,20 @@ def compile_project(
     key_prefix
         What asset keys begin with.
 
-    Returns
-    -------
-    Project
-        With the sources that could be compiled, and all problems.
     """
     memory = memory or Memory()
-    compilation = _Compilation(sources_dir, connection, raws, list(problems), memory)
+    compilation = Compilation(sources_dir, connection, raws, list(problems), memory)
     ordered = sorted(
         declarations, key=lambda d: (d.location.path, d.location.line, d.location.column)
     )
     _collect(compilation, ordered, key_prefix)
     for compile_pass in PASSES:
         compile_pass(compilation)
-    sources = tuple(u.source for u in compilation.units.values() if u.source is not None)
-    unique = sorted(set(compilation.problems), key=lambda p: (p.location, p.code, p.message))
-    return Project(sources, tuple(unique))
+    return compilation
 
 
 def _collect(
-    compilation: _Compilation, declarations: Iterable[Declaration], key_prefix: tuple[str, ...]
+    compilation: Compilation, declarations: Iterable[Declaration], key_prefix: tuple[str, ...]
 ) -> None:
     """Give declarations their asset keys, and refuse those that are told apart by spelling only.
 
@@ -226,17 +260,35 @@ def _collect(
 class _Names:
     """What names mean: the sources of a project by the last part of their asset keys."""
 
-    def __init__(self, keys: Iterable[tuple[tuple[str, ...], SourceID]]) -> None:
+    def __init__(
+        self,
+        keys: Iterable[tuple[tuple[str, ...], SourceID]],
+        guessed: Container[SourceID] = (),
+    ) -> None:
         self.by_name: dict[str, list[tuple[tuple[str, ...], SourceID]]] = {}
+        self.guessed = guessed
+        self.known: set[SourceID] = set()
         for key, source_id in keys:
             self.by_name.setdefault(key[-1].lower(), []).append((key, source_id))
+            self.known.add(source_id)
 
-    def resolve(self, reference: Reference, path: str | None) -> SourceID | Problem:
-        """Return what a reference in the file `path` means: its own file's sources come first."""
+    def resolve(
+        self, reference: Reference, path: str | None, language: str | None = None
+    ) -> SourceID | Problem:
+        """Return what a reference in the file `path` means.
+
+        Its own file's sources come first; but what Malloy calls a table is no source of Malloy
+        where there is another one. A SourceID means itself.
+        """
+        if len(reference.parts) == 1 and "@" in reference.parts[0]:
+            return self._itself(reference)
         parts = tuple(part.lower() for part in reference.parts)
         named = self.by_name.get(parts[-1], [])
         fits = [(k, s) for k, s in named if tuple(p.lower() for p in k[-len(parts) :]) == parts]
-        if len(parts) == 1:
+        fits = [(k, s) for k, s in fits if s not in self.guessed] or fits
+        if language == MALLOY:
+            fits = [(k, s) for k, s in fits if not s.endswith(SUFFIX)] or fits
+        elif len(parts) == 1:
             own = [(k, s) for k, s in fits if s.partition("@")[2] == path]
             fits = own or fits
         if len(fits) == 1:
@@ -249,28 +301,54 @@ class _Names:
         hint = did_you_mean(
             reference.parts[-1], {k[-1] for many in self.by_name.values() for k, _ in many}
         )
-        if parts[0] in ("delta", *FILE_FORMATS) and len(parts) == 2:
+        if len(parts) == 2 and parts[0] in ("delta", *FILE_FORMATS):
             hint = f"declare it: CREATE TABLE … USING {parts[0]} LOCATION '{reference.parts[1]}'"
         elif hint is None:
             hint = "data from outside is declared with CREATE TABLE … USING … LOCATION"
         message = f"`{written}` is not a source of this project"
         return Problem("unknown-name", message, reference.location, hint)
 
+    def _itself(self, reference: Reference) -> SourceID | Problem:
+        written = reference.parts[0]
+        if written in self.known:
+            return written
+        path = written.rpartition("@")[2]
+        hint = did_you_mean(written, self.known)
+        if path.endswith(SUFFIX) and not any(k.endswith(f"@{path}") for k in self.known):
+            hint = f"move {path} below the sources directory"
+        message = f"`{written}` is not a source of this project"
+        return Problem("unknown-name", message, reference.location, hint)
 
-def _resolve_names(compilation: _Compilation) -> None:
-    names = _Names((u.asset_key, u.source_id) for u in compilation.units.values())
-    for unit in compilation.units.values():
-        query = unit.declaration.query
-        references = query.references if query else ()
-        found = [names.resolve(r, unit.declaration.location.path) for r in references]
-        wrong = [f for f in found if isinstance(f, Problem)]
-        compilation.problems += wrong
-        unit.broken |= bool(wrong)
-        unit.bindings = tuple(f for f in found if not isinstance(f, Problem))
+
+def _resolve_names(compilation: Compilation) -> None:
+    units = compilation.units.values()
+    # Of a Malloy file that does not compile nobody knows which of its sources stand for rows.
+    guessed = {u.source_id for u in units if u.broken and u.declaration.language == MALLOY}
+    compilation.names = _Names(((u.asset_key, u.source_id) for u in units), guessed)
+    for unit in units:
+        _resolve(compilation, unit)
 
 
-def resolve_query(project: Project, query: Query) -> tuple[SourceID, ...]:
+def _resolve(compilation: Compilation, unit: _Unit) -> None:
+    declared = unit.declaration
+    references = declared.query.references if declared.query else ()
+    names, path, language = compilation.names, declared.location.path, declared.language
+    found = [names.resolve(r, path, language) for r in references]
+    wrong = [f for f in found if isinstance(f, Problem)]
+    compilation.problems += wrong
+    unit.broken |= bool(wrong)
+    unit.bindings = tuple(f for f in found if not isinstance(f, Problem))
+
+
+def resolve_query(
+    project: Project, query: Query, language: str | None = None
+) -> tuple[SourceID, ...]:
     """Return what the references of a query mean that stands in no file of the project.
+
+    Parameters
+    ----------
+    language
+        Of its author.
 
     Raises
     ------
@@ -278,14 +356,14 @@ def resolve_query(project: Project, query: Query) -> tuple[SourceID, ...]:
         Some mean nothing.
     """
     names = _Names((s.asset_key, s.source_id) for s in project.sources)
-    found = [names.resolve(reference, None) for reference in query.references]
+    found = [names.resolve(reference, None, language) for reference in query.references]
     wrong = [f for f in found if isinstance(f, Problem)]
     if wrong:
         raise SourcesError(wrong)
     return tuple(f for f in found if not isinstance(f, Problem))
 
 
-def _put_in_order(compilation: _Compilation) -> None:
+def _put_in_order(compilation: Compilation) -> None:
     """Put every unit after those it reads; report cycles; spread brokenness to readers."""
     done: dict[SourceID, _Unit] = {}
     for start in compilation.units.values():
@@ -308,7 +386,7 @@ def _put_in_order(compilation: _Compilation) -> None:
     compilation.units = done
 
 
-def _report_cycle(compilation: _Compilation, cycle: Sequence[_Unit]) -> None:
+def _report_cycle(compilation: Compilation, cycle: Sequence[_Unit]) -> None:
     if any(unit.broken for unit in cycle):
         return
     path = " → ".join(unit.asset_key[-1] for unit in cycle)
@@ -321,7 +399,7 @@ def _report_cycle(compilation: _Compilation, cycle: Sequence[_Unit]) -> None:
 # -------------------------------------------------------------------------------------- meaning
 
 
-def _compile_meaning(compilation: _Compilation) -> None:
+def _compile_meaning(compilation: Compilation) -> None:
     for unit in compilation.units.values():
         unit.broken |= any(compilation.units[b].broken for b in unit.bindings)
         if not unit.broken and unit.declaration.raw is not None:
@@ -339,7 +417,7 @@ _BY_NAME = ("parquet", "delta", "orc")
 """Formats whose columns are found by name: a column more changes nothing for the others."""
 
 
-def _compile_raw(compilation: _Compilation, unit: _Unit) -> None:
+def _compile_raw(compilation: Compilation, unit: _Unit) -> None:
     declaration, facts = unit.declaration, compilation.raws[unit.source_id]
     raw = declaration.raw
     if raw is None or facts.columns is None:
@@ -375,7 +453,7 @@ def _compile_raw(compilation: _Compilation, unit: _Unit) -> None:
     unit.raw_face = Face(None, given, tuple(c.name for c in facts.columns))
 
 
-def _compile_query(compilation: _Compilation, unit: _Unit) -> None:
+def _compile_query(compilation: Compilation, unit: _Unit) -> None:
     declaration = unit.declaration
     query = declaration.query
     assert query is not None
@@ -399,6 +477,8 @@ def _compile_query(compilation: _Compilation, unit: _Unit) -> None:
         ]
         meaning = understand(declaration, reads, compilation.connection)
         if not isinstance(meaning, Meaning):
+            if declaration.language == MALLOY:  # nobody has seen the lines of its SQL
+                meaning = [replace(p, location=declaration.location) for p in meaning]
             compilation.problems += meaning
             unit.broken = True
             return
@@ -423,13 +503,14 @@ def _compile_query(compilation: _Compilation, unit: _Unit) -> None:
         notes=meaning.notes,
         marks=meaning.marks,
         temporary=declaration.temporary,
+        malloy_id=declaration.malloy_id,
     )
 
 
 # ---------------------------------------------------------------------------------- annotations
 
 
-def _check_annotations(compilation: _Compilation) -> None:
+def _check_annotations(compilation: Compilation) -> None:
     table_names: dict[str, Source] = {}
     for unit in compilation.units.values():
         source = unit.source
@@ -492,7 +573,7 @@ def _check_condition(source: Source, text: str, place: Location) -> list[Problem
     return problems
 
 
-PASSES: tuple[Callable[[_Compilation], None], ...] = (
+PASSES: tuple[Callable[[Compilation], None], ...] = (
     _resolve_names,
     _put_in_order,
     _compile_meaning,

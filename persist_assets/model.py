@@ -240,6 +240,13 @@ class Declaration:
 
     One with neither a query nor a raw table could not be understood, which is a problem
     already reported; it stands for its name.
+
+    Attributes
+    ----------
+    columns
+        As far as they are declared; the types of a query's are what its language takes them for.
+    malloy_id
+        The BuildID by which Malloy's own tools look for its table.
     """
 
     name: str
@@ -251,6 +258,7 @@ class Declaration:
     query: Query | None = None
     raw: RawTable | None = None
     columns: tuple[Column, ...] = ()
+    malloy_id: BuildID | None = None
 
     @property
     def kept(self) -> bool:
@@ -362,6 +370,8 @@ class Source:
         What it means, in parts (`shortened`); see `digests`.
     temporary
         It is no asset: a run computes it once for all of its sources that read it.
+    malloy_id
+        The BuildID by which Malloy's own tools look for its table.
     """
 
     source_id: SourceID
@@ -383,6 +393,7 @@ class Source:
     notes: tuple[str, ...] = ()
     marks: str = ""
     temporary: bool = False
+    malloy_id: BuildID | None = None
 
     @property
     def kind(self) -> Kind:

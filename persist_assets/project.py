@@ -20,14 +20,17 @@ from persist_assets.errors import (
     did_you_mean,
 )
 from persist_assets.frontends import FRONTENDS
+from persist_assets.frontends.malloy import SUFFIX as MALLOY
+from persist_assets.malloy import Models, with_trees
 from persist_assets.meaning.identity import digest
 from persist_assets.settings import SETTINGS_FILE
 from persist_assets.storage.files import know_stores
 from persist_assets.storage.raw import find_columns, public_options
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
+    from persist_assets.compiler import Compilation
     from persist_assets.model import Declaration, Project, SourceID
     from persist_assets.settings import Settings
 
@@ -52,7 +55,8 @@ def load_project(settings: Settings) -> Project:
     paths = sorted(_files(directory))
     if not paths:
         raise SettingsError(
-            f"{directory} holds no sources", hint=f"files ending in {', '.join(FRONTENDS)} are read"
+            f"{directory} holds no sources",
+            hint=f"files ending in {', '.join((*FRONTENDS, MALLOY))} are read",
         )
     contents: dict[str, bytes] = {}
     for path in paths:
@@ -69,6 +73,7 @@ def compile_files(
     problems: list[Problem],
     *,
     remember: bool = False,
+    read: Callable[[str], str] | None = None,
 ) -> Project:
     """Compile files, with what earlier compilations found.
 
@@ -80,29 +85,30 @@ def compile_files(
         What is wrong with other files; they become the project's.
     remember
         Keep what is found, and nothing else, for the next time.
+    read
+        Returns the text of another file that they import, by its path; None: as it is on disk.
     """
     know_stores(settings.stores)
-    declarations: list[Declaration] = []
     connection = digest("connection", settings.connection)
-    kind = digest("cache", connection, *settings.raws)
+    kind = digest("cache", connection, *settings.raws, repr(settings.malloy))
     place = settings.state_dir / "cache" / f"{kind[:16]}.pickle"
     with nothing_collected():
         before = load_cache(place)
         texts: dict[str, str] = {}
         files: dict[str, Parsed] = {}
-
-        def parse(path: str) -> tuple[list[Declaration], list[Problem]]:
-            return FRONTENDS[PurePosixPath(path).suffix](texts[path], path)
-
+        declarations: list[Declaration] = []
         for path, data in contents.items():
             text = _decode(data, path, problems)
             if text is None:
                 continue
             texts[path] = text
+            suffix = PurePosixPath(path).suffix
+            if suffix not in FRONTENDS:
+                continue
             content = sha256(text.encode()).hexdigest()
             known = before.files.get(path)
             if known is None or known.content != content:
-                declared, wrong = parse(path)
+                declared, wrong = FRONTENDS[suffix](text, path)
                 known = parsed(content, declared, wrong)
             else:
                 declared = known.declarations
@@ -110,19 +116,35 @@ def compile_files(
             declarations += declared
             problems += known.problems
         declarations = _placed(settings, declarations)
-        memory = Memory(before.meanings, parse=lambda path: parse(path)[0])
-        project = compile_project(
-            declarations,
-            sources_dir=settings.sources,
-            connection=connection,
-            raws=_raw_facts(settings, declarations, problems),
-            problems=problems,
-            memory=memory,
-            key_prefix=settings.key_prefix,
-        )
+        raws = _raw_facts(settings, declarations, problems)
+        malloys = {path: text for path, text in texts.items() if path.endswith(MALLOY)}
+        models = Models(malloys, settings.malloy, connection, read or settings.read_text)
+
+        def parse(path: str) -> list[Declaration]:
+            if path in malloys:
+                return with_trees(models.files[path].declarations)
+            return FRONTENDS[PurePosixPath(path).suffix](texts[path], path)[0]
+
+        memory = Memory(before.meanings, parse=parse)
+
+        def compile_with(found: Iterable[Parsed]) -> Compilation:
+            found = tuple(found)
+            return compile_project(
+                [*declarations, *(d for known in found for d in known.declarations)],
+                sources_dir=settings.sources,
+                connection=connection,
+                raws=raws,
+                problems=[*problems, *(p for known in found for p in known.problems)],
+                memory=memory,
+                key_prefix=settings.key_prefix,
+            )
+
+        compilation = models.compile(before.files, compile_with) if malloys else compile_with(())
+        files |= models.files
         changed = files != before.files or memory.known.keys() != before.meanings.keys()
         if remember and changed:
             save_cache(place, files, memory.known)
+        project = compilation.project
     return project
 
 
@@ -164,7 +186,7 @@ def _files(directory: Path) -> Iterator[Path]:
 def is_source(path: PurePath) -> bool:
     """Whether a file of the sources directory, by its path in it, holds sources."""
     hidden = any(part.startswith((".", "_")) for part in path.parts)
-    return path.suffix in FRONTENDS and not hidden
+    return path.suffix in (*FRONTENDS, MALLOY) and not hidden
 
 
 def _read(path: Path, relative: str, problems: list[Problem]) -> bytes | None:

@@ -144,7 +144,14 @@ def load_revision(settings: Settings, ref: str, commit: str) -> Project:
         They are wrong.
     """
     problems: list[Problem] = []
-    project = compile_files(settings, read_revision(settings, commit), problems)
+
+    def read(path: str) -> str:
+        told = _git(settings, "show", f"{commit}:./{path}")
+        if told is None:
+            raise FileNotFoundError(f"it is not in {ref}")
+        return told.decode("utf-8-sig")
+
+    project = compile_files(settings, read_revision(settings, commit), problems, read=read)
     if project.errors:
         raise SourcesError(
             replace(p, location=replace(p.location, path=f"{ref}:{p.location.path}"))

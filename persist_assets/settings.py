@@ -10,8 +10,9 @@ import os
 import re
 import tomllib
 from dataclasses import dataclass, replace
+from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
@@ -47,6 +48,7 @@ KEYS: Mapping[str, type] = {
     "keep": str,
     "views": str,
     "spark": dict,
+    "malloy": dict,
     "store": dict,
     "env": dict,
 }
@@ -60,8 +62,12 @@ ENV_KEYS: Mapping[str, type] = {
     "parallel": int,
     "views": str,
     "spark": dict,
+    "malloy": dict,
 }
 """The keys of `[env.NAME]`; those that the project has too are said otherwise there."""
+
+MALLOY_KEYS: Mapping[str, type] = {"connection": str, "givens": dict, "virtual": dict}
+"""The keys of `[malloy]` and the kinds of their values."""
 
 SHARED_KEYS: Mapping[str, type] = {"shared": bool, "shared_port": int, "shared_idle": str}
 """The keys of `[spark]` that are no settings of Spark, and the kinds of their values."""
@@ -150,6 +156,28 @@ def is_harmless(key: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Malloy:
+    """How Malloy files are compiled.
+
+    Attributes
+    ----------
+    connection
+        What they call the one connection there is: ``spark.table('flights')``.
+    givens
+        Values of givens; sorted pairs.
+    virtual
+        The tables that virtual sources stand for, by their names; sorted pairs.
+    """
+
+    connection: str
+    givens: tuple[tuple[str, Given], ...]
+    virtual: tuple[tuple[str, str], ...]
+
+
+Given = str | int | float | bool | None | tuple["Given", ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """How a project is built.
 
@@ -190,6 +218,8 @@ class Settings:
         The port it listens on, zero for any that is free.
     shared_idle_s
         After how many seconds without a client it ends.
+    malloy
+        How Malloy files are compiled.
     stores
         The buckets that `persist.toml` describes, sorted.
     """
@@ -212,6 +242,7 @@ class Settings:
     shared: bool
     shared_port: int
     shared_idle_s: int
+    malloy: Malloy
     stores: tuple[Store, ...]
 
     @property
@@ -276,6 +307,10 @@ class Settings:
             return table
         return f"{self.project_warehouse.rstrip('/')}/{table}"
 
+    def read_text(self, path: str) -> str:
+        """Return the text of a file, by its path relative to the root."""
+        return (self.root / path).read_text(encoding="utf-8-sig")
+
     def resolve(self, location: str) -> str:
         """Return a location as an absolute path or, where it is not on this machine, a URI."""
         return _resolve(self.root, location)
@@ -328,6 +363,7 @@ def load_settings(
     reads = _chain(name, environments, given.get("environment", "dev"))
     project_warehouse = _resolve(root, given.get("warehouse", f"{STATE}/warehouse"))
     spark_given: dict[str, Any] = {**given.get("spark", {}), **own.get("spark", {})}
+    malloy = _malloy(given.get("malloy", {}), own.get("malloy", {}), name)
     given = {**given, **own}
     sources = Path(given.get("sources", "sources"))
     if sources.is_absolute() or not (root / sources).resolve().is_relative_to(root):
@@ -376,6 +412,7 @@ def load_settings(
         keep_s=_keep(given.get("keep", "7 days")),
         views=_views(given.get("views", "")),
         spark=tuple(sorted(spark.items())),
+        malloy=malloy,
         stores=stores,
         **shared,
     )
@@ -398,6 +435,41 @@ def environments_of(root: Path) -> tuple[str, ...]:
     _read_environments(environments)
     default = given.get("environment", "dev")
     return (default, *sorted(environments.keys() - {default}))
+
+
+def _malloy(given: dict[str, Any], own: dict[str, Any], environment: str) -> Malloy:
+    """Return what is said of Malloy, for the project and, key by key, for its environment."""
+    for said, where in ((given, "[malloy] "), (own, f"[env.{environment}.malloy] ")):
+        _check_keys(said, MALLOY_KEYS, where)
+        for name, table in said.get("virtual", {}).items():
+            if not isinstance(table, str):
+                message = f"{where}`virtual.{name}` wants a name of a table, not {table!r}"
+                raise SettingsError(message, location=Location(SETTINGS_FILE))
+    givens = {**given.get("givens", {}), **own.get("givens", {})}
+    virtual = {**given.get("virtual", {}), **own.get("virtual", {})}
+    connection = own.get("connection", given.get("connection", "spark"))
+    if not re.fullmatch(r"[^\W\d]\w*", connection):
+        message = f"`{connection}` is not a name for a connection"
+        raise SettingsError(message, location=Location(SETTINGS_FILE))
+    pairs = tuple((name, _given(name, value)) for name, value in sorted(givens.items()))
+    return Malloy(connection, pairs, tuple(sorted(virtual.items())))
+
+
+def _given(name: str, value: Any) -> Given:
+    """Return a value of TOML as it is said in JSON."""
+    match value:
+        case datetime():
+            return value.isoformat(sep=" ")
+        case date():
+            return value.isoformat()
+        case list():
+            elements = cast("list[Any]", value)
+            return tuple(_given(name, element) for element in elements)
+        case str() | bool() | int() | float():
+            return value
+        case _:
+            message = f"`[malloy.givens] {name}` wants a text, number, date, boolean or list"
+            raise SettingsError(message, location=Location(SETTINGS_FILE))
 
 
 def _stores(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Store, ...]:

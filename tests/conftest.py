@@ -88,7 +88,7 @@ def compiled(files: Mapping[str, str], *, sources_dir: str = "sources") -> Proje
     }
     return compile_project(
         declarations, sources_dir=sources_dir, connection="test", raws=raws, problems=problems
-    )
+    ).project
 
 
 @pytest.fixture

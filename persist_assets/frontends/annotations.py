@@ -18,7 +18,9 @@ from persist_assets.model import Annotation, Check, CheckKind, Fallback, Freshne
 from persist_assets.settings import parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from persist_assets.model import Declaration
 
 
 class _Bad(Exception):
@@ -317,3 +319,18 @@ def read_annotation(lines: Sequence[Line]) -> tuple[Annotation, list[Problem]]:
             if target:
                 fields[target] = value
     return Annotation(**fields, keys=tuple(places)), problems  # pyright: ignore[reportArgumentType]
+
+
+def misplaced(declaration: Declaration) -> Iterator[Problem]:
+    """Yield a problem for each key that has no effect on what it stands above."""
+    for key, place in declaration.annotation.keys:
+        if declaration.raw is not None and key in ("persist", *NEEDS_PERSIST):
+            message = f"`{key}` has no meaning for a raw table, which is data already"
+            yield Problem("annotation-misplaced", message, place)
+        elif declaration.temporary and key in NEEDS_TABLE:
+            message = f"`{key}` has no effect on rows that go with the run that needs them"
+            yield Problem("annotation-misplaced", message, place, "take out materialized")
+        elif not declaration.kept and key in NEEDS_PERSIST:
+            message = f"`{key}` has no effect on a source that is not persisted"
+            hint = "add the word persist to its annotation"
+            yield Problem("annotation-misplaced", message, place, hint)

@@ -31,8 +31,7 @@ from persist_assets.errors import Location, Problem, SourcesError, did_you_mean
 from persist_assets.frontends.annotations import (
     IDENTIFIER,
     KEYS,
-    NEEDS_PERSIST,
-    NEEDS_TABLE,
+    misplaced,
     read_annotation,
 )
 from persist_assets.frontends.motly import Line
@@ -82,21 +81,26 @@ def parse_sql(text: str, path: str) -> tuple[list[Declaration], list[Problem]]:
     return file.declarations, file.problems
 
 
-def parse_query(text: str) -> Query:
-    """Return a query that stands in no file.
+def parse_query(text: str, place: Location | None = None) -> Query:
+    """Return a query that stands in no file of SQL.
+
+    Parameters
+    ----------
+    place
+        Where all of it is said to be; None: where it is in its own text.
 
     Raises
     ------
     SourcesError
         It is not one query.
     """
-    file = _File(text, "query", statements=False)
+    file = _File(text, "query", statements=False, place=place)
     try:
         if file.problems:
             raise SourcesError(file.problems)
         statements = list(_split(tokenize(text)))
         if len(statements) != 1:
-            raise _Refused("syntax", "one query, please", Location("query"))
+            raise _Refused("syntax", "one query, please", file.location(0))
         tokens = [t for t in statements[0] if t.token_type is not TokenType.SEMICOLON]
         return file.query(tokens, ())
     except _Refused as refused:
@@ -130,8 +134,10 @@ _ALMOST = re.compile(r"--\s+@\s*(\w+)")
 class _File:
     """One file being read: the text, its statements, what came of them."""
 
-    def __init__(self, text: str, path: str, *, statements: bool = True) -> None:
-        self.text, self.path = text, path
+    def __init__(
+        self, text: str, path: str, *, statements: bool = True, place: Location | None = None
+    ) -> None:
+        self.text, self.path, self.place = text, path, place
         self.line_starts = [0, *(m.end() for m in re.finditer("\n", text))]
         self.declarations: list[Declaration] = []
         self.problems: list[Problem] = []
@@ -150,6 +156,8 @@ class _File:
     # ------------------------------------------------------------------------------- places
 
     def location(self, offset: int) -> Location:
+        if self.place is not None:
+            return self.place
         line = bisect_right(self.line_starts, offset)
         return Location(self.path, line, offset - self.line_starts[line - 1] + 1)
 
@@ -242,7 +250,7 @@ class _File:
         self.declared = None
         try:
             declaration = self.declaration(tokens, annotation, description)
-            self.check_annotation(declaration)
+            self.problems += misplaced(declaration)
         except _Refused as refused:
             self.problems.append(refused.problem)
             if self.declared is None:
@@ -366,27 +374,6 @@ class _File:
             )
         return Column(definition.name, name, _comment(definition))
 
-    def check_annotation(self, declaration: Declaration) -> None:
-        for key, place in declaration.annotation.keys:
-            if declaration.raw is not None and key in ("persist", *NEEDS_PERSIST):
-                message = f"`{key}` has no meaning for a raw table, which is data already"
-                self.problems.append(Problem("annotation-misplaced", message, place))
-            elif declaration.temporary and key in NEEDS_TABLE:
-                message = f"`{key}` has no effect on rows that go with the run that needs them"
-                self.problems.append(
-                    Problem("annotation-misplaced", message, place, "take out materialized")
-                )
-            elif not declaration.kept and key in NEEDS_PERSIST:
-                message = f"`{key}` has no effect on a source that is not persisted"
-                self.problems.append(
-                    Problem(
-                        "annotation-misplaced",
-                        message,
-                        place,
-                        "add the word persist to its annotation",
-                    )
-                )
-
     # ------------------------------------------------------------------------------ parsing
 
     def parse(self, tokens: Sequence[Token]) -> Any:
@@ -416,7 +403,7 @@ class _File:
     def refusal(self, error: ParseError, tokens: Sequence[Token]) -> _Refused:
         first = error.errors[0] if error.errors else {}
         line, near = first.get("line"), first.get("highlight") or ""
-        if line:
+        if line and self.place is None:
             column = max(int(first.get("col") or 1) - len(near) + 1, 1)
             location = Location(self.path, int(line), column)
         else:

@@ -74,7 +74,7 @@ def remembering(text: str, memory: Memory) -> Project:
     raws = {source_id(d): RawFacts(d.name, d.columns) for d in declarations if d.raw}
     return compile_project(
         declarations, sources_dir="sources", connection="", raws=raws, memory=memory
-    )
+    ).project
 
 
 def meant(source: Source) -> object:

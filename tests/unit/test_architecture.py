@@ -18,7 +18,7 @@ from persist_assets.model import CheckResult
 # docs/architecture.md has the same list, with what each room is for.
 ROOMS = [
     "errors", "stores", "settings", "model", "dialect", "frontends", "meaning", "compiler", "substitution",
-    "compare", "planner", "promotion", "selection", "ledger", "manifest", "storage", "bridge", "cache", "project",
+    "compare", "planner", "promotion", "selection", "ledger", "manifest", "storage", "bridge", "cache", "malloy", "project",
     "revisions", "server", "session", "audit", "engine", "rows", "outside", "reader",
     "builder", "pool", "environments", "collector", "doctor", "plugin", "cli",
 ]  # fmt: skip

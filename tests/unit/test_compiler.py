@@ -379,7 +379,7 @@ def test_what_is_remembered_decides_nothing_about_size(
         raws = {source_id(d): RawFacts("t", d.columns) for d in declarations if d.raw}
         project = compile_project(
             declarations, sources_dir="sources", connection="", raws=raws, memory=memory
-        )
+        ).project
         return [s.build_id for s in require(project).sources]
 
     cold = Memory()

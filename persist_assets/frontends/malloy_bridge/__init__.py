@@ -97,7 +97,8 @@ class MalloySource(MalloyDefinition):
     filtered
         It has filters of its own (``extend { where: … }``), which its SQL does not.
     build_id
-        Malloy's BuildID where Malloy persists it, else None.
+        Malloy's BuildID where Malloy persists it, else None; also where a given has a value that
+        its BuildID does not tell.
     malloy_sql
         What the BuildID is made of: Malloy's own SQL, with everything in it inlined.
     sql
@@ -132,6 +133,11 @@ class MalloyModel:
         It says ``##! experimental.persistence``; without it Malloy persists nothing.
     givens
         Names of the givens it knows.
+    unflagged
+        Names of persisted sources that it imports, where it does not say so itself: Malloy reads
+        them inline.
+    tables, selects
+        What its columns were asked for, by it or by what it imports.
     files
         The file itself and all that it imports, directly or not; empty where there are problems.
     problems
@@ -143,6 +149,9 @@ class MalloyModel:
     sources: tuple[MalloySource, ...]
     queries: tuple[MalloyDefinition, ...]
     givens: tuple[str, ...]
+    unflagged: tuple[str, ...]
+    tables: tuple[str, ...]
+    selects: tuple[str, ...]
     files: tuple[str, ...]
     problems: tuple[Problem, ...]
 
@@ -171,6 +180,9 @@ def read_model(answer: Answer) -> MalloyModel:
         sources=tuple(_source(s) for s in answer["sources"]),
         queries=tuple(MalloyDefinition(**_definition(q)) for q in answer["queries"]),
         givens=tuple(answer["givens"]),
+        unflagged=tuple(answer["unflagged"]),
+        tables=tuple(answer["tables"]),
+        selects=tuple(answer["selects"]),
         files=tuple(answer["files"]),
         problems=_problems(answer["problems"]),
     )

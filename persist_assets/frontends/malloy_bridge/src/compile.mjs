@@ -13,6 +13,10 @@ import {
   registerDialect,
 } from '@malloydata/malloy';
 import {BaseConnection} from '@malloydata/malloy/connection';
+import {
+  evaluateInlineGivens,
+  resolveSuppliedGivens,
+} from '../node_modules/@malloydata/malloy/dist/model/given_binding.js';
 import {SparkDialect} from './spark.mjs';
 import {field} from './types.mjs';
 
@@ -63,7 +67,13 @@ class Asking extends BaseConnection {
     throw new Error('nothing is run here');
   }
   async fields(what, question) {
-    const columns = await this.ask(what, {connection: this.name, ...question});
+    let columns;
+    try {
+      columns = await this.ask(what, {connection: this.name, ...question});
+    } catch (error) {
+      session.refused.set(question.table, error.message);
+      throw error;
+    }
     return columns.map(([name, type]) => field(name, type, spark));
   }
   async fetchTableSchema(name, tablePath) {
@@ -115,7 +125,7 @@ export function open({connections, givens, virtual}, ask) {
   const digests = Object.fromEntries(
     Object.entries(connections).map(([name, {digest}]) => [name, digest])
   );
-  session = {texts, urlReader, opened, runtime, virtualMap, digests, givens};
+  session = {refused: new Map(), texts, urlReader, opened, runtime, virtualMap, digests, givens};
   return {};
 }
 
@@ -145,6 +155,8 @@ async function problems(error, path) {
     return Promise.all(error.problems.map(p => translated(p, path)));
   }
   if (error instanceof RangeError) return [await circle(path, error)];
+  const refused = await refusals(path);
+  if (refused.length) return refused;
   const {code = 'compiler', message, at} = error;
   return [problem({code, message, at}, path)];
 }
@@ -169,6 +181,18 @@ async function translated(found, path) {
     }
   }
   return problem(found, path);
+}
+
+/** Return which tables a file names that there are not; Malloy may fail over them without a word. */
+async function refusals(path) {
+  if (!session.refused.size) return [];
+  const found = [];
+  for (const {tablePath, firstReference} of Object.values((await mentions(path)).tables)) {
+    const message = session.refused.get(tablePath);
+    const at = firstReference && {url: toUrl(path), range: firstReference};
+    if (message) found.push(problem({code: 'failed-to-fetch-table-schema', message, at}, path));
+  }
+  return found;
 }
 
 /** Return what a file names without compiling it: imports, tables, connections. */
@@ -228,6 +252,7 @@ function record(fields) {
   return `struct<${columns(fields).map(([name, type]) => `${name}:${type}`).join(',')}>`;
 }
 
+const PERSISTABLE = ['sql_select', 'query_source'];
 const TABLES = ['table', 'sql_select', 'query_source', 'composite', 'virtual', 'query_result'];
 
 /** Return [name, type] of the fields that are in the rows themselves, not computed from them. */
@@ -303,18 +328,32 @@ async function persistedIn(model, path) {
   return found;
 }
 
-/** Return a manifest in which what is persisted is found by mended SQL too. */
-function manifestFor(persisted, tables, strict) {
+const quoted = name => '`' + name.replaceAll('`', '``') + '`';
+
+/**
+ * Return a manifest by which what is persisted is read from a table called by its SourceID.
+ * Sources of one BuildID are one table, called by the first of them.
+ */
+function manifestFor(persisted) {
   const entries = {};
-  for (const {buildId, sought} of persisted.values()) {
-    if (buildId !== undefined && Object.hasOwn(tables, buildId)) {
-      entries[sought] = {tableName: tables[buildId]};
-    }
+  for (const [id, {sought}] of persisted) {
+    if (sought !== undefined) entries[sought] ??= {tableName: quoted(toSourceID(id))};
   }
-  return {entries, strict};
+  return {entries, strict: false};
 }
 
-const quoted = name => '`' + name.replaceAll('`', '``') + '`';
+/** Return the values of those givens of the session that a model knows; Malloy refuses others. */
+function knownGivens(model) {
+  const known = Object.entries(session.givens).filter(([given]) => model.givens.has(given));
+  return Object.fromEntries(known);
+}
+
+/** Return the givens of a model with the session's values, as the compiler wants them. */
+function bound(model) {
+  const found = resolveSuppliedGivens(knownGivens(model), model._modelDef);
+  evaluateInlineGivens(found, model._modelDef);
+  return found.size ? found : undefined;
+}
 
 async function source(name, def, path, model, persisted, manifest) {
   const about = {
@@ -331,7 +370,7 @@ async function source(name, def, path, model, persisted, manifest) {
     reads: [],
     columns: columns(def.fields),
   };
-  if (def.type !== 'sql_select' && def.type !== 'query_source') return about;
+  if (!PERSISTABLE.includes(def.type)) return about;
   const {virtualMap, digests, opened} = session;
   const entry = persisted.get(def.sourceID);
   about.problems.push(...(entry?.problems ?? []));
@@ -345,8 +384,11 @@ async function source(name, def, path, model, persisted, manifest) {
   }
   try {
     const whole = model._persistSourceFor(def.sourceID);
-    const given = {virtualMap, buildManifest: manifest, connectionDigests: digests};
+    const resolvedGivens = bound(model);
+    const given = {virtualMap, resolvedGivens, buildManifest: manifest, connectionDigests: digests};
     about.sql = mended(() => whole.getSQL(given));
+    // Malloy's BuildID knows nothing of values: by it, another one's table would be found.
+    if (entry && entry.sql !== whole.getSQL({virtualMap, resolvedGivens})) about.build_id = null;
     const selected = opened.get(def.connection)?.selected.get(def.selectStr);
     if (def.type === 'sql_select' && selected) about.columns = columns(selected);
     if (def.type === 'query_source') {
@@ -359,10 +401,29 @@ async function source(name, def, path, model, persisted, manifest) {
   return about;
 }
 
+/** Return the tables and the SELECTs whose columns a model was compiled with. */
+function restsOn(model) {
+  const tables = new Set();
+  const selects = new Set();
+  const seen = new Set();
+  const waiting = [model._modelDef];
+  while (waiting.length) {
+    const at = waiting.pop();
+    if (at === null || typeof at !== 'object' || seen.has(at)) continue;
+    seen.add(at);
+    if (at.type === 'table' && typeof at.tablePath === 'string') tables.add(at.tablePath);
+    if (at.type === 'sql_select' && typeof at.selectStr === 'string') selects.add(at.selectStr);
+    waiting.push(...(at instanceof Map ? at.values() : Object.values(at)));
+  }
+  return {tables: [...tables], selects: [...selects]};
+}
+
 /** Compile one file: everything that it defines itself. */
 export async function compileModel({path}) {
   const answer = {path, flag: false, sources: [], queries: [], givens: [], files: [], problems: []};
+  Object.assign(answer, {unflagged: [], tables: [], selects: []});
   let model;
+  session.refused.clear();
   try {
     model = await session.runtime.getModel(new URL(toUrl(path)));
   } catch (error) {
@@ -373,15 +434,16 @@ export async function compileModel({path}) {
   answer.problems = model.problems.map(p => problem(p, path));
   answer.givens = [...model.givens.keys()];
   answer.files = [...new Set([toUrl(path), ...model.fromSources])].map(toPath);
+  Object.assign(answer, restsOn(model));
   const persisted = await persistedIn(model, path);
-  // What is persisted is read from a table called by its SourceID; tables of one BuildID are one.
-  const names = {};
-  for (const [id, {buildId}] of persisted) {
-    if (buildId !== undefined) names[buildId] ??= quoted(toSourceID(id));
-  }
-  const manifest = manifestFor(persisted, names, false);
+  const manifest = manifestFor(persisted);
   for (const [name, def] of Object.entries(model._modelDef.contents)) {
-    if (toPath(def.location?.url ?? '') !== path) continue;
+    if (toPath(def.location?.url ?? '') !== path) {
+      if (!answer.flag && PERSISTABLE.includes(def.type) && definition(name, def, path).persist) {
+        answer.unflagged.push(name);
+      }
+      continue;
+    }
     if (def.type === 'query') answer.queries.push(definition(name, def, path));
     else if (TABLES.includes(def.type)) {
       answer.sources.push(await source(name, def, path, model, persisted, manifest));
@@ -391,16 +453,14 @@ export async function compileModel({path}) {
 }
 
 /** Compile one query: a named one of a file, or one written for the moment. */
-export async function compileQuery({path, name, text, tables, strict, givens}) {
+export async function compileQuery({path, name, text}) {
   const answer = {sql: null, connection: null, columns: [], problems: []};
   try {
     const loaded = session.runtime.loadModel(new URL(toUrl(path)));
     const model = await loaded.getModel();
     const persisted = await persistedIn(model, path);
-    // Those of the session are for all models; Malloy refuses what a model does not know.
-    const known = Object.entries(session.givens).filter(([given]) => model.givens.has(given));
-    const options = {givens: {...Object.fromEntries(known), ...givens}};
-    if (persisted.size || strict) options.buildManifest = manifestFor(persisted, tables, strict);
+    const options = {givens: knownGivens(model)};
+    if (persisted.size) options.buildManifest = manifestFor(persisted);
     const query = text === null ? loaded.loadQueryByName(name) : loaded.loadQuery(text);
     await query.getPreparedQuery(); // in Malloy's own words up to here
     spark.mended = true;

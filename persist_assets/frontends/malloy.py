@@ -1,0 +1,191 @@
+"""What Malloy's compiler says of a file → declarations. Pure.
+
+A source of Malloy is a query in Spark's SQL that Malloy's compiler wrote; from here on it is
+treated as any other. The invariant: an annotation that Malloy would pass over in silence is a
+problem, and no source stands for rows that Malloy would not read under its name.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from persist_assets.errors import Location, Problem, SourcesError
+from persist_assets.frontends.annotations import IDENTIFIER, misplaced, read_annotation
+from persist_assets.frontends.motly import Line
+from persist_assets.frontends.sql import parse_query
+from persist_assets.model import Column, Declaration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from persist_assets.frontends.malloy_bridge import MalloyModel, MalloySource, Note
+    from persist_assets.model import Annotation, Query
+
+LANGUAGE = "malloy"
+SUFFIX = ".malloy"
+FLAG = "##! experimental.persistence"
+
+ALL_ROWS_OF = "SELECT * FROM "
+"""What a question for a table is as a query, before the table's name."""
+
+_KINDS = {
+    "table": "a table source is the table itself, which is there already",
+    "composite": "Malloy does not persist what compose() makes",
+    "virtual": "a virtual source is a table of another name",
+}
+_OWN_COLUMNS = "its rows are kept as a query's: `source: NAME is … -> { select: * }`"
+
+
+def declare(model: MalloyModel) -> tuple[list[Declaration], list[Problem]]:
+    """Return what a file declares, and all that is wrong with it.
+
+    Sources that have no rows of their own (a table under another name, say), or more filters than
+    their SQL tells, are for Malloy's own readers only.
+    """
+    problems = list(model.problems)
+    declarations: list[Declaration] = []
+    for name in model.unflagged:
+        message = f"`{name}` is persisted, but this file computes it anew"
+        hint = f"to read its table, begin the file with {FLAG}"
+        place = Location(model.path)
+        problems.append(Problem("malloy-flag", message, place, hint, "warning"))
+    for source in model.sources:
+        declaration, wrong = _declaration(model, source)
+        problems += wrong
+        if declaration is not None:
+            declarations.append(declaration)
+    for query in model.queries:
+        problems += _nearly(query.notes)
+        if query.persist:
+            hint = f"persist a source: `source: NAME is {query.name}`"
+            message = f"`{query.name}` is a query: Malloy persists sources only"
+            problems.append(Problem("malloy-persist", message, query.location, hint))
+    return declarations, problems
+
+
+def names_in(text: str, path: str) -> list[Declaration]:
+    """Return declarations that stand for the sources of a file that does not compile.
+
+    What reads them has nothing to complain about.
+    """
+    found: dict[str, Declaration] = {}
+    for match in re.finditer(r"^[ \t]*source:\s*(\w+)\s+is\b", text, re.MULTILINE):
+        line = text.count("\n", 0, match.start(1)) + 1
+        column = match.start(1) - text.rfind("\n", 0, match.start(1))
+        if IDENTIFIER.fullmatch(match[1]):
+            found.setdefault(
+                match[1].lower(), Declaration(match[1], LANGUAGE, Location(path, line, column))
+            )
+    return list(found.values())
+
+
+def parse_malloys(sql: str, place: Location) -> Query:
+    """Return a query that Malloy wrote.
+
+    Parameters
+    ----------
+    place
+        Where what it was made of is defined: nobody has seen its own lines.
+
+    Raises
+    ------
+    SourcesError
+        It is not understood.
+    """
+    query = parse_query(sql, place)
+    for call in query.tree.find_all(exp.Uuid):
+        # A key that tells rows apart while arrays are taken to pieces; no column shows it.
+        if isinstance(call.parent, exp.Alias) and call.parent.alias == "__distinct_key":
+            call.replace(exp.Anonymous(this="row_key"))
+    return query
+
+
+def _declaration(
+    model: MalloyModel, source: MalloySource
+) -> tuple[Declaration | None, list[Problem]]:
+    lines = [
+        Line(n.text[2:], replace(n.location, column=n.location.column + 2))
+        for n in source.notes
+        if re.match(r"#@(\s|$)", n.text)
+    ]
+    annotation, problems = read_annotation(lines)
+    if not problems:  # what does not parse is said once, in our words
+        problems += source.problems
+    problems += _nearly(source.notes)
+    place = dict(annotation.keys).get("persist", source.location)
+    declaration = Declaration(
+        name=source.name,
+        language=LANGUAGE,
+        location=source.location,
+        annotation=annotation,
+        description=source.description,
+        columns=tuple(Column(c.name, _spark_type(c.type)) for c in source.columns),
+        malloy_id=source.build_id,
+    )
+    broken = replace(declaration, columns=())
+    if not any(p.severity == "error" for p in problems):
+        refused = _refusal(model, source, annotation)
+        if refused is not None:
+            problems.append(Problem("malloy-persist", refused[0], place, refused[1]))
+    if any(p.severity == "error" for p in problems):
+        return (broken if IDENTIFIER.fullmatch(source.name) else None), problems
+    problems += misplaced(declaration)
+    if source.sql is None or source.filtered or not IDENTIFIER.fullmatch(source.name):
+        return None, problems
+    try:
+        query = parse_malloys(source.sql, source.location)
+    except SourcesError as error:
+        return broken, [*problems, *error.problems]
+    return replace(declaration, query=query), problems
+
+
+def _refusal(
+    model: MalloyModel, source: MalloySource, annotation: Annotation
+) -> tuple[str, str] | None:
+    """Return why a source that is to be persisted would not be, and what to do."""
+    name = source.name
+    if bool(annotation.persist) != source.persist:
+        return f"Malloy reads the annotation of `{name}` otherwise", "write it plainly: #@ persist"
+    if not annotation.persist:
+        return None
+    if not model.flag:
+        return f"`{name}` is not persisted: this file does not say so", f"begin it with {FLAG}"
+    if source.parameters:
+        told = ", ".join(source.parameters)
+        return f"`{name}` has parameters ({told}): Malloy does not persist it", _OWN_COLUMNS
+    if source.kind in _KINDS:
+        return f"`{name}` cannot be persisted: {_KINDS[source.kind]}", _OWN_COLUMNS
+    if source.sql is None:
+        return f"Malloy does not persist `{name}` ({source.kind})", _OWN_COLUMNS
+    if source.filtered:
+        return (
+            f"`{name}` would be a table without its filter: Malloy persists what it extends",
+            "`#@ -persist`, or filter in a query: `… -> { select: *; where: … }`",
+        )
+    if not IDENTIFIER.fullmatch(name):
+        return f"`{name}` is not a name for a source", "letters, digits and underscores"
+    return None
+
+
+_NEARLY = re.compile(r"#@[^\s]|#\s*@?\s*persist\b|#\s+@")
+
+
+def _nearly(notes: tuple[Note, ...]) -> Iterator[Problem]:
+    """Yield a warning for each annotation that looks like one of ours and is none."""
+    for note in notes:
+        if not note.inherited and _NEARLY.match(note.text) and not note.text.startswith("#@ "):
+            message = "this looks like an annotation to persist but is none"
+            place = note.location
+            yield Problem("annotation-almost", message, place, "write `#@ persist`", "warning")
+
+
+_SPARK_TYPES = {"integer": "int", "float": "double", "number": "double", "timestamptz": "timestamp"}
+
+
+def _spark_type(malloys: str) -> str:
+    """Return Spark's name of a type in Malloy's words: near enough to compile with."""
+    return re.sub(rf"\b({'|'.join(_SPARK_TYPES)})(?=[,>]|$)", lambda m: _SPARK_TYPES[m[1]], malloys)

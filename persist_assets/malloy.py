@@ -1,0 +1,268 @@
+"""The Malloy files of a project → declarations, by asking Malloy's compiler.
+
+What a file declares follows from its text, from the files it imports and from the columns of the
+tables it names, which may be sources of other files. It is kept with all of that, and holds as
+long as all of that is the same; files that need each other are compiled round by round. The
+invariant: what is declared was compiled with the columns that the finished project has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cache
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from persist_assets.bridge import PROGRAM, Connection, Refused, Session
+from persist_assets.cache import Parsed, parsed
+from persist_assets.errors import Location, Problem, SourcesError
+from persist_assets.frontends.malloy import (
+    ALL_ROWS_OF,
+    declare,
+    names_in,
+    parse_malloys,
+)
+from persist_assets.meaning.identity import digest
+from persist_assets.model import Column
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from persist_assets.compiler import Compilation
+    from persist_assets.model import Declaration
+    from persist_assets.settings import Malloy
+
+Columns = tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True)
+class Models:
+    """The Malloy files of a project.
+
+    Attributes
+    ----------
+    texts
+        By path, in order.
+    settings
+        How they are compiled.
+    connection
+        Digest of everything about the Spark session that changes results.
+    read
+        Returns the text of any file of the project; raises OSError or ValueError.
+    files
+        What they declare, by path, as it is to be remembered.
+    failed
+        What those declare that do not compile: names, and what is wrong.
+    """
+
+    texts: Mapping[str, str]
+    settings: Malloy
+    connection: str
+    read: Callable[[str], str]
+    files: dict[str, Parsed] = field(default_factory=dict[str, Parsed])
+    failed: dict[str, Parsed] = field(default_factory=dict[str, Parsed])
+
+    @property
+    def declared(self) -> list[Parsed]:
+        """What all files declare, in order of paths."""
+        return [
+            found
+            for path in self.texts
+            if (found := self.files.get(path) or self.failed.get(path)) is not None
+        ]
+
+    def compile(
+        self,
+        before: Mapping[str, Parsed],
+        compile_with: Callable[[Iterable[Parsed]], Compilation],
+    ) -> Compilation:
+        """Find out what the files declare.
+
+        Parameters
+        ----------
+        before
+            What they declared when they were last compiled.
+        compile_with
+            Compiles the whole project, with what is declared in Malloy so far.
+
+        Raises
+        ------
+        SettingsError
+            There is no compiler.
+        """
+        kept = {p: k for p in self.texts if (k := self._unchanged(p, before.get(p))) is not None}
+        if kept.keys() == self.texts.keys():
+            self.files = kept
+            compilation = compile_with(self.declared)
+            answers = _Answers(self, compilation)
+            if all(answers.hold(k) for k in kept.values()):
+                return compilation
+            self.files = {}
+        return self._by_rounds(kept, compile_with)
+
+    def _by_rounds(
+        self,
+        kept: Mapping[str, Parsed],
+        compile_with: Callable[[Iterable[Parsed]], Compilation],
+    ) -> Compilation:
+        """Compile files whose tables are known, until no further ones become known."""
+        answers = _Answers(self, compile_with(()))
+        connections = {self.settings.connection: Connection(self.connection)}
+        virtual = {self.settings.connection: dict(self.settings.virtual)}
+        givens = dict(self.settings.givens)
+        waiting = list(self.texts)
+        with Session(answers, connections, givens=givens, virtual=virtual) as session:
+            while waiting:
+                again: list[str] = []
+                for path in waiting:
+                    known = kept.get(path)
+                    if known is not None and answers.hold(known):
+                        self.files[path] = known
+                    elif not self._compile(path, session, answers):
+                        again.append(path)
+                answers.compilation = compile_with(self.declared)
+                # No file of this round tells others anything that they did not know.
+                waiting = again if len(again) < len(waiting) else []
+        return answers.compilation
+
+    def _compile(self, path: str, session: Session, answers: _Answers) -> bool:
+        """Compile a file; return whether another round would change nothing for it."""
+        answers.refused = False
+        try:
+            model = session.compile_model(path)
+        except SourcesError as error:
+            self.failed[path] = self._names(path, error.problems)
+            return True
+        if any(p.severity == "error" for p in model.problems):
+            self.failed[path] = self._names(path, model.problems)
+            return not answers.refused
+        self.failed.pop(path, None)
+        declarations, problems = declare(model)
+        asked = [*(ALL_ROWS_OF + t for t in model.tables), *model.selects]
+        self.files[path] = parsed(
+            self._content(self.texts[path]),
+            declarations,
+            problems,
+            reads=tuple((p, _digest(answers.texts[p])) for p in model.files if p != path),
+            asked=tuple((sql, answers.given[sql]) for sql in asked),
+        )
+        return True
+
+    def _names(self, path: str, problems: Iterable[Problem]) -> Parsed:
+        return parsed("", names_in(self.texts[path], path), problems)
+
+    def _content(self, text: str) -> str:
+        settings = self.settings
+        circumstances = (settings.connection, settings.givens, settings.virtual)
+        return digest("malloy", _program(), self.connection, repr(circumstances), text)
+
+    def _unchanged(self, path: str, known: Parsed | None) -> Parsed | None:
+        """Return what is known of a file if neither it nor what it imports has changed."""
+        if known is None or known.content != self._content(self.texts[path]):
+            return None
+        try:
+            same = all(_digest(self.text(p)) == content for p, content in known.reads)
+        except Refused:
+            return None
+        return known if same else None
+
+    def text(self, path: str) -> str:
+        """Return the text of a file that may be imported."""
+        if path in self.texts:
+            return self.texts[path]
+        try:
+            return self.read(path)
+        except (OSError, ValueError) as error:
+            raise Refused(f"this file cannot be read: {error}") from error
+
+
+def with_trees(declared: Iterable[Declaration]) -> list[Declaration]:
+    """Return declarations whose queries, as they were remembered, have their trees again."""
+    return [
+        replace(d, query=parse_malloys(d.query.text, d.location)) if d.query is not None else d
+        for d in declared
+    ]
+
+
+@dataclass(slots=True)
+class _Answers:
+    """What Malloy is told, from the project as far as it is known.
+
+    Attributes
+    ----------
+    texts
+        Of the files that were read.
+    given
+        What was answered, by query; Malloy asks once.
+    refused
+        Something was asked for that is not known.
+    """
+
+    models: Models
+    compilation: Compilation
+    texts: dict[str, str] = field(default_factory=dict[str, str])
+    given: dict[str, Columns] = field(default_factory=dict[str, Columns])
+    refused: bool = False
+
+    def file(self, path: str) -> str:
+        self.texts[path] = self.models.text(path)
+        return self.texts[path]
+
+    def table(self, connection: str, table: str) -> Columns:
+        return self.select(connection, ALL_ROWS_OF + table)
+
+    def select(self, connection: str, sql: str) -> Columns:
+        try:
+            self.given[sql] = self.find(sql)
+        except Refused:
+            self.refused = True
+            raise
+        return self.given[sql]
+
+    def find(self, sql: str) -> Columns:
+        """Return the columns of a query by today's sources."""
+        try:
+            query = parse_malloys(sql, Location("query"))
+        except SourcesError as error:
+            raise _refusal(error.problems) from error
+        if sql.startswith(ALL_ROWS_OF) and len(query.references) != 1:
+            raise Refused(f"`{sql.removeprefix(ALL_ROWS_OF)}` is not a name of a table")
+        found = self.compilation.describe(query)
+        columns = [c for c in found if isinstance(c, Column)]
+        if not columns:
+            raise _refusal([p for p in found if isinstance(p, Problem)])
+        unknown = [c.name for c in columns if c.type is None]
+        if unknown:
+            names = ", ".join(f"`{name}`" for name in unknown)
+            raise Refused(f"what type {names} has is not certain: write CAST(… AS …) where made")
+        return tuple((c.name, c.type or "") for c in columns)
+
+    def hold(self, known: Parsed) -> bool:
+        """Whether a file would be answered today what it was answered then."""
+        for sql, columns in known.asked:
+            try:
+                if self.find(sql) != columns:
+                    return False
+            except Refused:
+                return False
+        return True
+
+
+def _refusal(problems: Sequence[Problem]) -> Refused:
+    if not problems:
+        return Refused("its columns are not known: something below it is wrong, or reads this file")
+    first = problems[0]
+    return Refused(first.message + (f" ({first.hint})" if first.hint else ""))
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
+
+
+@cache
+def _program() -> str:
+    """Return a digest of the compiler."""
+    try:
+        return sha256(PROGRAM.read_bytes()).hexdigest()
+    except OSError:
+        return ""
