@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from persist_assets.errors import Problem
-    from persist_assets.model import Declaration
+    from persist_assets.model import Declaration, NamedQuery
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,8 @@ class Parsed:
         Other files that it is made of, with digests of theirs.
     asked
         Queries whose columns it depends on, with names and types of these.
+    queries
+        That it gives names.
     """
 
     content: str
@@ -52,6 +54,7 @@ class Parsed:
     problems: tuple[Problem, ...]
     reads: tuple[tuple[str, str], ...] = ()
     asked: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
+    queries: tuple[NamedQuery, ...] = ()
 
 
 @dataclass(slots=True)

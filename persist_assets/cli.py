@@ -16,8 +16,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 from rich.console import Console
@@ -38,6 +38,7 @@ from persist_assets.errors import (
     SourcesError,
     StorageError,
 )
+from persist_assets.frontends.malloy import SUFFIX as MALLOY
 from persist_assets.manifest import manifest_document
 from persist_assets.model import (
     Build,
@@ -45,11 +46,12 @@ from persist_assets.model import (
     ManifestChange,
     Plan,
     Project,
+    Query,
     Snapshot,
     Source,
     SourceID,
 )
-from persist_assets.project import load_project, require
+from persist_assets.project import load_project, load_query, require
 from persist_assets.revisions import WORKING_TREE, find_places
 from persist_assets.rows import ChangedRow, NotCompared, RowsDiffer, compare_tables
 from persist_assets.selection import find_source, is_simple, select
@@ -854,9 +856,15 @@ def _print_builds(project: Project, rows: Sequence[Mapping[str, Any]]) -> None:
 
 @command("show")
 def show(
-    given: Invocation, source: Annotated[str, typer.Argument(help="A name or an asset key.")]
+    given: Invocation,
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE|FILE.malloy", help="A name or an asset key.")
+    ],
 ) -> None:
-    """Show everything known of one source."""
+    """Show everything known of one source, or what a Malloy file defines."""
+    if source.endswith(MALLOY):
+        _show_file(given, source)
+        return
     found = find_source(given.project, source)
     document = _show_json(given, found)
     if given.as_json:
@@ -889,6 +897,33 @@ def show(
         for row in document[title]:
             said = ", ".join(f"{k} {_said(v)}" for k, v in row.items() if v is not None)
             out.print(f"[dim]{title[:-1]}[/] {escape(said)}", soft_wrap=True)
+
+
+def _show_file(given: Invocation, written: str) -> None:
+    """Show the sources and the named queries of a Malloy file."""
+    path = _malloy_path(given.settings, written)
+    sources = [s for s in given.project.sources if s.location.path == path]
+    queries = [q for q in given.project.queries if q.location.path == path]
+    if given.as_json:
+        print_json(
+            {
+                "path": path,
+                "sources": [_source_json(s) for s in sources],
+                "queries": [
+                    {"name": q.name, "line": q.location.line, "description": q.description}
+                    for q in queries
+                ],
+            }
+        )
+        return
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for one in sources:
+        kind = "persisted" if one.persisted else "source"
+        table.add_row(f"[dim]{kind}[/]", escape(one.key), escape(one.description or ""))
+    for one in queries:
+        run = f"{PurePosixPath(path).name}:{one.name}"
+        table.add_row("[dim]query[/]", escape(run), escape(one.description or ""))
+    out.print(table)
 
 
 _FACTS = (
@@ -997,7 +1032,13 @@ def _table_json(settings: Settings, snapshot: Snapshot) -> dict[str, Any]:
 @command("query")
 def query(
     given: Invocation,
-    sql: Annotated[str, typer.Argument(help="A query over sources and raw tables.")],
+    asked: Annotated[
+        str, typer.Argument(metavar="SQL|FILE.malloy[:NAME]", help="A query over sources.")
+    ],
+    run: Annotated[
+        str | None,
+        typer.Option("--run", metavar="MALLOY", help="A query of Malloy's over FILE.malloy."),
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many rows.")] = 100,
     form: Annotated[str, typer.Option("--format", help="table, json or csv.")] = "table",
     only_sql: Annotated[
@@ -1015,7 +1056,6 @@ def query(
     from dataclasses import replace
 
     from persist_assets.compiler import resolve_query
-    from persist_assets.frontends.sql import parse_query
 
     if form not in ("table", "json", "csv"):
         raise SettingsError(f"`{form}` is no format", hint="table, json or csv")
@@ -1026,8 +1066,8 @@ def query(
         if fallback not in known:
             raise SettingsError(f"`{fallback}` is no fallback", hint=f"one of {', '.join(known)}")
         given.builder.fallback = known[fallback]
-    parsed = parse_query(sql)
-    bindings = resolve_query(given.project, parsed)
+    parsed, language = _parsed(given, asked, run)
+    bindings = resolve_query(given.project, parsed, language)
     manifest = given.ledger.fetch_manifest(*given.settings.environments)
     statement, read = given.builder.statement(parsed, bindings, manifest)
     route = [
@@ -1056,6 +1096,37 @@ def query(
         writer.writerows(rows)
     else:
         _print_rows(columns, rows, truncated, route)
+
+
+def _parsed(given: Invocation, asked: str, run: str | None) -> tuple[Query, str | None]:
+    """Return the query that is asked for, and its language where it is not SQL."""
+    from persist_assets.frontends.malloy import LANGUAGE
+    from persist_assets.frontends.sql import parse_query
+
+    file, colon, name = asked.partition(f"{MALLOY}:")
+    if not colon and not asked.endswith(MALLOY):
+        if run is not None:
+            raise SettingsError("--run wants a file of Malloy's before it", hint="FILE.malloy")
+        return parse_query(asked), None
+    path = _malloy_path(given.settings, (file + MALLOY) if colon else asked)
+    if (run is None) == (not colon):
+        message = (
+            "say which query: a name or a text" if run is None else "a name or --run, not both"
+        )
+        names = ", ".join(q.name for q in given.project.queries if q.location.path == path)
+        hint = f"queries of {path}: {names or 'none'}; or --run 'run: NAME -> {{ … }}'"
+        raise SettingsError(message, hint=hint)
+    given.project, query = load_query(given.settings, path, name=name or None, text=run)
+    return query, LANGUAGE
+
+
+def _malloy_path(settings: Settings, written: str) -> str:
+    """Return the path of a file relative to the root: from here, the root or the sources."""
+    for start in (Path.cwd(), settings.root, settings.root / settings.sources):
+        found = (start / written).resolve()
+        if found.is_file() and found.is_relative_to(settings.root):
+            return found.relative_to(settings.root).as_posix()
+    raise NotFoundError(f"there is no file {written}", hint=f"files below {settings.root}")
 
 
 def _route(
@@ -1093,7 +1164,22 @@ def _shown(value: Any) -> str:
     """Return a cell for people's eyes."""
     if value is None:
         return "[dim]NULL[/]"
-    return escape(f"{value:.6g}" if isinstance(value, float) else str(value))
+    return escape(_plain(value))
+
+
+def _plain(value: Any) -> str:
+    match value:
+        case None:
+            return "NULL"
+        case float():
+            return f"{value:.6g}"
+        case dict():
+            within = cast("dict[str, Any]", value)
+            return f"{{{', '.join(f'{k}: {_plain(v)}' for k, v in within.items())}}}"
+        case list():
+            return f"[{', '.join(_plain(v) for v in cast('list[Any]', value))}]"
+        case _:
+            return str(value)
 
 
 def _print_rows(

@@ -301,7 +301,7 @@ class _Names:
         hint = did_you_mean(
             reference.parts[-1], {k[-1] for many in self.by_name.values() for k, _ in many}
         )
-        if len(parts) == 2 and parts[0] in ("delta", *FILE_FORMATS):
+        if len(reference.parts) == 2 and parts[0] in ("delta", *FILE_FORMATS):
             hint = f"declare it: CREATE TABLE … USING {parts[0]} LOCATION '{reference.parts[1]}'"
         elif hint is None:
             hint = "data from outside is declared with CREATE TABLE … USING … LOCATION"

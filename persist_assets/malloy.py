@@ -23,13 +23,13 @@ from persist_assets.frontends.malloy import (
     parse_malloys,
 )
 from persist_assets.meaning.identity import digest
-from persist_assets.model import Column
+from persist_assets.model import Column, NamedQuery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from persist_assets.compiler import Compilation
-    from persist_assets.model import Declaration
+    from persist_assets.model import Declaration, Query
     from persist_assets.settings import Malloy
 
 Columns = tuple[tuple[str, str], ...]
@@ -100,6 +100,40 @@ class Models:
             self.files = {}
         return self._by_rounds(kept, compile_with)
 
+    def query(
+        self, compilation: Compilation, path: str, name: str | None, text: str | None
+    ) -> Query:
+        """Return a query over a file, as Spark's SQL.
+
+        Parameters
+        ----------
+        compilation
+            Of the whole project.
+        name, text
+            Of a query that the file defines, or a text (``run: …``) that is not in it.
+
+        Raises
+        ------
+        SourcesError
+            It does not compile.
+        SettingsError
+            There is no compiler.
+        """
+        with self._session(_Answers(self, compilation)) as session:
+            made = session.compile_query(path, name=name, text=text)
+        if made.sql is None:
+            raise SourcesError(made.problems)
+        return parse_malloys(made.sql, Location(path))
+
+    def _session(self, answers: _Answers) -> Session:
+        settings = self.settings
+        return Session(
+            answers,
+            {settings.connection: Connection(self.connection)},
+            givens=dict(settings.givens),
+            virtual={settings.connection: dict(settings.virtual)},
+        )
+
     def _by_rounds(
         self,
         kept: Mapping[str, Parsed],
@@ -107,11 +141,8 @@ class Models:
     ) -> Compilation:
         """Compile files whose tables are known, until no further ones become known."""
         answers = _Answers(self, compile_with(()))
-        connections = {self.settings.connection: Connection(self.connection)}
-        virtual = {self.settings.connection: dict(self.settings.virtual)}
-        givens = dict(self.settings.givens)
         waiting = list(self.texts)
-        with Session(answers, connections, givens=givens, virtual=virtual) as session:
+        with self._session(answers) as session:
             while waiting:
                 again: list[str] = []
                 for path in waiting:
@@ -145,6 +176,7 @@ class Models:
             problems,
             reads=tuple((p, _digest(answers.texts[p])) for p in model.files if p != path),
             asked=tuple((sql, answers.given[sql]) for sql in asked),
+            queries=tuple(NamedQuery(q.name, q.location, q.description) for q in model.queries),
         )
         return True
 

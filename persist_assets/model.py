@@ -445,6 +445,15 @@ class Source:
         return self.annotation.group or plain
 
 
+@dataclass(frozen=True, slots=True)
+class NamedQuery:
+    """A query that a Malloy file gives a name, to be run when somebody asks."""
+
+    name: str
+    location: Location
+    description: str | None = None
+
+
 @dataclass(frozen=True)
 class Project:
     """Everything the sources directory defines.
@@ -456,10 +465,13 @@ class Project:
     problems
         Sorted by location. A project that has errors among them holds only the sources that
         could be compiled.
+    queries
+        Of all Malloy files, in order of files and lines.
     """
 
     sources: tuple[Source, ...] = ()
     problems: tuple[Problem, ...] = ()
+    queries: tuple[NamedQuery, ...] = ()
 
     @cached_property
     def by_id(self) -> Mapping[SourceID, Source]:

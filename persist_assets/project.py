@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
     from persist_assets.compiler import Compilation
-    from persist_assets.model import Declaration, Project, SourceID
+    from persist_assets.model import Declaration, Project, Query, SourceID
     from persist_assets.settings import Settings
 
 
@@ -43,8 +43,43 @@ def load_project(settings: Settings) -> Project:
     Raises
     ------
     SettingsError
-        There is no sources directory, or it is empty.
+        There is no sources directory, it is empty, or there is nothing to compile Malloy with.
     """
+    return _load(settings).project
+
+
+def load_query(
+    settings: Settings, path: str, *, name: str | None = None, text: str | None = None
+) -> tuple[Project, Query]:
+    """Return a project, and a query over one of its Malloy files.
+
+    Parameters
+    ----------
+    path
+        Of the file, relative to the project root.
+    name, text
+        Of a query that the file defines, or a text (``run: …``) that is not in it.
+
+    Raises
+    ------
+    SourcesError
+        The project has errors, or the query does not compile.
+    SettingsError
+        As for `load_project`.
+    """
+    loaded = _load(settings)
+    require(loaded.project)
+    return loaded.project, loaded.models.query(loaded.compilation, path, name, text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    project: Project
+    compilation: Compilation
+    models: Models
+
+
+def _load(settings: Settings) -> _Loaded:
     directory = settings.root / settings.sources
     if not directory.is_dir():
         raise SettingsError(
@@ -64,29 +99,40 @@ def load_project(settings: Settings) -> Project:
         data = _read(path, relative, problems)
         if data is not None:
             contents[relative] = data
-    return compile_files(settings, contents, problems, remember=True)
+    return _compile(settings, contents, problems, settings.read_text, remember=True)
 
 
 def compile_files(
-    settings: Settings,
-    contents: Mapping[str, bytes],
-    problems: list[Problem],
-    *,
-    remember: bool = False,
-    read: Callable[[str], str] | None = None,
+    settings: Settings, contents: Mapping[str, bytes], read: Callable[[str], str]
 ) -> Project:
-    """Compile files, with what earlier compilations found.
+    """Compile files that are not those on disk.
 
     Parameters
     ----------
     contents
         By path relative to the project root, in order.
+    read
+        Returns the text of another file that they import, by its path.
+    """
+    return _compile(settings, contents, [], read, remember=False).project
+
+
+def _compile(
+    settings: Settings,
+    contents: Mapping[str, bytes],
+    problems: list[Problem],
+    read: Callable[[str], str],
+    *,
+    remember: bool,
+) -> _Loaded:
+    """Compile files, with what earlier compilations found.
+
+    Parameters
+    ----------
     problems
         What is wrong with other files; they become the project's.
     remember
         Keep what is found, and nothing else, for the next time.
-    read
-        Returns the text of another file that they import, by its path; None: as it is on disk.
     """
     know_stores(settings.stores)
     connection = digest("connection", settings.connection)
@@ -118,7 +164,7 @@ def compile_files(
         declarations = _placed(settings, declarations)
         raws = _raw_facts(settings, declarations, problems)
         malloys = {path: text for path, text in texts.items() if path.endswith(MALLOY)}
-        models = Models(malloys, settings.malloy, connection, read or settings.read_text)
+        models = Models(malloys, settings.malloy, connection, read)
 
         def parse(path: str) -> list[Declaration]:
             if path in malloys:
@@ -144,8 +190,9 @@ def compile_files(
         changed = files != before.files or memory.known.keys() != before.meanings.keys()
         if remember and changed:
             save_cache(place, files, memory.known)
-        project = compilation.project
-    return project
+        queries = tuple(q for path in malloys if path in files for q in files[path].queries)
+        project = replace(compilation.project, queries=queries)
+    return _Loaded(project, compilation, models)
 
 
 @contextmanager

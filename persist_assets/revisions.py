@@ -20,7 +20,6 @@ from persist_assets.settings import load_settings
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from persist_assets.errors import Problem
     from persist_assets.ledger.store import Ledger
     from persist_assets.model import Project, Snapshot, SourceID
     from persist_assets.settings import Settings
@@ -143,7 +142,6 @@ def load_revision(settings: Settings, ref: str, commit: str) -> Project:
     SourcesError
         They are wrong.
     """
-    problems: list[Problem] = []
 
     def read(path: str) -> str:
         told = _git(settings, "show", f"{commit}:./{path}")
@@ -151,7 +149,7 @@ def load_revision(settings: Settings, ref: str, commit: str) -> Project:
             raise FileNotFoundError(f"it is not in {ref}")
         return told.decode("utf-8-sig")
 
-    project = compile_files(settings, read_revision(settings, commit), problems, read=read)
+    project = compile_files(settings, read_revision(settings, commit), read)
     if project.errors:
         raise SourcesError(
             replace(p, location=replace(p.location, path=f"{ref}:{p.location.path}"))

@@ -128,12 +128,9 @@ def _of_call(op: str, words: tuple[str, ...], kinds: Sequence[str | None]) -> st
     if op in _AS_FIRST:
         return first
     if op in _AS_ALL:
-        return first if len(set(kinds)) == 1 else None
+        return first if len(set(kinds)) == 1 else _wider(kinds)
     if op in ("+", "-", "*", "mod") and len(kinds) == 2:
-        if set(kinds) == {"double"}:
-            return "double"
-        if all(k in INTEGRAL for k in kinds):
-            return max(kinds, key=INTEGRAL.index)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        return _wider(kinds)
     if op == "/" and all(k in _NUMERIC for k in kinds):
         return "double"
     if op == "sum" and first in _NUMERIC:
@@ -143,6 +140,13 @@ def _of_call(op: str, words: tuple[str, ...], kinds: Sequence[str | None]) -> st
     if op in ("round", "abs", "negative") and first in _NUMERIC:
         return first
     return None
+
+
+def _wider(kinds: Sequence[str | None]) -> str | None:
+    """Return the type that Spark takes numbers of several types to."""
+    if not kinds or not all(k in _NUMERIC for k in kinds):
+        return None
+    return "double" if "double" in kinds else max(kinds, key=INTEGRAL.index)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def _of_number(text: str) -> str | None:
