@@ -155,25 +155,17 @@ def test_build_ids_are_those_of_malloys_own_builder() -> None:
         assert found
 
 
-def test_a_query_reads_the_tables_of_a_manifest() -> None:
+def test_a_query_reads_what_is_persisted_by_its_source_id() -> None:
     with malloy(flights()) as session:
-        sources = session.compile_model("sources/a.malloy").sources
-        ids = {s.name: s.build_id or "" for s in sources}
         ask = {"path": "sources/b.malloy", "text": "run: by_carrier -> { group_by: carrier }"}
-        inline = session.compile_query(**ask)
-        placed = session.compile_query(**ask, tables={ids["by_carrier"]: "delta.`/w/by_c@v3`"})
-        strict = session.compile_query(**ask, strict=True)
+        placed = session.compile_query(**ask)
         named = session.compile_query("sources/a.malloy", name="monthly")
         missing = session.compile_query("sources/a.malloy", name="yearly")
-    assert "FROM flights" in (inline.sql or "")
-    assert "FROM delta.`/w/by_c@v3` as base" in (placed.sql or "")
+    assert "FROM `by_carrier@sources/a.malloy` as base" in (placed.sql or "")
     assert "flights" not in (placed.sql or "")
     assert [(c.name, c.type) for c in named.columns] == [
         ("month_of", "date"), ("who", "array<struct<carrier:string>>"),
     ]  # fmt: skip
-    assert strict.sql is None
-    assert [p.code for p in strict.problems] == ["runtime-manifest-strict-miss"]
-    assert "by_carrier@sources/a.malloy" in strict.problems[0].message
     assert missing.problems
 
 
@@ -192,26 +184,33 @@ def test_types_of_spark_become_malloys() -> None:
     ]  # fmt: skip
 
 
-def test_givens_have_the_values_of_the_session_or_of_the_query() -> None:
-    text = """##! experimental.givens
+def test_givens_have_the_values_of_the_session() -> None:
+    text = """##! experimental { givens persistence }
     given: WHO :: string
+    given: LOWEST :: number is 5
     source: f is spark.table('flights')
+    #@ persist
+    source: kept is f -> { group_by: carrier; where: distance > $LOWEST }
+    source: mine is f -> { group_by: carrier; where: carrier = $WHO }
     query: own is f -> { group_by: carrier; where: carrier = $WHO }
     """
     told = flights(x=text)
-    with malloy(told, givens={"WHO": "UA"}) as session:
+    with malloy(told, givens={"WHO": "UA", "LOWEST": 7, "OTHER": 1}) as session:
         model = session.compile_model("sources/x.malloy")
-        mine = session.compile_query("sources/x.malloy", name="own")
-        other = session.compile_query("sources/x.malloy", name="own", givens={"WHO": "AA"})
+        query = session.compile_query("sources/x.malloy", name="own")
         without = session.compile_query("sources/a.malloy", name="monthly")
-        unknown = session.compile_query("sources/a.malloy", name="monthly", givens={"WHO": "AA"})
-    assert (model.problems, model.givens) == ((), ("WHO",))
-    assert "'UA'" in (mine.sql or "")
-    assert "'AA'" in (other.sql or "")
+    assert (model.problems, model.givens) == ((), ("WHO", "LOWEST"))
+    assert "'UA'" in (query.sql or "")
     assert without.problems == ()
-    assert [p.code for p in unknown.problems] == ["runtime-given-unknown"]
-    with malloy(told) as session:
+    _, kept, mine = model.sources
+    assert "'UA'" in (mine.sql or "")
+    assert ">7" in (kept.sql or "")
+    assert kept.build_id is None, "Malloy's BuildID does not tell the value"
+    with malloy(told, givens={"LOWEST": 5}) as session:
+        _, kept, mine = session.compile_model("sources/x.malloy").sources
         none = session.compile_query("sources/x.malloy", name="own")
+    assert kept.build_id
+    assert "WHO" in mine.problems[0].message, "an error of that source alone"
     assert none.sql is None
     assert "WHO" in none.problems[0].message
 

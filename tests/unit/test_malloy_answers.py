@@ -31,7 +31,16 @@ def source(**more: Any) -> dict[str, Any]:
 
 
 def model(**more: Any) -> dict[str, Any]:
-    empty = {"sources": [], "queries": [], "givens": [], "files": [], "problems": []}
+    empty = {
+        "sources": [],
+        "queries": [],
+        "givens": [],
+        "unflagged": [],
+        "tables": [],
+        "selects": [],
+        "files": [],
+        "problems": [],
+    }
     return {"path": "s/a.malloy", "flag": True, **empty, **more}
 
 
