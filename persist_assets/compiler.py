@@ -512,6 +512,7 @@ def _compile_query(compilation: Compilation, unit: _Unit) -> None:
 
 def _check_annotations(compilation: Compilation) -> None:
     table_names: dict[str, Source] = {}
+    tables: dict[str, Source] = {}
     for unit in compilation.units.values():
         source = unit.source
         if source is None or not (source.persisted or source.temporary):
@@ -524,6 +525,13 @@ def _check_annotations(compilation: Compilation) -> None:
                 message = (
                     f"`{other.key}` has the table name `{other.annotation.name}` already, "
                     f"at {other.location}"
+                )
+                compilation.problems.append(Problem("table-name", message, places["name"]))
+            other = tables.setdefault(source.build_id, source)
+            if other.annotation.name != annotation.name:
+                message = (
+                    f"`{source.key}` means what `{other.key}` means and is one table with it, "
+                    f"which has the name `{other.annotation.name}` already, at {other.location}"
                 )
                 compilation.problems.append(Problem("table-name", message, places["name"]))
         if annotation.strategy == "view" and (source.volatile or source.reads_clock):

@@ -42,7 +42,7 @@ class Told:
 
 
 @cache
-def _there() -> str | None:
+def there() -> str | None:
     try:
         return str(find_node()) if PROGRAM.exists() else None
     except SettingsError:
@@ -51,5 +51,5 @@ def _there() -> str | None:
 
 def malloy(told: Told, connections: Mapping[str, Connection] = SPARK, **more: object) -> Session:
     """Return a session; the test is skipped where there is no compiler."""
-    need(_there(), "bundle Malloy's compiler: make bridge")
+    need(there(), "bundle Malloy's compiler: make bridge")
     return Session(told, connections, **more)  # pyright: ignore[reportArgumentType]

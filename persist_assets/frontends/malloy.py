@@ -48,11 +48,6 @@ def declare(model: MalloyModel) -> tuple[list[Declaration], list[Problem]]:
     """
     problems = list(model.problems)
     declarations: list[Declaration] = []
-    for name in model.unflagged:
-        message = f"`{name}` is persisted, but this file computes it anew"
-        hint = f"to read its table, begin the file with {FLAG}"
-        place = Location(model.path)
-        problems.append(Problem("malloy-flag", message, place, hint, "warning"))
     for source in model.sources:
         declaration, wrong = _declaration(model, source)
         problems += wrong
@@ -116,7 +111,6 @@ def _declaration(
     if not problems:  # what does not parse is said once, in our words
         problems += source.problems
     problems += _nearly(source.notes)
-    place = dict(annotation.keys).get("persist", source.location)
     declaration = Declaration(
         name=source.name,
         language=LANGUAGE,
@@ -130,10 +124,12 @@ def _declaration(
     if not any(p.severity == "error" for p in problems):
         refused = _refusal(model, source, annotation)
         if refused is not None:
-            problems.append(Problem("malloy-persist", refused[0], place, refused[1]))
+            message, hint = refused
+            problems.append(Problem("malloy-persist", message, source.location, hint))
     if any(p.severity == "error" for p in problems):
         return (broken if IDENTIFIER.fullmatch(source.name) else None), problems
-    problems += misplaced(declaration)
+    own = {(n.location.path, n.location.line) for n in source.notes if not n.inherited}
+    problems += (p for p in misplaced(declaration) if (p.location.path, p.location.line) in own)
     if source.sql is None or source.filtered or not IDENTIFIER.fullmatch(source.name):
         return None, problems
     try:
@@ -171,13 +167,13 @@ def _refusal(
     return None
 
 
-_NEARLY = re.compile(r"#@[^\s]|#\s*@?\s*persist\b|#\s+@")
+_NEARLY = re.compile(r"#\s*@?\s*persist\b|#\s+@\s")
 
 
 def _nearly(notes: tuple[Note, ...]) -> Iterator[Problem]:
     """Yield a warning for each annotation that looks like one of ours and is none."""
     for note in notes:
-        if not note.inherited and _NEARLY.match(note.text) and not note.text.startswith("#@ "):
+        if not note.inherited and not note.text.startswith("#@") and _NEARLY.match(note.text):
             message = "this looks like an annotation to persist but is none"
             place = note.location
             yield Problem("annotation-almost", message, place, "write `#@ persist`", "warning")

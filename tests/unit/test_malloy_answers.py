@@ -35,7 +35,6 @@ def model(**more: Any) -> dict[str, Any]:
         "sources": [],
         "queries": [],
         "givens": [],
-        "unflagged": [],
         "tables": [],
         "selects": [],
         "files": [],

@@ -130,12 +130,10 @@ class MalloyModel:
     Attributes
     ----------
     flag
-        It says ``##! experimental.persistence``; without it Malloy persists nothing.
+        It, or what it imports, says ``##! experimental.persistence``; without it Malloy persists
+        nothing.
     givens
         Names of the givens it knows.
-    unflagged
-        Names of persisted sources that it imports, where it does not say so itself: Malloy reads
-        them inline.
     tables, selects
         What its columns were asked for, by it or by what it imports.
     files
@@ -149,7 +147,6 @@ class MalloyModel:
     sources: tuple[MalloySource, ...]
     queries: tuple[MalloyDefinition, ...]
     givens: tuple[str, ...]
-    unflagged: tuple[str, ...]
     tables: tuple[str, ...]
     selects: tuple[str, ...]
     files: tuple[str, ...]
@@ -180,7 +177,6 @@ def read_model(answer: Answer) -> MalloyModel:
         sources=tuple(_source(s) for s in answer["sources"]),
         queries=tuple(MalloyDefinition(**_definition(q)) for q in answer["queries"]),
         givens=tuple(answer["givens"]),
-        unflagged=tuple(answer["unflagged"]),
         tables=tuple(answer["tables"]),
         selects=tuple(answer["selects"]),
         files=tuple(answer["files"]),

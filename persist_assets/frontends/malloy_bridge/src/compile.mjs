@@ -420,8 +420,8 @@ function restsOn(model) {
 
 /** Compile one file: everything that it defines itself. */
 export async function compileModel({path}) {
-  const answer = {path, flag: false, sources: [], queries: [], givens: [], files: [], problems: []};
-  Object.assign(answer, {unflagged: [], tables: [], selects: []});
+  const answer = {path, flag: false, sources: [], queries: [], problems: []};
+  Object.assign(answer, {givens: [], files: [], tables: [], selects: []});
   let model;
   session.refused.clear();
   try {
@@ -438,12 +438,7 @@ export async function compileModel({path}) {
   const persisted = await persistedIn(model, path);
   const manifest = manifestFor(persisted);
   for (const [name, def] of Object.entries(model._modelDef.contents)) {
-    if (toPath(def.location?.url ?? '') !== path) {
-      if (!answer.flag && PERSISTABLE.includes(def.type) && definition(name, def, path).persist) {
-        answer.unflagged.push(name);
-      }
-      continue;
-    }
+    if (toPath(def.location?.url ?? '') !== path) continue;
     if (def.type === 'query') answer.queries.push(definition(name, def, path));
     else if (TABLES.includes(def.type)) {
       answer.sources.push(await source(name, def, path, model, persisted, manifest));

@@ -1,0 +1,520 @@
+"""Malloy files among others: what they declare, how names cross languages, what is refused."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import need
+from malloy import there
+
+import persist_assets.malloy
+from persist_assets.bridge import Session
+from persist_assets.errors import SourcesError
+from persist_assets.model import Project
+from persist_assets.project import load_project, load_query, require
+from persist_assets.revisions import find_commit, load_revision
+from persist_assets.settings import load_settings
+
+FLAG = "##! experimental.persistence\n"
+RAW = (
+    "CREATE TABLE flights (id BIGINT, carrier STRING, origin STRING, distance DOUBLE) "
+    "USING parquet LOCATION 'raw/flights';\n"
+)
+BASE = f"""{FLAG}
+source: flights is spark.table('flights') extend {{ measure: n is count() }}
+#" How many flights a carrier has.
+#@ persist
+source: by_carrier is flights -> {{ group_by: carrier; aggregate: n, far is distance.max() }}
+"""
+
+Make = Callable[..., Project]
+
+
+@pytest.fixture
+def load(make_project: Callable[..., Path]) -> Make:
+    """Return a function that loads a project of files, with a raw table `flights`."""
+    need(there(), "bundle Malloy's compiler: make bridge")
+
+    def made(files: dict[str, str], settings: str = "", environment: str = "dev") -> Project:
+        shutil.rmtree(make_project({}) / "sources")
+        root = make_project({"raw.sql": RAW, **files}, settings)
+        return load_project(load_settings(root, environment=environment, environ={}))
+
+    return made
+
+
+def by_name(project: Project) -> dict[str, Any]:
+    require(project)
+    return {s.name: s for s in project.sources}
+
+
+def said(project: Project) -> list[str]:
+    return [f"{p.location}: {p.severity}: {p.message} [{p.code}]" for p in project.problems]
+
+
+# --------------------------------------------------------------------------- across languages
+
+
+def test_sources_read_each_other_whatever_their_languages(load: Make) -> None:
+    project = load(
+        {
+            "base.malloy": BASE,
+            "middle.sql": "--@ persist\nCREATE VIEW big AS SELECT carrier, n FROM by_carrier WHERE n > 1;",
+            "last.malloy": f"""{FLAG}
+            #@ persist
+            source: total is spark.table('middle.big') -> {{ aggregate: all_n is n.sum() }}
+            """,
+            "report.sql": "CREATE VIEW report AS SELECT all_n + 1 AS x FROM total;",
+        }
+    )
+    found = by_name(project)
+    assert {name: (s.key, s.language, s.persisted, s.reads) for name, s in found.items()} == {
+        "flights": ("raw/flights", "sql", False, ()),
+        "by_carrier": ("base/by_carrier", "malloy", True, ("flights@sources/raw.sql",)),
+        "big": ("middle/big", "sql", True, ("by_carrier@sources/base.malloy",)),
+        "total": ("last/total", "malloy", True, ("big@sources/middle.sql",)),
+        "report": ("report/report", "sql", False, ("total@sources/last.malloy",)),
+    }
+    assert found["by_carrier"].description == "How many flights a carrier has."
+    assert [(c.name, c.type) for c in found["by_carrier"].columns] == [
+        ("carrier", "string"), ("n", "bigint"), ("far", "double"),
+    ]  # fmt: skip
+    edges = {(str(e.upstream.column), e.column) for e in found["by_carrier"].lineage}
+    assert ("distance", "far") in edges
+
+
+@pytest.mark.proves("M7")
+def test_a_source_id_is_a_name_and_a_path_and_a_build_id_is_a_meaning(
+    load: Make, make_project: Callable[..., Path], tmp_path: Path
+) -> None:
+    again = BASE.replace("by_carrier", "twin")
+    before = by_name(load({"base.malloy": BASE, "other.malloy": again}))
+    assert before["by_carrier"].source_id == "by_carrier@sources/base.malloy"
+    assert before["twin"].build_id == before["by_carrier"].build_id
+    assert before["twin"].malloy_id == before["by_carrier"].malloy_id
+    moved = shutil.move(tmp_path / "project", tmp_path / "elsewhere")
+    after = by_name(load_project(load_settings(Path(moved), environ={})))
+    assert {s.source_id: s.build_id for s in after.values()} == {
+        s.source_id: s.build_id for s in before.values()
+    }
+
+
+def test_what_a_table_means_is_part_of_what_malloys_sources_mean(load: Make) -> None:
+    """The text of the model, and Malloy's own BuildID, stay the same all the time."""
+    reader = f"""{FLAG}
+    #@ persist
+    source: reader is spark.table('seen') -> {{ aggregate: far is distance.max() }}
+    """
+    found = [
+        by_name(load({"seen.sql": f"CREATE VIEW seen AS SELECT {what} FROM flights;", "r.malloy": reader}))["reader"]
+        for what in (
+            "carrier, distance",
+            "upper(carrier) AS carrier, distance",  # a column it does not read
+            "carrier, distance + 1 AS distance",
+        )
+    ]  # fmt: skip
+    first, unused, used = found
+    assert first.malloy_id == unused.malloy_id == used.malloy_id is not None
+    assert first.build_id == unused.build_id != used.build_id
+
+
+def test_a_column_more_in_a_persisted_source_rebuilds_no_reader(load: Make) -> None:
+    reader = "#@ persist\nsource: top is by_carrier -> { group_by: carrier; where: n > 5 }\n"
+    before = by_name(load({"base.malloy": BASE + reader}))
+    more = BASE.replace("distance.max()", "distance.max(), near is distance.min()")
+    after = by_name(load({"base.malloy": more + reader}))
+    assert before["by_carrier"].build_id != after["by_carrier"].build_id
+    assert before["top"].build_id == after["top"].build_id
+    assert before["top"].malloy_id != after["top"].malloy_id, "as Malloy's own builder has it"
+
+
+def test_a_table_is_no_source_of_malloys_where_there_is_another(load: Make) -> None:
+    """Models call their sources as they call the tables below them."""
+    text = f"""{FLAG}
+    #@ persist
+    source: daily is spark.table('daily') -> {{ group_by: carrier }}
+    """
+    project = load({"daily.sql": "CREATE VIEW daily AS SELECT * FROM flights;", "m.malloy": text})
+    assert not project.problems
+    reads = {s.key: s.reads for s in project.sources}
+    assert reads["m/daily"] == ("daily@sources/daily.sql",)
+    both = load(
+        {
+            "daily.sql": "CREATE VIEW daily AS SELECT * FROM flights;",
+            "m.malloy": text,
+            "x.sql": "CREATE VIEW x AS SELECT * FROM daily;",
+        }
+    )
+    assert said(both) == [
+        "sources/x.sql:1:32: error: `daily` may be any of daily.daily, m.daily [ambiguous-name]"
+    ]
+
+
+def test_names_in_quotes_and_of_other_alphabets(load: Make) -> None:
+    text = f"""{FLAG}
+    #@ persist
+    source: größe is spark.table('flights') -> {{ group_by: `der carrier` is carrier; aggregate: n is count() }}
+    source: `in two words` is spark.table('flights') -> {{ group_by: carrier }}
+    #@ persist
+    source: weiter is größe -> {{ aggregate: m is n.max() }}
+    """
+    project = load({"straße.malloy": text, "x.sql": "CREATE VIEW x AS SELECT n FROM größe;"})
+    assert said(project) == [
+        "sources/straße.malloy:4:13: error: `der carrier` cannot be a column of a table [column-name]"
+    ]
+    project = load({"straße.malloy": text.replace("`der carrier`", "träger")})
+    found = by_name(project)
+    assert found["weiter"].reads == ("größe@sources/straße.malloy",)
+    assert "in two words" not in found, "nobody can name it outside of Malloy"
+    wrong = load({"straße.malloy": text.replace("source: `in", "#@ persist\nsource: `in")})
+    assert [p.code for p in wrong.errors] == ["column-name", "malloy-persist"]
+
+
+# ------------------------------------------------------------------------------- annotations
+
+
+@pytest.mark.proves("M4")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "persist",
+        "persist name=lake.daily",
+        "persist materialized=temporary",
+        "persist materialized=view check { not_null=[carrier] unique=[carrier] }",
+        'persist owner="team:flights" group=g tags=[nightly] tags.tier=gold',
+        'persist freshness.window="24h" freshness.warn="12h" freshness.fallback=live',
+        "persist time_column=carrier",
+        'persist check { accepted_values { carrier=[AA, UA] } expr.some="n > 0" severity=warn }',
+        "-persist",
+        "group=g",
+        "persist nme=x",
+        'persist freshness.window="soon"',
+        "group=g materialized=view",
+    ],
+)
+def test_annotations_say_the_same_as_in_sql(load: Make, line: str) -> None:
+    sql = f"--@ {line}\nCREATE VIEW s AS SELECT carrier, count(*) AS n FROM flights GROUP BY 1;"
+    malloy = f"""{FLAG}
+    #@ {line}
+    source: m is spark.table('flights') -> {{ group_by: carrier; aggregate: n is count() }}
+    """
+    project = load({"s.sql": sql, "m.malloy": malloy})
+    told: dict[str, list[tuple[str, str, str | None]]] = {"sql": [], "malloy": []}
+    for p in project.problems:
+        column = p.location.column - (4 if p.location.path.endswith("sql") else 7)
+        message = p.message.replace("`m`", "`s`")
+        told[p.location.path.rpartition(".")[2]].append((p.code, f"{column} {message}", p.hint))
+    assert told["malloy"] == told["sql"]
+    found = {s.name: s for s in project.sources}
+    if not project.errors:
+        assert found["m"].annotation == found["s"].annotation
+        assert (found["m"].persisted, found["m"].temporary) == (
+            found["s"].persisted, found["s"].temporary,
+        )  # fmt: skip
+
+
+@pytest.mark.proves("M16")
+def test_what_extends_inherits_persist_and_may_take_it_away(load: Make) -> None:
+    more = """
+    source: longer is by_carrier extend { dimension: twice is n * 2 }
+    #@ -persist
+    source: apart is by_carrier extend { dimension: twice is n * 2 }
+    #@ name=other
+    source: renamed is by_carrier extend {}
+    """
+    found = by_name(load({"base.malloy": BASE + more.replace("#@ name=other\n", "")}))
+    assert {n: s.persisted for n, s in found.items() if s.language == "malloy"} == {
+        "by_carrier": True, "longer": True, "apart": False, "renamed": True,
+    }  # fmt: skip
+    assert found["longer"].build_id == found["by_carrier"].build_id
+    two = load({"base.malloy": BASE.replace("#@ persist", "#@ persist name=one") + more})
+    assert [p.code for p in two.errors] == ["table-name"]
+    assert "one table" in two.errors[0].message
+
+
+@pytest.mark.proves("M1")
+def test_without_the_flag_persist_is_an_error_that_names_it(load: Make) -> None:
+    text = BASE.replace(FLAG, "\n")
+    project = load({"base.malloy": text, "x.sql": "CREATE VIEW x AS SELECT n FROM by_carrier;"})
+    (problem,) = project.problems
+    assert (problem.code, str(problem.location)) == ("malloy-persist", "sources/base.malloy:6:9")
+    assert problem.hint == "begin it with ##! experimental.persistence"
+    reader = 'import "base.malloy"\n#@ persist\nsource: x is by_carrier -> { group_by: carrier }\n'
+    found = by_name(load({"base.malloy": BASE, "reader.malloy": reader}))
+    assert found["x"].reads == ("by_carrier@sources/base.malloy",), "what it imports says so"
+
+
+REFUSED = {
+    "a table": "source: x is spark.table('flights')",
+    "a table, extended": "source: x is flights extend { where: distance > 1 }",
+    "compose": "source: x is compose(by_carrier, flights)",
+    "parameters": "source: x(p::number is 1) is flights -> { group_by: carrier }",
+    "a query": "query: x is flights -> { group_by: carrier }",
+    "a filter": "source: x is by_carrier extend { where: n > 1 }",
+    "an inherited filter": "source: x is by_carrier extend { where: n > 1 }",
+    "not a name": "source: `a b` is flights -> { group_by: carrier }",
+}
+
+
+@pytest.mark.proves("M3")
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_malloy_would_not_persist_is_an_error_of_its_own(load: Make, what: str) -> None:
+    line = "" if "inherited" in what else "#@ persist\n"
+    flag = "##! experimental { persistence parameters composite_sources }\n"
+    text = BASE.replace(FLAG, flag) + line + REFUSED[what] + "\n"
+    project = load({"base.malloy": text, "fine.malloy": BASE.replace("by_carrier", "fine")})
+    (problem,) = project.errors
+    assert problem.code in ("malloy-persist", "parameterized-source-persist")
+    assert problem.location.path == "sources/base.malloy"
+    assert problem.location.line == 7 + bool(line), str(problem)
+    assert problem.hint
+    assert {s.name for s in project.sources} >= {"by_carrier", "fine"}
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("#@ persist name=a.b", "annotation-syntax"),
+        ("#@ persist name='a b'", "annotation-value"),
+        ("#@persist", "malformed-route"),
+        ("# persist", "annotation-almost"),
+        ("#@ persist -persist persist", "annotation-value"),
+    ],
+)
+def test_an_annotation_that_would_be_lost_is_told(load: Make, line: str, code: str) -> None:
+    project = load({"base.malloy": BASE.replace("#@ persist", line)})
+    assert [p.code for p in project.problems] == [code], said(project)
+    assert project.problems[0].location.line == 5, said(project)
+
+
+def test_two_tables_of_one_name_and_one_table_of_two_names(load: Make) -> None:
+    one = "#@ persist name=same\nsource: a is flights -> { group_by: carrier }\n"
+    two = "#@ persist name=same\nsource: b is flights -> { group_by: origin }\n"
+    project = load({"base.malloy": BASE + one + two})
+    assert [p.code for p in project.errors] == ["table-name"]
+    twin = one.replace("=same", "=other").replace("source: a", "source: c")
+    project = load({"base.malloy": BASE + one + twin})
+    assert [p.code for p in project.errors] == ["table-name"]
+
+
+# -------------------------------------------------------------------------------- broken files
+
+
+@pytest.mark.proves("M17")
+def test_one_broken_file_among_twenty(load: Make) -> None:
+    files = {f"f{i}.malloy": BASE.replace("by_carrier", f"s{i}") for i in range(20)}
+    files["f7.malloy"] = files["f7.malloy"].replace("distance.max()", "nowhere.max()")
+    files["f8.malloy"] = files["f8.malloy"].replace("group_by:", "group by:")
+    files["x.sql"] = "CREATE VIEW x AS SELECT s7.n FROM s7 JOIN s9 USING (carrier);"
+    files["y.sql"] = "CREATE VIEW y AS SELECT n FROM s9;"
+    project = load(files)
+    assert said(project) == [
+        "sources/f7.malloy:6:58: error: 'nowhere' is not defined [field-not-found]",
+        "sources/f8.malloy:6:29: error: extraneous input 'group' expecting {'}' } [syntax-error]",
+    ] or [p.location.path for p in project.problems] == ["sources/f7.malloy", "sources/f8.malloy"]
+    assert {s.name for s in project.sources} == {
+        "flights", "y", *(f"s{i}" for i in range(20) if i not in (7, 8)),
+    }  # fmt: skip
+
+
+def test_files_that_import_each_other_or_lead_out_of_the_project(load: Make) -> None:
+    project = load(
+        {
+            "a.malloy": 'import "b.malloy"\nsource: a is b extend {}',
+            "b.malloy": 'import "a.malloy"\nsource: b is a extend {}',
+            "c.malloy": 'import "../../c.malloy"\n',
+            "d.malloy": 'import "missing.malloy"\n',
+            "fine.malloy": BASE,
+        }
+    )
+    codes = {p.location.path.removeprefix("sources/"): p.code for p in project.errors}
+    assert codes["a.malloy"] == codes.get("b.malloy", "import-cycle") == "import-cycle"
+    assert codes["c.malloy"] == "import-outside"
+    assert codes["d.malloy"] == "import-error"
+    assert "by_carrier" in {s.name for s in project.sources}
+
+
+def test_files_that_read_each_others_tables_in_a_circle(load: Make) -> None:
+    def reads(name: str, table: str) -> str:
+        return f"{FLAG}#@ persist\nsource: {name} is spark.table('{table}') -> {{ group_by: carrier }}\n"
+
+    project = load(
+        {
+            "a.malloy": reads("a", "middle"),
+            "b.malloy": reads("b", "a"),
+            "m.sql": "CREATE VIEW middle AS SELECT carrier FROM b;",
+        }
+    )
+    assert {p.location.path for p in project.errors} == {"sources/a.malloy", "sources/b.malloy"}
+    assert not any(s.name in ("a", "b", "middle") for s in project.sources)
+    own = load({"a.malloy": reads("a", "a")})
+    assert [p.location.path for p in own.errors] == ["sources/a.malloy"]
+
+
+def test_a_table_that_is_not_there_or_whose_types_are_not_certain(load: Make) -> None:
+    text = f"{FLAG}source: s is spark.table('flihgts') -> {{ group_by: carrier }}\n"
+    (problem,) = load({"a.malloy": text}).errors
+    assert "did you mean `flights`" in problem.message
+    assert problem.location.line == 2
+    unsure = "CREATE VIEW odd AS SELECT aes_encrypt(carrier, 'k') AS secret, carrier FROM flights;"
+    (problem,) = load({"o.sql": unsure, "a.malloy": text.replace("flihgts", "odd")}).errors
+    assert "`secret`" in problem.message
+    assert "CAST" in problem.message
+    wrong = f'{FLAG}source: s is spark.sql("""SELECT carier FROM flights""") extend {{}}\n'
+    (problem,) = load({"a.malloy": wrong}).errors
+    assert "`carier`" in problem.message
+    assert problem.location.path == "sources/a.malloy"
+
+
+def test_what_lies_outside_of_the_sources_may_be_imported_but_not_persisted(
+    load: Make, make_project: Callable[..., Path]
+) -> None:
+    root = make_project({"raw.sql": RAW})
+    (root / "lib").mkdir()
+    (root / "lib" / "common.malloy").write_text(
+        FLAG + "source: base is spark.table('flights') extend { measure: n is count() }\n"
+        "#@ persist\nsource: kept is base -> { group_by: carrier }\n"
+    )
+    reader = f'{FLAG}import "../lib/common.malloy"\n#@ persist\nsource: x is base -> {{ aggregate: n }}\n'
+    (root / "sources" / "x.malloy").write_text(reader)
+    project = load_project(load_settings(root, environ={}))
+    assert not project.problems, said(project)
+    (root / "sources" / "x.malloy").write_text(
+        reader.replace("base ->", "kept ->").replace("n }", "n is count() }")
+    )
+    (problem,) = load_project(load_settings(root, environ={})).errors
+    assert "kept@lib/common.malloy" in problem.message
+    assert problem.hint == "move lib/common.malloy below the sources directory"
+
+
+# --------------------------------------------------------------- values, virtual sources, time
+
+
+def test_givens_and_virtual_sources_have_the_values_of_their_environment(
+    make_project: Callable[..., Path],
+) -> None:
+    need(there(), "bundle Malloy's compiler: make bridge")
+    text = """##! experimental { persistence givens virtual_source }
+    given: LOWEST :: number is 1
+    given: MISSING :: string
+    type: shape is { carrier :: string, distance :: number }
+    source: v is spark.virtual('some_flights')::shape
+    #@ persist
+    source: by_given is spark.table('flights') -> { group_by: carrier; where: distance > $LOWEST }
+    #@ persist
+    source: by_virtual is v -> { group_by: carrier }
+    #@ persist
+    source: plain is spark.table('flights') -> { group_by: carrier }
+    """
+    wanting = "\nsource: wanting is spark.table('flights') -> { group_by: carrier; where: carrier = $MISSING }\n"
+    settings = """
+[malloy.virtual]
+some_flights = "flights"
+[env.prod.malloy.givens]
+LOWEST = 7
+[env.dev.malloy.virtual]
+some_flights = "fewer"
+[env.test]
+"""
+    fewer = "CREATE VIEW fewer AS SELECT * FROM flights WHERE distance > 3;"
+    root = make_project({"raw.sql": RAW, "fewer.sql": fewer, "g.malloy": text}, settings)
+    found = {
+        name: by_name(load_project(load_settings(root, environment=name, environ={})))
+        for name in ("prod", "dev", "test")
+    }
+    ids = {k: {n: s.build_id for n, s in v.items()} for k, v in found.items()}
+    assert ids["dev"]["plain"] == ids["prod"]["plain"] == ids["test"]["plain"]
+    assert ids["dev"]["by_given"] == ids["test"]["by_given"] != ids["prod"]["by_given"]
+    assert ids["prod"]["by_virtual"] == ids["test"]["by_virtual"] != ids["dev"]["by_virtual"]
+    assert found["prod"]["by_given"].malloy_id is None
+    (root / "sources" / "g.malloy").write_text(text + wanting)
+    project = load_project(load_settings(root, environment="test", environ={}))
+    assert [p.location.line for p in project.errors] == [13]
+    assert "MISSING" in project.errors[0].message
+    assert "by_given" in {s.name for s in project.sources}, "an error of that source alone"
+
+
+def test_what_is_known_needs_no_compiler_until_it_changes(
+    load: Make, make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[object] = []
+
+    class Counted(Session):
+        def __init__(self, *given: Any, **more: Any) -> None:
+            started.append(given)
+            super().__init__(*given, **more)
+
+    monkeypatch.setattr(persist_assets.malloy, "Session", Counted)
+    files = {
+        "lib/shapes.malloy": "source: shapes is spark.table('seen') extend { measure: n is count() }",
+        "seen.sql": "CREATE VIEW seen AS SELECT carrier, distance FROM flights;",
+        "m.malloy": f"""{FLAG}import "lib/shapes.malloy"
+        #@ persist
+        source: m is shapes -> {{ group_by: carrier; aggregate: n }}
+        source: s is spark.sql(\"\"\"SELECT carrier AS c FROM seen\"\"\") extend {{}}
+        """,
+    }
+
+    def loads(**changed: str) -> tuple[int, Project]:
+        started.clear()
+        project = load({**files, **{k.replace("__", "."): v for k, v in changed.items()}})
+        require(project)
+        return len(started), project
+
+    cold, first = loads()
+    assert cold == 1
+    warm, again = loads()
+    assert (warm, again) == (0, first)
+    assert loads(seen__sql=files["seen.sql"] + "\n-- a remark")[0] == 0
+    more = "CREATE VIEW seen AS SELECT carrier, distance, 1 AS one FROM flights;"
+    assert loads(seen__sql=more)[0] == 1, "other columns"
+    assert loads(seen__sql=more)[0] == 0
+    other = files["lib/shapes.malloy"].replace("count()", "count() + 1")
+    changed = load({**files, "seen.sql": more, "lib/shapes.malloy": other})
+    assert by_name(changed)["m"].build_id != by_name(first)["m"].build_id
+
+
+def test_a_revision_imports_what_it_had(load: Make, make_project: Callable[..., Path]) -> None:
+    git = need(shutil.which("git"), "install git")
+    root = make_project({"raw.sql": RAW})
+    lib = root / "lib.malloy"
+    lib.write_text("source: base is spark.table('flights') extend { measure: n is count() }\n")
+    text = f'{FLAG}import "../lib.malloy"\n#@ persist\nsource: x is base -> {{ aggregate: n }}\n'
+    (root / "sources" / "x.malloy").write_text(text)
+
+    def run(*arguments: str) -> None:
+        command = [git, "-c", "user.name=a", "-c", "user.email=a@b.c", *arguments]
+        subprocess.run(command, cwd=root, check=True, capture_output=True)
+
+    run("init", "-q")
+    run("add", "-A")
+    run("commit", "-q", "-m", "one")
+    lib.write_text(lib.read_text().replace("count()", "count() + 1"))
+    settings = load_settings(root, environ={})
+    commit = find_commit(settings, "HEAD") or ""
+    then, now = load_revision(settings, "HEAD", commit), load_project(settings)
+    assert by_name(then)["x"].build_id != by_name(now)["x"].build_id
+    lib.unlink()
+    assert by_name(load_revision(settings, "HEAD", commit))["x"] == by_name(then)["x"]
+
+
+def test_a_query_that_does_not_compile_is_a_problem_with_its_place(
+    make_project: Callable[..., Path],
+) -> None:
+    need(there(), "bundle Malloy's compiler: make bridge")
+    root = make_project({"raw.sql": RAW, "base.malloy": BASE})
+    settings = load_settings(root, environ={})
+    for ask in ({"name": "none"}, {"text": "run: by_carrier -> { group_by: no }"}, {"text": "run"}):
+        with pytest.raises(SourcesError) as caught:
+            load_query(settings, "sources/base.malloy", **ask)
+        assert caught.value.problems[0].code
+    project, query = load_query(
+        settings, "sources/base.malloy", text="run: by_carrier -> { aggregate: m is n.max() }"
+    )
+    assert [r.parts for r in query.references] == [("by_carrier@sources/base.malloy",)]
+    assert "by_carrier@sources/base.malloy" in project.by_id
