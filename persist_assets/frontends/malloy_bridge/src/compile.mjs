@@ -302,6 +302,28 @@ function hasFlag(model) {
   return model.modelAnnotations.parseAsTag('!').tag.has('experimental', 'persistence');
 }
 
+/**
+ * Return the BuildID by which the compiler looks a source up while it writes SQL.
+ *
+ * Where SQL holds queries, %{ … }, that is another text than the one that Malloy's BuildID is made
+ * of, and mended SQL is another one always. So the compiler is asked.
+ */
+function soughtBy(model, def) {
+  const {virtualMap, digests} = session;
+  let sought;
+  const entries = new Proxy({}, {
+    get(_, buildId) {
+      sought ??= buildId;
+    },
+  });
+  const buildManifest = {entries, strict: false};
+  const queryFields = columns(def.fields).map(([name]) => ({type: 'fieldref', path: [name]}));
+  const all = {type: 'query', structRef: def, pipeline: [{type: 'project', queryFields}]};
+  const options = {virtualMap, connectionDigests: digests, buildManifest};
+  model.queryModel.compileQuery(all, options, false);
+  return sought;
+}
+
 /** Return everything persisted that a model reaches, in dependency order, by Malloy's SourceID. */
 async function persistedIn(model, path) {
   const found = new Map();
@@ -319,8 +341,7 @@ async function persistedIn(model, path) {
       const digest = digests[source.connectionName];
       entry.sql = source.getSQL({virtualMap});
       entry.buildId = makeDigest(digest, entry.sql);
-      // The compiler looks a source up by its BuildID while it writes SQL, and there writes mended.
-      entry.sought = makeDigest(digest, mended(() => source.getSQL({virtualMap})));
+      entry.sought = mended(() => soughtBy(model, source._sourceDef));
     } catch (error) {
       entry.problems = await problems(error, toPath(source.location?.url ?? '') ?? path);
     }

@@ -1,0 +1,220 @@
+"""Malloy sources on Spark: what is built reads back equal, and is read instead of inlined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import need
+from malloy import there
+
+from persist_assets.builder import Builder
+from persist_assets.compiler import resolve_query
+from persist_assets.engine import Engine
+from persist_assets.errors import StrictError
+from persist_assets.ledger.store import Ledger
+from persist_assets.project import load_project, load_query, require
+from persist_assets.settings import load_settings
+
+FLAG = "##! experimental.persistence\n"
+RAW = """
+CREATE TABLE flights (id BIGINT, carrier STRING, distance INT, at TIMESTAMP)
+    USING parquet LOCATION 'raw/flights';
+CREATE TABLE planes (carrier STRING, plane STRING) USING parquet LOCATION 'raw/planes';
+"""
+MODEL = f"""{FLAG}
+source: planes is spark.table('planes')
+source: flights is spark.table('flights') extend {{
+  primary_key: id
+  join_many: planes on carrier = planes.carrier
+  measure:
+    n is count()
+    far is distance.sum()
+    usual is distance.avg()
+}}
+#@ persist
+source: by_carrier is flights -> {{
+  group_by: carrier
+  aggregate: n, far
+  nest: by_month is {{ group_by: m is month(`at`); aggregate: n }}
+}}
+#@ persist
+source: doubled is spark.sql(\"\"\"
+  SELECT carrier, n * 2 AS twice FROM %{{ by_carrier -> {{ select: carrier, n }} }}
+\"\"\")
+#@ persist
+source: joined is flights -> {{ group_by: carrier; aggregate: far, usual, planes_n is planes.count() }}
+source: plain is by_carrier -> {{ group_by: carrier; where: n > 1 }}
+query: monthly is by_carrier -> {{ group_by: by_month.m; aggregate: all_n is by_month.n.sum() }}
+"""
+READER = "CREATE VIEW reader AS SELECT carrier, size(by_month) AS months FROM by_carrier;"
+BIG = 2_000_000_000
+
+
+class Run:
+    """A run of a project that nobody else uses."""
+
+    def __init__(self, root: Path, spark: Any, *, environment: str = "dev", strict: bool = False):
+        settings = load_settings(root, environment=environment, environ={})
+        self.settings = replace(settings, strict=strict)
+        self.ledger = Ledger(settings.ledger)
+        self.project = require(load_project(settings))
+        self.builder = Builder(
+            self.settings, self.project, self.ledger, Engine(settings, lambda: spark)
+        )
+
+    def source(self, name: str) -> Any:
+        (found,) = (s for s in self.project.sources if s.name == name and s.kind == "query")
+        return found
+
+    def build(self, *names: str) -> list[str]:
+        return [self.builder.build(self.source(n)).action for n in names]
+
+    def statement(self, name: str) -> Any:
+        source = self.source(name)
+        return self.builder.statement(source.query, source.bindings, self.builder.manifest())[0]
+
+    def inline(self, name: str) -> list[Any]:
+        """Return the rows of a source's own query with everything in it computed anew."""
+        source = self.source(name)
+        statement, read = self.builder.statement(source.query, source.bindings, {})
+        return sorted(map(tuple, self.builder.load(statement, read).collect()), key=repr)
+
+    def rows(self, name: str) -> list[Any]:
+        return sorted(map(tuple, self.builder.read(self.source(name)).collect()), key=repr)
+
+    def query(self, **asked: str) -> tuple[list[Any], tuple[str, ...]]:
+        """Return rows of a query over the model, and what of it was computed inline."""
+        project, query = load_query(self.settings, "sources/model.malloy", **asked)
+        bindings = resolve_query(project, query, "malloy")
+        statement, read = self.builder.statement(query, bindings, self.builder.manifest())
+        rows = sorted(map(tuple, self.builder.load(statement, read).collect()), key=repr)
+        return rows, statement.inlined
+
+    def close(self) -> None:
+        self.builder.close()
+        self.ledger.close()
+
+
+@pytest.fixture
+def run(make_project: Callable[..., Path], spark: Any) -> Iterator[Callable[..., Run]]:
+    need(there(), "bundle Malloy's compiler: make bridge")
+    files = {"raw.sql": RAW, "model.malloy": MODEL, "reader.sql": READER}
+    root = make_project(files, '[env.prod]\n[env.dev]\n[env.test]\nreads = "prod"\n')
+    for name in ("flights", "planes"):
+        (root / "raw" / name).mkdir(parents=True)
+    day = 86_400_000_000
+    flights = {
+        "id": pa.array([1, 2, 3, 4], pa.int64()),
+        "carrier": ["AA", "AA", "UA", None],
+        "distance": pa.array([BIG, BIG, 7, None], pa.int32()),
+        "at": pa.array([0, 40 * day, day, day], pa.timestamp("us", tz="UTC")),
+    }
+    pq.write_table(pa.table(flights), root / "raw" / "flights" / "a.parquet")
+    planes = {"carrier": ["AA", "AA", "AA", "UA"], "plane": ["a", "b", "c", "d"]}
+    pq.write_table(pa.table(planes), root / "raw" / "planes" / "a.parquet")
+    made: list[Run] = []
+
+    def start(**more: Any) -> Run:
+        made.append(Run(root, spark, **more))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
+
+
+@pytest.mark.proves("M2", "M19+")
+def test_both_kinds_are_built_and_read_back_equal_to_their_queries(run: Callable[..., Run]) -> None:
+    now = run()
+    names = ("by_carrier", "doubled", "joined")
+    before = {name: now.inline(name) for name in (*names, "plain", "reader")}
+    assert now.build(*names) == ["built"] * 3
+    after = run()
+    assert {name: after.rows(name) for name in before} == before
+    assert after.build(*names) == ["reused"] * 3
+    # By hand: a join that repeats each row neither repeats its distance nor overflows an INT.
+    far = {row[0]: row[1:] for row in before["joined"]}
+    assert far["AA"] == (2 * BIG, BIG, 3)
+    assert far["UA"] == (7, 7, 1)
+    assert before["doubled"] == [("AA", 4), ("UA", 2), (None, 2)]
+
+
+@pytest.mark.proves("M8", "M10")
+def test_what_is_built_is_read_and_the_rest_is_inlined_in_each_environment(
+    run: Callable[..., Run],
+) -> None:
+    prod = run(environment="prod")
+    prod.build("by_carrier", "doubled")
+    table = prod.builder.manifest()[prod.source("by_carrier").build_id].table
+    for environment, inlined in (("prod", ()), ("test", ()), ("dev", ("by_carrier",))):
+        now = run(environment=environment)
+        for name in ("plain", "doubled", "reader"):
+            statement = now.statement(name)
+            wanted = tuple(f"{n}@sources/model.malloy" for n in inlined)
+            assert statement.inlined == wanted, (environment, name)
+            assert (table in statement.sql) == (not inlined)
+            assert ("flights" in statement.sql.lower()) == bool(inlined)
+        rows, computed = now.query(name="monthly")
+        assert rows == [(1, 3), (2, 1)]
+        assert bool(computed) == bool(inlined)
+    statement = run(environment="prod").statement("plain")
+    view = next(iter(statement.views.values()))
+    assert (
+        statement.sql.split()
+        == (
+            f"SELECT base.`carrier` as `carrier` FROM `{view}` as base WHERE base.`n`>1 "
+            "GROUP BY 1 ORDER BY 1 asc NULLS LAST"
+        ).split()
+    )
+
+
+@pytest.mark.proves("M9")
+def test_strict_tells_all_that_is_missing_before_anything_runs(run: Callable[..., Run]) -> None:
+    now = run(strict=True)
+    ask = "run: by_carrier -> { select: carrier }"
+    with pytest.raises(StrictError) as caught:
+        now.query(text=ask)
+    assert "by_carrier" in str(caught.value)
+    both = "source: x is by_carrier extend { join_many: doubled on carrier = doubled.carrier }"
+    with pytest.raises(StrictError) as caught:
+        now.query(text=f"{both}\nrun: x -> {{ group_by: doubled.twice }}")
+    assert "model/by_carrier, model/doubled" in str(caught.value)
+    run().build("by_carrier")
+    assert now.query(text=ask)[0] == [("AA",), ("UA",), (None,)]
+
+
+@pytest.mark.proves("M18+")
+def test_queries_by_name_and_by_text_have_the_rows_they_have_inline(
+    run: Callable[..., Run],
+) -> None:
+    now = run()
+    asked: list[dict[str, str]] = [
+        {"name": "monthly"},
+        {"text": "run: flights -> { group_by: carrier; aggregate: n, far, usual }"},
+        {"text": "run: by_carrier -> { select: * }"},
+        {"text": "run: doubled -> { aggregate: whole is twice.sum() }"},
+    ]
+    before = [now.query(**ask)[0] for ask in asked]
+    now.build("by_carrier", "doubled")
+    assert [now.query(**ask) for ask in asked] == [(rows, ()) for rows in before]
+
+
+@pytest.mark.parametrize("strategy", ["view", "temporary"])
+def test_other_strategies_read_back_equal(run: Callable[..., Run], strategy: str) -> None:
+    first = run()
+    path = first.settings.root / "sources" / "model.malloy"
+    path.write_text(
+        MODEL.replace("#@ persist\nsource: by_carrier", f"#@ persist materialized={strategy}\nsource: by_carrier")
+    )  # fmt: skip
+    now = run()
+    before = now.inline("doubled"), now.inline("plain")
+    names = ("doubled",) if strategy == "temporary" else ("by_carrier", "doubled")
+    assert now.build(*names) == ["built"] * len(names)
+    after = run()
+    assert (after.rows("doubled"), after.rows("plain")) == before
