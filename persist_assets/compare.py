@@ -13,6 +13,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
 from persist_assets.dialect import parse, plain, tokenize
+from persist_assets.frontends.sql import LANGUAGE as SQL
 from persist_assets.model import Parts, Read
 
 if TYPE_CHECKING:
@@ -391,7 +392,7 @@ def _listed(tokens: Sequence[Token]) -> tuple[list[list[Token]], int]:
 def line_of(source: Source, column: str) -> int:
     """Return the line of a file where a column of a source is said, else that of the source."""
     query = source.query
-    if query is None or not query.references:
+    if query is None or not query.references or source.language != SQL:
         return source.location.line
     start = items(query).starts.get(column)
     if start is None:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, need
-from malloy import Told, malloy
+from malloy import Told, malloy, there
 
 SCRIPT = """
-from malloy import Told, malloy
+import sys
 import persist_assets
+from persist_assets.cli import main
 assert persist_assets.__file__.startswith({place!r}), persist_assets.__file__
-with malloy(Told({{"a.malloy": "source: t is spark.table('t')"}}, {{"t": [("a", "int")]}})) as session:
-    print([s.name for s in session.compile_model("a.malloy").sources])
+sys.argv = ["persist", "check", "--json"]
+main()
 """
 
 
@@ -44,7 +47,9 @@ def build(checkout: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_wheel_compiles_malloy_with_node_and_without_npm(checkout: Path) -> None:
+def test_a_wheel_compiles_malloy_with_node_and_without_npm(
+    checkout: Path, make_project: Callable[..., Path]
+) -> None:
     malloy(Told({})).close()
     done = build(checkout)
     assert done.returncode == 0, done.stderr
@@ -55,16 +60,28 @@ def test_a_wheel_compiles_malloy_with_node_and_without_npm(checkout: Path) -> No
     bridge = place / "persist_assets" / "frontends" / "malloy_bridge"
     assert (bridge / "dist" / "NOTICES.txt").exists()
     assert not (bridge / "node_modules").exists()
-    path = os.pathsep.join([str(place), str(ROOT / "tests")])
-    said = subprocess.run(
+    project = make_project(
+        {
+            "t.sql": "CREATE TABLE t (a INT) USING parquet LOCATION 't';",
+            "m.malloy": "##! experimental.persistence\n#@ persist\n"
+            "source: m is spark.table('t') -> { group_by: a }\n",
+        }
+    )
+    node = Path(need(there(), "install Node")).parent
+    told = subprocess.run(
         [sys.executable, "-P", "-c", SCRIPT.format(place=str(place))],
-        env={**os.environ, "PYTHONPATH": path},
-        cwd=checkout,
+        env={"PYTHONPATH": str(place), "PATH": str(node), "HOME": str(checkout)},
+        cwd=project,
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert said.stdout.strip() == "['t']", said.stderr
+    assert told.returncode == 0, told.stderr
+    sources = json.loads(told.stdout)["sources"]
+    assert [(s["source_id"], s["language"]) for s in sources] == [
+        ("t@sources/t.sql", "sql"),
+        ("m@sources/m.malloy", "malloy"),
+    ]
 
 
 def test_a_wheel_without_the_compiler_is_not_built(checkout: Path) -> None:

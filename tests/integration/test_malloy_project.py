@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import pytest
 from conftest import need
 from malloy import there
 
+import persist_assets.bridge
 import persist_assets.malloy
 from persist_assets.bridge import Session
-from persist_assets.errors import SourcesError
+from persist_assets.errors import NotFoundError, SettingsError, SourcesError
 from persist_assets.model import Project
 from persist_assets.project import load_project, load_query, require
 from persist_assets.revisions import find_commit, load_revision
@@ -479,6 +481,34 @@ def test_what_is_known_needs_no_compiler_until_it_changes(
     assert by_name(changed)["m"].build_id != by_name(first)["m"].build_id
 
 
+def test_a_warm_load_takes_as_long_as_with_sql_alone(
+    load: Make, make_project: Callable[..., Path]
+) -> None:
+    def cpu(make: Callable[[int], tuple[str, str]]) -> float:
+        require(load(dict(make(i) for i in range(100))))
+        settings = load_settings(make_project({}), environ={})
+        taken: list[float] = []
+        for _ in range(3):
+            started = time.process_time()
+            load_project(settings)
+            taken.append(time.process_time() - started)
+        return min(taken)
+
+    sql = cpu(
+        lambda i: (
+            f"m{i}.sql",
+            f"--@ persist\nCREATE VIEW s{i} AS SELECT carrier, count(*) + {i} AS n FROM flights GROUP BY 1;",
+        )
+    )
+    malloy = cpu(
+        lambda i: (
+            f"m{i}.malloy",
+            BASE.replace("by_carrier", f"s{i}").replace("n,", f"n, more is n + {i},"),
+        )
+    )
+    assert malloy <= sql + 0.05, (malloy, sql)
+
+
 def test_a_revision_imports_what_it_had(load: Make, make_project: Callable[..., Path]) -> None:
     git = need(shutil.which("git"), "install git")
     root = make_project({"raw.sql": RAW})
@@ -503,16 +533,58 @@ def test_a_revision_imports_what_it_had(load: Make, make_project: Callable[..., 
     assert by_name(load_revision(settings, "HEAD", commit))["x"] == by_name(then)["x"]
 
 
+def test_without_a_compiler_a_sentence_says_how_to_get_one(
+    make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(persist_assets.bridge, "PROGRAM", tmp_path / "bridge.cjs")
+    root = make_project({"raw.sql": RAW, "base.malloy": BASE})
+    with pytest.raises(SettingsError) as caught:
+        load_project(load_settings(root, environ={}))
+    assert "make bridge" in (caught.value.hint or "")
+
+
+DYING = """
+const parse = JSON.parse;
+JSON.parse = (text, ...more) => {
+  const request = parse(text, ...more);
+  if (request?.do === 'model' && request.path === 'sources/bad.malloy') {
+    console.error('no more');
+    process.exit(3);
+  }
+  return request;
+};
+"""
+
+
+def test_a_compiler_that_dies_over_a_file_is_a_problem_of_that_file(
+    load: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    dying = tmp_path / "bridge.cjs"
+    dying.write_text(DYING + persist_assets.bridge.PROGRAM.read_text())
+    monkeypatch.setattr(persist_assets.bridge, "PROGRAM", dying)
+    project = load({"bad.malloy": BASE.replace("by_carrier", "bad"), "good.malloy": BASE})
+    (problem,) = project.errors
+    assert (problem.location.path, problem.code) == ("sources/bad.malloy", "malloy-bridge")
+    assert "no more" in problem.message
+    assert "by_carrier" in {s.name for s in project.sources}
+
+
 def test_a_query_that_does_not_compile_is_a_problem_with_its_place(
     make_project: Callable[..., Path],
 ) -> None:
     need(there(), "bundle Malloy's compiler: make bridge")
     root = make_project({"raw.sql": RAW, "base.malloy": BASE})
     settings = load_settings(root, environ={})
-    for ask in ({"name": "none"}, {"text": "run: by_carrier -> { group_by: no }"}, {"text": "run"}):
-        with pytest.raises(SourcesError) as caught:
-            load_query(settings, "sources/base.malloy", **ask)
-        assert caught.value.problems[0].code
+    for text, place in {
+        "run: by_carrier -> { group_by: no }": "query:1:32",
+        "run": "query:1:4",
+        "\nrun: nothing -> { select: * }": "query:2:6",
+    }.items():
+        with pytest.raises(SourcesError) as wrong:
+            load_query(settings, "sources/base.malloy", text=text)
+        assert str(wrong.value.problems[0].location) == place
+    with pytest.raises(NotFoundError, match="`none` is no query of"):
+        load_query(settings, "sources/base.malloy", name="none")
     project, query = load_query(
         settings, "sources/base.malloy", text="run: by_carrier -> { aggregate: m is n.max() }"
     )

@@ -131,12 +131,15 @@ export function open({connections, givens, virtual}, ask) {
 
 // ------------------------------------------------------------------------------------- places
 
+/** Where the text of a query is that is in no file. */
+const QUERY = 'query';
+
 /** Return where something is: lines and columns from one, columns in characters. */
 function place(at, otherwise) {
   const path = (at && toPath(at.url)) ?? otherwise;
-  if (!at || toPath(at.url) === undefined) return {path, line: 1, column: 1};
+  if (!at || (toPath(at.url) === undefined && path !== QUERY)) return {path, line: 1, column: 1};
   const {line, character} = at.range.start;
-  const text = session.texts.get(path)?.split('\n')[line] ?? '';
+  const text = (path === QUERY ? session.asked : session.texts.get(path))?.split('\n')[line] ?? '';
   const column = [...text.slice(0, character)].length + 1;
   return {path, line: line + 1, column};
 }
@@ -471,6 +474,7 @@ export async function compileModel({path}) {
 /** Compile one query: a named one of a file, or one written for the moment. */
 export async function compileQuery({path, name, text}) {
   const answer = {sql: null, connection: null, columns: [], problems: []};
+  session.asked = text;
   try {
     const loaded = session.runtime.loadModel(new URL(toUrl(path)));
     const model = await loaded.getModel();
@@ -485,7 +489,7 @@ export async function compileQuery({path, name, text}) {
     answer.connection = result.connectionName;
     answer.columns = columns(result._rawQuery.structs.at(-1).fields);
   } catch (error) {
-    answer.problems = await problems(error, path);
+    answer.problems = await problems(error, text === null ? path : QUERY);
   } finally {
     spark.mended = false;
   }

@@ -1,0 +1,96 @@
+"""Malloy on the command line: queries, what a file holds, sentences for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import need
+from malloy import there
+
+MODEL = """##! experimental.persistence
+source: flights is spark.table('flights') extend { measure: n is count() }
+#" How many flights a carrier has.
+#@ persist
+source: by_carrier is flights -> {
+  group_by: carrier
+  aggregate: n
+  nest: longest is { group_by: distance; limit: 2 }
+}
+#" All of them.
+query: whole is by_carrier -> { aggregate: all_n is n.sum() }
+"""
+
+
+@pytest.fixture
+def root(make_project: Callable[..., Path]) -> Path:
+    need(there(), "bundle Malloy's compiler: make bridge")
+    raw = "CREATE TABLE flights (carrier STRING, distance INT) USING parquet LOCATION 'raw/f';"
+    made = make_project({"raw.sql": raw, "carriers.malloy": MODEL})
+    (made / "raw" / "f").mkdir(parents=True)
+    table = pa.table({"carrier": ["AA", "AA", "UA"], "distance": pa.array([5, 9, 7], pa.int32())})
+    pq.write_table(table, made / "raw" / "f" / "p.parquet")
+    return made
+
+
+def persist(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if k not in ("DAGSTER_HOME", "PERSIST_ENV")}
+    command = [sys.executable, "-m", "persist_assets.cli", *arguments]
+    return subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, timeout=180)
+
+
+def document(*arguments: str, cwd: Path) -> Any:
+    done = persist(*arguments, "--json", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_what_a_file_holds_and_what_would_run(root: Path) -> None:
+    told = document("show", "carriers.malloy", cwd=root)
+    assert told["path"] == "sources/carriers.malloy"
+    assert [s["source_id"] for s in told["sources"]] == ["by_carrier@sources/carriers.malloy"]
+    assert told["queries"] == [{"name": "whole", "line": 11, "description": "All of them."}]
+    shown = persist("show", "sources/carriers.malloy", cwd=root)
+    assert "carriers.malloy:whole" in shown.stdout
+    ran = document("query", "carriers.malloy:whole", "--sql", cwd=root)
+    assert ran["route"][0] | {"stale": False} == {
+        "source_id": "flights@sources/raw.sql", "from": "raw", "version": None, "stale": False,
+    }  # fmt: skip
+    assert "COUNT(1)" in ran["sql"]
+    for wrong, message in {
+        ("carriers.malloy",): "carriers.malloy: whole",
+        ("carriers.malloy:whole", "--run", "run: flights"): "not both",
+        ("nowhere.malloy:whole",): "there is no file nowhere.malloy",
+        ("SELECT 1", "--run", "run: flights"): "FILE.malloy",
+        ("carriers.malloy:none",): "none",
+        ("carriers.malloy", "--run", "run: nothing -> { group_by: a }"): "nothing",
+    }.items():
+        done = persist("query", *wrong, cwd=root)
+        assert done.returncode in (2, 3, 4), (wrong, done.returncode, done.stderr)
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.proves("M18+")
+def test_rows_of_queries_with_what_is_nested_in_them(root: Path) -> None:
+    before = document("query", "carriers.malloy:whole", cwd=root)
+    assert before["rows"] == [[3]]
+    assert [s["action"] for s in document("build", cwd=root)["builds"]] == ["built"]
+    after = document("query", "carriers.malloy:whole", cwd=root)
+    assert after["rows"] == before["rows"]
+    assert [(r["source_id"], r["from"]) for r in after["route"]] == [
+        ("by_carrier@sources/carriers.malloy", "table")
+    ]
+    text = "run: by_carrier -> { select: * }"
+    nested = document("query", "sources/carriers.malloy", "--run", text, cwd=root)
+    assert nested["rows"][0] == ["AA", [{"distance": 5}, {"distance": 9}], 2]
+    shown = persist("query", "carriers.malloy", "--run", text, cwd=root)
+    assert "[{distance: 5}, {distance: 9}]" in shown.stdout
