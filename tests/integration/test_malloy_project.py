@@ -577,7 +577,7 @@ def test_a_query_that_does_not_compile_is_a_problem_with_its_place(
     settings = load_settings(root, environ={})
     for text, place in {
         "run: by_carrier -> { group_by: no }": "query:1:32",
-        "run": "query:1:4",
+        "run": "query:1:1",
         "\nrun: nothing -> { select: * }": "query:2:6",
     }.items():
         with pytest.raises(SourcesError) as wrong:
