@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from persist_assets.model import Declaration, Query
     from persist_assets.settings import Malloy
 
+_UTC = ("UTC", "Etc/UTC", "Etc/UCT", "UCT", "Zulu", "Etc/Zulu", "Universal", "Etc/Universal", "GMT")
+
 Columns = tuple[tuple[str, str], ...]
 
 
@@ -47,6 +49,8 @@ class Models:
         How they are compiled.
     connection
         Digest of everything about the Spark session that changes results.
+    timezone
+        The session's.
     read
         Returns the text of any file of the project; raises OSError or ValueError.
     files
@@ -58,6 +62,7 @@ class Models:
     texts: Mapping[str, str]
     settings: Malloy
     connection: str
+    timezone: str
     read: Callable[[str], str]
     files: dict[str, Parsed] = field(default_factory=dict[str, Parsed])
     failed: dict[str, Parsed] = field(default_factory=dict[str, Parsed])
@@ -90,6 +95,15 @@ class Models:
         SettingsError
             There is no compiler.
         """
+        if self.timezone not in _UTC:
+            message = f"Malloy counts time in UTC, and the session in {self.timezone}"
+            hint = (
+                'timezone = "UTC" in persist.toml; a query of Malloy\'s may have its own timezone'
+            )
+            for path in self.texts:
+                problem = Problem("malloy-timezone", message, Location(path), hint)
+                self.failed[path] = self._names(path, [problem])
+            return compile_with(self.declared)
         kept = {p: k for p in self.texts if (k := self._unchanged(p, before.get(p))) is not None}
         if kept.keys() == self.texts.keys():
             self.files = kept

@@ -164,7 +164,7 @@ def _compile(
         declarations = _placed(settings, declarations)
         raws = _raw_facts(settings, declarations, problems)
         malloys = {path: text for path, text in texts.items() if path.endswith(MALLOY)}
-        models = Models(malloys, settings.malloy, connection, read)
+        models = Models(malloys, settings.malloy, connection, settings.timezone.key, read)
 
         def parse(path: str) -> list[Declaration]:
             if path in malloys:

@@ -441,6 +441,14 @@ some_flights = "fewer"
     assert "by_given" in {s.name for s in project.sources}, "an error of that source alone"
 
 
+def test_malloy_counts_time_in_utc(load: Make) -> None:
+    """Its SQL would shift what a session in another zone has shifted already."""
+    files = {"base.malloy": BASE, "x.sql": "CREATE VIEW x AS SELECT n FROM by_carrier;"}
+    (problem,) = load(files, 'timezone = "Europe/Berlin"\n').problems
+    assert (problem.code, problem.location.path) == ("malloy-timezone", "sources/base.malloy")
+    require(load(files, 'timezone = "Etc/UTC"\n'))
+
+
 def test_what_is_known_needs_no_compiler_until_it_changes(
     load: Make, make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
