@@ -79,7 +79,7 @@ def test_what_a_file_holds_and_what_would_run(root: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-@pytest.mark.proves("M18+")
+@pytest.mark.proves("M18")
 def test_rows_of_queries_with_what_is_nested_in_them(root: Path) -> None:
     before = document("query", "carriers.malloy:whole", cwd=root)
     assert before["rows"] == [[3]]
