@@ -85,7 +85,7 @@ app = typer.Typer(
     add_completion=False,
 )
 spark_app = typer.Typer(
-    help="The Spark server that stays between runs: [spark] shared = true.", no_args_is_help=True
+    help=r"The Spark server that stays between runs: \[spark] shared = true.", no_args_is_help=True
 )
 app.add_typer(spark_app, name="spark")
 ledger_app = typer.Typer(help="The database of all state.", no_args_is_help=True)
@@ -360,6 +360,7 @@ def _source_json(source: Source) -> dict[str, Any]:
 
 
 def _problem_json(problem: Problem) -> dict[str, Any]:
+    """Return a problem as JSON has it."""
     return {
         "code": problem.code,
         "severity": problem.severity,
