@@ -51,11 +51,11 @@ from persist_assets.model import (
     Source,
     SourceID,
 )
-from persist_assets.project import load_project, load_query, require
+from persist_assets.project import load_project, load_query, require, sound
 from persist_assets.revisions import WORKING_TREE, find_places
 from persist_assets.rows import ChangedRow, NotCompared, RowsDiffer, compare_tables
 from persist_assets.selection import find_source, is_simple, select
-from persist_assets.settings import Settings, find_root, load_settings
+from persist_assets.settings import KEEP_GOING, Settings, find_root, load_settings
 from persist_assets.storage.files import know_stores
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ class Invocation:
     env: str | None = None
     as_json: bool = False
     verbose: bool = False
+    keep_going: bool = False
     _closing: list[Callable[[], None]] = field(default_factory=list)
 
     @cached_property
@@ -121,7 +122,8 @@ class Invocation:
     @cached_property
     def project(self) -> Project:
         """The compiled project; what is not an error is printed."""
-        project = require(load_project(self.settings))
+        project = load_project(self.settings)
+        project = sound(project) if self.keep_going else require(project)
         for problem in project.problems:
             print_problem(problem)
         return project
@@ -685,8 +687,18 @@ def _change_json(change: Change) -> dict[str, Any]:
 
 
 @command("build")
-def build(given: Invocation, selection: SelectArgument = None, force: ForceOption = False) -> None:
+def build(
+    given: Invocation,
+    selection: SelectArgument = None,
+    force: ForceOption = False,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Build what is right although files are wrong.")
+    ] = False,
+) -> None:
     """Build what is out of date, in one Dagster run."""
+    if keep_going:
+        given.keep_going = True
+        os.environ[KEEP_GOING] = "true"  # for the project's own definitions
     chosen = [given.project.by_id[s] for s in given.select(selection)]
     if not chosen:
         raise NotFoundError("nothing is persisted", hint="annotate a source: --@ persist")
@@ -723,6 +735,8 @@ def build(given: Invocation, selection: SelectArgument = None, force: ForceOptio
             log = given.settings.state_dir / SPARK_LOG
             err.print(f"[dim]Spark's log is {log}; -v shows it here[/]", soft_wrap=True)
         raise typer.Exit(next((exit_code(f.kind) for f in result.failures), 1))
+    if given.project.errors:
+        raise typer.Exit(exit_code(SourcesError))
 
 
 @contextmanager

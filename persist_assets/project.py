@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
     from persist_assets.compiler import Compilation
-    from persist_assets.model import Declaration, Project, Query, SourceID
+    from persist_assets.model import Declaration, Project, Query, Source, SourceID
     from persist_assets.settings import Settings
 
 
@@ -222,6 +222,21 @@ def require(project: Project) -> Project:
     if project.errors:
         raise SourcesError(project.errors)
     return project
+
+
+def sound(project: Project) -> Project:
+    """Return what of a project is right: no file that has errors, and nothing that reads one.
+
+    Its problems stay.
+    """
+    wrong = {p.location.path for p in project.errors}
+    left: list[Source] = []
+    kept: set[SourceID] = set()
+    for source in project.sources:  # every one after all it reads
+        if source.location.path not in wrong and kept.issuperset(source.bindings):
+            left.append(source)
+            kept.add(source.source_id)
+    return replace(project, sources=tuple(left))
 
 
 def _files(directory: Path) -> Iterator[Path]:

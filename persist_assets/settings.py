@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SETTINGS_FILE = "persist.toml"
+KEEP_GOING = "PERSIST_KEEP_GOING"
+"""The environment variable that, when ``true``, lets what is right be built in spite of errors."""
 STATE = ".persist"
 """The directory in the project root of everything that no setting puts elsewhere."""
 

@@ -2,6 +2,8 @@
 
 import gc
 import inspect
+import logging
+import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,8 +23,10 @@ from persist_assets.plugin.io_manager import PersistIOManager
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, Runtime
 from persist_assets.plugin.translator import AssetTranslator
 from persist_assets.pool import Pool
-from persist_assets.project import load_project, nothing_collected, require
-from persist_assets.settings import SETTINGS_FILE, load_settings
+from persist_assets.project import load_project, nothing_collected, require, sound
+from persist_assets.settings import KEEP_GOING, SETTINGS_FILE, load_settings
+
+log = logging.getLogger(__name__)
 
 IO_MANAGER = "persist_io_manager"
 """The key of the IO manager: ordinary assets that name it write tables of the warehouse."""
@@ -40,6 +44,7 @@ def load_sources(
     resources: Mapping[str, Any] | None = None,
     translator: type[AssetTranslator] = AssetTranslator,
     gc_cron: str = "0 3 * * *",
+    keep_going: bool | None = None,
 ) -> dg.Definitions:
     """Return Dagster definitions with one asset for each persisted source below `path`.
 
@@ -59,6 +64,9 @@ def load_sources(
     gc_cron
         When the schedule that deletes what nobody needs runs (``persist gc``), in Dagster's time
         zone. It is off until somebody turns it on.
+    keep_going
+        Leave out files that have errors, and all that reads what they define, with a warning for
+        each error, instead of raising. None: whether ``PERSIST_KEEP_GOING`` is ``true``.
 
     Raises
     ------
@@ -78,7 +86,13 @@ def load_sources(
     directory = _directory(path)
     with nothing_collected():
         settings = load_settings(_root(directory)).with_sources(directory)
-        project = require(load_project(settings))
+        project = load_project(settings)
+        if keep_going if keep_going is not None else os.environ.get(KEEP_GOING) == "true":
+            for problem in project.errors:
+                log.warning("left out: %s", problem)
+            project = sound(project)
+        else:
+            require(project)
         produced = {tuple(key.path) for asset in assets for key in _keys(asset)}
         fed = frozenset(s.source_id for s in project.sources if s.asset_key in produced)
         runtime = Runtime(settings, project, fed)

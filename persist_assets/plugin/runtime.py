@@ -20,7 +20,7 @@ from persist_assets.errors import ConflictError, SettingsError
 from persist_assets.ledger.store import Ledger
 from persist_assets.model import Project, SourceID
 from persist_assets.pool import Pool
-from persist_assets.project import load_project, require
+from persist_assets.project import load_project, require, sound
 from persist_assets.settings import Settings, load_settings
 
 ENVIRONMENT_TAG = "persist/environment"
@@ -84,7 +84,8 @@ class Runtime:
         """
         name = settings.environment
         if name not in self._projects:
-            project = require(load_project(settings))
+            project = load_project(settings)
+            project = sound(project) if self.project.errors else require(project)
             if _said(project) != _said(self.project):
                 raise ConflictError(
                     f"the sources have changed since they were loaded, before a run in `{name}`",

@@ -94,3 +94,22 @@ def test_rows_of_queries_with_what_is_nested_in_them(root: Path) -> None:
     assert nested["rows"][0] == ["AA", [{"distance": 5}, {"distance": 9}], 2]
     shown = persist("query", "carriers.malloy", "--run", text, cwd=root)
     assert "[{distance: 5}, {distance: 9}]" in shown.stdout
+
+
+def test_what_is_right_is_built_beside_what_is_wrong(root: Path) -> None:
+    broken = MODEL.replace("by_carrier", "broken").replace("aggregate: n", "aggregate: nn", 1)
+    (root / "sources" / "broken.malloy").write_text(broken)
+    reader = "--@ persist\nCREATE VIEW reader AS SELECT carrier FROM broken;"
+    (root / "sources" / "reader.sql").write_text(reader)
+    unchecked = "--@ persist\n--@ check { nothing }\nCREATE VIEW u AS SELECT carrier FROM flights;"
+    (root / "sources" / "unchecked.sql").write_text(unchecked)
+    refused = persist("build", cwd=root)
+    assert refused.returncode == 3
+    assert "sources/broken.malloy:7:14" in refused.stderr
+    done = persist("build", "--keep-going", "--json", cwd=root)
+    assert done.returncode == 3, done.stderr
+    assert [(b["source_id"], b["action"]) for b in json.loads(done.stdout)["builds"]] == [
+        ("by_carrier@sources/carriers.malloy", "built")
+    ]
+    assert "sources/broken.malloy:7:14: error: 'nn' is not defined" in done.stderr
+    assert "sources/unchecked.sql:2:" in done.stderr
