@@ -640,7 +640,12 @@ class Builder(Reader):
         # The other environment may have moved on since.
         inherited = work.inherited and self._is_inherited(work)
         self.ledger.publish(
-            work.build, work.snapshot, work.checks, lease=work.lease, moves=not inherited
+            work.build,
+            work.snapshot,
+            work.checks,
+            lease=work.lease,
+            moves=not inherited,
+            malloy=self.project.malloy,
         )
         work.state = "published"
         work.build = replace(

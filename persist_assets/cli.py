@@ -39,7 +39,7 @@ from persist_assets.errors import (
     StorageError,
 )
 from persist_assets.frontends.malloy import SUFFIX as MALLOY
-from persist_assets.manifest import manifest_document
+from persist_assets.manifest import fetch_document
 from persist_assets.model import (
     Build,
     Fallback,
@@ -1240,8 +1240,7 @@ def manifest(
         return
     if dry_run or why:
         raise SettingsError("--dry-run and --why belong to --import FILE")
-    published = given.ledger.fetch_published(*given.settings.environments)
-    document = manifest_document(given.settings, published)
+    document = fetch_document(given.settings, given.ledger)
     if given.as_json:
         print_json(document)
         return
@@ -1249,6 +1248,8 @@ def manifest(
     for title in ("build", "source", "table", "rows"):
         table.add_column(title, justify="right" if title == "rows" else "left")
     for build_id, entry in document["entries"].items():
+        if "buildId" in entry:  # the same table again, as Malloy's own tools look for it
+            continue
         table.add_row(
             build_id[:12],
             escape(entry["sourceId"]),

@@ -25,7 +25,7 @@ from persist_assets.errors import (
 )
 from persist_assets.ledger.migrations import VERSION
 from persist_assets.ledger.store import Ledger
-from persist_assets.manifest import export_manifest, manifest_document
+from persist_assets.manifest import export_manifest, fetch_document
 from persist_assets.model import RawVersion
 from persist_assets.project import load_project, require
 from persist_assets.reader import beneath
@@ -320,14 +320,15 @@ def _look_at_files(
 ) -> None:
     """Compare exported manifests to the ledger."""
     for name, there in settings.items():
-        published = ledger.fetch_published(*there.environments)
         try:
             exported = json.loads(there.manifest_path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             exported = None
         except (OSError, ValueError):
             exported = {}
-        if exported == manifest_document(there, published) or (exported is None and not published):
+        if exported is None and not ledger.fetch_manifest(*there.environments):
+            continue
+        if exported == fetch_document(there, ledger):
             continue
         what = "is not there" if exported is None else "is not what the ledger says"
         message = f"the exported manifest {there.manifest_path} {what}"

@@ -59,9 +59,10 @@ def promote(
     there = load_settings(settings.root, environment=target).with_sources(
         settings.root / settings.sources
     )
+    wanted = require(load_project(there))
     decided = decide(
         builder.project,
-        require(load_project(there)),
+        wanted,
         builder.plan(selected),
         ledger.fetch_manifest(*settings.environments),
         ledger.fetch_manifest(target),
@@ -73,7 +74,9 @@ def promote(
         return decided, None
     change = None
     if decided.snapshots:
-        change = ledger.promote(settings.environments, target, decided.snapshots, why=why)
+        change = ledger.promote(
+            settings.environments, target, decided.snapshots, malloy=wanted.malloy, why=why
+        )
     # Even if nothing moved: whoever promoted before may have died before this.
     export_manifest(there, ledger)
     show(there, ledger, builder.engine, [builder.project.by_id[s] for s in selected])
@@ -200,7 +203,8 @@ def import_manifest(
     An entry becomes the snapshot that the ledger knows at its table and version. Of builds of
     another ledger the file has to say everything, as our own exports do, and they have to be in
     this project's warehouse. Every table is looked at: it holds that version, with all its files,
-    written by that build. Entries that the file does not name stay as they are.
+    written by that build. Entries that the file does not name stay as they are, and so does what
+    the environment says itself of BuildIDs of Malloy's.
 
     Parameters
     ----------
@@ -246,7 +250,7 @@ def import_manifest(
         if chosen:
             said = f"import of {file.name}"
             said = f"{said}: {why}" if why else said
-            change = ledger.adopt(settings.environment, chosen, why=said)
+            change = ledger.adopt(settings.environment, chosen, malloy=dict(read.malloy), why=said)
         export_manifest(settings, ledger)
         _show_moved(builder, moved)
     new = frozenset(adopted & {s.build_id for s in moved})

@@ -1,7 +1,9 @@
 """The manifest as a file: Malloy's JSON, BuildID → table, that its own tools can read.
 
 Beside the table's name each entry holds all that a ledger has to know of a snapshot, so that the
-file can be imported: into the ledger that wrote it, or into another one.
+file can be imported: into the ledger that wrote it, or into another one. Malloy's own tools look
+for tables by BuildIDs of theirs, so a source of Malloy's has a second, short entry under that one,
+which names the first (`buildId`). The invariant: it names what the source means, or is not there.
 """
 
 from __future__ import annotations
@@ -16,26 +18,56 @@ from typing import TYPE_CHECKING, Any, cast
 
 from filelock import FileLock
 
+from persist_assets.meaning.identity import digest_connection
 from persist_assets.model import Column, RawVersion
 from persist_assets.settings import load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from persist_assets.ledger.store import Ledger
     from persist_assets.model import AsOf, Build, BuildID, SourceID
     from persist_assets.settings import Settings
 
 
-def manifest_document(settings: Settings, published: Mapping[BuildID, Build]) -> dict[str, Any]:
-    """Return what readers of an environment read as Malloy writes it, with more in each entry."""
+def manifest_document(
+    settings: Settings, published: Mapping[BuildID, Build], malloy: Mapping[BuildID, BuildID]
+) -> dict[str, Any]:
+    """Return what readers of an environment read as Malloy writes it, with more in each entry.
+
+    Parameters
+    ----------
+    malloy
+        What BuildIDs of Malloy's own tools mean there, whether it is published or not.
+    """
     entries = {
         build_id: _entry_json(settings, build)
         for build_id, build in published.items()
         if build.snapshot is not None
         and build.snapshot.view is None  # who knows no more than this document computes it
     }
-    return {"entries": entries, "strict": settings.strict}
+    named = {m: _malloy_json(m, b, entries[b]) for m, b in malloy.items() if b in entries}
+    return {
+        "entries": {**named, **entries},
+        "connections": {settings.malloy.connection: digest_connection(settings.connection)},
+        "strict": settings.strict,
+    }
+
+
+def fetch_document(settings: Settings, ledger: Ledger) -> dict[str, Any]:
+    """Return what readers of an environment read now, as `manifest_document` does."""
+    published = ledger.fetch_published(*settings.environments)
+    # Read last: what has changed its meaning since is not in `published`, and so in no entry.
+    return manifest_document(settings, published, ledger.fetch_malloy(settings.environment))
+
+
+def _malloy_json(malloy_id: BuildID, build_id: BuildID, entry: Mapping[str, Any]) -> dict[str, Any]:
+    named = {
+        "tableName": entry["tableName"],
+        "version": entry["version"],
+        "buildId": build_id,
+    }
+    return {**named, "digest": _digest(malloy_id, named, _NAMED)}
 
 
 def _entry_json(settings: Settings, build: Build) -> dict[str, Any]:
@@ -58,12 +90,12 @@ def _entry_json(settings: Settings, build: Build) -> dict[str, Any]:
         "buildUid": snapshot.build_uid,
         "definition": build.definition,
     }
-    return {**entry, "digest": _digest(build.build_id, entry)}
+    return {**entry, "digest": _digest(build.build_id, entry, _CLAIMS)}
 
 
-def _digest(build_id: BuildID, entry: Mapping[str, Any]) -> str:
+def _digest(build_id: BuildID, entry: Mapping[str, Any], keys: Iterable[str]) -> str:
     """Return a digest of what an entry claims, by which a changed claim is found."""
-    claims = {k: entry.get(k) for k in _CLAIMS}
+    claims = {k: entry.get(k) for k in keys}
     return sha256(json.dumps([build_id, claims], sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -84,7 +116,7 @@ def _export(settings: Settings, ledger: Ledger) -> None:
     path = settings.manifest_path
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{path}.lock"):
-        document = manifest_document(settings, ledger.fetch_published(*settings.environments))
+        document = fetch_document(settings, ledger)
         temporary = path.with_name(f".{path.name}.new")
         with temporary.open("w", encoding="utf-8") as file:
             json.dump(document, file, indent=2, sort_keys=True)
@@ -155,11 +187,14 @@ class ManifestFile:
     ----------
     strict
         None where it does not say.
+    malloy
+        BuildIDs of Malloy's, and which of ours they mean.
     """
 
     entries: tuple[Entry, ...]
     refused: tuple[Refused, ...]
     strict: bool | None = None
+    malloy: tuple[tuple[BuildID, BuildID], ...] = ()
 
 
 class _Twice(ValueError):
@@ -182,9 +217,18 @@ def parse_manifest(text: str) -> ManifestFile:
         return _unreadable("it is no manifest: `entries` has to be an object")
     if strict is not None and not isinstance(strict, bool):
         return _unreadable("it is no manifest: `strict` has to be true or false")
+    told = cast("dict[str, Any]", entries)
     good: list[Entry] = []
+    malloy: list[tuple[BuildID, BuildID]] = []
     refused: list[Refused] = []
-    for build_id, entry in cast("dict[str, Any]", entries).items():
+    for build_id, entry in told.items():
+        if isinstance(entry, dict) and "buildId" in entry:
+            problem = _malloy_problem(build_id, cast("dict[str, Any]", entry), told)
+            if problem:
+                refused.append(Refused(build_id, None, problem))
+            else:
+                malloy.append((build_id, entry["buildId"]))
+            continue
         known: Any = entry.get("sourceId") if isinstance(entry, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         source_id = known if isinstance(known, str) else None
         problems = [*_problems(build_id, entry)]
@@ -193,7 +237,7 @@ def parse_manifest(text: str) -> ManifestFile:
         else:
             claim = _claim(entry) if entry.keys() >= {*_CLAIMS, "digest"} else None
             good.append(Entry(build_id, source_id, entry["path"], entry["version"], claim))
-    return ManifestFile(tuple(good), tuple(refused), strict)
+    return ManifestFile(tuple(good), tuple(refused), strict, tuple(malloy))
 
 
 def _unreadable(reason: str) -> ManifestFile:
@@ -230,8 +274,30 @@ def _problems(build_id: str, entry: Any) -> Iterator[str]:
         yield "`path` has to be absolute"
     elif said["tableName"] != f"delta.`{path}@v{said['version']}`":
         yield "`tableName` names another table or version than `path` and `version`"
-    elif "digest" in said and said["digest"] != _digest(build_id, said):
-        yield "it has been changed since it was written"
+    elif "digest" in said and said["digest"] != _digest(build_id, said, _CLAIMS):
+        yield _CHANGED
+
+
+def _malloy_problem(
+    malloy_id: str, entry: Mapping[str, Any], entries: Mapping[str, Any]
+) -> str | None:
+    """Return what is wrong with an entry that names another one for Malloy's own tools."""
+    if entry.get("digest") != _digest(malloy_id, entry, _NAMED):
+        return _CHANGED
+    if not re.fullmatch(r"[0-9a-f]{64}", malloy_id):
+        return "this is no BuildID"
+    build_id = entry["buildId"]
+    named: Any = entries.get(build_id) if isinstance(build_id, str) else None
+    if not isinstance(named, dict) or "buildId" in named:
+        return f"it names {build_id}, of which there is no entry"
+    if any(entry.get(k) != named.get(k) for k in ("tableName", "version")):  # pyright: ignore[reportUnknownMemberType]
+        return f"it names another table or version than the entry of {build_id}"
+    return None
+
+
+_CHANGED = "it has been changed since it was written"
+_NAMED = ("tableName", "version", "buildId")
+"""What an entry for Malloy's own tools says."""
 
 
 def _is_text(value: Any) -> bool:

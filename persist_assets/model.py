@@ -510,6 +510,19 @@ class Project:
             found.setdefault(source.build_id, []).append(source)
         return {k: tuple(v) for k, v in found.items()}
 
+    @cached_property
+    def malloy(self) -> Mapping[BuildID, BuildID]:
+        """What the BuildIDs mean by which Malloy's own tools look for tables.
+
+        Not those that two sources of different meaning have: Malloy's know the tables they read
+        by name only.
+        """
+        found: dict[BuildID, set[BuildID]] = {}
+        for source in self.sources:
+            if source.malloy_id is not None:
+                found.setdefault(source.malloy_id, set()).add(source.build_id)
+        return {m: next(iter(ours)) for m, ours in found.items() if len(ours) == 1}
+
     def guards(self, source: Source) -> tuple[Check, ...]:
         """Return the blocking checks of the temporary sources that a source is computed from."""
         reached = self.reach(source.bindings, lambda s: s.is_leaf)

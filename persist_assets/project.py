@@ -22,7 +22,7 @@ from persist_assets.errors import (
 from persist_assets.frontends import FRONTENDS
 from persist_assets.frontends.malloy import SUFFIX as MALLOY
 from persist_assets.malloy import Models, with_trees
-from persist_assets.meaning.identity import digest
+from persist_assets.meaning.identity import digest, digest_connection
 from persist_assets.settings import SETTINGS_FILE
 from persist_assets.storage.files import know_stores
 from persist_assets.storage.raw import find_columns, public_options
@@ -135,7 +135,7 @@ def _compile(
         Keep what is found, and nothing else, for the next time.
     """
     know_stores(settings.stores)
-    connection = digest("connection", settings.connection)
+    connection = digest_connection(settings.connection)
     kind = digest("cache", connection, *settings.raws, repr(settings.malloy))
     place = settings.state_dir / "cache" / f"{kind[:16]}.pickle"
     with nothing_collected():

@@ -91,7 +91,26 @@ def _collect(connection: Connection) -> None:
         connection.exec_driver_sql(statement)
 
 
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (_record_parts, _record_changes, _collect)
+def _name_for_malloy(connection: Connection) -> None:
+    """Let environments tell what BuildIDs of Malloy's mean, from their next builds on."""
+    connection.exec_driver_sql(
+        "CREATE TABLE malloy_entries (environment VARCHAR(64) NOT NULL,"
+        " malloy_id VARCHAR(64) NOT NULL, build_id VARCHAR(64) NOT NULL,"
+        " since BIGINT NOT NULL, until BIGINT,"
+        " CONSTRAINT pk_malloy_entries PRIMARY KEY (environment, malloy_id, since))"
+    )
+    connection.exec_driver_sql(
+        "CREATE UNIQUE INDEX ix_malloy_entries_present"
+        " ON malloy_entries (environment, malloy_id) WHERE until IS NULL"
+    )
+
+
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
+    _record_parts,
+    _record_changes,
+    _collect,
+    _name_for_malloy,
+)
 """What brings a ledger from version n to n + 1, for every n from one."""
 VERSION = 1 + len(MIGRATIONS)
 

@@ -30,6 +30,7 @@ from persist_assets.ledger.tables import (
     counters,
     events,
     leases,
+    malloy_entries,
     manifest_changes,
     manifest_entries,
     manifest_moves,
@@ -223,6 +224,7 @@ class Ledger:
         *,
         lease: Lease | None = None,
         moves: bool = True,
+        malloy: Mapping[BuildID, BuildID] | None = None,
     ) -> None:
         """Let readers of the build's environment see what it produced.
 
@@ -234,6 +236,8 @@ class Ledger:
             Under which the snapshot was written.
         moves
             Whether the manifest entry moves; else they see the snapshot in another environment.
+        malloy
+            All that BuildIDs of Malloy's mean in the environment now; None: what they meant.
 
         Raises
         ------
@@ -272,6 +276,31 @@ class Ledger:
                 entries = {build.build_id: build.build_uid}
                 said = {"kind": "build", "run_id": build.run_id}
                 self._move(connection, idx, build.environment, entries, said)
+            if malloy is not None:
+                self._mean(connection, idx, build.environment, malloy)
+
+    def _mean(
+        self,
+        connection: Connection,
+        idx: int,
+        environment: str,
+        malloy: Mapping[BuildID, BuildID],
+    ) -> None:
+        """Let BuildIDs of Malloy's mean from an event on what `malloy` says, and no others."""
+        present = _meant(connection, environment)
+        new = {m: b for m, b in malloy.items() if present.get(m) != b}
+        ended = [{"old": m} for m in present if m in new or m not in malloy]
+        if ended:
+            this = sa.and_(
+                malloy_entries.c.environment == environment,
+                malloy_entries.c.malloy_id == sa.bindparam("old"),
+                malloy_entries.c.until.is_(None),
+            )
+            connection.execute(malloy_entries.update().where(this).values(until=idx), ended)
+        if new:
+            values = {"environment": environment, "since": idx}
+            rows = [{**values, "malloy_id": m, "build_id": b} for m, b in sorted(new.items())]
+            connection.execute(malloy_entries.insert(), rows)
 
     def _move(
         self,
@@ -324,6 +353,7 @@ class Ledger:
         target: str,
         snapshots: Mapping[BuildID, Snapshot],
         *,
+        malloy: Mapping[BuildID, BuildID] | None = None,
         why: str | None = None,
     ) -> int:
         """Let readers of an environment see what those of another see; return the change.
@@ -334,6 +364,8 @@ class Ledger:
             The other one, and those that it reads.
         snapshots
             What was decided upon.
+        malloy
+            All that BuildIDs of Malloy's mean in `target` now; None: what they meant.
 
         Raises
         ------
@@ -356,6 +388,8 @@ class Ledger:
             idx = self._append(connection, "promoted", data)
             said = {"kind": "promote", "why": why or f"from {sources[0]}"}
             self._move(connection, idx, target, entries, said)
+            if malloy is not None:
+                self._mean(connection, idx, target, malloy)
         return idx
 
     @_repeated
@@ -392,6 +426,7 @@ class Ledger:
             idx = self._append(connection, "rolled-back", data)
             said = {"kind": "rollback", "why": why or f"to {to}"}
             self._move(connection, idx, environment, entries, said)
+            self._mean(connection, idx, environment, _meant(connection, environment, at=to))
         return idx
 
     @_repeated
@@ -568,6 +603,16 @@ class Ledger:
             return {row.build_id: _snapshot(row) for row in connection.execute(query)}
 
     @_repeated
+    def fetch_malloy(self, environment: str) -> dict[BuildID, BuildID]:
+        """Return what BuildIDs of Malloy's own tools mean in an environment.
+
+        Only what its own builds, promotions and imports said: those that it reads may mean other
+        sources of the same names. What they mean need not be published.
+        """
+        with self._read() as connection:
+            return _meant(connection, environment)
+
+    @_repeated
     def fetch_elsewhere(self, *environments: str) -> dict[BuildID, list[Snapshot]]:
         """Return what readers of all other environments read, the latest first."""
         query = (
@@ -644,7 +689,14 @@ class Ledger:
             return [_build(row) for row in connection.execute(query)]
 
     @_repeated
-    def adopt(self, environment: str, adopted: Sequence[Build], *, why: str) -> int:
+    def adopt(
+        self,
+        environment: str,
+        adopted: Sequence[Build],
+        *,
+        why: str,
+        malloy: Mapping[BuildID, BuildID],
+    ) -> int:
         """Let readers of an environment see what builds have made; return the change.
 
         Parameters
@@ -652,6 +704,8 @@ class Ledger:
         adopted
             They have succeeded, in this ledger or in another one. Those that this one does not
             know are recorded in it, with no word on checks.
+        malloy
+            What BuildIDs of Malloy's mean, of which the environment says nothing itself.
         """
         with self._write() as connection:
             uids = {b.snapshot.build_uid for b in adopted if b.snapshot}
@@ -676,6 +730,8 @@ class Ledger:
             self._move(
                 connection, idx, environment, {b.build_id: b.build_uid for b in adopted}, said
             )
+            own = _meant(connection, environment)
+            self._mean(connection, idx, environment, {**malloy, **own})
         return idx
 
     @_repeated
@@ -937,6 +993,20 @@ def _published(*environments: str) -> sa.Select[Any]:
         .where(manifest_entries.c.environment.in_(environments))
         .order_by(builds.c.build_id, builds.c.finished_at, manifest_entries.c.published_at)
     )
+
+
+def _meant(
+    connection: Connection, environment: str, *, at: int | None = None
+) -> dict[BuildID, BuildID]:
+    """Return what BuildIDs of Malloy's mean in an environment, or meant right after an event."""
+    columns = malloy_entries.c
+    query = sa.select(columns.malloy_id, columns.build_id).where(columns.environment == environment)
+    if at is None:
+        query = query.where(columns.until.is_(None))
+    else:
+        later = sa.or_(columns.until.is_(None), columns.until > at)
+        query = query.where(columns.since <= at, later)
+    return {row.malloy_id: row.build_id for row in connection.execute(query)}
 
 
 # ------------------------------------------------------------------------------------ collection

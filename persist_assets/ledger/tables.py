@@ -150,6 +150,28 @@ manifest_moves = sa.Table(
     sa.PrimaryKeyConstraint("change_id", "build_id", name="pk_manifest_moves"),
 )
 
+# By which BuildIDs Malloy's own tools look for tables, and which of ours those of an environment
+# mean: from one event until another, so that it can be put back to what it was.
+malloy_entries = sa.Table(
+    "malloy_entries",
+    metadata,
+    sa.Column("environment", sa.String(64), nullable=False),
+    sa.Column("malloy_id", sa.String(64), nullable=False),
+    sa.Column("build_id", sa.String(64), nullable=False),
+    sa.Column("since", sa.BigInteger, nullable=False),
+    sa.Column("until", sa.BigInteger),
+    sa.PrimaryKeyConstraint("environment", "malloy_id", "since", name="pk_malloy_entries"),
+    # In one environment a BuildID of Malloy's means one thing at a time.
+    sa.Index(
+        "ix_malloy_entries_present",
+        "environment",
+        "malloy_id",
+        unique=True,
+        sqlite_where=sa.text("until IS NULL"),
+        postgresql_where=sa.text("until IS NULL"),
+    ),
+)
+
 # The last transaction of each that writes, by which it finds out whether one took place whose
 # answer it lost. On PostgreSQL only: numbers of transactions are given twice after a crash.
 writers = sa.Table(

@@ -67,6 +67,17 @@ def digest(*parts: object) -> str:
     return hashlib.sha256(ascii((VERSION, *parts)).encode()).hexdigest()
 
 
+def digest_connection(connection: Iterable[tuple[str, str]]) -> str:
+    """Return the digest of a session that is part of every BuildID, Malloy's own included.
+
+    Parameters
+    ----------
+    connection
+        `Settings.connection`.
+    """
+    return digest("connection", tuple(connection))
+
+
 # --------------------------------------------------------------------------------------- the fold
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -60,10 +60,13 @@ def a_snapshot(build: Build, version: int = 0) -> Snapshot:
     )
 
 
-def publish(ledger: Ledger, build: Build, version: int = 0) -> Snapshot:
+def publish(
+    ledger: Ledger, build: Build, version: int = 0, malloy: Mapping[str, str] | None = None
+) -> Snapshot:
     snapshot = a_snapshot(build, version)
     ledger.record_started(build, snapshot.table)
-    ledger.publish(build, snapshot, [CheckResult("c", True, True, 0, "a not null")])
+    checks = [CheckResult("c", True, True, 0, "a not null")]
+    ledger.publish(build, snapshot, checks, malloy=malloy)
     return snapshot
 
 
@@ -122,6 +125,65 @@ def test_every_change_is_an_event_and_positions_have_no_gap(open_ledger: Open) -
     ]
     assert ledger.fetch_events(since=2, limit=1)[0].idx == 3
     assert events[1].data["table"] == "table-build-a"
+
+
+@pytest.mark.proves("M15")
+def test_what_malloys_build_ids_mean_is_what_was_said_last(open_ledger: Open) -> None:
+    ledger = open_ledger()
+    assert ledger.fetch_malloy("dev") == {}
+    publish(ledger, a_build("1"), malloy={"m": "build-a", "n": "build-b"})
+    publish(ledger, a_build("2"))
+    assert ledger.fetch_malloy("dev") == {"m": "build-a", "n": "build-b"}, "nothing was said"
+    publish(ledger, a_build("3", "c"), malloy={"m": "build-c", "o": "build-c"})
+    assert open_ledger().fetch_malloy("dev") == {"m": "build-c", "o": "build-c"}
+    assert ledger.fetch_malloy("prod") == {}
+    publish(ledger, a_build("4"), malloy={})
+    assert ledger.fetch_malloy("dev") == {}
+    with pytest.raises(ConflictError):  # what is not published says nothing
+        with ledger.lease("lost", "x") as lost:
+            pass
+        build = a_build("5")
+        ledger.record_started(build, "t")
+        ledger.publish(build, a_snapshot(build), [], lease=lost, malloy={"m": "build-a"})
+    assert ledger.fetch_malloy("dev") == {}
+
+
+def test_a_rollback_takes_back_what_malloys_build_ids_mean(open_ledger: Open) -> None:
+    ledger = open_ledger()
+    said = [{"m": "build-a"}, {"m": "build-b"}, {"m": "build-a", "n": "build-a"}]
+    changes: list[int] = []
+    for n, malloy in enumerate(said):
+        publish(ledger, a_build(str(n + 1), "ab"[n % 2]), malloy=malloy)
+        changes.append(ledger.fetch_history("dev")[0].change_id)
+    at = changes[-1]
+    for to in (changes[1], changes[0], 0, changes[2], changes[1]):
+        at = ledger.roll_back("dev", to, expected=at)
+        assert ledger.fetch_malloy("dev") == (said[changes.index(to)] if to else {})
+    publish(ledger, a_build("4"), malloy={})
+    ledger.roll_back("dev", at, expected=ledger.fetch_history("dev")[0].change_id)
+    assert ledger.fetch_malloy("dev") == said[1], "to a rollback"
+
+
+def test_a_promotion_says_what_malloys_build_ids_mean_and_an_import_only_what_nobody_said(
+    open_ledger: Open,
+) -> None:
+    ledger = open_ledger()
+    publish(ledger, a_build("1"), malloy={"m": "build-a"})
+    ledger.promote(("dev",), "prod", ledger.fetch_manifest("dev"), malloy={"n": "build-a"})
+    assert ledger.fetch_malloy("prod") == {"n": "build-a"}
+    known = ledger.fetch_builds()
+    ledger.adopt("prod", known, malloy={"m": "build-a", "n": "build-z"}, why="x")
+    assert ledger.fetch_malloy("prod") == {"m": "build-a", "n": "build-a"}
+    assert ledger.fetch_malloy("dev") == {"m": "build-a"}
+
+
+def test_a_build_id_of_malloys_means_one_thing_at_a_time(open_ledger: Open) -> None:
+    ledger = open_ledger()
+    publish(ledger, a_build("1"), malloy={"m": "build-a"})
+    row = {"environment": "dev", "malloy_id": "m", "build_id": "build-b", "since": 99}
+    with pytest.raises(sa.exc.IntegrityError), ledger._write() as connection:
+        connection.execute(tables.malloy_entries.insert().values(**row))
+    assert ledger.fetch_malloy("dev") == {"m": "build-a"}
 
 
 def test_what_nobody_can_reach_is_given_up_and_never_named_again(open_ledger: Open) -> None:

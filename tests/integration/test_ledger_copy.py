@@ -39,7 +39,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def fill(ledger: Ledger) -> None:
     """Let everything have happened once."""
-    publish(ledger, replace(a_build("1"), digests=DIGESTS, reads=READS))
+    publish(ledger, replace(a_build("1"), digests=DIGESTS, reads=READS), malloy={"m": "build-a"})
     publish(ledger, replace(a_build("2", "é\u2028"), run_id=None), 2**40)
     failing = a_build("3")
     ledger.record_started(failing, "t")

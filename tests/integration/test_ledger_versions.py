@@ -92,7 +92,9 @@ def test_a_ledger_of_an_earlier_version_becomes_one_of_today_and_keeps_its_build
         (2, {"build_uid": "1"}),
     ]
     assert again.fetch_events()[1].at == at
-    newer = publish(again, replace(a_build("2"), digests=DIGESTS), 1)
+    assert again.fetch_malloy("dev") == {}
+    newer = publish(again, replace(a_build("2"), digests=DIGESTS), 1, {"m": "build-a"})
+    assert again.fetch_malloy("dev") == {"m": "build-a"}
     assert again.fetch_current("dev")["a@s.sql"].digests == DIGESTS
     assert again.position() == 4
     (change,) = again.fetch_history("dev")

@@ -127,7 +127,7 @@ def test_a_view_says_what_it_said_when_it_was_built(run: Callable[..., Run]) -> 
     stored = now.stored("mid")
     assert (stored.rows, stored.bytes, [c.name for c in stored.columns]) == (1, 0, ["Doubled"])
     published = now.builder.ledger.fetch_published("dev")
-    document = manifest_document(now.builder.settings, published)
+    document = manifest_document(now.builder.settings, published, {})
     assert set(document["entries"]) == {now.source("base").build_id}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from persist_assets.manifest import manifest_document, parse_manifest
+from persist_assets.meaning.identity import digest_connection
 from persist_assets.model import Build, Column, RawVersion, Snapshot
 from persist_assets.settings import load_settings
 
@@ -39,7 +41,7 @@ BUILD = Build(
 
 @pytest.fixture
 def document(tmp_path: Path) -> dict[str, Any]:
-    return manifest_document(load_settings(tmp_path, environ={}), {ID: BUILD})
+    return manifest_document(load_settings(tmp_path, environ={}), {ID: BUILD}, {})
 
 
 def reasons(text: str) -> list[str]:
@@ -122,6 +124,71 @@ def test_what_is_wrong_with_an_entry_is_told(
     (refused,) = read.refused
     assert refused.build_id == ID
     assert says in refused.reason
+
+
+MALLOYS = "12" * 32
+OTHER = "cd" * 32
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> dict[str, Any]:
+    """Return a document with two tables, one of which Malloy's own tools find."""
+    settings = load_settings(tmp_path, environ={})
+    other = replace(BUILD, build_id=OTHER, snapshot=replace(SNAPSHOT, build_id=OTHER, version=4))
+    malloy = {MALLOYS: ID, "34" * 32: "56" * 32}
+    return manifest_document(settings, {ID: BUILD, OTHER: other}, malloy)
+
+
+def test_malloys_own_tools_find_a_table_by_an_entry_that_says_whose_it_is(
+    named: dict[str, Any], tmp_path: Path
+) -> None:
+    entries = named["entries"]
+    assert entries.keys() == {ID, OTHER, MALLOYS}, "and none for what is not published"
+    found = {k: v for k, v in entries[MALLOYS].items() if k != "digest"}
+    assert found == {"tableName": entries[ID]["tableName"], "version": 3, "buildId": ID}
+    connection = digest_connection(load_settings(tmp_path, environ={}).connection)
+    assert named["connections"] == {"spark": connection}
+    read = parse_manifest(json.dumps(named))
+    assert (read.refused, read.malloy) == ((), ((MALLOYS, ID),))
+    assert {e.build_id for e in read.entries} == {ID, OTHER}
+
+
+def moved(entries: dict[str, Any], **values: Any) -> None:
+    entries[MALLOYS] |= values
+
+
+def renamed(entries: dict[str, Any], name: str) -> None:
+    entries[name] = entries.pop(MALLOYS)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda e: moved(e, buildId=OTHER), "it has been changed since it was written"),
+        (
+            lambda e: moved(e, buildId=OTHER, version=4, tableName=e[OTHER]["tableName"]),
+            "it has been changed since it was written",
+        ),
+        (lambda e: moved(e, version=4), "it has been changed since it was written"),
+        (lambda e: moved(e, buildId=None), "it has been changed since it was written"),
+        (lambda e: moved(e, buildId=[ID]), "it has been changed since it was written"),
+        (lambda e: e[MALLOYS].pop("digest"), "it has been changed since it was written"),
+        (lambda e: e[MALLOYS].pop("buildId"), "it does not say which version of which table"),
+        (lambda e: renamed(e, "78" * 32), "it has been changed since it was written"),
+        (lambda e: e.pop(ID), f"it names {ID}, of which there is no entry"),
+        (
+            lambda e: e.update({ID: e[OTHER]}),
+            f"it names another table or version than the entry of {ID}",
+        ),
+    ],
+)
+def test_what_malloys_own_tools_would_find_is_not_believed_once_it_was_changed(
+    named: dict[str, Any], change: Callable[[Any], Any], says: str
+) -> None:
+    change(named["entries"])
+    read = parse_manifest(json.dumps(named))
+    assert read.malloy == ()
+    assert any(says in r.reason for r in read.refused)
 
 
 def test_all_that_is_wrong_is_told_at_once(document: dict[str, Any]) -> None:
