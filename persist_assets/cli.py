@@ -942,8 +942,8 @@ def _show_file(given: Invocation, written: str) -> None:
 
 
 _FACTS = (
-    *("kind", "persisted", "build_id", "group", "owners", "tags", "freshness", "time_column"),
-    *("reads", "readers"),
+    *("kind", "persisted", "build_id", "malloy_build_id", "group", "owners", "tags"),
+    *("freshness", "time_column", "reads", "readers"),
 )
 
 
@@ -996,6 +996,7 @@ def _show_json(given: Invocation, source: Source) -> dict[str, Any]:
         }
         if source.annotation.freshness
         else None,
+        "malloy_build_id": source.malloy_id,
         "definition": source.query.text if source.query else None,
         "readers": list(project.readers[source.source_id]),
         "tables": [_table_json(given.settings, snapshot)] if snapshot else [],
