@@ -1,0 +1,344 @@
+"""Exported manifests, as Malloy's own runtime reads them: from its npm package, over real builds."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from conftest import ROOT, need
+from typer.testing import CliRunner
+
+from persist_assets.bridge import PROGRAM
+from persist_assets.builder import Builder
+from persist_assets.cli import app
+from persist_assets.engine import Engine
+from persist_assets.environments import import_manifest, promote, roll_back
+from persist_assets.ledger.store import Ledger
+from persist_assets.model import Source
+from persist_assets.project import load_project, require
+from persist_assets.settings import load_settings
+
+NODE = "install Node 20 or newer: apt-get install nodejs"
+RAW = """
+CREATE TABLE flights (carrier STRING, origin STRING, distance BIGINT)
+USING parquet LOCATION 'raw/flights';
+CREATE VIEW flown AS SELECT carrier, distance FROM flights WHERE distance > 0;
+"""
+MODEL = '''##! experimental.persistence
+#@ persist
+source: origins is spark.table('flights') -> { group_by: origin; aggregate: n is count() }
+#@ persist
+source: carriers is spark.table('flown') -> {
+  group_by: carrier; aggregate: n is count(), longest is distance.max()
+}
+#@ persist
+source: far is carriers -> { where: longest > 100; select: carrier, n }
+#@ persist
+source: texts is spark.sql("""SELECT carrier, n FROM %{ far } AS f WHERE n > 1""")
+'''
+NAMES = ("origins", "carriers", "far", "texts")
+READS = '[env.prod]\n[env.dev]\nreads = "prod"\n'
+TABLES = {
+    "flights": [("carrier", "string"), ("origin", "string"), ("distance", "bigint")],
+    "flown": [("carrier", "string"), ("distance", "bigint")],
+    "": [("carrier", "string"), ("n", "bigint")],
+}
+FLIGHTS = [("AA", "JFK", 200), ("AA", "LGA", 90), ("BB", "JFK", 50), ("CC", "JFK", 0)]
+
+
+@pytest.fixture
+def root(make_project: Callable[..., Path]) -> Path:
+    need("it" if PROGRAM.exists() else None, "bundle Malloy's compiler: make bridge")
+    need(shutil.which("node"), NODE)
+    made = make_project({"raw.sql": RAW, "m.malloy": MODEL}, READS)
+    path = made / "raw" / "flights" / "part-0.parquet"
+    path.parent.mkdir(parents=True)
+    columns = zip(*FLIGHTS, strict=True)
+    names = [name for name, _ in TABLES["flights"]]
+    pq.write_table(pa.table(dict(zip(names, columns, strict=True))), path)
+    return made
+
+
+@pytest.fixture
+def enter(spark: Any) -> Iterator[Callable[..., Builder]]:
+    """Return a function that makes a builder, a new run, in an environment."""
+    made: list[Ledger] = []
+
+    def make(root: Path, environment: str = "prod") -> Builder:
+        settings = load_settings(root, environment=environment)
+        made.append(Ledger(settings.ledger))
+        engine = Engine(settings, lambda: spark)
+        return Builder(settings, require(load_project(settings)), made[-1], engine, run_id="run")
+
+    yield make
+    for ledger in made:
+        ledger.close()
+
+
+@pytest.fixture
+def runtime(root: Path) -> Callable[..., Any]:
+    """Return a function that asks Malloy's runtime about an exported manifest and the model."""
+    node = need(shutil.which("node"), NODE)
+    scripts = ROOT / "tests" / "node"
+    installed = "it" if (scripts / "node_modules").exists() else None
+    need(installed, "install Malloy's packages: cd tests/node && npm ci")
+
+    def ask(*queries: str, strict: bool | None = None, digest: str | None = None) -> Any:
+        manifest = load_settings(root, environment="prod").manifest_path.read_text()
+        asked = {
+            "files": {"sources/m.malloy": (root / "sources" / "m.malloy").read_text()},
+            "model": "sources/m.malloy",
+            "tables": TABLES,
+            "digest": digest or json.loads(manifest)["connections"]["spark"],
+            "manifest": manifest,
+            "strict": strict,
+            "queries": queries,
+        }
+        done = subprocess.run(
+            [node, str(scripts / "runtime.js")],
+            input=json.dumps(asked),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return json.loads(done.stdout)
+
+    return ask
+
+
+def named(builder: Builder, name: str) -> Source:
+    return builder.project.by_id[f"{name}@sources/m.malloy"]
+
+
+def build(builder: Builder, *names: str) -> list[str]:
+    """Build sources of Malloy; return what was done."""
+    return [builder.build(named(builder, n)).action for n in names]
+
+
+def exported(builder: Builder) -> dict[str, Any]:
+    return json.loads(builder.settings.manifest_path.read_text())["entries"]
+
+
+def found(builder: Builder, name: str) -> str | None:
+    """Return the table that Malloy's own tools find for a source."""
+    entry = exported(builder).get(named(builder, name).malloy_id or "")
+    return entry and entry["tableName"]
+
+
+def own(builder: Builder, name: str) -> str:
+    """Return the table that is published of a source."""
+    return exported(builder)[named(builder, name).build_id]["tableName"]
+
+
+def edit(root: Path, file: str, before: str, after: str) -> None:
+    path = root / "sources" / file
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+
+
+@pytest.mark.proves("M6", "M15")
+def test_a_malloy_runtime_compiles_to_the_tables_of_an_exported_manifest(
+    root: Path, enter: Callable[..., Builder], runtime: Callable[..., Any]
+) -> None:
+    prod = enter(root)
+    # A part of it: what is there is read, the rest is inlined.
+    assert build(prod, "carriers") == ["built"]
+    part = runtime("run: texts -> { select: * }", "run: origins -> { select: * }")
+    (texts, origins) = [q["sql"] for q in part["queries"]]
+    assert own(prod, "carriers") in texts
+    assert "flown" not in texts
+    assert "flights" in origins
+    (refused,) = runtime("run: far -> { select: * }", strict=True)["queries"]
+    assert "far" in refused["error"]
+
+    assert build(prod, *NAMES) == ["built", "reused", "built", "built"]
+    queries = [f"run: {name} -> {{ select: * }}" for name in NAMES]
+    for strict in (None, True):
+        told = runtime(*queries, strict=strict)
+        for name, query in zip(NAMES, told["queries"], strict=True):
+            assert f"FROM {own(prod, name)} as base" in query["sql"], name
+            assert "flown" not in query["sql"] and "flights as" not in query["sql"]
+    # And they are found by the BuildIDs that Malloy itself makes.
+    sources = [named(prod, name) for name in NAMES]
+    assert told["builds"] == {s.source_id: s.malloy_id for s in sources}
+    assert {b: exported(prod)[b]["buildId"] for b in told["builds"].values()} == {
+        s.malloy_id: s.build_id for s in sources
+    }
+    assert not {s.malloy_id for s in sources} & {s.build_id for s in sources}
+    # A connection of another digest may have other rows: it finds nothing.
+    (inlined,) = runtime(queries[2], digest="another")["queries"]
+    assert "flown" in inlined["sql"] and "delta" not in inlined["sql"]
+
+
+def test_a_strict_environment_is_strict_to_malloys_runtime_too(
+    root: Path, enter: Callable[..., Builder], runtime: Callable[..., Any]
+) -> None:
+    edit(root, "../persist.toml", "[env.prod]", "[env.prod]\nstrict = true")
+    prod = enter(root)
+    build(prod, "carriers")
+    (far, carriers) = runtime("run: far -> { select: * }", "run: carriers -> { select: * }")[
+        "queries"
+    ]
+    assert "far" in far["error"]
+    assert own(prod, "carriers") in carriers["sql"]
+
+
+@pytest.mark.proves("M15")
+def test_malloy_finds_what_a_source_means_now_and_never_an_older_table(
+    root: Path, enter: Callable[..., Builder], runtime: Callable[..., Any]
+) -> None:
+    prod = enter(root)
+    build(prod, "origins", "carriers")
+    before, old = named(prod, "carriers"), own(prod, "carriers")
+    assert found(prod, "carriers") == old
+    edit(root, "raw.sql", "distance > 0", "distance > 60")
+    prod = enter(root)
+    after = named(prod, "carriers")
+    assert after.malloy_id == before.malloy_id
+    assert after.build_id != before.build_id
+    # The next build of anything withdraws it; its own build replaces it.
+    assert build(prod, "origins") == ["reused"]
+    assert found(prod, "carriers") is None
+    assert own(prod, "origins") == found(prod, "origins")
+    (inlined,) = runtime("run: carriers -> { select: * }")["queries"]
+    assert "FROM flown as base" in inlined["sql"]
+    build(prod, "carriers")
+    assert found(prod, "carriers") == own(prod, "carriers") != old
+    assert exported(prod)[before.build_id]["tableName"] == old
+    (read,) = runtime("run: carriers -> { select: * }")["queries"]
+    assert f"FROM {own(prod, 'carriers')} as base" in read["sql"]
+    rows = prod.read(after).collect()
+    assert sorted(tuple(row) for row in rows) == [("AA", 2, 200)]
+
+    # An environment goes back with its rollback, and forth again.
+    last = prod.ledger.fetch_history("prod")[0].change_id
+    roll_back(prod.settings, prod.ledger)
+    assert found(prod, "carriers") is None
+    roll_back(prod.settings, prod.ledger, to=prod.ledger.fetch_history("prod")[-1].change_id)
+    assert found(prod, "carriers") is None
+    roll_back(prod.settings, prod.ledger, to=prod.ledger.fetch_history("prod")[-2].change_id)
+    assert found(prod, "carriers") == old
+    roll_back(prod.settings, prod.ledger, to=last)
+    assert found(prod, "carriers") == own(prod, "carriers")
+    # So it does when the files go back: the older table is the newer word.
+    edit(root, "raw.sql", "distance > 60", "distance > 0")
+    prod = enter(root)
+    assert build(prod, "carriers") == ["reused"]
+    assert found(prod, "carriers") == own(prod, "carriers") == old
+
+
+@pytest.mark.proves("M15")
+def test_an_environment_tells_malloy_what_its_own_builds_found(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    prod = enter(root)
+    build(prod, "carriers")
+    edit(root, "raw.sql", "distance > 0", "distance > 60")
+    dev = enter(root, "dev")
+    assert build(dev, "carriers") == ["built"]
+    assert found(dev, "carriers") == own(dev, "carriers") != found(prod, "carriers")
+    # What it reads of another one is told once its own build has found that it holds.
+    edit(root, "raw.sql", "distance > 60", "distance > 0")
+    dev = enter(root, "dev")
+    assert found(enter(root), "carriers") == own(prod, "carriers")
+    assert build(dev, "carriers") == ["reused"]
+    assert dev.ledger.fetch_history("dev", limit=1)[0].run_id == "run"
+    assert found(dev, "carriers") == found(prod, "carriers")
+    # A promotion tells what the sources of its target mean.
+    edit(root, "raw.sql", "distance > 0", "distance > 60")
+    dev = enter(root, "dev")
+    build(dev, "carriers")
+    promote(dev, "prod", [named(dev, "carriers").source_id])
+    assert found(prod, "carriers") == found(dev, "carriers") == own(dev, "carriers")
+
+
+def test_other_words_of_the_same_meaning_find_the_same_table(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    prod = enter(root)
+    build(prod, "carriers", "far")
+    before, table = named(prod, "far"), own(prod, "far")
+    edit(root, "m.malloy", "longest > 100", "100 < longest")
+    prod = enter(root)
+    after = named(prod, "far")
+    assert (after.build_id, after.malloy_id) != (before.build_id, before.malloy_id)
+    assert after.build_id == before.build_id
+    assert found(prod, "far") is None
+    assert build(prod, "far") == ["reused"]
+    assert found(prod, "far") == table
+    assert before.malloy_id not in exported(prod), "no source of the project is written so"
+
+
+def test_a_view_is_nothing_that_malloy_finds(root: Path, enter: Callable[..., Builder]) -> None:
+    text = "#@ persist\nsource: carriers"
+    edit(root, "m.malloy", text, text.replace("persist", "persist materialized=view"))
+    prod = enter(root)
+    build(prod, "carriers", "far")
+    assert found(prod, "carriers") is None
+    assert set(exported(prod)) == {named(prod, "far").build_id, named(prod, "far").malloy_id}
+
+
+@pytest.mark.proves("M15")
+def test_another_ledger_takes_over_what_malloy_finds(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    prod = enter(root)
+    build(prod, *NAMES)
+    file = Path(shutil.copy(prod.settings.manifest_path, root / "saved.json"))
+    saved = json.loads(file.read_text())
+    assert import_manifest(prod.settings, prod.ledger, file).n_same == len(NAMES)
+    toml = root / "persist.toml"
+    toml.write_text('ledger = "sqlite:///.persist/other.db"\n' + toml.read_text())
+    other = enter(root)
+    done = import_manifest(other.settings, other.ledger, file)
+    assert (done.refused, len(done.moved)) == ((), len(NAMES))
+    assert json.loads(other.settings.manifest_path.read_text()) == saved
+    assert build(other, *NAMES) == ["reused"] * len(NAMES)
+    assert exported(other).keys() == saved["entries"].keys()
+    # What is not as it was written is not believed, and nothing else of that file either.
+    (origins, far) = (named(other, n).malloy_id or "" for n in ("origins", "far"))
+    saved["entries"][origins] = saved["entries"][far]
+    file.write_text(json.dumps(saved))
+    (refused,) = import_manifest(other.settings, other.ledger, file).refused
+    assert (refused.build_id, refused.reason) == (
+        origins,
+        "it has been changed since it was written",
+    )
+    assert found(other, "origins") == own(other, "origins")
+
+
+def test_the_command_line_tells_malloys_build_ids_and_finds_nothing_wrong(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    prod = enter(root)
+    build(prod, *NAMES)
+
+    def told(*arguments: str) -> Any:
+        done = CliRunner().invoke(app, ["--project", str(root), "--env", "prod", *arguments])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    far = named(prod, "far")
+    assert json.loads(told("show", "far", "--json"))["malloy_build_id"] == far.malloy_id
+    assert json.loads(told("show", "flights", "--json"))["malloy_build_id"] is None
+    document = json.loads(told("manifest", "--json"))
+    assert document == json.loads(prod.settings.manifest_path.read_text())
+    assert document["entries"][far.malloy_id].keys() == {
+        *("tableName", "version", "buildId", "digest")
+    }
+    table = told("manifest")
+    assert table.count("@sources/m.malloy") == len(NAMES)
+    problems = json.loads(told("doctor", "--json"))["problems"]
+    assert [p for p in problems if p["code"] == "manifest-file"] == []
+    prod.ledger.promote(("prod",), "prod", prod.ledger.fetch_manifest("prod"), malloy={})
+    done = CliRunner().invoke(app, ["--project", str(root), "doctor", "--json"])
+    codes = [(p["code"], p["environment"]) for p in json.loads(done.stdout)["problems"]]
+    assert ("manifest-file", "prod") in codes

@@ -1,0 +1,67 @@
+// What a Malloy runtime makes of a manifest file: reads {files, tables, digest, model, manifest,
+// strict, queries} as JSON on stdin; `manifest` is the text of the file or null, `queries` are texts
+// (`run: …`), `strict` overrides what the file says unless null. Prints {builds: name → BuildID by
+// `makeDigest`, queries: [{sql} or {error}, …]}.
+const fs = require('fs');
+const {InMemoryURLReader, Manifest, Runtime, makeDigest, mkFieldDef} = require('@malloydata/malloy');
+const {BaseConnection} = require('@malloydata/malloy/connection');
+
+const {files, tables, digest, model, manifest, strict, queries} = JSON.parse(fs.readFileSync(0, 'utf8'));
+const TYPES = {
+  string: {type: 'string'},
+  int: {type: 'number', numberType: 'integer'},
+  bigint: {type: 'number', numberType: 'bigint'},
+};
+
+class Fixed extends BaseConnection {
+  get name() {
+    return 'spark';
+  }
+  get dialectName() {
+    return 'databricks';
+  }
+  getDigest() {
+    return digest;
+  }
+  fields(columns) {
+    return columns.map(([name, type]) => mkFieldDef(TYPES[type], name));
+  }
+  async fetchTableSchema(name, tablePath) {
+    const fields = this.fields(tables[tablePath]);
+    return {type: 'table', name, tablePath, connection: 'spark', dialect: 'databricks', fields};
+  }
+  async fetchSelectSchema({connection, selectStr}) {
+    const fields = this.fields(tables['']);
+    return {type: 'sql_select', name: 's', connection, selectStr, dialect: 'databricks', fields};
+  }
+}
+
+(async () => {
+  const urls = Object.entries(files).map(([path, text]) => ['file:///' + path, text]);
+  const loaded = new Manifest();
+  if (manifest !== null) loaded.loadText(manifest);
+  if (strict !== null) loaded.strict = strict;
+  const runtime = new Runtime({
+    urlReader: new InMemoryURLReader(new Map(urls)),
+    connection: new Fixed(),
+    buildManifest: loaded.buildManifest,
+  });
+  const url = new URL('file:///' + model);
+  const found = {builds: {}, queries: []};
+  const {connections} = await runtime.getBuildTargets(await runtime.getModel(url));
+  for (const {targets} of connections) {
+    for (const {sql, sources} of targets) {
+      for (const {sourceID} of sources) {
+        found.builds[sourceID.replace('file:///', '')] = makeDigest(digest, sql);
+      }
+    }
+  }
+  for (const text of queries) {
+    try {
+      found.queries.push({sql: await runtime.loadModel(url).loadQuery(text).getSQL()});
+    } catch (error) {
+      found.queries.push({error: error.message});
+    }
+  }
+  process.stdout.write(JSON.stringify(found));
+})();
