@@ -996,7 +996,7 @@ def _show_json(given: Invocation, source: Source) -> dict[str, Any]:
         }
         if source.annotation.freshness
         else None,
-        "malloy_build_id": source.malloy_id,
+        "malloy_build_id": next(iter(source.malloy_ids), None),
         "definition": source.query.text if source.query else None,
         "readers": list(project.readers[source.source_id]),
         "tables": [_table_json(given.settings, snapshot)] if snapshot else [],

@@ -503,7 +503,7 @@ def _compile_query(compilation: Compilation, unit: _Unit) -> None:
         notes=meaning.notes,
         marks=meaning.marks,
         temporary=declaration.temporary,
-        malloy_id=declaration.malloy_id,
+        malloy_ids=declaration.malloy_ids,
     )
 
 

@@ -245,8 +245,8 @@ class Declaration:
     ----------
     columns
         As far as they are declared; the types of a query's are what its language takes them for.
-    malloy_id
-        The BuildID by which Malloy's own tools look for its table.
+    malloy_ids
+        The BuildIDs by which Malloy's own tools look for its table, its builder's first.
     """
 
     name: str
@@ -258,7 +258,7 @@ class Declaration:
     query: Query | None = None
     raw: RawTable | None = None
     columns: tuple[Column, ...] = ()
-    malloy_id: BuildID | None = None
+    malloy_ids: tuple[BuildID, ...] = ()
 
     @property
     def kept(self) -> bool:
@@ -370,8 +370,8 @@ class Source:
         What it means, in parts (`shortened`); see `digests`.
     temporary
         It is no asset: a run computes it once for all of its sources that read it.
-    malloy_id
-        The BuildID by which Malloy's own tools look for its table.
+    malloy_ids
+        The BuildIDs by which Malloy's own tools look for its table, its builder's first.
     """
 
     source_id: SourceID
@@ -393,7 +393,7 @@ class Source:
     notes: tuple[str, ...] = ()
     marks: str = ""
     temporary: bool = False
-    malloy_id: BuildID | None = None
+    malloy_ids: tuple[BuildID, ...] = ()
 
     @property
     def kind(self) -> Kind:
@@ -519,8 +519,8 @@ class Project:
         """
         found: dict[BuildID, set[BuildID]] = {}
         for source in self.sources:
-            if source.malloy_id is not None:
-                found.setdefault(source.malloy_id, set()).add(source.build_id)
+            for malloy_id in source.malloy_ids:
+                found.setdefault(malloy_id, set()).add(source.build_id)
         return {m: next(iter(ours)) for m, ours in found.items() if len(ours) == 1}
 
     def guards(self, source: Source) -> tuple[Check, ...]:

@@ -118,7 +118,7 @@ def _declaration(
         annotation=annotation,
         description=source.description,
         columns=tuple(Column(c.name, _spark_type(c.type)) for c in source.columns),
-        malloy_id=source.build_id,
+        malloy_ids=tuple(dict.fromkeys(i for i in (source.build_id, source.runtime_id) if i)),
     )
     broken = replace(declaration, columns=())
     if not any(p.severity == "error" for p in problems):

@@ -42,8 +42,10 @@ source: carriers is spark.table('flown') -> {
 source: far is carriers -> { where: longest > 100; select: carrier, n }
 #@ persist
 source: texts is spark.sql("""SELECT carrier, n FROM %{ far } AS f WHERE n > 1""")
+#@ persist
+source: nested is spark.sql("""SELECT carrier, n FROM %{ far -> { select: carrier, n } } AS f WHERE n > 0""")
 '''
-NAMES = ("origins", "carriers", "far", "texts")
+NAMES = ("origins", "carriers", "far", "texts", "nested")
 READS = '[env.prod]\n[env.dev]\nreads = "prod"\n'
 TABLES = {
     "flights": [("carrier", "string"), ("origin", "string"), ("distance", "bigint")],
@@ -128,7 +130,7 @@ def exported(builder: Builder) -> dict[str, Any]:
 
 def found(builder: Builder, name: str) -> str | None:
     """Return the table that Malloy's own tools find for a source."""
-    entry = exported(builder).get(named(builder, name).malloy_id or "")
+    entry = exported(builder).get(named(builder, name).malloy_ids[0])
     return entry and entry["tableName"]
 
 
@@ -159,7 +161,7 @@ def test_a_malloy_runtime_compiles_to_the_tables_of_an_exported_manifest(
     (refused,) = runtime("run: far -> { select: * }", strict=True)["queries"]
     assert "far" in refused["error"]
 
-    assert build(prod, *NAMES) == ["built", "reused", "built", "built"]
+    assert build(prod, *NAMES) == ["built", "reused", "built", "built", "built"]
     queries = [f"run: {name} -> {{ select: * }}" for name in NAMES]
     for strict in (None, True):
         told = runtime(*queries, strict=strict)
@@ -168,11 +170,12 @@ def test_a_malloy_runtime_compiles_to_the_tables_of_an_exported_manifest(
             assert "flown" not in query["sql"] and "flights as" not in query["sql"]
     # And they are found by the BuildIDs that Malloy itself makes.
     sources = [named(prod, name) for name in NAMES]
-    assert told["builds"] == {s.source_id: s.malloy_id for s in sources}
+    assert told["builds"] == {s.source_id: s.malloy_ids[0] for s in sources}
     assert {b: exported(prod)[b]["buildId"] for b in told["builds"].values()} == {
-        s.malloy_id: s.build_id for s in sources
+        s.malloy_ids[0]: s.build_id for s in sources
     }
-    assert not {s.malloy_id for s in sources} & {s.build_id for s in sources}
+    assert [len(s.malloy_ids) for s in sources] == [1, 1, 1, 1, 2], "Malloy looks for another one"
+    assert not {s.malloy_ids[0] for s in sources} & {s.build_id for s in sources}
     # A connection of another digest may have other rows: it finds nothing.
     (inlined,) = runtime(queries[2], digest="another")["queries"]
     assert "flown" in inlined["sql"] and "delta" not in inlined["sql"]
@@ -202,7 +205,7 @@ def test_malloy_finds_what_a_source_means_now_and_never_an_older_table(
     edit(root, "raw.sql", "distance > 0", "distance > 60")
     prod = enter(root)
     after = named(prod, "carriers")
-    assert after.malloy_id == before.malloy_id
+    assert after.malloy_ids[0] == before.malloy_ids[0]
     assert after.build_id != before.build_id
     # The next build of anything withdraws it; its own build replaces it.
     assert build(prod, "origins") == ["reused"]
@@ -269,12 +272,12 @@ def test_other_words_of_the_same_meaning_find_the_same_table(
     edit(root, "m.malloy", "longest > 100", "100 < longest")
     prod = enter(root)
     after = named(prod, "far")
-    assert (after.build_id, after.malloy_id) != (before.build_id, before.malloy_id)
+    assert (after.build_id, after.malloy_ids[0]) != (before.build_id, before.malloy_ids[0])
     assert after.build_id == before.build_id
     assert found(prod, "far") is None
     assert build(prod, "far") == ["reused"]
     assert found(prod, "far") == table
-    assert before.malloy_id not in exported(prod), "no source of the project is written so"
+    assert before.malloy_ids[0] not in exported(prod), "no source of the project is written so"
 
 
 def test_a_view_is_nothing_that_malloy_finds(root: Path, enter: Callable[..., Builder]) -> None:
@@ -283,7 +286,7 @@ def test_a_view_is_nothing_that_malloy_finds(root: Path, enter: Callable[..., Bu
     prod = enter(root)
     build(prod, "carriers", "far")
     assert found(prod, "carriers") is None
-    assert set(exported(prod)) == {named(prod, "far").build_id, named(prod, "far").malloy_id}
+    assert set(exported(prod)) == {named(prod, "far").build_id, named(prod, "far").malloy_ids[0]}
 
 
 @pytest.mark.proves("M15")
@@ -304,7 +307,7 @@ def test_another_ledger_takes_over_what_malloy_finds(
     assert build(other, *NAMES) == ["reused"] * len(NAMES)
     assert exported(other).keys() == saved["entries"].keys()
     # What is not as it was written is not believed, and nothing else of that file either.
-    (origins, far) = (named(other, n).malloy_id or "" for n in ("origins", "far"))
+    (origins, far) = (named(other, n).malloy_ids[0] for n in ("origins", "far"))
     saved["entries"][origins] = saved["entries"][far]
     file.write_text(json.dumps(saved))
     (refused,) = import_manifest(other.settings, other.ledger, file).refused
@@ -327,11 +330,11 @@ def test_the_command_line_tells_malloys_build_ids_and_finds_nothing_wrong(
         return done.stdout
 
     far = named(prod, "far")
-    assert json.loads(told("show", "far", "--json"))["malloy_build_id"] == far.malloy_id
+    assert json.loads(told("show", "far", "--json"))["malloy_build_id"] == far.malloy_ids[0]
     assert json.loads(told("show", "flights", "--json"))["malloy_build_id"] is None
     document = json.loads(told("manifest", "--json"))
     assert document == json.loads(prod.settings.manifest_path.read_text())
-    assert document["entries"][far.malloy_id].keys() == {
+    assert document["entries"][far.malloy_ids[0]].keys() == {
         *("tableName", "version", "buildId", "digest")
     }
     table = told("manifest")

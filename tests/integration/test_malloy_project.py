@@ -98,7 +98,7 @@ def test_a_source_id_is_a_name_and_a_path_and_a_build_id_is_a_meaning(
     before = by_name(load({"base.malloy": BASE, "other.malloy": again}))
     assert before["by_carrier"].source_id == "by_carrier@sources/base.malloy"
     assert before["twin"].build_id == before["by_carrier"].build_id
-    assert before["twin"].malloy_id == before["by_carrier"].malloy_id
+    assert before["twin"].malloy_ids == before["by_carrier"].malloy_ids
     moved = shutil.move(tmp_path / "project", tmp_path / "elsewhere")
     after = by_name(load_project(load_settings(Path(moved), environ={})))
     assert {s.source_id: s.build_id for s in after.values()} == {
@@ -121,7 +121,7 @@ def test_what_a_table_means_is_part_of_what_malloys_sources_mean(load: Make) -> 
         )
     ]  # fmt: skip
     first, unused, used = found
-    assert first.malloy_id == unused.malloy_id == used.malloy_id is not None
+    assert first.malloy_ids[0] == unused.malloy_ids[0] == used.malloy_ids[0]
     assert first.build_id == unused.build_id != used.build_id
 
 
@@ -132,7 +132,7 @@ def test_a_column_more_in_a_persisted_source_rebuilds_no_reader(load: Make) -> N
     after = by_name(load({"base.malloy": more + reader}))
     assert before["by_carrier"].build_id != after["by_carrier"].build_id
     assert before["top"].build_id == after["top"].build_id
-    assert before["top"].malloy_id != after["top"].malloy_id, "as Malloy's own builder has it"
+    assert before["top"].malloy_ids != after["top"].malloy_ids, "as Malloy's own builder has it"
 
 
 def test_a_table_is_no_source_of_malloys_where_there_is_another(load: Make) -> None:
@@ -433,7 +433,7 @@ some_flights = "fewer"
     assert ids["dev"]["plain"] == ids["prod"]["plain"] == ids["test"]["plain"]
     assert ids["dev"]["by_given"] == ids["test"]["by_given"] != ids["prod"]["by_given"]
     assert ids["prod"]["by_virtual"] == ids["test"]["by_virtual"] != ids["dev"]["by_virtual"]
-    assert found["prod"]["by_given"].malloy_id is None
+    assert found["prod"]["by_given"].malloy_ids == ()
     (root / "sources" / "g.malloy").write_text(text + wanting)
     project = load_project(load_settings(root, environment="test", environ={}))
     assert [p.location.line for p in project.errors] == [13]

@@ -99,6 +99,9 @@ class MalloySource(MalloyDefinition):
     build_id
         Malloy's BuildID where Malloy persists it, else None; also where a given has a value that
         its BuildID does not tell.
+    runtime_id
+        The BuildID by which Malloy's runtime looks for its table: another one, by a mistake of
+        Malloy's, where its SQL holds queries, ``%{ x -> { … } }``.
     malloy_sql
         What the BuildID is made of: Malloy's own SQL, with everything in it inlined.
     sql
@@ -117,6 +120,7 @@ class MalloySource(MalloyDefinition):
     parameters: tuple[str, ...]
     filtered: bool
     build_id: BuildID | None
+    runtime_id: BuildID | None
     malloy_sql: str | None
     sql: str | None
     reads: tuple[SourceID, ...]
@@ -200,6 +204,7 @@ def _source(answer: Answer) -> MalloySource:
         parameters=tuple(answer["parameters"]),
         filtered=answer["filtered"],
         build_id=answer["build_id"],
+        runtime_id=answer["runtime_id"],
         malloy_sql=answer["malloy_sql"],
         sql=answer["sql"],
         reads=tuple(answer["reads"]),

@@ -344,6 +344,7 @@ async function persistedIn(model, path) {
       const digest = digests[source.connectionName];
       entry.sql = source.getSQL({virtualMap});
       entry.buildId = makeDigest(digest, entry.sql);
+      entry.runtimeId = soughtBy(model, source._sourceDef);
       entry.sought = mended(() => soughtBy(model, source._sourceDef));
     } catch (error) {
       entry.problems = await problems(error, toPath(source.location?.url ?? '') ?? path);
@@ -389,6 +390,7 @@ async function source(name, def, path, model, persisted, manifest) {
     parameters: Object.keys(def.parameters ?? {}),
     filtered: (def.filterList ?? []).length > 0,
     build_id: null,
+    runtime_id: null,
     malloy_sql: null,
     sql: null,
     reads: [],
@@ -401,6 +403,7 @@ async function source(name, def, path, model, persisted, manifest) {
   if (entry?.problems.length) return about;
   if (entry) {
     about.build_id = entry.buildId;
+    about.runtime_id = entry.runtimeId;
     about.malloy_sql = entry.sql;
     // A source that only extends another is the same table, and does not read it.
     const others = entry.reads.filter(id => persisted.get(id).buildId !== entry.buildId);
@@ -412,7 +415,9 @@ async function source(name, def, path, model, persisted, manifest) {
     const given = {virtualMap, resolvedGivens, buildManifest: manifest, connectionDigests: digests};
     about.sql = mended(() => whole.getSQL(given));
     // Malloy's BuildID knows nothing of values: by it, another one's table would be found.
-    if (entry && entry.sql !== whole.getSQL({virtualMap, resolvedGivens})) about.build_id = null;
+    if (entry && entry.sql !== whole.getSQL({virtualMap, resolvedGivens})) {
+      about.build_id = about.runtime_id = null;
+    }
     const selected = opened.get(def.connection)?.selected.get(def.selectStr);
     if (def.type === 'sql_select' && selected) about.columns = columns(selected);
     if (def.type === 'query_source') {
