@@ -1,0 +1,354 @@
+"""What all commands share: their options, their errors as exit codes, how they print."""
+
+import functools
+import gc
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from persist_assets.errors import (
+    BuildError,
+    ConflictError,
+    LedgerError,
+    NotFoundError,
+    PersistError,
+    Problem,
+    SettingsError,
+    SourcesError,
+    StorageError,
+)
+from persist_assets.model import (
+    Project,
+    SourceID,
+)
+from persist_assets.project import load_project, require, sound
+from persist_assets.selection import is_simple, select
+from persist_assets.settings import Settings, find_root, load_settings
+from persist_assets.storage.files import know_stores
+
+if TYPE_CHECKING:
+    from persist_assets.builder import Builder
+    from persist_assets.ledger.store import Ledger
+
+EXIT_CODES: Sequence[tuple[type[PersistError], int]] = (
+    (StorageError, 6),
+    (LedgerError, 5),
+    (NotFoundError, 4),
+    (ConflictError, 4),
+    (SourcesError, 3),
+    (SettingsError, 2),
+    (BuildError, 1),
+    (PersistError, 1),
+)
+"""What the process ends with for each class of error; the first that fits."""
+INTERRUPTED = 130
+SPARK_LOG = "spark.log"
+"""The file below `.persist` that Spark and Dagster log to while the command line works."""
+app = typer.Typer(
+    name="persist",
+    help="Persistent sources for Dagster on Spark.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+spark_app = typer.Typer(
+    help=r"The Spark server that stays between runs: \[spark] shared = true.", no_args_is_help=True
+)
+app.add_typer(spark_app, name="spark")
+ledger_app = typer.Typer(help="The database of all state.", no_args_is_help=True)
+app.add_typer(ledger_app, name="ledger")
+_WIDE = 4000  # what is not a terminal gets whole lines
+err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else _WIDE)
+out = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
+
+
+@dataclass
+class Invocation:
+    """What a command is given, and what it works on: made when it is first asked for."""
+
+    project_dir: Path | None = None
+    env: str | None = None
+    as_json: bool = False
+    verbose: bool = False
+    keep_going: bool = False
+    _closing: list[Callable[[], None]] = field(default_factory=list)
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The project's settings."""
+        root = self.project_dir.resolve() if self.project_dir else find_root(Path.cwd())
+        if not root.is_dir():
+            raise SettingsError(f"there is no directory {root}")
+        settings = load_settings(root, environment=self.env)
+        know_stores(settings.stores)
+        return settings
+
+    @cached_property
+    def project(self) -> Project:
+        """The compiled project; what is not an error is printed."""
+        project = load_project(self.settings)
+        project = sound(project) if self.keep_going else require(project)
+        for problem in project.problems:
+            print_problem(problem)
+        return project
+
+    @cached_property
+    def ledger(self) -> "Ledger":
+        """The ledger."""
+        from persist_assets.ledger.store import Ledger
+
+        ledger = Ledger(self.settings.ledger)
+        self._closing.append(ledger.close)
+        return ledger
+
+    @cached_property
+    def builder(self) -> "Builder":
+        """What plans and reads in a session of this process."""
+        from persist_assets.builder import Builder
+        from persist_assets.engine import Engine
+        from persist_assets.session import create_session
+
+        engine = Engine(self.settings, lambda: create_session(self.settings))
+        return Builder(self.settings, self.project, self.ledger, engine)
+
+    def select(self, patterns: Sequence[str] | None) -> tuple[SourceID, ...]:
+        """Return the persisted sources that patterns select; no patterns: all."""
+        if not patterns:
+            return tuple(s.source_id for s in self.project.persisted)
+        if all(is_simple(p) for p in patterns):
+            return select(self.project, patterns)
+        from persist_assets.plugin.selection import select_as_dagster
+
+        return select_as_dagster(self.settings, self.project, patterns)
+
+    def close(self) -> None:
+        """Give back what was opened."""
+        for act in self._closing:
+            act()
+
+
+ProjectOption = Annotated[
+    Path | None,
+    typer.Option("--project", help="The project root; else the nearest persist.toml upwards is."),
+]
+EnvOption = Annotated[str | None, typer.Option("--env", help="The environment.")]
+VerboseOption = Annotated[
+    bool, typer.Option("-v", "--verbose", help="Logs, and tracebacks of errors.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+SelectArgument = Annotated[
+    list[str] | None,
+    typer.Argument(help="Which sources, in Dagster's selection syntax; all if none."),
+]
+AgainstOption = Annotated[
+    str | None,
+    typer.Option(
+        "--against", metavar="ENV|GIT_REF", help="Tell what differs from there, and is rebuilt."
+    ),
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Build even what is up to date.")]
+
+
+@app.callback()
+def everywhere(
+    ctx: typer.Context,
+    project: ProjectOption = None,
+    env: EnvOption = None,
+    verbose: VerboseOption = False,
+) -> None:
+    """Remember the options that stand before the command."""
+    ctx.obj = {"project": project, "env": env, "verbose": verbose}
+
+
+_COMMON = (
+    ("ctx", typer.Context, inspect.Parameter.empty),
+    ("project", ProjectOption, None),
+    ("env", EnvOption, None),
+    ("as_json", JsonOption, False),
+    ("verbose", VerboseOption, False),
+)
+
+
+def command(
+    name: str, on: typer.Typer = app
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function a command: options that all have, and errors as exit codes."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        own = [p for n, p in inspect.signature(function).parameters.items() if n != "given"]
+        common = [
+            inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+            for n, kind, default in _COMMON
+        ]
+
+        @functools.wraps(function)
+        def run(ctx: typer.Context, **values: Any) -> None:
+            before: Mapping[str, Any] = ctx.obj or {}
+            given = Invocation(
+                values.pop("project") or before.get("project"),
+                values.pop("env") or before.get("env"),
+                values.pop("as_json"),
+                values.pop("verbose") or bool(before.get("verbose")),
+            )
+            with as_exit_codes(given):
+                function(given, **values)
+
+        signature = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in own] + common)
+        run.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+        run.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+        on.command(name)(run)
+        return function
+
+    return decorate
+
+
+@contextmanager
+def as_exit_codes(given: Invocation) -> Generator[None]:
+    """End the process with the code of the error's class, if there is an error."""
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except KeyboardInterrupt as error:
+        err.print("interrupted")
+        raise typer.Exit(INTERRUPTED) from error
+    except PersistError as error:
+        if given.verbose:
+            err.print_exception()
+        if given.as_json:
+            print_json(_error_json(error))
+        if isinstance(error, SourcesError):
+            for problem in error.problems:
+                print_problem(problem)
+        else:
+            print_error(error)
+        raise typer.Exit(exit_code(type(error))) from error
+    except Exception as error:
+        if given.verbose:
+            err.print_exception()
+        err.print(f"[red]error[/]: {escape(f'{type(error).__name__}: {error}')}")
+        err.print("  hint: this should not happen: run it again with -v and report what it prints")
+        raise typer.Exit(1) from error
+    finally:
+        given.close()
+
+
+def _error_json(error: PersistError) -> dict[str, Any]:
+    """Return an error as the one document that a command prints on stdout."""
+    problems = error.problems if isinstance(error, SourcesError) else ()
+    place = error.location
+    return {
+        "error": {
+            "code": type(error).__name__,
+            "message": error.message.splitlines()[0],
+            "hint": error.hint,
+            "path": place.path if place else None,
+            "line": place.line if place else None,
+            "column": place.column if place else None,
+        },
+        "problems": [problem_json(p) for p in problems],
+    }
+
+
+def exit_code(error: type[PersistError]) -> int:
+    """Return the exit code of a class of errors."""
+    return next(code for kind, code in EXIT_CODES if issubclass(error, kind))
+
+
+def print_error(error: PersistError) -> None:
+    """Print an error on stderr."""
+    where = f"{error.location}: " if error.location else ""
+    err.print(f"{escape(where)}[red]error[/]: {escape(error.message)}", soft_wrap=True)
+    if error.hint:
+        err.print(f"  hint: {escape(error.hint)}", soft_wrap=True)
+
+
+def print_problem(problem: Problem) -> None:
+    """Print a problem on stderr."""
+    colour = {"error": "red", "warning": "yellow", "note": "cyan"}[problem.severity]
+    text = escape(f"{problem.message} [{problem.code}]")
+    err.print(f"{problem.location}: [{colour}]{problem.severity}[/]: {text}", soft_wrap=True)
+    if problem.hint:
+        err.print(f"  hint: {escape(problem.hint)}", soft_wrap=True)
+
+
+def print_json(document: object) -> None:
+    """Print one JSON document on stdout."""
+    sys.stdout.write(json.dumps(document, indent=2, default=str, ensure_ascii=False) + "\n")
+
+
+def problem_json(problem: Problem) -> dict[str, Any]:
+    """Return a problem as JSON has it."""
+    return {
+        "code": problem.code,
+        "severity": problem.severity,
+        "message": problem.message,
+        "path": problem.location.path,
+        "line": problem.location.line,
+        "column": problem.location.column,
+        "hint": problem.hint,
+    }
+
+
+@contextmanager
+def quiet(given: Invocation) -> Generator[None]:
+    """Send what Spark, Dagster and user code print to a log: stdout and stderr are ours.
+
+    With ``-v`` it goes to stderr.
+    """
+    gc.enable()
+    given.settings.state_dir.mkdir(parents=True, exist_ok=True)
+    kept = [os.dup(1), os.dup(2)]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ours = os.fdopen(os.dup(2), "w", encoding="utf-8")
+    err.file, before = ours, err.file
+    try:
+        if given.verbose:
+            os.dup2(2, 1)
+        else:
+            with (given.settings.state_dir / SPARK_LOG).open("ab") as log:
+                os.dup2(log.fileno(), 1)
+                os.dup2(log.fileno(), 2)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for fd, copy in enumerate(kept, 1):
+            os.dup2(copy, fd)
+            os.close(copy)
+        err.file = before
+        ours.close()
+
+
+def in_words(value: Any) -> str:
+    """Return a value of a JSON document in words."""
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case dict():
+            return ", ".join(f"{k}={v}" if v != "" else str(k) for k, v in value.items())
+        case list():
+            return ", ".join(map(str, value))
+        case _:
+            return str(value)
+
+
+def malloy_path(settings: Settings, written: str) -> str:
+    """Return the path of a file relative to the root: from here, the root or the sources."""
+    for start in (Path.cwd(), settings.root, settings.root / settings.sources):
+        found = (start / written).resolve()
+        if found.is_file() and found.is_relative_to(settings.root):
+            return found.relative_to(settings.root).as_posix()
+    raise NotFoundError(f"there is no file {written}", hint=f"files below {settings.root}")

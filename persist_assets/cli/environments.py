@@ -1,0 +1,311 @@
+"""Commands about environments: manifest, promote, history, rollback, gc, doctor."""
+
+import os
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.filesize import decimal
+from rich.markup import escape
+from rich.table import Table
+
+from persist_assets.cli.app import (
+    Invocation,
+    SelectArgument,
+    command,
+    err,
+    in_words,
+    out,
+    print_json,
+    quiet,
+)
+from persist_assets.errors import (
+    SettingsError,
+)
+from persist_assets.manifest import fetch_document
+from persist_assets.model import (
+    ManifestChange,
+    Snapshot,
+)
+from persist_assets.settings import find_root
+
+# ----------------------------------------------------------------------------------------- manifest
+
+
+@command("manifest")
+def manifest(
+    given: Invocation,
+    file: Annotated[
+        Path | None, typer.Option("--import", metavar="FILE", help="Read it from a file.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing.")] = False,
+    why: Annotated[str | None, typer.Option("--why", help="Kept in the history.")] = None,
+) -> None:
+    """Print the environment's manifest: BuildID → table, as Malloy writes it; or import one."""
+    if file is not None:
+        _import(given, file, dry_run=dry_run, why=why)
+        return
+    if dry_run or why:
+        raise SettingsError("--dry-run and --why belong to --import FILE")
+    document = fetch_document(given.settings, given.ledger)
+    if given.as_json:
+        print_json(document)
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("build", "source", "table", "rows"):
+        table.add_column(title, justify="right" if title == "rows" else "left")
+    for build_id, entry in document["entries"].items():
+        if "buildId" in entry:  # the same table again, as Malloy's own tools look for it
+            continue
+        table.add_row(
+            build_id[:12],
+            escape(entry["sourceId"]),
+            escape(entry["tableName"]),
+            f"{entry['rows']:,}",
+        )
+    out.print(table)
+    out.print(f"[dim]{given.settings.manifest_path}[/]", soft_wrap=True)
+
+
+def _import(given: Invocation, file: Path, *, dry_run: bool, why: str | None) -> None:
+    from persist_assets.environments import import_manifest
+
+    settings = given.settings
+    builder = given.builder if settings.views else None
+    done = import_manifest(settings, given.ledger, file, dry_run=dry_run, why=why, builder=builder)
+    moved = [
+        {
+            "build_id": s.build_id,
+            "source_id": s.source_id,
+            "table": s.table,
+            "version": s.version,
+            "adopted": s.build_id in done.adopted,
+        }
+        for s in (done.moved if done.change_id or dry_run else ())
+    ]
+    refused = [
+        {"build_id": r.build_id, "source_id": r.source_id, "reason": r.reason} for r in done.refused
+    ]
+    differs = done.strict is not None and done.strict != settings.strict
+    if given.as_json:
+        document = {"change_id": done.change_id, "moved": moved, "same": done.n_same}
+        print_json({**document, "refused": refused, "strict_differs": differs})
+    else:
+        for row in moved:
+            known = " [dim](of another ledger)[/]" if row["adopted"] else ""
+            what = f"{row['source_id']} {row['table']}@v{row['version']}"
+            out.print(f"[green]imported[/] {escape(what)}{known}", soft_wrap=True)
+        for r in done.refused:
+            what = f"{r.source_id or ''} {(r.build_id or str(file))[:64]}".strip()
+            err.print(f"[red]refused[/] {escape(f'{what}: {r.reason}')}", soft_wrap=True)
+        said = f"as change {done.change_id}" if done.change_id else "nothing was changed"
+        n = f"{len(moved)} imported, {done.n_same} the same already, {len(refused)} refused"
+        out.print(f"{n} in {settings.environment}: {said}")
+    if differs:
+        words = ("strict", "not strict") if done.strict else ("not strict", "strict")
+        message = f"the file is {words[0]}, {settings.environment} is {words[1]} and stays so"
+        err.print(f"[yellow]warning[/]: {message}; persist.toml decides that", soft_wrap=True)
+    if refused:
+        raise typer.Exit(4)
+
+
+# ------------------------------------------------------------------------------------- environments
+
+FromArgument = Annotated[str, typer.Argument(metavar="FROM", help="The environment built in.")]
+ToArgument = Annotated[str, typer.Argument(metavar="TO", help="The one that gets it.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Change nothing.")]
+AllowStaleOption = Annotated[
+    bool, typer.Option("--allow-stale", help="Even what is out of date, or does not agree.")
+]
+WhyOption = Annotated[str | None, typer.Option("--why", help="Kept in the history.")]
+
+
+@command("promote")
+def promote(
+    given: Invocation,
+    source: FromArgument,
+    target: ToArgument,
+    selection: SelectArgument = None,
+    dry_run: DryRunOption = False,
+    allow_stale: AllowStaleOption = False,
+    why: WhyOption = None,
+) -> None:
+    """Let readers of one environment see what another one has built. Copies nothing."""
+    from persist_assets import environments
+
+    given.env = source
+    before = given.ledger.fetch_current(target)
+    decided, change = environments.promote(
+        given.builder,
+        target,
+        given.select(selection),
+        allow_stale=allow_stale,
+        dry_run=dry_run,
+        why=why,
+    )
+    moved = [
+        {
+            "source_id": s.source_id,
+            "from_build": before[s.source_id].build_id if s.source_id in before else None,
+            "to_build": s.build_id,
+        }
+        for s in (decided.sources if change or dry_run else ())
+    ]
+    refused = [{"source_id": r.source_id, "reason": r.reason} for r in decided.refused]
+    if given.as_json:
+        print_json({"change_id": change, "moved": moved, "refused": refused})
+    else:
+        for refusal in decided.refused:
+            err.print(f"[red]refused[/] {escape(refusal.source_id)}: {escape(refusal.reason)}")
+        for row in moved:
+            out.print(f"[green]promoted[/] {escape(str(row['source_id']))}")
+        done = f"as change {change}" if change else "nothing was changed"
+        out.print(f"{len(moved)} from {source} to {target}, {len(refused)} refused: {done}")
+    if refused:
+        raise typer.Exit(4)
+
+
+@command("history")
+def history(
+    given: Invocation,
+    limit: Annotated[int, typer.Option("--limit", help="How many changes.", min=1)] = 20,
+) -> None:
+    """Tell how the environment's manifest changed, the latest change first."""
+    changes = given.ledger.fetch_history(given.settings.environment, limit=limit)
+    if given.as_json:
+        print_json([_manifest_change_json(c) for c in changes])
+        return
+    for change in changes:
+        _print_change(change)
+    if not changes:
+        out.print(f"{given.settings.environment} has not changed yet")
+
+
+@command("rollback")
+def rollback(
+    given: Invocation,
+    to: Annotated[
+        int | None, typer.Option("--to", metavar="CHANGE_ID", help="To right after that change.")
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", help="Undo so many changes.")] = 1,
+    why: WhyOption = None,
+) -> None:
+    """Put the environment's manifest back to what it was. Copies nothing."""
+    from persist_assets import environments
+
+    builder = given.builder if given.settings.views else None
+    change = environments.roll_back(
+        given.settings, given.ledger, to=to, steps=steps, why=why, builder=builder
+    )
+    if given.as_json:
+        print_json([_manifest_change_json(change)])
+    else:
+        _print_change(change)
+
+
+@command("gc")
+def gc_(
+    given: Invocation,
+    dry_run: DryRunOption = False,
+    removed: Annotated[
+        bool, typer.Option("--removed", help="Of sources too that the project no longer defines.")
+    ] = False,
+) -> None:
+    """Delete the tables and versions that no environment needs, nor its recent history."""
+    from persist_assets.collector import collect
+
+    collected = collect(
+        given.settings, given.project, given.ledger, removed=removed, dry_run=dry_run
+    )
+    total = sum(c.bytes for c in collected)
+    if given.as_json:
+        tables = [
+            {"table": c.table, "versions": list(c.versions), "bytes": c.bytes} for c in collected
+        ]
+        print_json({"tables": tables, "bytes": total})
+        return
+    for c in collected:
+        versions = ", ".join(str(v) for v in c.versions)
+        which = (
+            f"version{'s' * (len(c.versions) > 1)} {versions}" if versions else "never published"
+        )
+        out.print(f"{escape(c.table)} [dim]{which}[/], {decimal(c.bytes)}")
+    would = "would be deleted" if dry_run else "deleted"
+    n = "1 table" if len(collected) == 1 else f"{len(collected)} tables"
+    out.print(f"{decimal(total)} of {n} {would}")
+
+
+def _manifest_change_json(change: ManifestChange) -> dict[str, Any]:
+    return {
+        "change_id": change.change_id,
+        "at": change.at.isoformat(),
+        "by": change.by,
+        "why": change.why,
+        "kind": change.kind,
+        "run_id": change.run_id,
+        "entries": [
+            {
+                "source_id": m.source_id,
+                "build_id": m.build_id,
+                "before": _version(m.before),
+                "after": _version(m.after),
+            }
+            for m in change.moves
+        ],
+    }
+
+
+def _version(snapshot: Snapshot | None) -> str | None:
+    return f"{snapshot.table}@v{snapshot.version}" if snapshot else None
+
+
+def _print_change(change: ManifestChange) -> None:
+    at = change.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    why = f" [dim]{escape(change.why)}[/]" if change.why else ""
+    out.print(f"[bold]{change.change_id}[/] {at} {change.kind} by {escape(change.by)}{why}")
+    for m in change.moves:
+        ends = f"{_version(m.before) or 'nothing'} → {_version(m.after) or 'nothing'}"
+        out.print(f"  {escape(m.source_id)} [dim]{escape(ends)}[/]", soft_wrap=True)
+
+
+# ------------------------------------------------------------------------------------------- doctor
+
+
+@command("doctor")
+def doctor(
+    given: Invocation,
+    spark: Annotated[bool, typer.Option("--spark", help="Start Spark too.")] = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Write exported manifests anew where they are wrong.")
+    ] = False,
+) -> None:
+    """Look for what is wrong with the project, its ledger and its tables."""
+    from persist_assets.doctor import examine
+
+    root = given.project_dir.resolve() if given.project_dir else find_root(Path.cwd())
+    if not root.is_dir():
+        raise SettingsError(f"there is no directory {root}")
+    environment = given.env or os.environ.get("PERSIST_ENV")
+    with ExitStack() as stack:
+        if spark:
+            with suppress(SettingsError):  # the report tells of it, and Spark is not started
+                stack.enter_context(quiet(given))
+        report = examine(root, environment=environment, spark=spark, fix=fix)
+    problems = [asdict(f) for f in report.findings]
+    if given.as_json:
+        print_json({"problems": problems, "checked": report.checked})
+    else:
+        for name, value in report.checked.items():
+            out.print(f"[dim]{name.replace('_', ' ')}[/] {escape(in_words(value))}", soft_wrap=True)
+        colours = {"error": "red", "warning": "yellow", "note": "cyan"}
+        for f in report.findings:
+            said = f"[{colours[f.severity]}]{f.severity}[/]: {escape(f'{f.message} [{f.code}]')}"
+            err.print(said, soft_wrap=True)
+            if f.hint:
+                err.print(f"  hint: {escape(f.hint)}", soft_wrap=True)
+        n = sum(f.severity != "note" for f in report.findings)
+        out.print("all is well" if report.well else f"{n} problem{'s' * (n != 1)}")
+    if not report.well:
+        raise typer.Exit(1)

@@ -1,0 +1,371 @@
+"""Commands that read rows: query and diff."""
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, cast, get_args
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from persist_assets.cli.app import (
+    Invocation,
+    SelectArgument,
+    command,
+    err,
+    malloy_path,
+    out,
+    print_json,
+    quiet,
+)
+from persist_assets.cli.sources import changes_tree
+from persist_assets.compare import Change, compare
+from persist_assets.errors import (
+    SettingsError,
+)
+from persist_assets.frontends.malloy import SUFFIX as MALLOY
+from persist_assets.model import (
+    Fallback,
+    Query,
+    Snapshot,
+    SourceID,
+)
+from persist_assets.project import load_query
+from persist_assets.revisions import find_places
+from persist_assets.rows import ChangedRow, NotCompared, RowsDiffer, compare_tables
+
+# --------------------------------------------------------------------------------------------- diff
+
+PlaceArgument = Annotated[
+    str, typer.Argument(help="An environment, a git ref, a BuildID, or . for the files.")
+]
+
+
+@command("diff")
+def diff(
+    given: Invocation,
+    before: PlaceArgument,
+    after: PlaceArgument,
+    selection: SelectArgument = None,
+    rows: Annotated[
+        bool, typer.Option("--rows", help="Compare the rows of both sides' tables too.")
+    ] = False,
+    key: Annotated[
+        list[str] | None,
+        typer.Option("--key", help="Columns that tell rows apart: a,b. Else rows are counted."),
+    ] = None,
+    sample: Annotated[
+        int, typer.Option("--sample", min=0, help="Show so many rows of each kind.")
+    ] = 5,
+) -> None:
+    """Explain how sources differ between two places, down to expressions and rows."""
+    if key and not rows:
+        raise SettingsError("`--key` says how rows are compared", hint="add --rows")
+    places = find_places(given.settings, given.project, given.ledger, before, after)
+    wanted = set(given.select(selection)) if selection else None
+    changes = [
+        change
+        for change in compare(places[0].standings, places[1].standings)
+        if wanted is None or change.source_id in wanted
+    ]
+    compared: dict[SourceID, RowsDiffer | NotCompared] = {}
+    if rows:
+        tables = [p.tables for p in places]
+        if tables[0] is None or tables[1] is None:
+            raise SettingsError(
+                f"`{before if tables[0] is None else after}` is files, and files have no rows",
+                hint="--rows compares environments and BuildIDs: build the files in one",
+            )
+        with quiet(given):
+            changes, compared = compare_tables(
+                given.builder.load_snapshot,
+                changes,
+                (tables[0], tables[1]),
+                key=_split(key),
+                sample=sample,
+                names=(before, after),
+            )
+    changes = [c for c in changes if c.change != "same"]
+    if given.as_json:
+        told = [_change_json(c) | _rows_json(compared.get(c.source_id)) for c in changes]
+        print_json({"sources": told})
+        return
+    if not changes:
+        out.print(f"nothing differs between {escape(before)} and {escape(after)}")
+        return
+    out.print(changes_tree(f"{before} → {after}", changes))
+    for source_id, found in compared.items():
+        _print_rows_differ(source_id, found)
+
+
+def _split(key: Sequence[str] | None) -> list[str]:
+    return [name.strip() for given in key or () for name in given.split(",") if name.strip()]
+
+
+def _rows_json(found: RowsDiffer | NotCompared | None) -> dict[str, Any]:
+    if found is None:
+        return {}
+    if isinstance(found, NotCompared):
+        return {"rows_note": found.reason}
+    return {
+        "rows": {
+            "added": found.added,
+            "removed": found.removed,
+            "changed": found.changed,
+            "before": found.before,
+            "after": found.after,
+        },
+        "key": list(found.key),
+        "columns_changed": dict(found.columns),
+        "columns_not_compared": [
+            {"column": u.column, "before": u.before, "after": u.after} for u in found.uncompared
+        ],
+        "samples": {
+            "added": [_cell(row) for row in found.added_rows],
+            "removed": [_cell(row) for row in found.removed_rows],
+            "changed": [
+                {"key": _cell(r.key), "before": _cell(r.before), "after": _cell(r.after)}
+                for r in found.changed_rows
+            ],
+        },
+    }
+
+
+def _print_rows_differ(source_id: SourceID, found: RowsDiffer | NotCompared) -> None:
+    """Print how rows differ: what is counted, and below it rows with what they were and are."""
+    out.print()
+    if isinstance(found, NotCompared):
+        out.print(f"[bold]{escape(source_id)}[/] rows not compared: {escape(found.reason)}")
+        return
+    parts = [f"[green]+{found.added} added[/]", f"[red]-{found.removed} removed[/]"]
+    if found.changed is not None:
+        parts.append(f"[yellow]~{found.changed} changed[/]")
+    how = f" by {', '.join(found.key)}" if found.key else ""
+    title = f"[bold]{escape(source_id)}[/] {found.before} → {found.after} rows{escape(how)}"
+    out.print(f"{title}: {', '.join(parts)}")
+    columns = [f"{escape(name)} ({n})" for name, n in found.columns.items() if n]
+    if columns:
+        out.print(f"  changed columns: {', '.join(columns)}")
+    for u in found.uncompared:
+        kinds = f"{u.before or 'not there'} → {u.after or 'not there'}"
+        out.print(f"  not compared: {escape(u.column)} [dim]{escape(kinds)}[/]")
+    sampled: list[tuple[str, str, dict[str, Any]]] = [
+        *(("~", "yellow", _both(row)) for row in found.changed_rows),
+        *(("-", "red", row) for row in found.removed_rows),
+        *(("+", "green", row) for row in found.added_rows),
+    ]
+    if not sampled:
+        return
+    there = dict.fromkeys(name for _, _, row in sampled for name in row)
+    names = [*found.key, *(n for n in there if n not in found.key)]
+    table = Table("", *(escape(n) for n in names), box=None, pad_edge=False)
+    for mark, colour, row in sampled:
+        cells = [_change_cell(row[n]) if n in row else "" for n in names]
+        table.add_row(f"[{colour}]{mark}[/]", *cells)
+    out.print(table)
+
+
+def _both(row: ChangedRow) -> dict[str, Any]:
+    """Return the cells of a changed row; what differs is a pair of what it was and is."""
+    return row.key | {n: _Pair(v, row.after[n]) for n, v in row.before.items()}
+
+
+@dataclass(frozen=True)
+class _Pair:
+    before: Any
+    after: Any
+
+
+def _change_cell(value: Any) -> str:
+    """Return a cell for people who look for differences: nothing is rounded."""
+    if isinstance(value, _Pair):
+        return f"{_change_cell(value.before)} [yellow]→[/] {_change_cell(value.after)}"
+    return _shown(repr(value) if isinstance(value, float) else _cell(value))
+
+
+def _change_json(change: Change) -> dict[str, Any]:
+    return {
+        "source_id": change.source_id,
+        "change": change.change,
+        "columns": list(change.columns),
+        "rows_changed": change.rows_changed,
+        "expressions": [
+            {"column": e.column, "before": e.before, "after": e.after} for e in change.expressions
+        ],
+        "because": list(change.because),
+        "rows": None,
+    }
+
+
+# -------------------------------------------------------------------------------------------- query
+
+
+@command("query")
+def query(
+    given: Invocation,
+    asked: Annotated[
+        str, typer.Argument(metavar="SQL|FILE.malloy[:NAME]", help="A query over sources.")
+    ],
+    run: Annotated[
+        str | None,
+        typer.Option("--run", metavar="MALLOY", help="A query of Malloy's over FILE.malloy."),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many rows.")] = 100,
+    form: Annotated[str, typer.Option("--format", help="table, json or csv.")] = "table",
+    only_sql: Annotated[
+        bool, typer.Option("--sql", help="Print what would run, and run nothing.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Read no persisted source inline.")
+    ] = False,
+    fallback: Annotated[
+        str | None,
+        typer.Option("--fallback", help="For tables that are too old: live, stale_ok or fail."),
+    ] = None,
+) -> None:
+    """Run a query: what is built is read from its table, the rest is computed."""
+    from dataclasses import replace
+
+    from persist_assets.compiler import resolve_query
+
+    if form not in ("table", "json", "csv"):
+        raise SettingsError(f"`{form}` is no format", hint="table, json or csv")
+    if strict:
+        given.settings = replace(given.settings, strict=True)
+    if fallback is not None:
+        known = {str(f): f for f in get_args(Fallback)}
+        if fallback not in known:
+            raise SettingsError(f"`{fallback}` is no fallback", hint=f"one of {', '.join(known)}")
+        given.builder.fallback = known[fallback]
+    parsed, language = _parsed(given, asked, run)
+    bindings = resolve_query(given.project, parsed, language)
+    manifest = given.ledger.fetch_manifest(*given.settings.environments)
+    statement, read = given.builder.statement(parsed, bindings, manifest)
+    route = [
+        _route(s, read, statement.inlined)
+        | {"stale": s in read and given.builder.is_expired(given.project.by_id[s], read[s])}
+        for s in (*statement.views, *statement.inlined)
+    ]
+    if only_sql:
+        print_json({"sql": statement.sql, "route": route}) if given.as_json else out.print(
+            statement.sql, markup=False, soft_wrap=True
+        )
+        return
+    with quiet(given):
+        frame = given.builder.load(statement, read)
+        found = given.builder.engine.collect(frame, limit + 1)
+        columns = [{"name": f.name, "type": f.dataType.simpleString()} for f in frame.schema.fields]
+    rows = [[_cell(v) for v in row] for row in found[:limit]]
+    truncated = len(found) > limit
+    if given.as_json or form == "json":
+        print_json({"columns": columns, "rows": rows, "truncated": truncated, "route": route})
+    elif form == "csv":
+        import csv
+
+        writer = csv.writer(sys.stdout)
+        writer.writerow([c["name"] for c in columns])
+        writer.writerows(rows)
+    else:
+        _print_rows(columns, rows, truncated, route)
+
+
+def _parsed(given: Invocation, asked: str, run: str | None) -> tuple[Query, str | None]:
+    """Return the query that is asked for, and its language where it is not SQL."""
+    from persist_assets.frontends.malloy import LANGUAGE
+    from persist_assets.frontends.sql import parse_query
+
+    file, colon, name = asked.partition(f"{MALLOY}:")
+    if not colon and not asked.endswith(MALLOY):
+        if run is not None:
+            raise SettingsError("--run wants a file of Malloy's before it", hint="FILE.malloy")
+        return parse_query(asked), None
+    path = malloy_path(given.settings, (file + MALLOY) if colon else asked)
+    if (run is None) == (not colon):
+        message = (
+            "say which query: a name or a text" if run is None else "a name or --run, not both"
+        )
+        names = ", ".join(q.name for q in given.project.queries if q.location.path == path)
+        hint = f"queries of {path}: {names or 'none'}; or --run 'run: NAME -> {{ … }}'"
+        raise SettingsError(message, hint=hint)
+    given.project, query = load_query(given.settings, path, name=name or None, text=run)
+    return query, LANGUAGE
+
+
+def _route(
+    source_id: SourceID, read: Mapping[SourceID, Snapshot], inlined: Sequence[SourceID]
+) -> dict[str, Any]:
+    if source_id in read:
+        return {"source_id": source_id, "from": "table", "version": read[source_id].version}
+    origin = "inline" if source_id in inlined else "raw"
+    return {"source_id": source_id, "from": origin, "version": None}
+
+
+def _cell(value: Any) -> Any:
+    """Return a value of a row as JSON has it: numbers stay numbers, exact ones stay exact."""
+    from pyspark.sql import Row
+
+    match value:
+        case float() if not math.isfinite(value):
+            # JSON has no numbers for them.
+            return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}Infinity"
+        case None | bool() | int() | float() | str():
+            return value
+        case Row():
+            return {k: _cell(v) for k, v in value.asDict().items()}
+        case dict():
+            return {str(k): _cell(v) for k, v in value.items()}
+        case list():
+            return [_cell(v) for v in value]
+        case bytes() | bytearray():
+            return value.hex()
+        case _:
+            return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def _shown(value: Any) -> str:
+    """Return a cell for people's eyes."""
+    if value is None:
+        return "[dim]NULL[/]"
+    return escape(_plain(value))
+
+
+def _plain(value: Any) -> str:
+    match value:
+        case None:
+            return "NULL"
+        case float():
+            return f"{value:.6g}"
+        case dict():
+            within = cast("dict[str, Any]", value)
+            return f"{{{', '.join(f'{k}: {_plain(v)}' for k, v in within.items())}}}"
+        case list():
+            return f"[{', '.join(_plain(v) for v in cast('list[Any]', value))}]"
+        case _:
+            return str(value)
+
+
+def _print_rows(
+    columns: Sequence[Mapping[str, str]],
+    rows: Sequence[Sequence[Any]],
+    truncated: bool,
+    route: Sequence[Mapping[str, Any]],
+) -> None:
+    table = Table(box=None, pad_edge=False)
+    numeric = ("int", "bigint", "double", "float", "decimal", "smallint", "tinyint")
+    for column in columns:
+        right = column["type"].startswith(numeric)
+        table.add_column(escape(column["name"]), justify="right" if right else "left")
+    for row in rows:
+        table.add_row(*(_shown(v) for v in row))
+    out.print(table)
+    told = [
+        f"{r['source_id'].partition('@')[0]} from its {r['from']}"
+        for r in route
+        if r["from"] == "table"
+    ]
+    told += [f"{r['source_id'].partition('@')[0]} inline" for r in route if r["from"] == "inline"]
+    n = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
+    more = ", there are more" if truncated else ""
+    err.print(f"[dim]{'; '.join([n + more, *told])}[/]")

@@ -1,0 +1,121 @@
+"""Commands about what stays between runs: the Spark server and the ledger."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from persist_assets.cli.app import Invocation, command, err, ledger_app, out, print_json, spark_app
+
+# -------------------------------------------------------------------------------------------- spark
+
+
+@command("start", spark_app)
+def spark_start(given: Invocation) -> None:
+    """Start the Spark server of this project's settings, if it does not run."""
+    from persist_assets.server import ensure_server
+    from persist_assets.session import check_java
+
+    settings = given.settings
+    check_java()
+    ensure_server(settings)
+    _tell_server(given)
+    if not settings.shared:
+        err.print('hint: it is used with "shared = true" below [spark] in persist.toml')
+
+
+@command("stop", spark_app)
+def spark_stop(given: Invocation) -> None:
+    """End the Spark server, whoever uses it."""
+    from persist_assets.server import server_directory, stop_server
+
+    stopped = stop_server(server_directory(given.settings))
+    if given.as_json:
+        print_json({"stopped": stopped})
+    else:
+        out.print("the Spark server is stopped" if stopped else "no Spark server runs")
+
+
+@command("status", spark_app)
+def spark_status(given: Invocation) -> None:
+    """Say whether the Spark server runs, where, and how many processes use it."""
+    _tell_server(given)
+
+
+def _tell_server(given: Invocation) -> None:
+    from persist_assets.server import count_clients, find_server, server_directory
+
+    directory = server_directory(given.settings)
+    server = find_server(directory)
+    if given.as_json:
+        started = datetime.fromtimestamp(server.started_at, UTC) if server else None
+        print_json(
+            {
+                "running": server is not None,
+                "url": server.address if server else None,
+                "pid": server.pid if server else None,
+                "port": server.port if server else None,
+                "started_at": started.isoformat() if started else None,
+                "clients": count_clients(directory) if server else 0,
+            }
+        )
+    elif server is None:
+        out.print("no Spark server runs")
+    else:
+        n = count_clients(directory)
+        out.print(
+            f"the Spark server runs at {server.address}, process {server.pid}, "
+            f"{n} client{'s' * (n != 1)}; its log is {directory / 'server.log'}",
+            soft_wrap=True,
+        )
+
+
+# ------------------------------------------------------------------------------------------- ledger
+
+
+@command("migrate", ledger_app)
+def ledger_migrate(
+    given: Invocation,
+    url: Annotated[
+        str | None, typer.Argument(metavar="[URL]", help="Another ledger than the project's.")
+    ] = None,
+) -> None:
+    """Bring a ledger to the version of this release, as every command does that opens it."""
+    from persist_assets.ledger.connection import shown
+    from persist_assets.ledger.migrations import VERSION
+    from persist_assets.ledger.store import Ledger
+
+    url = url or given.settings.ledger
+    ledger = Ledger(url)
+    ledger.close()
+    if given.as_json:
+        print_json({"ledger": shown(url), "from": ledger.found, "to": VERSION})
+    elif ledger.found == VERSION:
+        out.print(f"{escape(shown(url))} has version {VERSION} already", soft_wrap=True)
+    elif ledger.found == 0:
+        out.print(f"{escape(shown(url))} was made, of version {VERSION}", soft_wrap=True)
+    else:
+        done = f"was brought from version {ledger.found} to {VERSION}"
+        out.print(f"{escape(shown(url))} {done}", soft_wrap=True)
+
+
+@command("copy", ledger_app)
+def ledger_copy(
+    given: Invocation,
+    source: Annotated[str, typer.Argument(metavar="FROM", help="The URL of a ledger.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="The URL of an empty database.")],
+) -> None:
+    """Copy a whole ledger, exactly, into an empty database: all of it or nothing."""
+    from persist_assets.ledger.connection import shown
+    from persist_assets.ledger.copying import copy_ledger
+    from persist_assets.ledger.migrations import VERSION
+
+    copied = copy_ledger(source, target, tell=lambda name, n: err.print(f"{name}: {n} rows"))
+    ends = {"from": shown(source), "to": shown(target)}
+    if given.as_json:
+        print_json({**ends, "version": VERSION, "tables": dict(copied)})
+    else:
+        told = f"copied {copied['events']} events and {copied['builds']} builds"
+        out.print(f"{told} from {escape(ends['from'])} to {escape(ends['to'])}", soft_wrap=True)
+        err.print("hint: let projects use the copy: `ledger` in persist.toml")
