@@ -158,18 +158,17 @@ class Compilation:
         declaration = Declaration("query", MALLOY, place, query=query)
         unit, before = _Unit(declaration, source_id(declaration), ("query",)), len(self.problems)
         _resolve(self, unit)
-        unit.broken |= any(self.units[b].broken for b in unit.bindings)
-        if not unit.broken:
+        read = [self.units[b] for b in unit.bindings]
+        unit.broken |= any(u.broken for u in read)
+        whole = query.text.startswith(ALL_ROWS_OF)
+        if not (unit.broken or whole):
             _compile_query(self, unit)
         found, self.problems[before:] = self.problems[before:], []
-        if unit.source is None or not unit.source.columns:
+        source = read[0].source if whole and not unit.broken else unit.source
+        if source is None or not source.columns:
             return found
-        columns = unit.source.columns
-        if query.text.startswith(ALL_ROWS_OF):
-            taken = self.units[unit.bindings[0]].declaration.columns
-            taken = {c.name.lower(): c.type for c in taken}
-            columns = (replace(c, type=c.type or taken.get(c.name.lower())) for c in columns)
-        return tuple(columns)
+        taken = {c.name.lower(): c.type for c in read[0].declaration.columns} if whole else {}
+        return tuple(replace(c, type=c.type or taken.get(c.name.lower())) for c in source.columns)
 
 
 def source_id(declaration: Declaration) -> SourceID:

@@ -18,6 +18,8 @@ from persist_assets.cache import Parsed, parsed
 from persist_assets.errors import Location, NotFoundError, Problem, SourcesError, did_you_mean
 from persist_assets.frontends.malloy import (
     ALL_ROWS_OF,
+    UNCERTAIN,
+    comments_that_say_persist,
     declare,
     names_in,
     parse_malloys,
@@ -190,6 +192,7 @@ class Models:
             return not answers.refused
         self.failed.pop(path, None)
         declarations, problems = declare(model)
+        problems += comments_that_say_persist(self.texts[path], path)
         asked = [*(ALL_ROWS_OF + t for t in model.tables), *model.selects]
         self.files[path] = parsed(
             self._content(self.texts[path]),
@@ -284,11 +287,7 @@ class _Answers:
         columns = [c for c in found if isinstance(c, Column)]
         if not columns:
             raise _refusal([p for p in found if isinstance(p, Problem)])
-        unknown = [c.name for c in columns if c.type is None]
-        if unknown:
-            names = ", ".join(f"`{name}`" for name in unknown)
-            raise Refused(f"what type {names} has is not certain: write CAST(… AS …) where made")
-        return tuple((c.name, c.type or "") for c in columns)
+        return tuple((c.name, c.type or UNCERTAIN) for c in columns)
 
     def hold(self, known: Parsed) -> bool:
         """Whether a file would be answered today what it was answered then."""

@@ -49,7 +49,12 @@ def there() -> str | None:
         return None
 
 
+def compiler() -> None:
+    """Skip the test where there is no compiler."""
+    need(there(), "bundle Malloy's compiler: make bridge")
+
+
 def malloy(told: Told, connections: Mapping[str, Connection] = SPARK, **more: object) -> Session:
     """Return a session; the test is skipped where there is no compiler."""
-    need(there(), "bundle Malloy's compiler: make bridge")
+    compiler()
     return Session(told, connections, **more)  # pyright: ignore[reportArgumentType]

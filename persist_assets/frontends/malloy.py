@@ -32,6 +32,10 @@ FLAG = "##! experimental.persistence"
 ALL_ROWS_OF = "SELECT * FROM "
 """What a question for a table is as a query, before the table's name."""
 
+UNCERTAIN = "uncertain"
+"""What Malloy is told of a type that is not certain: it takes such a column as it is, and wants a
+cast before it computes with it."""
+
 _KINDS = {
     "table": "a table source is the table itself, which is there already",
     "composite": "Malloy does not persist what compose() makes",
@@ -62,20 +66,33 @@ def declare(model: MalloyModel) -> tuple[list[Declaration], list[Problem]]:
     return declarations, problems
 
 
+_ALMOST = "this looks like an annotation to persist but is none"
+_WRITE = "write `#@ persist`"
+_COMMENT = re.compile(r"^[ \t]*((?:--|//|##)[ \t]*@[ \t]*persist\b)", re.MULTILINE)
+
+
+def comments_that_say_persist(text: str, path: str) -> Iterator[Problem]:
+    """Yield a warning for each comment that would be an annotation in SQL, or for a whole file."""
+    for match in _COMMENT.finditer(text):
+        place = _place(text, path, match.start(1))
+        yield Problem("annotation-almost", _ALMOST, place, _WRITE, "warning")
+
+
 def names_in(text: str, path: str) -> list[Declaration]:
     """Return declarations that stand for the sources of a file that does not compile.
 
     What reads them has nothing to complain about.
     """
     found: dict[str, Declaration] = {}
-    for match in re.finditer(r"^[ \t]*source:\s*(\w+)\s+is\b", text, re.MULTILINE):
-        line = text.count("\n", 0, match.start(1)) + 1
-        column = match.start(1) - text.rfind("\n", 0, match.start(1))
+    for match in re.finditer(r"^[ \t]*source:\s*`?(\w+)`?\s+is\b", text, re.MULTILINE):
         if IDENTIFIER.fullmatch(match[1]):
-            found.setdefault(
-                match[1].lower(), Declaration(match[1], LANGUAGE, Location(path, line, column))
-            )
+            place = _place(text, path, match.start(1))
+            found.setdefault(match[1].lower(), Declaration(match[1], LANGUAGE, place))
     return list(found.values())
+
+
+def _place(text: str, path: str, at: int) -> Location:
+    return Location(path, text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at))
 
 
 def parse_malloys(sql: str, place: Location) -> Query:
@@ -103,11 +120,12 @@ def _declaration(
     model: MalloyModel, source: MalloySource
 ) -> tuple[Declaration | None, list[Problem]]:
     lines = [
-        Line(n.text[2:], replace(n.location, column=n.location.column + 2))
+        (Line(n.text[2:], replace(n.location, column=n.location.column + 2)), n.inherited)
         for n in source.notes
         if re.match(r"#@(\s|$)", n.text)
     ]
-    annotation, problems = read_annotation(lines)
+    annotation, problems = read_annotation([line for line, _ in lines])
+    own, _ = read_annotation([line for line, inherited in lines if not inherited])
     if not problems:  # what does not parse is said once, in our words
         problems += source.problems
     problems += _nearly(source.notes)
@@ -122,14 +140,14 @@ def _declaration(
     )
     broken = replace(declaration, columns=())
     if not any(p.severity == "error" for p in problems):
-        refused = _refusal(model, source, annotation)
+        refused = _refusal(model, source, annotation, inherited=not own.persist)
         if refused is not None:
             message, hint = refused
             problems.append(Problem("malloy-persist", message, source.location, hint))
     if any(p.severity == "error" for p in problems):
         return (broken if IDENTIFIER.fullmatch(source.name) else None), problems
-    own = {(n.location.path, n.location.line) for n in source.notes if not n.inherited}
-    problems += (p for p in misplaced(declaration) if (p.location.path, p.location.line) in own)
+    # What is inherited means something where it stands, if nowhere else.
+    problems += misplaced(replace(declaration, annotation=replace(annotation, keys=own.keys)))
     if source.sql is None or source.filtered or not IDENTIFIER.fullmatch(source.name):
         return None, problems
     try:
@@ -140,9 +158,13 @@ def _declaration(
 
 
 def _refusal(
-    model: MalloyModel, source: MalloySource, annotation: Annotation
+    model: MalloyModel, source: MalloySource, annotation: Annotation, *, inherited: bool
 ) -> tuple[str, str] | None:
-    """Return why a source that is to be persisted would not be, and what to do."""
+    """Return why a source that is to be persisted would not be, and what to do.
+
+    Where `persist` is inherited, a filter is none of the table's business: Malloy's readers read
+    the table of what is extended, and filter.
+    """
     name = source.name
     if bool(annotation.persist) != source.persist:
         return f"Malloy reads the annotation of `{name}` otherwise", "write it plainly: #@ persist"
@@ -157,10 +179,10 @@ def _refusal(
         return f"`{name}` cannot be persisted: {_KINDS[source.kind]}", _OWN_COLUMNS
     if source.sql is None:
         return f"Malloy does not persist `{name}` ({source.kind})", _OWN_COLUMNS
-    if source.filtered:
+    if source.filtered and not inherited:
         return (
             f"`{name}` would be a table without its filter: Malloy persists what it extends",
-            "`#@ -persist`, or filter in a query: `… -> { select: *; where: … }`",
+            "take out persist, or filter in a query: `… -> { select: *; where: … }`",
         )
     if not IDENTIFIER.fullmatch(name):
         return f"`{name}` is not a name for a source", "letters, digits and underscores"
@@ -174,9 +196,7 @@ def _nearly(notes: tuple[Note, ...]) -> Iterator[Problem]:
     """Yield a warning for each annotation that looks like one of ours and is none."""
     for note in notes:
         if not note.inherited and not note.text.startswith("#@") and _NEARLY.match(note.text):
-            message = "this looks like an annotation to persist but is none"
-            place = note.location
-            yield Problem("annotation-almost", message, place, "write `#@ persist`", "warning")
+            yield Problem("annotation-almost", _ALMOST, note.location, _WRITE, "warning")
 
 
 _SPARK_TYPES = {"integer": "int", "float": "double", "number": "double", "timestamptz": "timestamp"}

@@ -22,6 +22,9 @@ import {field} from './types.mjs';
 
 const ROOT = 'persist:///@/';
 
+// What we are told where the type of a column is not certain.
+const UNCERTAIN = 'uncertain';
+
 const spark = new SparkDialect();
 registerDialect(spark);
 
@@ -71,7 +74,7 @@ class Asking extends BaseConnection {
     try {
       columns = await this.ask(what, {connection: this.name, ...question});
     } catch (error) {
-      session.refused.set(question.table, error.message);
+      session.refused.set(question.table ?? question.sql, error.message);
       throw error;
     }
     return columns.map(([name, type]) => field(name, type, spark));
@@ -131,15 +134,14 @@ export function open({connections, givens, virtual}, ask) {
 
 // ------------------------------------------------------------------------------------- places
 
-/** Where the text of a query is that is in no file. */
-const QUERY = 'query';
-
 /** Return where something is: lines and columns from one, columns in characters. */
 function place(at, otherwise) {
-  const path = (at && toPath(at.url)) ?? otherwise;
-  if (!at || (toPath(at.url) === undefined && path !== QUERY)) return {path, line: 1, column: 1};
+  const known = at && toPath(at.url);
+  const moment = at?.url.startsWith('internal:'); // a query that is in no file
+  const path = moment ? 'query' : (known ?? otherwise);
+  if (!moment && known === undefined) return {path, line: 1, column: 1};
   const {line, character} = at.range.start;
-  const text = (path === QUERY ? session.asked : session.texts.get(path))?.split('\n')[line] ?? '';
+  const text = (moment ? session.moment : session.texts.get(path))?.split('\n')[line] ?? '';
   const column = [...text.slice(0, character)].length + 1;
   return {path, line: line + 1, column};
 }
@@ -160,6 +162,15 @@ async function problems(error, path) {
   if (error instanceof RangeError) return [await circle(path, error)];
   const refused = await refusals(path);
   if (refused.length) return refused;
+  if (/~malformed~/.test(error.message)) {
+    const message = 'what a query reads is wrong, and Malloy does not say what';
+    const hint = 'give what stands before its `->` a name of its own: source: NAME is …';
+    return [problem({code: 'compiler', message, at: error.at, hint}, path)];
+  }
+  if (/^Model has no queries/.test(error.message)) {
+    const message = 'this is no query';
+    return [problem({code: 'no-query', message, hint: 'run: NAME -> { … }'}, path)];
+  }
   const {code = 'compiler', message, at} = error;
   return [problem({code, message, at}, path)];
 }
@@ -172,30 +183,70 @@ async function translated(found, path) {
     const hint = 'files below the project root can be imported, by relative paths';
     return problem({code: 'import-outside', message, at, hint}, path);
   }
+  if (code === 'invalid-table-path') {
+    const hint = "in backquotes a part of a name may hold anything: spark.table('`größen`')";
+    return problem({...found, hint}, path);
+  }
+  if (code === 'sql-native-not-allowed-in-expression' && data?.rawType === UNCERTAIN) {
+    const message = 'the type of this column is not certain: Malloy cannot compute with it';
+    const hint = 'say what it is, `name::number`, or CAST(… AS …) where it is made';
+    return problem({code: 'uncertain-type', message, at, hint}, path);
+  }
   if (code === 'failed-to-fetch-table-schema' && at) {
     const {start} = at.range;
     for (const table of Object.values((await mentions(toPath(at.url) ?? path)).tables)) {
       const here = table.firstReference.start;
       if (here.line !== start.line || here.character !== start.character) continue;
       if (session.opened.has(table.connectionName)) continue;
-      const message = `there is no connection \`${table.connectionName}\``;
-      const hint = `there are: ${[...session.opened.keys()].join(', ')}`;
-      return problem({code: 'unknown-connection', message, at, hint}, path);
+      return unknown(table.connectionName, at, path);
     }
   }
   return problem(found, path);
 }
 
-/** Return which tables a file names that there are not; Malloy may fail over them without a word. */
+/**
+ * Return which tables and SELECTs there are not, of those that a file or what it imports names;
+ * Malloy may fail over them without a word.
+ */
 async function refusals(path) {
-  if (!session.refused.size) return [];
   const found = [];
-  for (const {tablePath, firstReference} of Object.values((await mentions(path)).tables)) {
-    const message = session.refused.get(tablePath);
-    const at = firstReference && {url: toUrl(path), range: firstReference};
-    if (message) found.push(problem({code: 'failed-to-fetch-table-schema', message, at}, path));
+  const code = 'failed-to-fetch-table-schema';
+  const files = new Set([path]);
+  for (const file of files) {
+    const url = toUrl(file);
+    const {tables, urls} = await mentions(file).catch(() => ({tables: {}, urls: {}}));
+    for (const written of Object.keys(urls)) {
+      const imported = toPath(new URL(written, url).href);
+      if (imported !== undefined) files.add(imported);
+    }
+    for (const {connectionName, tablePath, firstReference: range} of Object.values(tables)) {
+      const at = range && {url, range};
+      const message = session.refused.get(tablePath);
+      if (!session.opened.has(connectionName)) found.push(unknown(connectionName, at, path));
+      else if (message) found.push(problem({code, message, at}, path));
+    }
+    for (const [start, head] of selects(session.texts.get(file) ?? '')) {
+      for (const [sql, message] of session.refused) {
+        const at = {url, range: {start}};
+        if (sql.trim().startsWith(head)) found.push(problem({code, message, at}, path));
+      }
+    }
   }
   return found;
+}
+
+/** Return where SELECTs stand in a text, with how each begins. */
+function* selects(text) {
+  for (const {index, 1: head} of text.matchAll(/\.sql\s*\(\s*"""((?:(?!%\{|""").)+)/gs)) {
+    const before = text.slice(0, index).split('\n');
+    yield [{line: before.length - 1, character: before.at(-1).length + 1}, head.trim()];
+  }
+}
+
+function unknown(connection, at, path) {
+  const message = `there is no connection \`${connection}\``;
+  const hint = `there are: ${[...session.opened.keys()].join(', ')}`;
+  return problem({code: 'unknown-connection', message, at, hint}, path);
 }
 
 /** Return what a file names without compiling it: imports, tables, connections. */
@@ -277,12 +328,30 @@ function mended(write) {
   }
 }
 
+/**
+ * Whether a note stands above a definition, or above the statement that it is part of. What extends
+ * another definition and has no notes has that one's, and Malloy does not call them inherited.
+ */
+function isOwn(at, location, ofStatement) {
+  if (!at || !location || at.url !== location.url) return !at;
+  const {end} = at.range;
+  const {start} = location.range;
+  const lines = session.texts.get(toPath(at.url))?.split('\n').slice(end.line, start.line + 1) ?? [];
+  lines.push(lines.pop()?.slice(0, start.character) ?? '');
+  const between = lines.map(line => line.replace(/(#|\/\/|--).*/, '')).join('\n');
+  if (!ofStatement && /\bis\b/.test(between)) return false;
+  return (between.match(/\b(source|query|run|import|given)\s*:/g) ?? []).length <= 1;
+}
+
 function annotations(def, path) {
   const found = [];
   const collect = (notes, inherited) => {
     if (notes?.inherits) collect(notes.inherits, true);
-    for (const {text, at} of [...(notes?.blockNotes ?? []), ...(notes?.notes ?? [])]) {
-      found.push({text: text.replace(/\r?\n$/, ''), inherited, ...place(at, path)});
+    for (const of of ['blockNotes', 'notes']) {
+      for (const {text, at} of notes?.[of] ?? []) {
+        const others = inherited || !isOwn(at, def.location, of === 'blockNotes');
+        found.push({text: text.replace(/\r?\n$/, ''), inherited: others, ...place(at, path)});
+      }
     }
   };
   collect(def.annotations, false);
@@ -479,13 +548,21 @@ export async function compileModel({path}) {
 /** Compile one query: a named one of a file, or one written for the moment. */
 export async function compileQuery({path, name, text}) {
   const answer = {sql: null, connection: null, columns: [], problems: []};
-  session.asked = text;
+  session.moment = text;
   try {
     const loaded = session.runtime.loadModel(new URL(toUrl(path)));
     const model = await loaded.getModel();
     const persisted = await persistedIn(model, path);
     const options = {givens: knownGivens(model)};
     if (persisted.size) options.buildManifest = manifestFor(persisted);
+    const {contents} = model._modelDef;
+    const names = Object.keys(contents).filter(n => contents[n].type === 'query');
+    if (text === null && !names.includes(name)) {
+      const message = `there is no query \`${name}\``;
+      const hint = names.length ? `there are: ${names.join(', ')}` : 'query: NAME is …';
+      answer.problems = [problem({code: 'unknown-query', message, hint}, path)];
+      return answer;
+    }
     const query = text === null ? loaded.loadQueryByName(name) : loaded.loadQuery(text);
     await query.getPreparedQuery(); // in Malloy's own words up to here
     spark.mended = true;
@@ -494,7 +571,7 @@ export async function compileQuery({path, name, text}) {
     answer.connection = result.connectionName;
     answer.columns = columns(result._rawQuery.structs.at(-1).fields);
   } catch (error) {
-    answer.problems = await problems(error, text === null ? path : QUERY);
+    answer.problems = await problems(error, text === null ? path : 'query');
   } finally {
     spark.mended = false;
   }

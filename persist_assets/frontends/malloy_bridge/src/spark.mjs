@@ -30,6 +30,17 @@ export class SparkDialect extends DatabricksDialect {
     return `${double}/NULLIF(COUNT(DISTINCT CASE WHEN ${value} IS NOT NULL THEN ${key} END),0)`;
   }
 
+  // In a time zone, instants become dates otherwise than all else does, so it has to be known that
+  // they are instants.
+  sqlCast(qi, cast) {
+    const {srcType, dstType, e} = cast;
+    const native = (srcType ?? e.typeDef)?.type === 'sql native';
+    if (this.mended && native && qi.queryTimezone && /^(date|timestamp)$/.test(dstType?.type)) {
+      throw new Error(`what becomes a ${dstType.type} in a time zone wants a type that is certain`);
+    }
+    return super.sqlCast(qi, cast);
+  }
+
   // Spark takes no JOIN after LATERAL VIEW. This is planned as the same Generate; with LEFT JOIN
   // LATERAL, or with ON, it would be a join by the values of whole arrays.
   sqlUnnestAlias(source, alias, fields, needDistinctKey, isArray, nested) {

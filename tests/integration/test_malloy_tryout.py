@@ -1,0 +1,239 @@
+"""What somebody meets who writes a first project of Malloy: what works, and what is said of mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from malloy import compiler
+
+from persist_assets.compare import line_of, of_project
+from persist_assets.errors import Problem, SourcesError
+from persist_assets.model import Project
+from persist_assets.project import load_project, load_query
+from persist_assets.settings import load_settings
+
+FLAG = "##! experimental.persistence\n"
+RAW = """
+CREATE TABLE orders (
+  id BIGINT, customer STRING, amount DECIMAL(10, 2), ordered_at TIMESTAMP, `odd name` INT
+) USING parquet LOCATION 'raw/orders';
+--@ persist
+CREATE VIEW spending AS
+SELECT customer, sum(amount) AS total, max(ordered_at) + INTERVAL 1 DAY AS until
+FROM orders GROUP BY customer;
+"""
+BASE = f"""{FLAG}
+source: orders is spark.table('orders') extend {{ measure: n is count(), late is max(ordered_at) }}
+#@ persist time_column=last_at
+#@ check {{ unique=[customer] }}
+source: buyers is orders -> {{ group_by: customer; aggregate: n, last_at is late }}
+"""
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def node() -> None:
+    compiler()
+
+
+def load(root: Path) -> Project:
+    return load_project(load_settings(root, environ={}))
+
+
+def said(root: Path) -> list[tuple[str, int, int, str]]:
+    """Return where there is a problem, and which."""
+    found = load(root).problems
+    return [(p.location.path[8:], p.location.line, p.location.column, p.code) for p in found]
+
+
+def wrong(make_project: Make, text: str) -> list[Problem]:
+    """Return what is wrong with one file."""
+    root = make_project({"raw.sql": RAW, "a.malloy": FLAG + text})
+    return list(load(root).problems)
+
+
+def sql(root: Path, file: str, run: str) -> str:
+    return load_query(load_settings(root, environ={}), f"sources/{file}", text=run)[1].text
+
+
+# ------------------------------------------------------------------------------------------- types
+
+
+def test_a_table_is_read_although_a_type_in_it_is_not_certain(make_project: Make) -> None:
+    text = """
+    source: s is spark.table('spending')
+    #@ persist
+    source: a is s -> { select: * }
+    #@ persist
+    source: b is s -> { group_by: customer; aggregate: t is sum(total::number), d is max(until::date) }
+    """
+    root = make_project({"raw.sql": RAW, "a.malloy": FLAG + text})
+    project = load(root)
+    assert not project.problems
+    columns = {s.name: [(c.name, c.type) for c in s.columns] for s in project.sources}
+    assert columns["a"] == [("customer", "string"), ("total", None), ("until", None)]
+    assert "CAST(base.`until` AS DATE)" in sql(
+        root, "a.malloy", "run: s -> {select: d is until::date}"
+    )
+
+
+def test_to_compute_with_a_type_that_is_not_certain_is_refused_with_its_place(
+    make_project: Make,
+) -> None:
+    text = "source: s is spark.table('spending') -> { select: double is total * 2 }"
+    (problem,) = wrong(make_project, text)
+    assert (problem.location.line, problem.location.column) == (2, 61)
+    assert problem.code == "uncertain-type"
+    assert "name::number" in (problem.hint or "")
+
+
+@pytest.mark.parametrize("kind", ["date", "timestamp"])
+def test_what_depends_on_a_time_zone_wants_a_type_that_is_certain(
+    make_project: Make, kind: str
+) -> None:
+    query = f"{{ timezone: 'America/New_York'; select: d is until::{kind} }}"
+    (problem,) = wrong(make_project, f"source: s is spark.table('spending') -> {query}")
+    assert "certain" in problem.message
+    certain = query.replace("until", "ordered_at")
+    assert wrong(make_project, f"source: s is spark.table('orders') -> {certain}") == []
+
+
+def test_columns_of_any_name_can_be_read(make_project: Make) -> None:
+    text = "#@ persist\nsource: a is spark.table('orders') -> { group_by: odd is `odd name` }"
+    assert wrong(make_project, text) == []
+
+
+# --------------------------------------------------------------------------------------- extending
+
+
+def test_what_extends_a_persisted_source_with_a_filter_reads_its_table(make_project: Make) -> None:
+    more = f"""{FLAG}
+    import "base.malloy"
+    source: often is buyers extend {{ where: n > 1 }}
+    """
+    root = make_project({"raw.sql": RAW, "base.malloy": BASE, "more.malloy": more})
+    project = load(root)
+    assert not project.problems
+    assert {s.name for s in project.sources} == {"buyers", "orders", "spending"}
+    found = sql(root, "more.malloy", "run: often -> { select: customer }")
+    assert "FROM `buyers@sources/base.malloy` as base\nWHERE base.`n`>1" in found
+
+
+def test_a_filter_below_persist_would_be_lost_and_is_refused(make_project: Make) -> None:
+    more = "#@ persist\nsource: often is buyers extend { where: n > 1 }"
+    root = make_project({"raw.sql": RAW, "base.malloy": BASE + more})
+    assert said(root) == [("base.malloy", 7, 4, "malloy-persist")]
+
+
+def test_annotations_of_one_source_in_a_statement_are_not_those_of_the_next(
+    make_project: Make,
+) -> None:
+    text = """source:
+      orders is spark.table('orders')
+      #@ persist
+      buyers is orders -> { group_by: customer, id }
+      early is buyers extend { where: id < 10 }
+    #@ persist
+    source:
+      one is orders -> { group_by: customer }
+      two is buyers extend { where: id > 10 }
+    """
+    (problem,) = wrong(make_project, text)
+    assert (problem.code, problem.location.line) == ("malloy-persist", 7)
+    assert "`two`" in problem.message
+
+
+def test_who_takes_persist_back_has_nothing_to_do_with_what_else_is_inherited(
+    make_project: Make,
+) -> None:
+    more = "#@ -persist\nsource: live is buyers extend { measure: m is count() }\n"
+    root = make_project({"raw.sql": RAW, "base.malloy": BASE + more})
+    assert said(root) == []
+    assert not {s.name: s for s in load(root).sources}["live"].persisted
+    path = root / "sources" / "base.malloy"
+    path.write_text(
+        path.read_text().replace("#@ -persist", '#@ -persist\n#@ freshness.window="1h"')
+    )
+    assert said(root) == [("base.malloy", 8, 4, "annotation-misplaced")]
+
+
+# ---------------------------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "code", "message"),
+    [
+        ("spark.table('ordres') -> { group_by: id }", (2, 14), "failed-to-fetch-table-schema",
+         "`ordres` is not a source of this project (did you mean `orders`?)"),
+        ("duck.table('orders') -> { group_by: id }", (2, 14), "unknown-connection",
+         "there is no connection `duck`"),
+        ('spark.sql("""SELECT i FROM orders""") -> { group_by: i }', (2, 20),
+         "failed-to-fetch-table-schema", "`i` is not a column of what this query reads"),
+        ("spark.table('größen') -> { group_by: id }", (1, 1), "compiler", "Malloy does not say what"),
+        ("spark.table('größen')", (2, 14), "invalid-table-path", "größen"),
+    ],
+)  # fmt: skip
+def test_what_a_query_reads_in_vain_is_said_where_it_stands(
+    make_project: Make, text: str, place: tuple[int, int], code: str, message: str
+) -> None:
+    (problem,) = wrong(make_project, f"source: s is {text}")
+    assert (problem.location.line, problem.location.column, problem.code) == (*place, code)
+    assert message in problem.message
+    assert "~malformed~" not in problem.message
+
+
+def test_what_is_wrong_in_an_imported_file_is_said_there(make_project: Make) -> None:
+    files = {
+        "raw.sql": RAW,
+        "a.malloy": "source: s is spark.table('ordres') -> { group_by: id }",
+        "b.malloy": 'import "a.malloy"\nsource: t is s -> { group_by: id }',
+    }
+    assert said(make_project(files)) == [("a.malloy", 1, 14, "failed-to-fetch-table-schema")]
+
+
+@pytest.mark.parametrize("written", ["--@ persist", "//@ persist", "##@ persist", "  -- @ persist"])
+def test_what_is_an_annotation_elsewhere_is_warned_of(make_project: Make, written: str) -> None:
+    (problem,) = wrong(make_project, f"{written}\nsource: s is spark.table('orders')")
+    assert (problem.code, problem.severity) == ("annotation-almost", "warning")
+    assert (problem.location.line, problem.location.column) == (
+        2,
+        written.index(written.strip()) + 1,
+    )
+
+
+def test_a_file_that_does_not_compile_stands_for_its_quoted_sources_too(make_project: Make) -> None:
+    broken = "source: `buyers` is spark.table('orders') -> { group_by id }"
+    reader = "CREATE VIEW r AS SELECT * FROM buyers;"
+    root = make_project({"raw.sql": RAW, "a.malloy": broken, "r.sql": reader})
+    assert {path for path, *_ in said(root)} == {"a.malloy"}
+
+
+def test_what_is_wrong_with_a_query_of_the_moment_is_said_in_its_own_lines(
+    make_project: Make,
+) -> None:
+    root = make_project({"raw.sql": RAW, "a.malloy": BASE + "query: q is buyers -> { select: * }"})
+    settings = load_settings(root, environ={})
+
+    def problem(name: str | None, text: str | None) -> tuple[str, str, str | None]:
+        with pytest.raises(SourcesError) as caught:
+            load_query(settings, "sources/a.malloy", name=name, text=text)
+        (found,) = caught.value.problems
+        return str(found.location), found.code, found.hint
+
+    assert problem(None, "run: buyers -> {\n group_by: x is 'ü', y }")[:2] == (
+        "query:2:22",
+        "field-not-found",
+    )
+    assert problem("p", None) == ("sources/a.malloy:1:1", "unknown-query", "there are: q")
+    assert problem(None, "source: x is buyers")[1:] == ("no-query", "run: NAME -> { … }")
+
+
+def test_no_line_is_told_of_sql_that_nobody_wrote(make_project: Make) -> None:
+    root = make_project({"raw.sql": RAW, "a.malloy": BASE})
+    project = load(root)
+    (buyers,) = (s for s in project.sources if s.name == "buyers")
+    assert line_of(buyers, "last_at") == buyers.location.line == 6
+    assert of_project(project)[buyers.source_id].query is None
