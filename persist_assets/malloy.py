@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from persist_assets.bridge import PROGRAM, Connection, Refused, Session
 from persist_assets.cache import Parsed, parsed
-from persist_assets.errors import Location, NotFoundError, Problem, SourcesError, did_you_mean
+from persist_assets.errors import Location, Problem, SourcesError
 from persist_assets.frontends.malloy import (
     ALL_ROWS_OF,
     UNCERTAIN,
@@ -132,18 +132,11 @@ class Models:
         ------
         SourcesError
             It does not compile.
-        NotFoundError
-            There is no query of that name.
         SettingsError
             There is no compiler.
         """
         with self._session(_Answers(self, compilation)) as session:
             made = session.compile_query(path, name=name, text=text)
-        known = self.files.get(path)
-        names = [q.name for q in known.queries] if known is not None else []
-        if made.sql is None and name is not None and name not in names:
-            hint = did_you_mean(name, names) or f"there are: {', '.join(names) or 'none'}"
-            raise NotFoundError(f"`{name}` is no query of {path}", hint=hint)
         if made.sql is None:
             raise SourcesError(made.problems)
         return parse_malloys(made.sql, Location(path))

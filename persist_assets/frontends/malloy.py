@@ -143,7 +143,8 @@ def _declaration(
         refused = _refusal(model, source, annotation, inherited=not own.persist)
         if refused is not None:
             message, hint = refused
-            problems.append(Problem("malloy-persist", message, source.location, hint))
+            place = dict(own.keys).get("persist", source.location)
+            problems.append(Problem("malloy-persist", message, place, hint))
     if any(p.severity == "error" for p in problems):
         return (broken if IDENTIFIER.fullmatch(source.name) else None), problems
     # What is inherited means something where it stands, if nowhere else.
