@@ -5,9 +5,11 @@
 import {
   Annotations,
   CacheManager,
+  Explore,
   InMemoryModelCache,
   Malloy,
   MalloyError,
+  PersistSource,
   Runtime,
   makeDigest,
   registerDialect,
@@ -396,19 +398,31 @@ function soughtBy(model, def) {
   return sought;
 }
 
-/** Return everything persisted that a model reaches, in dependency order, by Malloy's SourceID. */
+/** Yield each object that a model's definitions are made of. */
+function* partsOf(model) {
+  const seen = new Set();
+  const waiting = [model._modelDef];
+  while (waiting.length) {
+    const at = waiting.pop();
+    if (at === null || typeof at !== 'object' || seen.has(at)) continue;
+    seen.add(at);
+    yield at;
+    waiting.push(...(at instanceof Map ? at.values() : Object.values(at)));
+  }
+}
+
+/**
+ * Return everything persisted that a model reaches, by Malloy's SourceID: in dependency order, and
+ * after that what only compose() leads to, of which Malloy's own walk knows nothing.
+ */
 async function persistedIn(model, path) {
   const found = new Map();
   if (!hasFlag(model)) return found;
   const leads = new Map(); // SourceID → the persisted sources that a reader of it reads
-  for (const {sourceID, persistent, dependsOn} of model._walkPersistSources([])) {
-    const reads = [...new Set(dependsOn.flatMap(id => leads.get(id) ?? []))];
-    const source = persistent ? model._persistSourceFor(sourceID) : undefined;
-    leads.set(sourceID, source ? [sourceID] : reads);
-    if (!source) continue;
+  const enter = async (id, source, reads) => {
     const {virtualMap, digests} = session;
     const entry = {source, reads, problems: []};
-    found.set(sourceID, entry);
+    found.set(id, entry);
     try {
       const digest = digests[source.connectionName];
       entry.sql = source.getSQL({virtualMap});
@@ -418,8 +432,26 @@ async function persistedIn(model, path) {
     } catch (error) {
       entry.problems = await problems(error, toPath(source.location?.url ?? '') ?? path);
     }
+  };
+  for (const {sourceID, persistent, dependsOn} of model._walkPersistSources([])) {
+    const reads = [...new Set(dependsOn.flatMap(id => leads.get(id) ?? []))];
+    const source = persistent ? model._persistSourceFor(sourceID) : undefined;
+    leads.set(sourceID, source ? [sourceID] : reads);
+    if (source) await enter(sourceID, source, reads);
+  }
+  for (const at of persistentIn(model)) {
+    if (at.sourceID && !found.has(at.sourceID)) await enter(at.sourceID, sourceOf(model, at), []);
   }
   return found;
+}
+
+/** Return the definitions in a model that Malloy's compiler looks up in a manifest. */
+function persistentIn(model) {
+  return [...partsOf(model)].filter(at => at.persistent && PERSISTABLE.includes(at.type));
+}
+
+function sourceOf(model, def) {
+  return new PersistSource(new Explore(model._modelDef, def), model);
 }
 
 const quoted = name => '`' + name.replaceAll('`', '``') + '`';
@@ -428,12 +460,40 @@ const quoted = name => '`' + name.replaceAll('`', '``') + '`';
  * Return a manifest by which what is persisted is read from a table called by its SourceID.
  * Sources of one BuildID are one table, called by the first of them.
  */
-function manifestFor(persisted) {
+function manifestFor(model, persisted) {
+  const isOne = toldByValues(model);
   const entries = {};
   for (const [id, {sought}] of persisted) {
-    if (sought !== undefined) entries[sought] ??= {tableName: quoted(toSourceID(id))};
+    if (sought !== undefined && isOne(sought)) {
+      entries[sought] ??= {tableName: quoted(toSourceID(id))};
+    }
   }
   return {entries, strict: false};
+}
+
+/**
+ * Return whether all that the compiler looks up by a BuildID has the same rows.
+ *
+ * It looks sources up by their SQL without values: where the values of givens are all that tells two
+ * of them apart, a reader of one would be given the other. Their readers compute them instead.
+ */
+function toldByValues(model) {
+  const resolvedGivens = bound(model);
+  if (!resolvedGivens) return () => true;
+  const {virtualMap} = session;
+  const known = new Map(); // BuildID → SQL; null: there are several
+  for (const {join, onExpression, ...def} of persistentIn(model)) {
+    let sought;
+    let sql = null;
+    try {
+      sought = mended(() => soughtBy(model, def));
+      sql = sourceOf(model, def).getSQL({virtualMap, resolvedGivens});
+    } catch {
+      if (sought === undefined) return () => false; // nobody knows where it is looked up
+    }
+    known.set(sought, known.has(sought) && known.get(sought) !== sql ? null : sql);
+  }
+  return sought => known.get(sought) !== null;
 }
 
 /** Return the values of those givens of the session that a model knows; Malloy refuses others. */
@@ -490,7 +550,7 @@ async function source(name, def, path, model, persisted, manifest) {
     const selected = opened.get(def.connection)?.selected.get(def.selectStr);
     if (def.type === 'sql_select' && selected) about.columns = columns(selected);
     if (def.type === 'query_source') {
-      const {structs} = model.queryModel.compileQuery(def.query, {virtualMap}, false);
+      const {structs} = model.queryModel.compileQuery(def.query, {virtualMap, resolvedGivens}, false);
       about.columns = columns(structs.at(-1).fields);
     }
   } catch (error) {
@@ -534,7 +594,7 @@ export async function compileModel({path}) {
   answer.files = [...new Set([toUrl(path), ...model.fromSources])].map(toPath);
   Object.assign(answer, restsOn(model));
   const persisted = await persistedIn(model, path);
-  const manifest = manifestFor(persisted);
+  const manifest = manifestFor(model, persisted);
   for (const [name, def] of Object.entries(model._modelDef.contents)) {
     if (toPath(def.location?.url ?? '') !== path) continue;
     if (def.type === 'query') answer.queries.push(definition(name, def, path));
@@ -554,7 +614,7 @@ export async function compileQuery({path, name, text}) {
     const model = await loaded.getModel();
     const persisted = await persistedIn(model, path);
     const options = {givens: knownGivens(model)};
-    if (persisted.size) options.buildManifest = manifestFor(persisted);
+    if (persisted.size) options.buildManifest = manifestFor(model, persisted);
     const {contents} = model._modelDef;
     const names = Object.keys(contents).filter(n => contents[n].type === 'query');
     if (text === null && !names.includes(name)) {

@@ -1,0 +1,107 @@
+"""Malloy sources mean one thing: to Malloy's readers, to those of other languages, and remembered."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import need
+from malloy import there
+
+from persist_assets.model import Project
+from persist_assets.project import load_project, require
+from persist_assets.settings import load_settings
+
+FLAG = "##! experimental { persistence givens composite_sources access_modifiers }\n"
+RAW = """
+CREATE TABLE flights (id BIGINT, carrier STRING, origin STRING, distance DOUBLE)
+    USING parquet LOCATION 'raw/flights';
+CREATE TABLE planes (carrier STRING, plane STRING) USING parquet LOCATION 'raw/planes';
+"""
+
+Load = Callable[..., Project]
+
+
+@pytest.fixture
+def load(make_project: Callable[..., Path]) -> Load:
+    """Return a function that loads a project of these files; names may lead out of `sources`."""
+    need(there(), "bundle Malloy's compiler: make bridge")
+
+    def made(files: dict[str, str], settings: str = "") -> Project:
+        root = make_project({"raw.sql": RAW}, settings)
+        for path in ("sources", "lib"):
+            shutil.rmtree(root / path, ignore_errors=True)
+        for name, text in {"raw.sql": RAW, **files}.items():
+            path = root / "sources" / name
+            path.resolve().parent.mkdir(parents=True, exist_ok=True)
+            path.resolve().write_text(text)
+        return load_project(load_settings(root, environ={}))
+
+    return made
+
+
+def by_name(project: Project) -> dict[str, Any]:
+    require(project)
+    return {s.name: s for s in project.sources}
+
+
+# -------------------------------------------------------------------------------------- givens
+
+ABOVE = "#@ persist\nsource: {} is spark.table('flights') -> {{ group_by: carrier; where: distance > {} }}\n"
+LEVELS = """
+given: LOW :: number is 1
+given: HIGH :: number is 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "other"),
+    [("here", "$LOW"), ("here", "1"), ("imported", "$LOW"), ("composed", "1"), ("joined", "1")],
+)
+def test_sources_that_only_the_values_of_givens_tell_apart_are_not_mistaken(
+    load: Load, way: str, other: str
+) -> None:
+    """Malloy's compiler looks both up by one BuildID, in which there are no values."""
+    far, low = ABOVE.format("far", "$HIGH"), ABOVE.format("low", other)
+    lib = f"""{FLAG}{LEVELS}{low}
+    source: composed is compose(low, low extend {{ dimension: k is 1 }})
+    source: joined is spark.table('flights') extend {{
+      join_one: low is low extend {{ where: carrier = 'AA' }} on carrier = low.carrier }}
+    """
+    name = "low" if way in ("here", "imported") else way
+    files = {"lib.malloy": lib}
+    model = f"{FLAG}{LEVELS}{far}"
+    if way == "here":
+        files, model = {}, model + low
+    else:
+        model = model.replace(LEVELS, LEVELS.replace("given: LOW :: number is 1", ""))
+        model += f'import {{ {name} }} from "lib.malloy"\n'
+    what = "low.carrier" if way == "joined" else "carrier"
+    reader = f"source: reader is {name} -> {{ group_by: {what} }}\nsource: apart is far -> {{ group_by: carrier }}\n"
+    given = "[malloy.givens]\nHIGH = 7\n"
+    found = by_name(load({**files, "m.malloy": model + reader}, given))
+    again = model.replace("far", "again").replace("$HIGH", "9") + reader.replace("far", "again")
+    alone = by_name(load({**files, "m.malloy": again}, given))
+    assert "far@sources/m.malloy" not in found["reader"].reads
+    assert found["reader"].build_id == alone["reader"].build_id
+    assert found["apart"].build_id != found["reader"].build_id
+    assert alone["apart"].reads == ("again@sources/m.malloy",), "what is told apart is a table"
+
+
+def test_a_given_that_has_only_the_value_of_the_settings_is_enough(load: Load) -> None:
+    model = f"{FLAG}given: LEAST :: number\n" + ABOVE.format("far", "$LEAST").replace(
+        "#@ persist\n", ""
+    )
+    found = by_name(load({"m.malloy": model}, "[malloy.givens]\nLEAST = 7\n"))
+    assert ">7" in found["far"].query.text
+
+
+def test_what_compose_leads_to_is_read_from_its_table(load: Load) -> None:
+    low = ABOVE.format("low", "1")
+    lib = f"{FLAG}{low}source: both is compose(low, low extend {{ dimension: k is 1 }})\n"
+    reader = f'{FLAG}import {{ both }} from "lib.malloy"\nsource: r is both -> {{ group_by: k }}\n'
+    found = by_name(load({"lib.malloy": lib, "r.malloy": reader}))
+    assert found["r"].reads == ("low@sources/lib.malloy",)
