@@ -8,6 +8,7 @@ invariant: what is declared was compiled with the columns that the finished proj
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from persist_assets.settings import Malloy
 
 _UTC = ("UTC", "Etc/UTC", "Etc/UCT", "UCT", "Zulu", "Etc/Zulu", "Universal", "Etc/Universal", "GMT")
+
+_STAGE = re.compile(r"__stage\d+$", re.IGNORECASE)
+"""What Malloy calls common table expressions; a source's name would mean one of them."""
 
 Columns = tuple[tuple[str, str], ...]
 
@@ -276,6 +280,9 @@ class _Answers:
             raise _refusal(error.problems) from error
         if sql.startswith(ALL_ROWS_OF) and len(query.references) != 1:
             raise Refused(f"`{sql.removeprefix(ALL_ROWS_OF)}` is not a name of a table")
+        taken = [r.parts[-1] for r in query.references if _STAGE.match(r.parts[-1])]
+        if taken:
+            raise Refused(f"Malloy calls parts of its queries `{taken[0]}`: rename that source")
         found = self.compilation.describe(query)
         columns = [c for c in found if isinstance(c, Column)]
         if not columns:

@@ -47,8 +47,8 @@ _OWN_COLUMNS = "its rows are kept as a query's: `source: NAME is … -> { select
 def declare(model: MalloyModel) -> tuple[list[Declaration], list[Problem]]:
     """Return what a file declares, and all that is wrong with it.
 
-    Sources that have no rows of their own (a table under another name, say), or more filters than
-    their SQL tells, are for Malloy's own readers only.
+    Sources that have no rows of their own (a table under another name, say), or filters or other
+    meanings of columns that their SQL does not tell, are for Malloy's own readers only.
     """
     problems = list(model.problems)
     declarations: list[Declaration] = []
@@ -149,7 +149,9 @@ def _declaration(
         return (broken if IDENTIFIER.fullmatch(source.name) else None), problems
     # What is inherited means something where it stands, if nowhere else.
     problems += misplaced(replace(declaration, annotation=replace(annotation, keys=own.keys)))
-    if source.sql is None or source.filtered or not IDENTIFIER.fullmatch(source.name):
+    if source.sql is None or source.filtered or source.redefined:
+        return None, problems
+    if not IDENTIFIER.fullmatch(source.name):
         return None, problems
     try:
         query = parse_malloys(source.sql, source.location)
@@ -184,6 +186,11 @@ def _refusal(
         return (
             f"`{name}` would be a table without its filter: Malloy persists what it extends",
             "take out persist, or filter in a query: `… -> { select: *; where: … }`",
+        )
+    if source.redefined:
+        return (
+            f"`{name}` would be a table in which `{source.redefined[0]}` is what it was before",
+            "`#@ -persist`, or give it its meaning in a query: `… -> { select: … }`",
         )
     if not IDENTIFIER.fullmatch(name):
         return f"`{name}` is not a name for a source", "letters, digits and underscores"

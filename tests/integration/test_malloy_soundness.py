@@ -105,3 +105,64 @@ def test_what_compose_leads_to_is_read_from_its_table(load: Load) -> None:
     reader = f'{FLAG}import {{ both }} from "lib.malloy"\nsource: r is both -> {{ group_by: k }}\n'
     found = by_name(load({"lib.malloy": lib, "r.malloy": reader}))
     assert found["r"].reads == ("low@sources/lib.malloy",)
+
+
+# --------------------------------------------------------------------------------------- names
+
+COUNTED = """
+{}source: counted is spark.table('flights') -> {{ group_by: carrier; aggregate: n is count() }}
+"""
+ANEW = {
+    "renamed": "extend { rename: old_n is n  dimension: n is old_n * 2 }",
+    "excepted": "extend { except: n  dimension: n is 1 }",
+    "swapped": "extend { rename: old_n is n, n is carrier }",
+}
+
+
+@pytest.mark.parametrize("how", ANEW)
+def test_a_name_that_malloy_gives_another_meaning_is_for_malloys_readers_only(
+    load: Load, how: str
+) -> None:
+    model = FLAG + COUNTED.format("") + f"source: anew is counted {ANEW[how]}\n"
+    model += "source: reader is anew -> { group_by: n }\n"
+    found = by_name(load({"m.malloy": model}))
+    assert "anew" not in found, "its SQL still has the old column"
+    assert {"counted", "reader"} <= found.keys()
+    (problem,) = load({"m.malloy": model, "x.sql": "CREATE VIEW x AS SELECT n FROM anew;"}).errors
+    assert (problem.code, problem.location.path) == ("unknown-name", "sources/x.sql")
+    kept = model.replace("source: counted", "#@ persist\nsource: counted")
+    (problem,) = load({"m.malloy": kept}).errors
+    assert (problem.code, problem.location.line) == ("malloy-persist", 5)
+    assert "`n`" in problem.message
+    apart = kept.replace("source: anew", "#@ -persist\nsource: anew")
+    assert {"counted", "reader"} <= by_name(load({"m.malloy": apart})).keys()
+
+
+def test_new_names_beside_the_columns_change_nothing(load: Load) -> None:
+    more = "extend { dimension: twice is n * 2  measure: all_n is n.sum()  rename: c is carrier }"
+    model = FLAG + COUNTED.format("#@ persist\n") + f"source: more is counted {more}\n"
+    found = by_name(load({"m.malloy": model}))
+    assert found["more"].build_id == found["counted"].build_id
+
+
+@pytest.mark.parametrize(
+    "way", ["spark.table('__stage0')", 'spark.sql("""SELECT * FROM __STAGE0""")']
+)
+def test_a_source_called_as_malloy_calls_parts_of_its_queries_is_refused(
+    load: Load, way: str
+) -> None:
+    """In Malloy's SQL that name means its own common table expression, of other rows."""
+    view = "CREATE VIEW __stage0 AS SELECT carrier FROM planes;"
+    model = f"""{FLAG}
+    source: some is spark.table('flights') -> {{ group_by: carrier }}
+    source: wrong is some extend {{ join_many: s is {way} on carrier != s.carrier }} -> {{ group_by: s.carrier }}
+    """
+    project = load({"v.sql": view, "m.malloy": model})
+    assert any("rename that source" in p.message for p in project.errors)
+    assert "wrong" not in {s.name for s in project.sources}
+
+
+def test_a_select_that_is_refused_says_why(load: Load) -> None:
+    ask = 'source: s is spark.sql("""SELECT uuid() AS k FROM flights""") -> { group_by: k }\n'
+    (problem,) = load({"m.malloy": FLAG + ask}).errors
+    assert "`k`" in problem.message

@@ -24,7 +24,7 @@ def definition(*notes: dict[str, Any], **more: Any) -> dict[str, Any]:
 def source(**more: Any) -> dict[str, Any]:
     said = {
         "source_id": "x@s/a.malloy", "kind": "query_source", "connection": "spark", "table": None,
-        "parameters": ["p"], "filtered": False, "build_id": "b", "runtime_id": "b", "malloy_sql": "SELECT 1",
+        "parameters": ["p"], "filtered": False, "redefined": ["a"], "build_id": "b", "runtime_id": "b", "malloy_sql": "SELECT 1",
         "sql": "SELECT 1", "reads": ["y@s/a.malloy"], "columns": [["a", "integer"]],
     }  # fmt: skip
     return definition(note("#@ persist"), **said, **more)

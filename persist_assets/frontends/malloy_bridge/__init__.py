@@ -96,6 +96,8 @@ class MalloySource(MalloyDefinition):
         Names of its parameters.
     filtered
         It has filters of its own (``extend { where: … }``), which its SQL does not.
+    redefined
+        Names of columns by which it means something else than its SQL (``extend { rename: … }``).
     build_id
         Malloy's BuildID where Malloy persists it, else None; also where a given has a value that
         its BuildID does not tell.
@@ -119,6 +121,7 @@ class MalloySource(MalloyDefinition):
     table: str | None
     parameters: tuple[str, ...]
     filtered: bool
+    redefined: tuple[str, ...]
     build_id: BuildID | None
     runtime_id: BuildID | None
     malloy_sql: str | None
@@ -203,6 +206,7 @@ def _source(answer: Answer) -> MalloySource:
         table=answer["table"],
         parameters=tuple(answer["parameters"]),
         filtered=answer["filtered"],
+        redefined=tuple(answer["redefined"]),
         build_id=answer["build_id"],
         runtime_id=answer["runtime_id"],
         malloy_sql=answer["malloy_sql"],

@@ -234,7 +234,9 @@ async function refusals(path) {
       }
     }
   }
-  return found;
+  if (found.length) return found;
+  const told = [...new Set(session.refused.values())];
+  return told.map(message => problem({code: 'failed-to-fetch-schema', message}, path));
 }
 
 /** Return where SELECTs stand in a text, with how each begins. */
@@ -509,6 +511,13 @@ function bound(model) {
   return found.size ? found : undefined;
 }
 
+/** Return the names of columns by which a source, as it is extended, means something else. */
+function redefined(def, columns) {
+  const others = def.fields.filter(f => ('e' in f && f.e) || (f.as ?? f.name) !== f.name);
+  const names = new Set(others.map(f => f.as ?? f.name));
+  return columns.map(([name]) => name).filter(name => names.has(name));
+}
+
 async function source(name, def, path, model, persisted, manifest) {
   const about = {
     ...definition(name, def, path),
@@ -518,6 +527,7 @@ async function source(name, def, path, model, persisted, manifest) {
     table: def.type === 'table' ? def.tablePath : null,
     parameters: Object.keys(def.parameters ?? {}),
     filtered: (def.filterList ?? []).length > 0,
+    redefined: [],
     build_id: null,
     runtime_id: null,
     malloy_sql: null,
@@ -553,6 +563,7 @@ async function source(name, def, path, model, persisted, manifest) {
       const {structs} = model.queryModel.compileQuery(def.query, {virtualMap, resolvedGivens}, false);
       about.columns = columns(structs.at(-1).fields);
     }
+    about.redefined = redefined(def, about.columns);
   } catch (error) {
     about.problems.push(...(await problems(error, path)));
   }
