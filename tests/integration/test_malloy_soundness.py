@@ -166,3 +166,34 @@ def test_a_select_that_is_refused_says_why(load: Load) -> None:
     ask = 'source: s is spark.sql("""SELECT uuid() AS k FROM flights""") -> { group_by: k }\n'
     (problem,) = load({"m.malloy": FLAG + ask}).errors
     assert "`k`" in problem.message
+
+
+# ------------------------------------------------------------------------------------ remembered
+
+LIBRARY = '''
+source: used is spark.table('flights') extend { measure: n is count() }
+source: unused is spark.table('seen') -> { group_by: plane }
+source: unused_too is spark.sql("""SELECT plane AS p FROM seen""") extend {}
+'''
+SEEN = "CREATE VIEW seen AS SELECT carrier, plane FROM planes;"
+
+
+@pytest.mark.parametrize("exported", ["", "export { used }\n"])
+def test_what_is_remembered_holds_only_while_all_that_it_imports_compiles(
+    load: Load, exported: str
+) -> None:
+    reader = (
+        f'{FLAG}import "../lib/b.malloy"\n#@ persist\nsource: x is through -> {{ aggregate: n }}\n'
+    )
+    files = {
+        "../lib/a.malloy": LIBRARY + exported,
+        "../lib/b.malloy": 'import "a.malloy"\nsource: through is used extend {}\n',
+        "x.malloy": reader,
+        "seen.sql": SEEN,
+    }
+    assert "x" in by_name(load(files))
+    files["seen.sql"] = SEEN.replace(", plane", "")
+    warm = load(files)
+    cold = load(files, "[malloy.givens]\nOTHER = 1\n")
+    assert warm.errors == cold.errors
+    assert "plane" in " ".join(p.message for p in warm.errors)

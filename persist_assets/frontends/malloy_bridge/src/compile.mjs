@@ -131,6 +131,7 @@ export function open({connections, givens, virtual}, ask) {
     Object.entries(connections).map(([name, {digest}]) => [name, digest])
   );
   session = {refused: new Map(), texts, urlReader, opened, runtime, virtualMap, digests, givens};
+  session.parts = new Map(); // path → what in its model has columns that were asked for
   return {};
 }
 
@@ -570,19 +571,20 @@ async function source(name, def, path, model, persisted, manifest) {
   return about;
 }
 
-/** Return the tables and the SELECTs whose columns a model was compiled with. */
-function restsOn(model) {
+/** Return the tables and the SELECTs whose columns some files were compiled with. */
+async function restsOn(paths) {
   const tables = new Set();
   const selects = new Set();
-  const seen = new Set();
-  const waiting = [model._modelDef];
-  while (waiting.length) {
-    const at = waiting.pop();
-    if (at === null || typeof at !== 'object' || seen.has(at)) continue;
-    seen.add(at);
-    if (at.type === 'table' && typeof at.tablePath === 'string') tables.add(at.tablePath);
-    if (at.type === 'sql_select' && typeof at.selectStr === 'string') selects.add(at.selectStr);
-    waiting.push(...(at instanceof Map ? at.values() : Object.values(at)));
+  for (const path of paths) {
+    // What nobody uses is in no model but its own, and yet that has to compile.
+    if (!session.parts.has(path)) {
+      const model = await session.runtime.getModel(new URL(toUrl(path)));
+      session.parts.set(path, [...partsOf(model)].filter(at => at.tablePath || at.selectStr));
+    }
+    for (const {type, tablePath, selectStr} of session.parts.get(path)) {
+      if (type === 'table' && typeof tablePath === 'string') tables.add(tablePath);
+      if (type === 'sql_select' && typeof selectStr === 'string') selects.add(selectStr);
+    }
   }
   return {tables: [...tables], selects: [...selects]};
 }
@@ -603,7 +605,7 @@ export async function compileModel({path}) {
   answer.problems = model.problems.map(p => problem(p, path));
   answer.givens = [...model.givens.keys()];
   answer.files = [...new Set([toUrl(path), ...model.fromSources])].map(toPath);
-  Object.assign(answer, restsOn(model));
+  Object.assign(answer, await restsOn(answer.files));
   const persisted = await persistedIn(model, path);
   const manifest = manifestFor(model, persisted);
   for (const [name, def] of Object.entries(model._modelDef.contents)) {
