@@ -99,6 +99,15 @@ def test_a_given_that_has_only_the_value_of_the_settings_is_enough(load: Load) -
     assert ">7" in found["far"].query.text
 
 
+def test_a_value_of_another_kind_is_a_problem_of_the_sources_that_use_it(load: Load) -> None:
+    model = FLAG + LEVELS + ABOVE.format("far", "$HIGH")
+    project = load({"m.malloy": model}, "[malloy.givens]\nHIGH = 'seven'\n")
+    assert {(p.location.path, p.code) for p in project.errors} == {
+        ("sources/m.malloy", "runtime-given-bad-value")
+    }
+    assert all("HIGH" in p.message for p in project.errors)
+
+
 def test_what_compose_leads_to_is_read_from_its_table(load: Load) -> None:
     low = ABOVE.format("low", "1")
     lib = f"{FLAG}{low}source: both is compose(low, low extend {{ dimension: k is 1 }})\n"

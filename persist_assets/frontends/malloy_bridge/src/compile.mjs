@@ -481,7 +481,12 @@ function manifestFor(model, persisted) {
  * of them apart, a reader of one would be given the other. Their readers compute them instead.
  */
 function toldByValues(model) {
-  const resolvedGivens = bound(model);
+  let resolvedGivens;
+  try {
+    resolvedGivens = bound(model);
+  } catch {
+    return () => false; // it is told where sources are compiled
+  }
   if (!resolvedGivens) return () => true;
   const {virtualMap} = session;
   const known = new Map(); // BuildID → SQL; null: there are several
