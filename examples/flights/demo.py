@@ -1,6 +1,7 @@
 """What `make demo` does: real data, one Dagster run, and a look at what came of it."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +10,15 @@ from prepare import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 
+ENGINES = """run: flown -> {
+  group_by: aircraft.engine
+  aggregate: n_planes is aircraft.count(), n_seats is aircraft.seats.sum(), miles is distance.sum()
+}"""
+
 
 def persist(*arguments: str) -> None:
     """Run our command line as a user would, and stop if it fails."""
-    print(f"\n$ persist {' '.join(arguments)}", flush=True)
+    print(f"\n$ persist {shlex.join(arguments)}", flush=True)
     command = [sys.executable, "-m", "persist_assets.cli", "--project", str(ROOT), *arguments]
     if subprocess.run(command, check=False).returncode:
         raise SystemExit(f"persist {arguments[0]} failed")
@@ -25,6 +31,9 @@ def main() -> None:
     persist("build")
     persist("query", "SELECT * FROM carrier_scorecard ORDER BY place", "--limit", "5")
     persist("query", "SELECT * FROM worst_routes WHERE place <= 2 ORDER BY origin, place")
+    persist("show", "carriers.malloy")
+    persist("query", "carriers.malloy:punctuality", "--limit", "5")
+    persist("query", "fleet.malloy", "--run", ENGINES)
     manifest = ROOT / ".persist" / "manifests" / "dev.json"
     entries = json.loads(manifest.read_text())["entries"]
     print(f"\nThe manifest of {len(entries)} tables is {manifest.relative_to(ROOT)}.")

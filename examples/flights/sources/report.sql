@@ -32,3 +32,10 @@ SELECT
   n_very_late / n_flights AS very_late_share,
   n_very_late / n_flights - lag(n_very_late / n_flights) OVER (ORDER BY month) AS change
 FROM months;
+
+--@ persist
+-- The month in which each carrier was late least often: SQL that reads a Malloy source.
+CREATE VIEW best_months AS
+SELECT name, min_by(flown_in, n_late / n_flights) AS flown_in, min(n_late / n_flights) AS late_share
+FROM carrier_months
+GROUP BY name;
