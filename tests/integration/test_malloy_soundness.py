@@ -172,9 +172,9 @@ def test_a_source_called_as_malloy_calls_parts_of_its_queries_is_refused(
 
 
 def test_a_select_that_is_refused_says_why(load: Load) -> None:
-    ask = 'source: s is spark.sql("""SELECT uuid() AS k FROM flights""") -> { group_by: k }\n'
+    ask = 'source: s is spark.sql("""SELECT nope AS k FROM flights""") -> { group_by: k }\n'
     (problem,) = load({"m.malloy": FLAG + ask}).errors
-    assert "`k`" in problem.message
+    assert "`nope`" in problem.message
 
 
 # ------------------------------------------------------------------------------------ remembered
