@@ -160,7 +160,10 @@ class Models:
         compile_with: Callable[[Iterable[Parsed]], Compilation],
     ) -> Compilation:
         """Compile files whose tables are known, until no further ones become known."""
-        answers = _Answers(self, compile_with(()))
+        # Of what is not compiled yet the names are known: who asks for it is to wait, not to look
+        # elsewhere.
+        self.failed = {path: self._names(path, ()) for path in self.texts}
+        answers = _Answers(self, compile_with(self.declared))
         waiting = list(self.texts)
         with self._session(answers) as session:
             while waiting:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from malloy import compiler
 
 from persist_assets.compare import line_of, of_project
@@ -57,6 +61,41 @@ def wrong(make_project: Make, text: str) -> list[Problem]:
 
 def sql(root: Path, file: str, run: str) -> str:
     return load_query(load_settings(root, environ={}), f"sources/{file}", text=run)[1].text
+
+
+# -------------------------------------------------------------------------------------------- docs
+
+
+def test_the_examples_of_the_docs_are_true(make_project: Make) -> None:
+    text = (ROOT / "docs" / "malloy.md").read_text()
+    blocks = re.findall(r"^```\w+\n(?:--|//) sources/(\S+)\n(.*?)^```", text, re.M | re.S)
+    files = dict(blocks[:3])
+    assert list(files) == ["raw.sql", "shop.malloy", "mail.sql"]
+    (settings,) = re.findall(r"^```toml\n(.*?)^```", text, re.M | re.S)
+    root = make_project(files, settings)
+    for command in ("check", "show shop.malloy"):
+        done = subprocess.run(
+            [sys.executable, "-m", "persist_assets.cli", *command.split()],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        shown = text.split(f"$ persist {command}\n")[1].split("\n```")[0].split("\n$ ")[0]
+        assert [line.rstrip() for line in done.stdout.splitlines()] == shown.splitlines()
+    raw = "CREATE TABLE visits_raw (customer STRING, stay BIGINT) USING csv LOCATION 'visits';"
+    project = load(make_project({**dict(blocks), "visits.sql": raw}, settings))
+    assert not project.problems
+    persisted = {s.name: s for s in project.persisted}
+    assert set(persisted) == {"buyers", "letters", "buyers_by_name", "large", "long_visits"}
+    assert persisted["buyers_by_name"].build_id == persisted["buyers"].build_id
+    visits = persisted["long_visits"].query
+    assert visits is not None
+    assert "FROM visits_raw" in visits.text
+    assert ">1\n" in f"{visits.text}\n", "the value of the environment"
+    readers = {"large_buyers": "FROM `buyers@", "live_buyers": "FROM orders"}
+    for name, table in readers.items():
+        assert table in sql(root, "more.malloy", f"run: {name} -> {{ select: name }}")
 
 
 # ------------------------------------------------------------------------------------------- types
@@ -183,6 +222,18 @@ def test_what_a_query_reads_in_vain_is_said_where_it_stands(
     assert (problem.location.line, problem.location.column, problem.code) == (*place, code)
     assert message in problem.message
     assert "~malformed~" not in problem.message
+
+
+def test_files_that_read_each_others_tables_are_told_of_each_other(make_project: Make) -> None:
+    files = {"raw.sql": RAW}
+    for one, other in (("a", "b"), ("b", "a")):
+        files[f"{one}.malloy"] = f"""{FLAG}
+        source: {one}_1 is spark.table('orders') -> {{ group_by: customer }}
+        source: {one}_2 is spark.table('{other}_1') -> {{ group_by: customer }}
+        """
+    found = load(make_project(files)).problems
+    assert [p.location.path for p in found] == ["sources/a.malloy", "sources/b.malloy"]
+    assert all("or reads this file" in p.message for p in found)
 
 
 def test_what_is_wrong_in_an_imported_file_is_said_there(make_project: Make) -> None:
