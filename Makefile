@@ -16,7 +16,7 @@ help: ## Show this list.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 setup: $(VENV)/installed ## Make the environment, and nothing else.
-	@$(MAKE) --no-print-directory -s bridge || echo "Malloy models will not compile; all else works"
+	@$(MAKE) --no-print-directory -s bridge || echo "Malloy files will not compile, those of the demo neither; all else works"
 
 $(VENV)/installed: pyproject.toml requirements.lock
 	@$(PYTHON) scripts/setup.py $(VENV)
