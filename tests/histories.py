@@ -236,6 +236,8 @@ class Quick(Engine):
         self, frame: Any, table: str, build_uid: str, checks: Sequence[Check], *_: Any
     ) -> tuple[Staged, Measured]:
         staged = self.write_files(frame, self.settings.table_root(table), build_uid)
+        if staged.rows != len(frame.rows):
+            raise StorageError(f"{staged.rows} rows of {len(frame.rows)} are there")
         content = sha256(repr(frame.rows).encode()).hexdigest()
         results = self._check(frame.columns, frame.rows, checks)
         return staged, Measured(len(frame.rows), content, None, results)
@@ -245,11 +247,11 @@ class Quick(Engine):
             {"name": c, "type": "long", "nullable": True, "metadata": {}} for c in frame.columns
         ]
         directory = Path(root, build_uid)
-        directory.mkdir(parents=True)
         half = len(frame.rows) // 2
         for n, part in enumerate((frame.rows[:half], frame.rows[half:])):
             columns = [pa.array([row[c] for row in part], pa.int64()) for c in range(len(fields))]
             made = pa.table(columns, names=list(frame.columns))
+            directory.mkdir(parents=True, exist_ok=True)  # others may have deleted it meanwhile
             pq.write_table(made, directory / f"part-{n}.parquet")
             cross("wrote a file")
         return find_staged(root, build_uid, delta_schema({"type": "struct", "fields": fields}))
@@ -370,9 +372,16 @@ class Run:
     def roll_back(self, steps: int) -> Any:
         return attempt(roll_back, self.settings, self.ledger, steps=steps)
 
-    def collect(self, dry_run: bool = False) -> Any:
+    def collect(self, removed: bool = False, *, dry_run: bool = False) -> Any:
         now = self.clock()
-        return collect(self.settings, self.project, self.ledger, dry_run=dry_run, clock=lambda: now)
+        return collect(
+            self.settings,
+            self.project,
+            self.ledger,
+            removed=removed,
+            dry_run=dry_run,
+            clock=lambda: now,
+        )
 
     def close(self) -> None:
         self.ledger.close()
@@ -431,12 +440,21 @@ def attempt(do: Callable[..., Any], *given: Any, **more: Any) -> Any:
 # ----------------------------------------------------------------------------------- the processes
 
 
+Place = tuple[str, int]
+"""Which of the next steps: the n-th one from 0 that has a word in its name; '' is in any."""
+
+WORDS = ("commit", "delta", "deletion", "export", "log", "manifest", "read", "rename", "restore")
+BRIEF = ("before a log file's deletion", "after a log file's deletion")
+"""Who stands still here for longer than a lease lives deletes, when he goes on, the log of another
+table, which somebody may have made in the place of this one."""
+
+
 class _Here:
-    """Where this process is to halt: at the n-th step from now on, nowhere if that is None."""
+    """Where this process is to halt, if anywhere."""
 
     connection: Connection | None = None
     clock: Clock
-    n: int | None = None
+    place: Place | None = None
     gently: bool = False
 
 
@@ -448,12 +466,17 @@ def cross(step: str, *, alone: bool = True) -> None:
     alone
         Nobody waits here for this process: it can halt for as long as others like.
     """
-    if _Here.connection is None or _Here.n is None or (_Here.gently and not alone):
+    if _Here.connection is None or _Here.place is None or (_Here.gently and not alone):
         return
-    _Here.n -= 1
-    if _Here.n < 0:
+    if threading.current_thread() is not threading.main_thread():
+        return  # a heartbeat, while this process is halted
+    word, n = _Here.place
+    if word not in step:
+        return
+    _Here.place = word, n - 1
+    if n == 0:
         _Here.connection.send(("halted", step, _Here.clock.now))
-        now, _Here.n, _Here.gently = _Here.connection.recv()
+        now, _Here.place, _Here.gently = _Here.connection.recv()
         _Here.clock.now = max(now, _Here.clock.now)
 
 
@@ -479,10 +502,8 @@ def _make_steps() -> None:
     _around(deltalake.DeltaTable, "restore", "before a restore", "after a restore")
     _around(transaction, "create_table_with_add_actions", "before delta", "after delta")
     _around(manifest, "_export", "before an export", "after an export")
-    # Who stood still right here for longer than a lease lives would delete the log of another
-    # table, which somebody makes in the place of this one.
-    log = "a log file's deletion"
-    _around(tables, "delete_file", f"before {log}", f"after {log}", alone=False)
+    _around(tables, "delete_file", *BRIEF)
+    _around(tables, "delete_empty", "before a last deletion", "after a last deletion")
     write = Database.write
 
     @contextmanager
@@ -575,13 +596,13 @@ def _step(
     environment: str,
     task: Task,
     now: datetime,
-    n: int,
+    place: Place,
     gently: bool,
 ) -> None:
     """Do a task in this process, step by step."""
     clock = Clock(now)
     _make_steps()
-    _Here.connection, _Here.clock, _Here.n, _Here.gently = connection, clock, n, gently
+    _Here.connection, _Here.clock, _Here.place, _Here.gently = connection, clock, place, gently
     run = Run(root, environment, clock)
     cross("begun")
     result = run.perform(task)
@@ -623,7 +644,7 @@ class Child:
 
     Parameters
     ----------
-    n
+    place
         The step at which it halts.
     gently
         It halts only where nobody waits for it.
@@ -643,7 +664,7 @@ class Child:
         environment: str,
         task: Task,
         clock: Clock,
-        n: int,
+        place: Place,
         *,
         gently: bool,
     ) -> None:
@@ -651,12 +672,12 @@ class Child:
         self.step: str | None = None
         self.result: Any = None
         self.pid, self._connection = zygote.fork()
-        self._connection.send((_step, root, environment, task, clock.now, n, gently))
+        self._connection.send((_step, root, environment, task, clock.now, place, gently))
         self._wait()
 
-    def go_on(self, n: int | None, *, gently: bool = True) -> None:
+    def go_on(self, place: Place | None = None, *, gently: bool = True) -> None:
         """Let it go on, to its end or to another step."""
-        self._connection.send((self._clock.now, n, gently))
+        self._connection.send((self._clock.now, place, gently))
         self._wait()
 
     def kill(self) -> None:

@@ -22,11 +22,14 @@ from typing import Any, ClassVar
 
 import hypothesis
 from histories import (
+    BRIEF,
     CONTENTS,
     FIRST,
     SOURCES,
+    WORDS,
     Child,
     Clock,
+    Place,
     Quick,
     Rows,
     Run,
@@ -58,7 +61,7 @@ from persist_assets.errors import (
     NotFoundError,
     PersistError,
 )
-from persist_assets.ledger.store import Ledger, this_process
+from persist_assets.ledger.store import Ledger, has_ended, this_process
 from persist_assets.model import Build, ManifestChange, Project
 from persist_assets.planner import CONTENT
 from persist_assets.settings import load_settings
@@ -70,43 +73,53 @@ KEEP = timedelta(days=7)
 ALL = ("p", "p2", "q", "r", "s")
 Entry = tuple[str, int]
 """A table and its version."""
+Step = tuple[Any, ...]
+"""The name of a method of `Histories`, and its arguments."""
+
+_LONG = {"build": 30, "pool": 40, "promote": 12, "roll_back": 12, "collect": 60}
+"""About how many steps a task of another process has; for each source, where it has some."""
 
 in_one = st.sampled_from(ENVIRONMENTS)
 some = st.one_of(
     st.just(ALL),
+    st.sampled_from([(name,) for name in ALL]),
     st.sets(st.sampled_from(ALL), min_size=1, max_size=3).map(lambda s: tuple(sorted(s))),
 )
-tasks = st.one_of(
-    st.tuples(st.just("build"), some, st.booleans()),
-    st.tuples(st.just("pool"), some),
-    st.tuples(st.just("promote"), in_one, some, st.sampled_from((False, True))),
-    st.tuples(st.just("roll_back"), st.integers(1, 4)),
-    st.tuples(st.just("collect")),
+days = st.sampled_from((0.0, 0.0, 0.001, 0.1, 1.1, 8.0, 8.0, 8.0))
+_near = st.tuples(st.just(""), st.sampled_from(range(20)))
+_far = st.tuples(st.just(""), st.sampled_from(range(200)))
+_named = st.tuples(st.sampled_from(WORDS), st.sampled_from((0, 0, 1, 2, 5)))
+_old = st.sampled_from(range(7))
+_changes = st.one_of(
+    st.tuples(st.sampled_from([*SOURCES]), st.sampled_from((1, 2))),
+    st.tuples(st.sampled_from([*CONTENTS]), st.sampled_from(range(6))),
 )
-changes = st.one_of(
-    st.tuples(st.sampled_from([*SOURCES]), st.integers(1, 2)),
-    st.tuples(st.sampled_from([*CONTENTS]), st.integers(0, 5)),
-)
-_LONG = {"build": 100, "pool": 150, "promote": 12, "roll_back": 12, "collect": 60}
-"""About how many steps a task of another process has."""
-days = st.sampled_from((0.0, 0.001, 0.1, 1.1, 8.0, 8.0, 8.0))
 
 
-_places = st.sampled_from(range(200))
-_old = st.integers(0, 6)
-_works = st.tuples(st.just("do"), in_one, _old, tasks, days)
-_kills = st.tuples(st.just("kill"), in_one, tasks, _places, days)
-steps = st.one_of(
-    st.tuples(st.just("change"), changes, st.sampled_from((None, *ENVIRONMENTS))),
-    st.tuples(st.just("deliver"), in_one, days),
-    *(_works, _works, _works),
-    st.tuples(st.just("park"), in_one, _old, st.sampled_from(ALL)),
-    st.tuples(st.just("resume"), st.integers(0, 5), st.sampled_from((False, False, True))),
-    *(_kills, _kills),
-    st.tuples(st.just("halt"), in_one, tasks, _places, days),
-    st.tuples(
-        st.just("go_on"), st.integers(0, 1), st.one_of(st.none(), st.integers(0, 20)), st.booleans()
-    ),
+def _often(*weighted: tuple[int, Callable[[], st.SearchStrategy[Any]]]) -> st.SearchStrategy[Any]:
+    """Return one of several strategies, each so many times: `one_of` takes the same one once."""
+    return st.one_of(*(make() for n, make in weighted for _ in range(n)))
+
+
+tasks = _often(
+    (2, lambda: st.tuples(st.just("build"), some, st.booleans())),
+    (1, lambda: st.tuples(st.just("pool"), some)),
+    (1, lambda: st.tuples(st.just("promote"), in_one, some, st.booleans())),
+    (1, lambda: st.tuples(st.just("roll_back"), st.sampled_from((1, 2, 3, 4)))),
+    (2, lambda: st.tuples(st.just("collect"), st.booleans())),
+)
+_places = st.one_of(_far, _named)
+_places_ahead = st.one_of(st.none(), _near, _named)
+steps = _often(
+    (3, lambda: st.tuples(st.just("change"), _changes, st.sampled_from((None, *ENVIRONMENTS)))),
+    (1, lambda: st.tuples(st.just("deliver"), in_one, days)),
+    (4, lambda: st.tuples(st.just("do"), in_one, _old, tasks, days)),
+    (2, lambda: st.tuples(st.just("park"), in_one, _old, some)),
+    (2, lambda: st.tuples(st.just("resume"), _old, st.sampled_from((False, False, True)))),
+    (3, lambda: st.tuples(st.just("kill"), in_one, tasks, _places, days)),
+    (3, lambda: st.tuples(st.just("halt"), in_one, tasks, _places, days)),
+    (1, lambda: st.tuples(st.just("undo"), in_one, st.sampled_from([*SOURCES]), _named)),
+    (3, lambda: st.tuples(st.just("go_on"), _old, _places_ahead, st.booleans(), st.booleans())),
 )
 """The names of methods of `Histories`, and their arguments."""
 
@@ -186,8 +199,8 @@ class Histories(RuleBasedStateMachine):
         self.states: dict[str, list[dict[str, Entry]]] = {e: [{}] for e in ENVIRONMENTS}
         self.dirty: set[str] = set()
         self.collected_to = datetime(2029, 1, 1, tzinfo=UTC)
+        self.killed_at = self.collected_to
         self.n = 0
-        self.tally.histories += 1
         url = load_settings(self.root, environment="dev").ledger
         self.ledger = Ledger(url, clock=self.clock)
         self.learn()
@@ -239,16 +252,20 @@ class Histories(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------------------- the rules
 
-    @initialize(n=st.integers(0, 3))
-    def start(self, n: int) -> None:
-        for environment in ENVIRONMENTS[:n]:
+    @initialize(n=st.sampled_from((None, *(0, 1, 2, 3) * 99)))
+    def start(self, n: int | None) -> None:
+        """None stands for no history: hypothesis begins with what is simplest, at full length."""
+        self.is_empty = n is None
+        self.tally.histories += not self.is_empty
+        for environment in ENVIRONMENTS[: n or 0]:
             self.do_build(self.fresh[environment], ALL, False)
 
     @rule(step=steps)
-    def step(self, step: tuple[str, ...]) -> None:
+    def step(self, step: Step) -> None:
         """What comes next. One rule for all: hypothesis would leave most of several rules out."""
         name, *given = step
-        getattr(self, name)(*given)
+        if not self.is_empty:
+            getattr(self, name)(*given)
 
     def change(self, change: tuple[str, int], built: str | None) -> None:
         """Somebody edits a source, or loads other data, and builds everything somewhere."""
@@ -265,21 +282,27 @@ class Histories(RuleBasedStateMachine):
 
     def deliver(self, environment: str, after: float) -> None:
         """Somebody builds everything, and promotes it."""
-        self.clock.now += timedelta(days=after)
+        self.wait(timedelta(days=after))
         run = self.fresh[environment]
         self.do_build(run, ALL, False)
         self.do_promote(run, "dev" if environment == "prod" else "prod", ALL, False)
 
     def do(self, environment: str, old: int, task: Task, after: float) -> None:
         """A run of this process does something, after some days."""
-        self.clock.now += timedelta(days=after)
+        self.wait(timedelta(days=after))
         run = self.run(environment, old)
         getattr(self, f"do_{task[0]}")(run, *self.proper(environment, task)[1:])
 
-    def park(self, environment: str, old: int, name: str) -> None:
+    def undo(self, environment: str, name: str, place: Place) -> None:
+        """Somebody undoes an edit while what it replaced is collected."""
+        self.change((name, 1), environment)
+        self.halt(environment, ("collect", False), place, 1.1 * KEEP.days)
+        self.change((name, len(SOURCES[name]) - 1), environment)
+
+    def park(self, environment: str, old: int, names: Sequence[str]) -> None:
+        """A run begins some sources before their turn."""
         run = self.run(environment, old)
-        if name not in run.parked:
-            self.judge(run, {name: run.park(name)})
+        self.judge(run, {name: run.park(name) for name in names if name not in run.parked})
 
     def resume(self, which: int, abandoned: bool) -> None:
         waiting = [(run, name) for run in self.runs() for name in run.parked]
@@ -292,44 +315,50 @@ class Histories(RuleBasedStateMachine):
             self.judge(run, {name: run.resume(name)})
             self.exported(run.settings.environment)
 
-    def kill(self, environment: str, task: Task, n: int, after: float) -> None:
+    def kill(self, environment: str, task: Task, place: Place, after: float) -> None:
         """Another process does something, and is killed at a step of it."""
         if self.zygote is None:
             return
-        child = self.begin(environment, task, n, after, gently=False)
+        child = self.begin(environment, task, place, after, gently=False)
         if child.step is not None:
-            self.tally.killed[child.step] += 1
-            child.kill()
-            self.dirty |= {*ENVIRONMENTS}
+            self.end(child)
         else:
             self.ended(child)
 
-    def halt(self, environment: str, task: Task, n: int, after: float) -> None:
+    def halt(self, environment: str, task: Task, place: Place, after: float) -> None:
         """Another process does something, and halts at a step of it."""
         if self.zygote is None or len(self.children) > 1:
             return
-        child = self.begin(environment, task, n, after, gently=True)
+        child = self.begin(environment, task, place, after, gently=True)
         if child.step is not None:
             self.tally.halted[child.step] += 1
             self.children.append(child)
         else:
             self.ended(child)
 
-    def go_on(self, which: int, n: int | None, kill: bool) -> None:
-        """A process that had halted goes on; to its end, or it is killed, at once or later."""
+    def go_on(self, which: int, place: Place | None, kill: bool, late: bool) -> None:
+        """A process that had halted goes on; to its end, or it is killed, at once or later.
+
+        Parameters
+        ----------
+        late
+            All that it holds and has written is long given to others.
+        """
+        if late and self.children:
+            environment = self.children[which % len(self.children)].environment
+            self.wait(timedelta(minutes=2))
+            self.do_build(self.fresh[environment], ALL, True)
+            self.wait(2 * KEEP)
+            self.do_collect(self.fresh["prod"])
         if not self.children:
             return
         child = self.children.pop(which % len(self.children))
-        self.dirty |= {*ENVIRONMENTS}  # at its last step it may have changed what it exports now
-        if not (kill and n is None):
-            child.go_on(n, gently=not kill)
-            if child.task[0] == "collect":
-                self.collected_to = max(self.collected_to, self.clock.now - KEEP)
+        if place or not kill:
+            self.let(child, place, gently=not kill)
         if child.step is None:
-            self.tally.done[f"{child.task[0]} later"] += 1
-        elif kill:
-            self.tally.killed[child.step] += 1
-            child.kill()
+            return
+        if kill:
+            self.end(child)
         else:
             self.children.append(child)
 
@@ -361,14 +390,41 @@ class Histories(RuleBasedStateMachine):
         if not self.children:
             self.dirty -= {e for e, read in READS.items() if environment in read}
 
-    def begin(self, environment: str, task: Task, n: int, after: float, *, gently: bool) -> Child:
+    def wait(self, time: timedelta) -> None:
+        """Let time pass; for those too who must not stand still for so long where they are."""
+        for child in [c for c in self.children if time and c.step in BRIEF]:
+            self.children.remove(child)
+            self.let(child, None)
+        self.clock.now += time
+
+    def let(self, child: Child, place: Place | None, *, gently: bool = True) -> None:
+        """Let a process that had halted go on."""
+        child.go_on(place, gently=gently)
+        self.dirty |= {*ENVIRONMENTS}  # at its last step it may have changed what it exports now
+        if child.task[0] == "collect":
+            self.collected_to = max(self.collected_to, self.clock.now - KEEP)
+        if child.step is None:
+            self.tally.done[f"{child.task[0]} later"] += 1
+
+    def begin(
+        self, environment: str, task: Task, place: Place, after: float, *, gently: bool
+    ) -> Child:
         assert self.zygote
-        self.clock.now += timedelta(days=after)
+        self.wait(timedelta(days=after))
         if task[0] == "collect":
             self.collected_to = max(self.collected_to, self.clock.now - KEEP)
         task = self.proper(environment, task)
-        n %= _LONG[task[0]]
-        return Child(self.zygote, self.root, environment, task, self.clock, n, gently=gently)
+        if place[0] == "":
+            long = _LONG[task[0]] * (len(task[1]) if task[0] in ("build", "pool") else 1)
+            place = "", place[1] % long
+        return Child(self.zygote, self.root, environment, task, self.clock, place, gently=gently)
+
+    def end(self, child: Child) -> None:
+        assert child.step
+        self.tally.killed[child.step] += 1
+        child.kill()
+        self.dirty |= {*ENVIRONMENTS}
+        self.killed_at = self.clock()
 
     def ended(self, child: Child) -> None:
         """Check what came of a task of a process that nothing happened to."""
@@ -395,12 +451,16 @@ class Histories(RuleBasedStateMachine):
         environment = run.settings.environment
         if any(isinstance(o, Build) for o in outcomes.values()):
             self.exported(environment)
+        self.audit()
+        done = {o.snapshot.table for o in outcomes.values() if isinstance(o, Build) and o.snapshot}
+        for row in self.builds.values():
+            if row["table_name"] in done and row["state"] == "started":
+                assert not has_ended(row["process"]), "it can never end"
         fine = all(isinstance(o, Build) for o in outcomes.values())
         if not self.is_usual(run) or names != ALL or not fine or run.parked:
             return
         if not outcomes.keys() >= {*persisted(self.code)}:
             return
-        self.audit()
         seen = run.ledger.fetch_manifest(*READS[environment])
         for name in persisted(self.code):
             assert self.rows[seen[self.ids[name]].build_uid] == self.now(name), name
@@ -464,40 +524,45 @@ class Histories(RuleBasedStateMachine):
             was, got = then.get(build_id), now.get(build_id)
             assert got == was or (got is None and (build_id, was) in forgotten), build_id
 
-    def do_collect(self, run: Run) -> None:
+    def do_collect(self, run: Run, removed: bool = False) -> None:
         self.collected_to = max(self.collected_to, self.clock.now - KEEP)
-        defined = {s.build_id for s in run.project.persisted}
         before = self.on_disk(), run.ledger.position()
-        told = run.collect(True)
+        told = run.collect(removed, dry_run=True)
         assert (self.on_disk(), run.ledger.position()) == before, "a dry run changed something"
-        found = run.collect()
+        found = run.collect(removed)
         self.audit()
         for environment in ENVIRONMENTS:
             last = self.changes[environment][-1:]
             if last and last[0].kind == "collect" and last[0].change_id > before[1]:
-                useless = environment == run.settings.environment
-                self.check_forgotten(last[0], defined, useless=useless)
+                here = environment == run.settings.environment
+                self.check_forgotten(last[0], run.project, removed=removed and here)
         self.tally.collected += len(found)
         self.tally.done["collected"] += 1
         if not self.children:
             assert found == told
             self.dirty.clear()
             self.check_swept()
-            assert run.collect(True) == []
+            assert run.collect(removed, dry_run=True) == []
 
-    def check_forgotten(self, change: Change, defined: set[str], *, useless: bool) -> None:
+    def check_forgotten(self, change: Change, project: Project, *, removed: bool) -> None:
         """Check that a manifest has forgotten nothing that somebody may mean.
 
         Parameters
         ----------
-        useless
-            It forgets what is not among `defined` too.
+        removed
+            It forgets what the project defines no more, too.
         """
-        there = [self.names[b] for b in change.after]
+        there = {name for b in change.after for name in self.names[b]}
+        defined = {s.name for s in project.persisted}
         for build_id, _, _ in change.moves:
-            assert build_id not in defined, "the code means it"
-            others = self.names[build_id]
-            assert useless or all(any(n in names for names in there) for n in others), others
+            assert all(s.build_id != build_id for s in project.persisted), "the code means it"
+            sharing = {
+                row["source_id"].partition("@")[0]
+                for row in self.builds.values()
+                if row["build_id"] == build_id and row["state"] == "succeeded"
+            }
+            gone = removed and sharing.isdisjoint(defined)
+            assert gone or sharing <= there, sharing
 
     def check_swept(self) -> None:
         """Check that nothing is left that nobody needs, once a collection has ended."""
@@ -528,6 +593,8 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def all_is_well(self) -> None:
+        if self.is_empty:
+            return
         self.n += 1
         self.tally.steps += 1
         self.audit()
@@ -541,9 +608,13 @@ class Histories(RuleBasedStateMachine):
         with self.database as database:
             database.execute("BEGIN")
             self.builds = {r["build_uid"]: r for r in database.execute("SELECT * FROM builds")}
-            events = dict(database.execute("SELECT idx, kind FROM events ORDER BY idx").fetchall())
+            told = database.execute("SELECT idx, kind, data FROM events ORDER BY idx").fetchall()
+            events = {idx: kind for idx, kind, _ in told}
             (n,) = database.execute("SELECT value FROM counters WHERE name = 'events'").fetchone()
             assert [*events] == [*range(1, n + 1)]
+            kinds = ("build-failed", "build-succeeded")
+            ended = [json.loads(data)["build_uid"] for _, kind, data in told if kind in kinds]
+            assert len(ended) == len({*ended}), "a build ended twice"
             self.replay(events)
             self.entries: dict[str, dict[str, str]] = {e: {} for e in ENVIRONMENTS}
             for row in database.execute("SELECT * FROM manifest_entries"):
@@ -657,7 +728,9 @@ class Histories(RuleBasedStateMachine):
                 assert work.snapshot
                 if age <= LONGEST and work.snapshot.build_uid == row["build_uid"]:
                     assert is_whole(str(self.warehouse / work.table), work.snapshot)
-                if age <= LONGEST and row["state"] != "started":
+                # Who died may have begun to build it, and not recorded it yet.
+                blamed = _instant(row["started_at"]) < self.killed_at
+                if age <= LONGEST and row["state"] != "started" and not blamed:
                     assert any(
                         other["table_name"] == row["table_name"]
                         and other["started_at"] > row["started_at"]
@@ -725,8 +798,10 @@ def explore(
     zygote: Zygote | None = None,
     engine: Callable[[Any], Engine] = Quick,
     toml: str = "",
-    seed: int | None = None,
+    seed: int = 0,
     steps: int = 25,
+    first: int = 0,
+    shrink: bool = True,
 ) -> Tally:
     """Check so many histories, and return what they came to.
 
@@ -734,20 +809,30 @@ def explore(
     ----------
     zygote
         Where other processes come from; None: there are no others.
-    seed
-        Where to begin; None: with the same histories always.
+    seed, first
+        Which histories, and where among them to begin.
+    shrink
+        Look, for minutes, for a shorter one if one is found where something is wrong.
     """
-    given = {"zygote": zygote, "engine": engine, "toml": toml, "tally": Tally(), "projects": {}}
-    made: Any = type("RandomHistories", (Histories,), given)
-    if seed is not None:
-        hypothesis.seed(seed)(made)
-    chosen = hypothesis.settings(
-        max_examples=n,
-        stateful_step_count=steps,
-        derandomize=seed is None,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-    run_state_machine_as_test(made, settings=chosen)
-    return made.tally
+    phases = [hypothesis.Phase.generate, *([hypothesis.Phase.shrink] if shrink else ())]
+    tally, projects = Tally(), dict[Any, Any]()
+    for number in range(first, first + n):
+        given = {"zygote": zygote, "engine": engine, "toml": toml}
+        given |= {"tally": tally, "projects": projects}
+        made: Any = type("RandomHistories", (Histories,), given)
+        hypothesis.seed(f"{seed} {number}")(made)
+        # Of more than one at once most would be made of others, and not differ much.
+        chosen = hypothesis.settings(
+            max_examples=2,
+            stateful_step_count=steps,
+            deadline=None,
+            database=None,
+            phases=phases,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
+        try:
+            run_state_machine_as_test(made, settings=chosen)
+        except BaseException as error:
+            error.add_note(f"history {number} from seed {seed}")
+            raise
+    return tally
