@@ -527,7 +527,7 @@ def _check_annotations(compilation: Compilation) -> None:
                 )
                 compilation.problems.append(Problem("table-name", message, places["name"]))
             other = tables.setdefault(source.build_id, source)
-            if other.annotation.name != annotation.name:
+            if other.annotation.name != annotation.name and source.language == MALLOY:
                 message = (
                     f"`{source.key}` means what `{other.key}` means and is one table with it, "
                     f"which has the name `{other.annotation.name}` already, at {other.location}"

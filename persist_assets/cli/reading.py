@@ -182,7 +182,7 @@ def _change_cell(value: Any) -> str:
     """Return a cell for people who look for differences: nothing is rounded."""
     if isinstance(value, _Pair):
         return f"{_change_cell(value.before)} [yellow]→[/] {_change_cell(value.after)}"
-    return _shown(repr(value) if isinstance(value, float) else _cell(value))
+    return _shown(_cell(value), exact=True)
 
 
 def _change_json(change: Change) -> dict[str, Any]:
@@ -324,24 +324,22 @@ def _cell(value: Any) -> Any:
             return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
-def _shown(value: Any) -> str:
-    """Return a cell for people's eyes."""
-    if value is None:
-        return "[dim]NULL[/]"
-    return escape(_plain(value))
+def _shown(value: Any, *, exact: bool = False) -> str:
+    """Return a cell for people's eyes; numbers are rounded unless it has to be exact."""
+    return "[dim]NULL[/]" if value is None else escape(_plain(value, exact))
 
 
-def _plain(value: Any) -> str:
+def _plain(value: Any, exact: bool) -> str:
     match value:
         case None:
             return "NULL"
         case float():
-            return f"{value:.6g}"
+            return repr(value) if exact else f"{value:.6g}"
         case dict():
-            within = cast("dict[str, Any]", value)
-            return f"{{{', '.join(f'{k}: {_plain(v)}' for k, v in within.items())}}}"
+            within = cast("dict[str, Any]", value).items()
+            return f"{{{', '.join(f'{k}: {_plain(v, exact)}' for k, v in within)}}}"
         case list():
-            return f"[{', '.join(_plain(v) for v in cast('list[Any]', value))}]"
+            return f"[{', '.join(_plain(v, exact) for v in cast('list[Any]', value))}]"
         case _:
             return str(value)
 
