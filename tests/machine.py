@@ -728,8 +728,9 @@ class Histories(RuleBasedStateMachine):
                 assert work.snapshot
                 if age <= LONGEST and work.snapshot.build_uid == row["build_uid"]:
                     assert is_whole(str(self.warehouse / work.table), work.snapshot)
-                # Who died may have begun to build it, and not recorded it yet.
-                blamed = _instant(row["started_at"]) < self.killed_at
+                # Who died or has halted may have begun to build it, and not recorded it yet.
+                halted = any(c.task[0] in ("build", "pool") for c in self.children)
+                blamed = halted or _instant(row["started_at"]) < self.killed_at
                 if age <= LONGEST and row["state"] != "started" and not blamed:
                     assert any(
                         other["table_name"] == row["table_name"]
