@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.dialect import quote
 from persist_assets.model import CheckResult
+from persist_assets.watermarks import from_spark, spelled, to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
     from pyspark.sql.column import Column as SparkColumn
 
-    from persist_assets.model import Check
+    from persist_assets.model import Check, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +59,73 @@ def measures(
         _LOW: f"sum(shiftrightunsigned({row}, 16) & {0xFFFFFF})",
     }
     if time_column:
-        wanted[_WATERMARK] = f"CAST(max({quote(time_column)}) AS STRING)"
+        greatest = f"max({quote(time_column)})"
+        wanted[_WATERMARK] = spelled(greatest, type_in(frame, time_column))
     failures = [_failures(c).alias(c.name) for c in checks if c.on_rows]
     return [*(F.expr(f"{text} AS {quote(name)}") for name, text in wanted.items()), *failures]
 
 
-def read_measures(seen: Mapping[str, Any], checks: Sequence[Check]) -> Measured:
-    """Return what was observed; checks that need a look at all rows at once are not among it."""
-    parts = [f"{seen[name] or 0:x}" for name in (_XOR, _HIGH, _LOW)]
+def type_in(frame: DataFrame, column: str) -> str:
+    """Return Spark's name of the type of a column of a frame, whatever its case."""
+    kinds = (f.dataType for f in frame.schema.fields if f.name.lower() == column.lower())
+    return next(kinds).simpleString()
+
+
+def read_measures(
+    seen: Mapping[str, Any], checks: Sequence[Check], time_type: str | None = None
+) -> Measured:
+    """Return what was observed; checks that need a look at all rows at once are not among it.
+
+    Parameters
+    ----------
+    time_type
+        Of the time column.
+    """
+    watermark = seen.get(_WATERMARK)
+    if watermark is not None and time_type is not None:
+        value = from_spark(watermark, time_type)
+        watermark = watermark if value is None else to_text(value)
     return Measured(
         rows=seen[_ROWS],
-        content=":".join((str(seen[_ROWS]), *parts)),
-        watermark=seen.get(_WATERMARK),
+        content=_told(seen[_ROWS], (seen[name] or 0 for name in (_XOR, _HIGH, _LOW))),
+        watermark=watermark,
         checks=tuple(_result(c, seen[c.name]) for c in checks if c.on_rows),
     )
+
+
+def of_snapshot(snapshot: Snapshot, checks: tuple[CheckResult, ...]) -> Measured:
+    """Return what was measured of the rows of a snapshot."""
+    return Measured(snapshot.rows, snapshot.content, snapshot.watermark, checks)
+
+
+def combined(base: Measured, removed: Measured | None, added: Measured) -> Measured:
+    """Return what `base` would measure without some of its rows and with others.
+
+    Its watermark is that of the rows added, and the checks are those of `added`.
+    """
+    rows, xor, high, low = _content(base)
+    minus = _content(removed) if removed else (0, 0, 0, 0)
+    plus = _content(added)
+    rows += plus[0] - minus[0]
+    parts = (xor ^ minus[1] ^ plus[1], high + plus[2] - minus[2], low + plus[3] - minus[3])
+    failed = {r.name: r.failed_rows for r in base.checks}
+    gone = {r.name: r.failed_rows for r in removed.checks} if removed else {}
+    checks = [
+        replace(r, failed_rows=n, passed=n == 0)
+        for r in added.checks
+        for n in (failed.get(r.name, 0) - gone.get(r.name, 0) + r.failed_rows,)
+    ]
+    return Measured(rows, _told(rows, parts), added.watermark, tuple(checks))
+
+
+def _content(measured: Measured) -> tuple[int, int, int, int]:
+    rows, *parts = measured.content.split(":")
+    xor, high, low = (int(part, 16) for part in parts)
+    return int(rows), xor, high, low
+
+
+def _told(rows: int, parts: Iterable[int]) -> str:
+    return ":".join((str(rows), *(f"{part:x}" for part in parts)))
 
 
 def audit(frame: DataFrame, checks: Sequence[Check]) -> tuple[CheckResult, ...]:

@@ -29,6 +29,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from persist_assets.compare import what_it_reads
+from persist_assets.continuation import continue_table, find_window
 from persist_assets.errors import (
     BuildError,
     CheckFailedError,
@@ -42,6 +43,7 @@ from persist_assets.outside import check_catalog, check_leaves, show, shown_as
 from persist_assets.planner import UNVERSIONED, World, drawn, inputs, plan, unchecked
 from persist_assets.reader import HasSnapshot, Reader
 from persist_assets.session import translated
+from persist_assets.storage.changes import keep_listing, raw_change
 from persist_assets.storage.files import delete_directory
 from persist_assets.storage.raw import pin_raw
 from persist_assets.storage.tables import (
@@ -59,14 +61,17 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from persist_assets.continuation import Continued
     from persist_assets.engine import Engine, Measured
     from persist_assets.ledger.store import Lease, Ledger
     from persist_assets.model import (
         AsOf,
         BuildID,
+        Change,
         Check,
         Column,
         Fallback,
+        Increment,
         Plan,
         Project,
         Source,
@@ -99,6 +104,8 @@ class Work:
         Those of what was computed.
     staged, view
         What was written, and what is stored instead of it.
+    continued
+        Where rows of another snapshot stay: all about that.
     state
         ``parked``: it waits for its publication, and the lease is given back.
     """
@@ -116,6 +123,7 @@ class Work:
     columns: tuple[Column, ...] = ()
     staged: Staged | None = None
     view: View | None = None
+    continued: Continued | None = None
     measured: Measured | None = None
     state: Literal["open", "parked", "published"] = "open"
 
@@ -166,7 +174,7 @@ class Builder(Reader):
         reached = self.project.reach((s.source_id for s in sources), lambda _: False)
         raws = [s for s in reached if s.raw is not None]
         versions = {s.source_id: v for s in raws if (v := self.find_version(s)) is not None}
-        return World(
+        world = World(
             environment=self.settings.environment,
             manifest=manifest,
             versions=versions,
@@ -189,6 +197,39 @@ class Builder(Reader):
                 and self.is_expired(source, snapshot)
             },
         )
+        return replace(world, changes=self._changes(sources, world))
+
+    def _changes(
+        self, sources: Iterable[Source], world: World
+    ) -> dict[SourceID, dict[SourceID, Change | None]]:
+        """Return what became of the tables that sources read whose own can be continued."""
+        found: dict[SourceID, dict[SourceID, Change | None]] = {}
+        for source in sources:
+            annotation = source.annotation
+            if annotation.refresh != "incremental" or source.build_id in world.missing:
+                continue
+            sharing = (s.annotation for s in self.project.by_build_id[source.build_id])
+            if len({(a.refresh, a.time_column) for a in sharing}) > 1:
+                continue  # the table is kept in two ways
+            own = self.ledger.find_snapshot(self.settings.environment, source.build_id)
+            if own is None or own != world.manifest.get(source.build_id) or own.view is not None:
+                continue
+            if own.time_column != annotation.time_column:
+                continue
+            reads = source.growth.reads if source.growth else ()
+            found[source.source_id] = {s: self._change(s, own, world) for s in sorted(reads)}
+        return found
+
+    def _change(self, source_id: SourceID, base: Snapshot, world: World) -> Change | None:
+        """Return what became of a table since a snapshot was computed from it."""
+        source = self.project.by_id.get(source_id)
+        if source is None or source.raw is None or self.find_version(source) is None:
+            return None
+        then = [v.version for v in base.as_of if v.raw == source.build_id]
+        if len(then) != 1:
+            return None
+        place = self.settings.resolve(source.raw.location or "")
+        return raw_change(self.settings.warehouse, place, then[0], self.pin(source))
 
     def _history(self, sources: Iterable[Source]) -> dict[SourceID, Build]:
         """Return the last build of every source; of one never built here, what is read of it."""
@@ -268,7 +309,9 @@ class Builder(Reader):
                     self.pin(upstream)
             (step,) = plan(self.project, [source.source_id], world, force=force).steps
             present = step.snapshot
-            table = present.table if present else self._table(source)
+            increment = step.increment
+            continued = present or (increment.base if increment else None)
+            table = continued.table if continued else self._table(source)
             self._tidy(table)
             build = Build(
                 build_uid=uuid.uuid4().hex,
@@ -283,7 +326,8 @@ class Builder(Reader):
                 digests=source.digests,
                 reads=what_it_reads(self.project, source),
             )
-            self.ledger.record_started(build, table)
+            base = increment.base if increment else None
+            self.ledger.record_started(build, table, base=base)
             work = Work(source, step, build, lease, table)
             work.inputs = inputs(self.project, source, world) or ()
             with self._recorded(work):
@@ -488,30 +532,77 @@ class Builder(Reader):
                 hint=f"build what it reads too: persist build +{source.key}",
             )
         view = self.project.is_view(source)
-        temporary = self._temporaries(source.bindings, world, guarding=view)
+        guarding = view or work.step.increment is not None
+        temporary = self._temporaries(source.bindings, world, guarding=guarding)
         if view:
             temporary = {}  # they have been checked, and are gone when it is read
+        increment = work.step.increment
+        if increment is not None:
+            temporary = {}  # they hold the rows of all that is read
+        only = increment.added if increment else {}
         # What is too old is what the plan found so, on which what is recorded rests.
         statement, read = self.statement(
-            source.query, source.bindings, world.manifest, temporary, world.expired
+            source.query, source.bindings, world.manifest, temporary, world.expired, only
         )
-        frame = self.load(statement, read, source.columns)
-        same = (source, *self.project.by_build_id[source.build_id])
-        time_column = next(
-            (s.annotation.time_column for s in same if s.annotation.time_column), None
-        )
+        frame = self.load(statement, read, source.columns, only)
+        time_column = self._time_column(source)
         checks = self._checks(source)
         if view:
             work.view = self._stored(source, statement, read)
             work.columns = columns_of_struct(json.loads(delta_schema(frame.schema.jsonValue())))
             work.measured = self.engine.measure(frame, checks, time_column, source.name)
         else:
-            work.staged, work.measured = self.engine.write(
-                frame, work.table, work.build.build_uid, checks, time_column, source.name
-            )
+            if increment is not None:
+                self._continue(work, increment, frame, checks, read)
+            if work.continued is None:
+                work.staged, work.measured = self.engine.write(
+                    frame, work.table, work.build.build_uid, checks, time_column, source.name
+                )
+            assert work.staged is not None and work.measured is not None
             work.columns = work.staged.columns
         work.checks = (*work.measured.checks, *_passed(self.project.guards(source)))
         self._check_pins(statement.views)
+        self._keep_listings(statement.views)
+
+    def _keep_listings(self, leaves: Iterable[SourceID]) -> None:
+        """Keep which files the raw tables had that incremental sources follow."""
+        growths = [s.growth for s in self.project.sources if s.growth is not None]
+        for source_id in leaves:
+            source = self.project.by_id[source_id]
+            if source.raw is not None and any(source_id in g.reads for g in growths):
+                keep_listing(self.settings.warehouse, self.pin(source))
+
+    def _time_column(self, source: Source) -> str | None:
+        """Return the column whose watermark the table of a source has."""
+        same = (source, *self.project.by_build_id[source.build_id])
+        return next((s.annotation.time_column for s in same if s.annotation.time_column), None)
+
+    def _continue(
+        self,
+        work: Work,
+        increment: Increment,
+        frame: DataFrame,
+        checks: Sequence[Check],
+        read: Mapping[SourceID, Snapshot],
+    ) -> None:
+        """Write what a table has besides what it keeps; nothing where that cannot be told."""
+        source, window = work.source, None
+
+        def load(source_id: SourceID, files: tuple[str, ...]) -> DataFrame:
+            return self.load_files(self.project.by_id[source_id], read.get(source_id), files)
+
+        if not increment.added:
+            window = find_window(self.engine, self.project, source, increment, load)
+            if window is None:
+                log.warning(
+                    "`%s` is computed as a whole: its time column does not tell", source.key
+                )
+                return
+        before = {c.name: c for c in self.ledger.fetch_checks(increment.base.build_uid)}
+        work.continued = continue_table(
+            self.engine, source, increment, window, frame, work.build.build_uid, checks, before
+        )
+        work.staged, work.measured = work.continued.staged, work.continued.measured
 
     def _stored(
         self, source: Source, statement: Statement, read: Mapping[SourceID, Snapshot]
@@ -660,10 +751,18 @@ class Builder(Reader):
     def _commit(self, work: Work) -> None:
         """Make what was written a version of its table, once."""
         if work.snapshot is None and work.measured is not None:
-            version = 0
+            version, size = 0, 0
             if work.staged is not None:
                 pinned = self.ledger.find_pinned_version(work.table)
-                version = commit(work.staged, build_id=work.source.build_id, pinned=pinned)
+                continued, increment = work.continued, work.step.increment
+                size = continued.bytes if continued else work.staged.bytes
+                version = commit(
+                    work.staged,
+                    build_id=work.source.build_id,
+                    pinned=pinned,
+                    base=increment.base.version if continued and increment else None,
+                    kept=continued.kept if continued else (),
+                )
             work.snapshot = Snapshot(
                 build_uid=work.build.build_uid,
                 source_id=work.source.source_id,
@@ -673,13 +772,15 @@ class Builder(Reader):
                 as_of=drawn(work.step.as_of, work.source, work.build.build_uid),
                 content=work.measured.content,
                 rows=work.measured.rows,
-                bytes=work.staged.bytes if work.staged else 0,
+                bytes=size,
                 built_at=self.clock(),
                 columns=work.columns,
                 watermark=work.measured.watermark,
                 inputs=work.inputs,
                 current_at=work.current_at,
                 view=work.view,
+                parts=work.continued.parts if work.continued else (),
+                time_column=self._time_column(work.source),
             )
 
     def write_frame(self, frame: DataFrame, root: str, name: str) -> tuple[Staged, int]:

@@ -126,7 +126,9 @@ def _sweep(
 def _doomed(holding: Holding, written: Collection[str], now: datetime) -> set[str]:
     """Return what of a table nobody needs; never anything that the ledger does not know."""
     dead = _dead(holding, now)
-    doomed = ({*holding.gone} | dead) & {*written} - {*holding.kept}
+    alive = {*holding.kept, *(uid for uid, _, _ in holding.started if uid not in dead)}
+    needed = alive.union(*(holding.parts.get(uid, ()) for uid in alive))
+    doomed = ({*holding.gone} | dead) & {*written} - needed
     over = not holding.kept and len(dead) == len(holding.started)
     return doomed | {LOG} & {*written} if over and {*written} <= doomed | {LOG} else doomed
 

@@ -462,6 +462,7 @@ def _compile_query(compilation: Compilation, unit: _Unit) -> None:
         compilation.connection,
         unit.source_id,
         declaration.persisted,
+        (declaration.annotation.refresh, declaration.annotation.time_column),
         (query.wording, query.lost, query.column_names),
         [u.key for u in upstream],
     )
@@ -503,6 +504,7 @@ def _compile_query(compilation: Compilation, unit: _Unit) -> None:
         marks=meaning.marks,
         temporary=declaration.temporary,
         malloy_ids=declaration.malloy_ids,
+        growth=meaning.growth,
     )
 
 
@@ -545,7 +547,8 @@ def _check_annotations(compilation: Compilation) -> None:
             (c.location or places["check"], name) for c in annotation.checks for name in c.columns
         ]
         if annotation.time_column:
-            wanted.append((places["time_column"], annotation.time_column))
+            place = places.get("time_column") or places["watermark"]
+            wanted.append((place, annotation.time_column))
         for place, name in wanted:
             compilation.problems += _missing_column(source, name, place)
         for check in annotation.checks:

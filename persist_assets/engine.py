@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.audit import Measured, audit, measures, read_measures
+from persist_assets.audit import Measured, audit, measures, read_measures, type_in
 from persist_assets.dialect import quote
 from persist_assets.errors import BuildError, StorageError
 from persist_assets.session import open_session, translated
@@ -190,6 +190,8 @@ class Engine:
         checks: Sequence[Check],
         time_column: str | None,
         name: str,
+        *,
+        beside: DataFrame | None = None,
     ) -> tuple[Staged, Measured]:
         """Write rows as files of a table, measured and checked in the same pass; commit nothing.
 
@@ -197,6 +199,8 @@ class Engine:
         ----------
         name
             Of what computes the rows, for messages.
+        beside
+            Rows that are written too, and neither measured nor checked.
 
         Raises
         ------
@@ -206,15 +210,22 @@ class Engine:
             They cannot be written.
         """
         from pyspark.sql import Observation
+        from pyspark.sql import functions as F
 
         observation = Observation()
         with translated(f"computing `{name}`"):
             watched = frame.observe(observation, *measures(frame, checks, time_column))
+            counted = Observation()
+            if beside is not None:
+                n = F.count(F.lit(1)).alias("n")
+                watched = watched.unionByName(beside.observe(counted, n))
             staged = self.write_files(watched, self.settings.table_root(table), build_uid)
-            measured = read_measures(observation.get, checks)
-        if staged.rows != measured.rows:
+            kind = type_in(frame, time_column) if time_column else None
+            measured = read_measures(observation.get, checks, kind)
+            n_rows = measured.rows + (counted.get["n"] if beside is not None else 0)
+        if staged.rows != n_rows:
             raise StorageError(
-                f"Spark wrote {staged.rows} rows of `{name}` and counted {measured.rows}",
+                f"Spark wrote {staged.rows} rows of `{name}` and counted {n_rows}",
                 hint="run it again",
             )
         rest = [c for c in checks if not c.on_rows]
@@ -240,7 +251,8 @@ class Engine:
         with translated(f"computing `{name}`"):
             watched = frame.observe(observation, *measures(frame, checks, time_column))
             watched.write.format("noop").mode("overwrite").save()
-            measured = read_measures(observation.get, checks)
+            kind = type_in(frame, time_column) if time_column else None
+            measured = read_measures(observation.get, checks, kind)
             rest = audit(frame, [c for c in checks if not c.on_rows])
         return replace(measured, checks=(*measured.checks, *rest))
 

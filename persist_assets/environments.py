@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,12 @@ from persist_assets.project import load_project, require
 from persist_assets.promotion import Promotion, decide
 from persist_assets.reader import beneath
 from persist_assets.settings import load_settings
-from persist_assets.storage.tables import find_writer, has_snapshot, read_snapshot
+from persist_assets.storage.tables import (
+    find_parts,
+    find_writer,
+    has_snapshot,
+    read_snapshot,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -313,6 +318,8 @@ def _claimed(settings: Settings, entry: Entry, now: datetime) -> Build:
         watermark=claim.watermark,
         inputs=claim.inputs,
     )
+    parts = find_parts(settings.table_root(table), entry.version)
+    snapshot = replace(snapshot, parts=tuple(sorted(parts - {claim.build_uid})))
     return Build(
         build_uid=uuid.uuid4().hex,
         source_id=source_id,

@@ -108,6 +108,10 @@ Strategy = Literal["table", "temporary", "view"]
 """How a source's rows are kept: in a table, in one that goes with the run, not at all."""
 
 
+Refresh = Literal["full", "incremental"]
+"""What a build computes: all rows, or those that are not what they were."""
+
+
 @dataclass(frozen=True, slots=True)
 class Annotation:
     """What the annotation lines above a definition say, validated.
@@ -122,6 +126,12 @@ class Annotation:
         How the rows are kept.
     time_column
         The column whose greatest value is recorded as the watermark of every snapshot.
+    refresh
+        What a build computes.
+    lookback_s
+        Rows may arrive so many seconds after later ones, where nothing else tells.
+    assume
+        ``exact``: the user knows that only rows past the watermark are new.
     tags
         Sorted pairs; a bare tag has the value ``""``.
     keys
@@ -132,6 +142,9 @@ class Annotation:
     name: str | None = None
     strategy: Strategy = "table"
     time_column: str | None = None
+    refresh: Refresh = "full"
+    lookback_s: int = 0
+    assume: Literal["exact"] | None = None
     owners: tuple[str, ...] = ()
     tags: tuple[tuple[str, str], ...] = ()
     group: str | None = None
@@ -288,6 +301,56 @@ class ColumnRef:
     column: str
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Trace:
+    """A column of a table that another column's value is a monotone function of.
+
+    Attributes
+    ----------
+    steps
+        The function: what is done to the column's value, one after another, as SQL around ``{}``.
+    """
+
+    column: ColumnRef
+    steps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """What the rows follow from in which a column has a value of some set.
+
+    Attributes
+    ----------
+    traces
+        Only rows of these tables matter whose columns lead to values of that set.
+    loose
+        The tables of which any row may matter.
+    """
+
+    traces: tuple[Trace, ...]
+    loose: frozenset[SourceID]
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How the rows of a relation follow those of the tables it reads (`meaning/increments.py`).
+
+    Attributes
+    ----------
+    reads
+        All these tables.
+    sums
+        Sets of them: what is added to the tables of one, the others being as they were, adds the
+        relation's own rows over what is added, and changes no other row.
+    columns
+        For each column.
+    """
+
+    reads: frozenset[SourceID]
+    sums: tuple[frozenset[SourceID], ...]
+    columns: tuple[Windows, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnEdge:
     """A column that another is computed from.
@@ -372,6 +435,8 @@ class Source:
         It is no asset: a run computes it once for all of its sources that read it.
     malloy_ids
         The BuildIDs by which Malloy's own tools look for its table, its builder's first.
+    growth
+        Of what is built incrementally: how its rows follow; its one column is the watermark's.
     """
 
     source_id: SourceID
@@ -394,6 +459,7 @@ class Source:
     marks: str = ""
     temporary: bool = False
     malloy_ids: tuple[BuildID, ...] = ()
+    growth: Growth | None = None
 
     @property
     def kind(self) -> Kind:
@@ -688,6 +754,10 @@ class Snapshot:
         When all that it rests on was last known to be current: its age counts from there.
     view
         What there is instead of a table, or None.
+    parts
+        The other builds whose files it has too, sorted.
+    time_column
+        The column that the watermark is of.
     """
 
     build_uid: str
@@ -705,6 +775,8 @@ class Snapshot:
     inputs: AsOf = ()
     current_at: datetime | None = field(default=None, compare=False)
     view: View | None = None
+    parts: tuple[str, ...] = ()
+    time_column: str | None = None
 
     @property
     def known_at(self) -> datetime:
@@ -768,6 +840,8 @@ ReasonCode = Literal[
     "clock",
     "mixed",
     "missing",
+    "increment",
+    "whole",
     "forced",
     "failed",
 ]
@@ -786,6 +860,61 @@ class Reason:
     code: ReasonCode
     message: str
     source_id: SourceID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A file that became part of a table, or is none any more.
+
+    Attributes
+    ----------
+    path
+        Absolute.
+    spans
+        By column, lower case, the least and the greatest value and whether there are NULLs;
+        columns of which that is not certain are not there.
+    """
+
+    path: str
+    spans: Mapping[str, tuple[Any, Any, bool]] = field(
+        default_factory=dict[str, tuple[Any, Any, bool]], hash=False
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What became of a table since rows were computed from it: files that came and went."""
+
+    added: tuple[Piece, ...] = ()
+    lost: tuple[Piece, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Increment:
+    """How a build makes a snapshot of another one instead of computing all rows.
+
+    Attributes
+    ----------
+    base
+        What it starts from.
+    added
+        The files that are read of tables that only grew: the rows over them are added.
+    changes
+        Of tables that the rows of windows follow from: these windows are computed again. Empty
+        where rows are only added.
+    traces
+        From columns of those tables to the time column.
+    past
+        The user says that only rows later than the base's watermark can be others.
+    """
+
+    base: Snapshot
+    added: Mapping[SourceID, tuple[str, ...]] = field(
+        default_factory=dict[str, "tuple[str, ...]"], hash=False
+    )
+    changes: Mapping[SourceID, Change] = field(default_factory=dict[str, "Change"], hash=False)
+    traces: tuple[Trace, ...] = ()
+    past: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -813,6 +942,8 @@ class Step:
         What its snapshot will rest on.
     snapshot
         What is reused.
+    increment
+        How it is built of what is there; None: all of it is computed.
     """
 
     source_id: SourceID
@@ -823,6 +954,7 @@ class Step:
     estimate: Estimate | None = None
     partition: str | None = None
     snapshot: Snapshot | None = None
+    increment: Increment | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -887,6 +1019,8 @@ class Holding:
     started
         The builds that have no end, or none that they recorded themselves, with the processes
         they are of (`host:pid`) and when they began.
+    parts
+        By build, the other builds whose files it has too.
     """
 
     table: str
@@ -894,6 +1028,7 @@ class Holding:
     kept: Mapping[str, int]
     gone: Mapping[str, int | None]
     started: tuple[tuple[str, str | None, datetime], ...]
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
 
 @dataclass(frozen=True, slots=True)

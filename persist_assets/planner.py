@@ -13,11 +13,14 @@ from persist_assets.compare import (
     line_of,
     what_changed_above,
 )
+from persist_assets.growth import grow
 from persist_assets.model import (
     AsOf,
     Build,
+    Change,
     Estimate,
     Fallback,
+    Increment,
     Plan,
     RawVersion,
     Reason,
@@ -67,6 +70,9 @@ class World:
         BuildIDs whose table is in the manifest but not there.
     expired
         The sources whose table in the manifest is older than it may be, and what reads it then.
+    changes
+        For sources whose own table can be continued, what became until now of each table that
+        their rows follow from.
     """
 
     environment: str
@@ -81,6 +87,9 @@ class World:
         default_factory=dict[str, "tuple[Snapshot, ...]"]
     )
     expired: Mapping[SourceID, Fallback] = field(default_factory=dict[str, "Fallback"])
+    changes: Mapping[SourceID, Mapping[SourceID, Change | None]] = field(
+        default_factory=dict[str, "Mapping[SourceID, Change | None]"]
+    )
 
     def readable(self, source: Source) -> Snapshot | None:
         """Return what readers of a source read, None where its query is computed for them."""
@@ -215,7 +224,7 @@ def _step(
         expected = _without_draw(snapshot.as_of, source)
     last = world.history.get(source.source_id)
     reasons: list[Reason] = []
-    same_rows = False
+    same_rows, increment = False, None
     if snapshot is None:
         reasons += _why_no_table(project, source, last, coming)
     elif gone:
@@ -231,6 +240,9 @@ def _step(
             if source.source_id in world.expired:
                 reasons.append(Reason("age", "its table is older than its freshness window"))
             reasons += _why_other_data(project, source, snapshot, expected)
+            if not force and source.annotation.refresh == "incremental":
+                increment, why = _increment(project, source, snapshot, world, coming, expected)
+                reasons.append(why)
     if force:
         reasons.append(Reason("forced", "asked for"))
     if reasons:
@@ -258,7 +270,60 @@ def _step(
         reasons=tuple(reasons),
         estimate=estimate,
         snapshot=snapshot if action == "reuse" else None,
+        increment=increment,
     )
+
+
+def _increment(
+    project: Project,
+    source: Source,
+    base: Snapshot,
+    world: World,
+    coming: Mapping[SourceID, Step],
+    expected: AsOf,
+) -> tuple[Increment | None, Reason]:
+    """Return how a build continues a table, if it does, and that it does or why not."""
+    known = world.changes.get(source.source_id)
+    if known is None:
+        why = "the table is another environment's, or another source's too"
+        return None, Reason("whole", f"everything is computed: {why}")
+    changes: dict[SourceID, Change | None] = {}
+    for source_id, change in known.items():
+        leaf = project.by_id.get(source_id)
+        changes[source_id] = change
+        if leaf is not None and leaf.raw is not None:
+            then, now = (
+                [v.version for v in versions if v.raw == leaf.build_id]
+                for versions in (base.as_of, expected)
+            )
+            if then == now and len(now) == 1:
+                changes[source_id] = Change()
+            elif now != [world.versions.get(source_id)]:
+                changes[source_id] = None  # what it reads mixes versions, or has an older one
+    before = [s for s in changes if s in coming and coming[s].action == "build"]
+    if before:
+        names = ", ".join(project.by_id[s].name for s in before)
+        return None, Reason("increment", f"what is computed depends on what comes of {names}")
+    found = grow(project, source, base, changes)
+    if isinstance(found, Increment):
+        return found, Reason("increment", _what_is_computed(project, source, found))
+    return None, Reason("whole", f"everything is computed: {found}")
+
+
+def _what_is_computed(project: Project, source: Source, increment: Increment) -> str:
+    if increment.past:
+        return (
+            f"only rows later than {increment.base.watermark} are computed: assume=exact says that"
+            " the others are as they were"
+        )
+    if increment.traces:
+        names = ", ".join(sorted(project.by_id[s].name for s in increment.changes))
+        return (
+            f"only rows are computed whose {source.annotation.time_column} may be that of what"
+            f" changed in {names}"
+        )
+    grown = sorted(project.by_id[s].name for s, files in increment.added.items() if files)
+    return f"only what was added to {', '.join(grown) or 'nothing'} is computed"
 
 
 def _is_kept_so(project: Project, source: Source) -> Callable[[Snapshot], bool]:

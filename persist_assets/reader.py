@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.errors import StaleError, StorageError, StrictError
 from persist_assets.model import RawVersion, Snapshot
 from persist_assets.planner import UNVERSIONED, WHEN_OLD
-from persist_assets.storage.raw import pin_raw
+from persist_assets.storage.raw import Pin, pin_raw
 from persist_assets.storage.tables import has_snapshot
 from persist_assets.substitution import Statement, substitute
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from persist_assets.ledger.store import Ledger
     from persist_assets.model import BuildID, Fallback, Project, Query, Source, SourceID
     from persist_assets.settings import Settings
-    from persist_assets.storage.raw import Pin
 
 
 log = logging.getLogger(__name__)
@@ -179,6 +178,7 @@ class Reader:
         manifest: Mapping[BuildID, Snapshot],
         temporary: Mapping[SourceID, Snapshot] | None = None,
         expired: Collection[SourceID] | None = None,
+        only: Mapping[SourceID, Sequence[str]] | None = None,
     ) -> tuple[Statement, dict[SourceID, Snapshot]]:
         """Return a query as a statement over what is built, and the snapshots it reads.
 
@@ -189,6 +189,8 @@ class Reader:
         expired
             The sources whose tables were older than they may be when it was planned what is
             read; None: the clock says it now.
+        only
+            Tables of which these files alone are read; what reads them is computed.
 
         Raises
         ------
@@ -198,6 +200,8 @@ class Reader:
             A table is older than it may be.
         """
         known: dict[SourceID, Snapshot | None] = {**(temporary or {})}
+        through = self._readers_of(only or (), bindings)
+        known |= dict.fromkeys(through)
 
         def built(source: Source) -> Snapshot | None:
             if source.source_id not in known:
@@ -215,7 +219,7 @@ class Reader:
             elif (snapshot := built(source)) is not None:
                 views[source.source_id] = view_name(snapshot)
                 read[source.source_id] = snapshot
-            elif source.persisted:
+            elif source.persisted and source.source_id not in through:
                 missing.append(source)
         if missing and self.settings.strict:
             names = ", ".join(sorted(s.key for s in missing))
@@ -223,7 +227,20 @@ class Reader:
                 f"not built in `{self.settings.environment}`: {names}",
                 hint="strict mode reads persisted sources from their tables only: build them first",
             )
+        for source_id, files in (only or {}).items():
+            told = sha256("\n".join(files).encode()).hexdigest()
+            views[source_id] = f"{views[source_id]}+{told[:16]}"
         return substitute(self.project, query, bindings, views), read
+
+    def _readers_of(
+        self, tables: Collection[SourceID], bindings: Sequence[SourceID]
+    ) -> set[SourceID]:
+        """Return what reads some of `tables`, however far up from `bindings`."""
+        found: set[SourceID] = set()
+        for source in self.project.reach(bindings, lambda s: s.source_id in tables):
+            if not {*tables, *found}.isdisjoint(source.bindings):
+                found.add(source.source_id)
+        return found - {*tables}
 
     def _raw_name(self, source: Source) -> str:
         """Return a name for a view of a raw table that no other data has, of whichever project.
@@ -237,18 +254,35 @@ class Reader:
         return f"{source.key}@{self.pin(source).version}-{told[:12]}"
 
     def load(
-        self, statement: Statement, read: Mapping[SourceID, Snapshot], columns: Sequence[Any] = ()
+        self,
+        statement: Statement,
+        read: Mapping[SourceID, Snapshot],
+        columns: Sequence[Any] = (),
+        only: Mapping[SourceID, Sequence[str]] | None = None,
     ) -> DataFrame:
-        """Return the rows of a statement, not yet computed."""
+        """Return the rows of a statement, not yet computed; see `statement`."""
         for source_id, view in statement.views.items():
             source = self.project.by_id[source_id]
             snapshot = read.get(source_id)
-            if snapshot is not None:
+            if only and source_id in only:
+                files = tuple(only[source_id])
+                self.engine.view(
+                    view, lambda s=source, r=snapshot, f=files: self.load_files(s, r, f)
+                )
+            elif snapshot is not None:
                 self.engine.view(view, lambda s=snapshot: self.load_snapshot(s))
             else:
                 pin = self.pin(source)
                 self.engine.view(view, lambda s=source, p=pin: self.engine.load_raw(s, p))
         return self.engine.run(statement, columns)
+
+    def load_files(
+        self, source: Source, snapshot: Snapshot | None, files: tuple[str, ...]
+    ) -> DataFrame:
+        """Return the rows of some files of a raw table, or of a snapshot of a source."""
+        if snapshot is not None:
+            return self.engine.read_files("parquet", Pin(None, files), snapshot.columns, {})
+        return self.engine.load_raw(source, replace(self.pin(source), files=files))
 
     def load_snapshot(self, snapshot: Snapshot) -> DataFrame:
         """Return the rows of a snapshot: of its table, or of its query over what it read then.

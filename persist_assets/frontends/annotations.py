@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from persist_assets.errors import Location, Problem, did_you_mean
 from persist_assets.frontends.motly import Line, Tag, parse_tag
-from persist_assets.model import Annotation, Check, CheckKind, Fallback, Freshness, Scalar, Strategy
+from persist_assets.model import (
+    Annotation,
+    Check,
+    CheckKind,
+    Fallback,
+    Freshness,
+    Refresh,
+    Scalar,
+    Strategy,
+)
 from persist_assets.settings import parse_duration
 
 if TYPE_CHECKING:
@@ -86,6 +95,14 @@ def _table_name(tag: Tag, what: str) -> str:
 
 def _strategy(tag: Tag, what: str) -> str:
     return _one_of(get_args(Strategy), tag, what)
+
+
+def _refresh(tag: Tag, what: str) -> str:
+    return _one_of(get_args(Refresh), tag, what)
+
+
+def _assume(tag: Tag, what: str) -> str:
+    return _one_of(("exact",), tag, what)
 
 
 def _one_of(known: Sequence[str], tag: Tag, what: str) -> str:
@@ -258,6 +275,10 @@ KEYS: Mapping[str, tuple[str | None, Callable[[Tag, str], object]]] = {
     "name": ("name", _table_name),
     "materialized": ("strategy", _strategy),
     "time_column": ("time_column", _text),
+    "watermark": ("time_column", _text),
+    "refresh": ("refresh", _refresh),
+    "lookback": ("lookback_s", _duration),
+    "assume": ("assume", _assume),
     "owner": ("owners", _owners),
     "tags": ("tags", _tags),
     "group": ("group", _group),
@@ -266,9 +287,11 @@ KEYS: Mapping[str, tuple[str | None, Callable[[Tag, str], object]]] = {
 }
 """Every key: the field of `Annotation` it becomes, and the function that validates it."""
 
-NEEDS_TABLE = ("name", "time_column", "freshness")
+_INCREMENTAL = ("lookback", "assume")
+"""Keys that mean something only where ``refresh=incremental``."""
+NEEDS_TABLE = ("name", "time_column", "watermark", "freshness", "refresh", *_INCREMENTAL)
 """Keys that mean something only for a source whose rows outlive a run."""
-NEEDS_PERSIST = ("name", "materialized", "time_column", "freshness", "check")
+NEEDS_PERSIST = (*NEEDS_TABLE, "materialized", "check")
 """Keys that mean something only for a source that has a table."""
 
 
@@ -318,12 +341,21 @@ def read_annotation(lines: Sequence[Line]) -> tuple[Annotation, list[Problem]]:
         else:
             if target:
                 fields[target] = value
+    problems += _contradictions(dict(places))
     return Annotation(**fields, keys=tuple(places)), problems  # pyright: ignore[reportArgumentType]
+
+
+def _contradictions(places: Mapping[str, Location]) -> Iterator[Problem]:
+    if "time_column" in places and "watermark" in places:
+        message = "`watermark` and `time_column` are two words for one thing"
+        yield Problem("annotation-value", message, places["watermark"], "take one out")
 
 
 def misplaced(declaration: Declaration) -> Iterator[Problem]:
     """Yield a problem for each key that has no effect on what it stands above."""
-    for key, place in declaration.annotation.keys:
+    annotation = declaration.annotation
+    incremental = annotation.refresh == "incremental"
+    for key, place in annotation.keys:
         if declaration.raw is not None and key in ("persist", *NEEDS_PERSIST):
             message = f"`{key}` has no meaning for a raw table, which is data already"
             yield Problem("annotation-misplaced", message, place)
@@ -334,3 +366,12 @@ def misplaced(declaration: Declaration) -> Iterator[Problem]:
             message = f"`{key}` has no effect on a source that is not persisted"
             hint = "add the word persist to its annotation"
             yield Problem("annotation-misplaced", message, place, hint)
+        elif key in _INCREMENTAL and not incremental:
+            message = f"`{key}` has no effect on a source that is computed as a whole"
+            yield Problem("annotation-misplaced", message, place, "add refresh=incremental")
+        elif key in _INCREMENTAL and annotation.time_column is None:
+            message = f"`{key}` counts from a watermark"
+            yield Problem("annotation-misplaced", message, place, "add watermark=column")
+        elif key == "refresh" and incremental and annotation.strategy == "view":
+            message = "a view has no rows that a build could add to"
+            yield Problem("annotation-misplaced", message, place, "take out materialized=view")

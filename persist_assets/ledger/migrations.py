@@ -105,11 +105,18 @@ def _name_for_malloy(connection: Connection) -> None:
     )
 
 
+def _continue_tables(connection: Connection) -> None:
+    """Let snapshots have files of other builds; those that are there have none."""
+    connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN parts JSON")
+    connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN time_column TEXT")
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_parts,
     _record_changes,
     _collect,
     _name_for_malloy,
+    _continue_tables,
 )
 """What brings a ledger from version n to n + 1, for every n from one."""
 VERSION = 1 + len(MIGRATIONS)

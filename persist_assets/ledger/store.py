@@ -166,10 +166,12 @@ class Ledger:
     # -------------------------------------------------------------------------------- builds
 
     @_repeated
-    def record_started(self, build: Build, table: str) -> None:
-        """Record that a build has begun."""
+    def record_started(self, build: Build, table: str, *, base: Snapshot | None = None) -> None:
+        """Record that a build has begun, and which snapshot's files its own may have too."""
+        parts = [*base.parts, base.build_uid] if base else None
+        values = {**_build_values(build), "table_name": table, "parts": parts}
         with self._write() as connection:
-            connection.execute(builds.insert().values(**_build_values(build), table_name=table))
+            connection.execute(builds.insert().values(**values))
             self._append(connection, "build-started", _event_data(build))
 
     @_repeated
@@ -1135,7 +1137,7 @@ def _holdings(connection: Connection, table: str | None = None) -> list[Holding]
     query = sa.select(
         *(builds.c[name] for name in ("table_name", "build_id", "build_uid", "state", "version")),
         *(builds.c[name] for name in ("collected_at", "process", "started_at", "snapshot_uid")),
-        builds.c.error,
+        *(builds.c[name] for name in ("error", "parts")),
     ).order_by(builds.c.table_name, builds.c.started_at)
     if table is not None:
         query = query.where(builds.c.table_name == table)
@@ -1145,8 +1147,11 @@ def _holdings(connection: Connection, table: str | None = None) -> list[Holding]
         gone: dict[str, int | None] = {}
         started: list[tuple[str, str | None, datetime]] = []
         build_ids: set[BuildID] = set()
+        parts: dict[str, tuple[str, ...]] = {}
         for row in rows:
             build_ids.add(row.build_id)
+            if row.parts and row.collected_at is None:
+                parts[row.snapshot_uid or row.build_uid] = tuple(row.parts)
             # What was parked and interrupted is still read by builds of its run.
             if row.state == "started" or row.error == _INTERRUPTED:
                 started.append((row.build_uid, row.process, row.started_at))
@@ -1156,7 +1161,7 @@ def _holdings(connection: Connection, table: str | None = None) -> list[Holding]
                 kept[row.snapshot_uid] = row.version
             elif row.build_uid == row.snapshot_uid:  # else another ledger's may need it
                 gone[row.snapshot_uid] = row.version
-        found.append(Holding(name, tuple(sorted(build_ids)), kept, gone, tuple(started)))
+        found.append(Holding(name, tuple(sorted(build_ids)), kept, gone, tuple(started), parts))
     return found
 
 
@@ -1236,6 +1241,8 @@ def _snapshot_values(snapshot: Snapshot) -> dict[str, Any]:
         "inputs": [[v.raw, v.version] for v in snapshot.inputs],
         "current_at": snapshot.current_at,
         "view": asdict(snapshot.view) if snapshot.view else None,
+        "parts": [*snapshot.parts] or None,
+        "time_column": snapshot.time_column,
     }
 
 
@@ -1256,6 +1263,8 @@ def _snapshot(row: Row[Any]) -> Snapshot:
         inputs=tuple(RawVersion(raw, version) for raw, version in row.inputs or ()),
         current_at=row.current_at,
         view=_view(row.view) if row.view else None,
+        parts=tuple(row.parts or ()),
+        time_column=row.time_column,
     )
 
 

@@ -98,6 +98,10 @@ builds = sa.Table(
     sa.Column("current_at", Instant),
     # Of a snapshot that is a stored query, what it says and what it reads.
     sa.Column("view", sa.JSON(none_as_null=True)),
+    # The other builds whose files the snapshot has too; of one under way, may have.
+    sa.Column("parts", sa.JSON(none_as_null=True)),
+    # The column that the watermark is of; not known of snapshots before version 6.
+    sa.Column("time_column", sa.Text),
     # Since when nothing may refer to the snapshot any more: its files are deleted from then on.
     sa.Column("collected_at", Instant),
     # What a state means is written where the state is.

@@ -27,7 +27,7 @@ from persist_assets.meaning.functions import COMMUTATIVE
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
-    from persist_assets.model import ColumnRef
+    from persist_assets.model import ColumnRef, Growth
 
 # ------------------------------------------------------------------------------------ expressions
 
@@ -159,6 +159,8 @@ class Given:
         Spark's types of the columns, None where not certain.
     volatile
         It stands for what draws lots and is no table.
+    growth
+        How its rows follow; None of a table, whose own rows they are.
     """
 
     rows: str
@@ -167,6 +169,7 @@ class Given:
     origins: tuple[frozenset[ColumnRef], ...] = ()
     types: tuple[str | None, ...] = ()
     volatile: bool = False
+    growth: Growth | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

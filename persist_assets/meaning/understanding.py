@@ -29,10 +29,11 @@ from persist_assets.meaning.binder import bind
 from persist_assets.meaning.binding import MAX_LEAVES, Binding, Face
 from persist_assets.meaning.functions import CLOCK, DAY_CLOCK, SESSION, VOLATILE
 from persist_assets.meaning.identity import Fold, digest
+from persist_assets.meaning.increments import Increments
 from persist_assets.meaning.lineage import Lineage
 from persist_assets.meaning.scope import Around, Unanalysable
 from persist_assets.meaning.syntax import called, names_in_text, unnamed_in_text
-from persist_assets.model import ColumnEdge, ColumnRef, shortened
+from persist_assets.model import ColumnEdge, ColumnRef, Growth, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -64,6 +65,8 @@ class Meaning:
         What it shows to its readers; pickled until one asks, where it was remembered.
     marks
         What the BuildID is made of, in parts (`model.shortened`).
+    growth
+        Of what is built incrementally: how its rows follow, and those of its time column.
     """
 
     build_id: BuildID
@@ -74,6 +77,7 @@ class Meaning:
     notes: tuple[str, ...]
     face: Face | bytes
     marks: str
+    growth: Growth | None = None
 
     def shown(self) -> Face:
         """Return what it shows to its readers."""
@@ -212,6 +216,7 @@ def _meaning(
     types = tuple(kind for _, kind in columns)
     own = own_origins(f"{declaration.name}@{declaration.location.path}", names)
     flat = None
+    increments = Increments(binding.types)
     if declaration.persisted and (volatile or clocks):
         # Its readers see what the table says, not what another draw or a later look would say.
         fixed = digest("table", build_id)
@@ -220,11 +225,12 @@ def _meaning(
     else:
         seen = own if declaration.persisted else origins
         draws = binding.is_volatile(block)
-        given = Given(digests.rows, digests.columns, digests.order, seen, types, draws)
         if names and 0 < len(block.leaves) <= MAX_LEAVES:
-            flat = _as_given(fold, binding, block)
+            flat = _as_given(fold, binding, block, increments)
             if binding.is_large(flat, closed=True):
                 flat = None
+        growth = None if declaration.persisted else increments.growth(block)
+        given = Given(digests.rows, digests.columns, digests.order, seen, types, draws, growth)
     return Meaning(
         build_id=build_id,
         columns=columns,
@@ -238,7 +244,19 @@ def _meaning(
         notes=tuple(notes),
         face=Face(flat, given, names or None),
         marks=shortened(digests.rows, digests.columns),
+        growth=_growth(declaration, increments, block),
     )
+
+
+def _growth(declaration: Declaration, increments: Increments, block: Block) -> Growth | None:
+    """Return how the rows of what is built incrementally follow, and those of its time column."""
+    annotation = declaration.annotation
+    if not declaration.persisted or annotation.refresh != "incremental":
+        return None
+    growth = increments.growth(block)
+    named = (annotation.time_column or "").lower()
+    columns = zip(block.columns, growth.columns, strict=True)
+    return replace(growth, columns=tuple(w for o, w in columns if o.name.lower() == named))
 
 
 LOTS = VOLATILE | SESSION | {"limit", "tablesample"}
@@ -266,7 +284,7 @@ def _draws(binding: Binding, upstream: Iterable[Upstream], block: Block) -> froz
     return frozenset(names)
 
 
-def _as_given(fold: Fold, binding: Binding, block: Block) -> Block:
+def _as_given(fold: Fold, binding: Binding, block: Block, increments: Increments) -> Block:
     """Return a block whose leaves, at every depth, are known by their digests only."""
     if binding.only_given:
         return block
@@ -283,6 +301,7 @@ def _as_given(fold: Fold, binding: Binding, block: Block) -> Block:
         # Readers know the origins of the columns they see; those of the leaves are not asked for.
         nowhere = (frozenset[ColumnRef](),) * len(made.columns)
         lots = binding.is_volatile(node)
-        return Given(made.rows, made.columns, made.order, nowhere, types[id(node)], lots)
+        growth = increments.of_node(node, len(made.columns))
+        return Given(made.rows, made.columns, made.order, nowhere, types[id(node)], lots, growth)
 
     return Rebuild(binding.calls, node=given, enter=enter).block(block)

@@ -45,11 +45,14 @@ class Pin:
         What to read, or None when it is not files.
     base
         The directory whose sub-directories are partition columns, if any.
+    told
+        Of plain files, by what each is known to be the same: its bytes, time of change, number.
     """
 
     version: str | None
     files: tuple[str, ...] | None = None
     base: str | None = None
+    told: tuple[tuple[int, int, str], ...] = ()
 
 
 def public_options(raw: RawTable) -> tuple[tuple[str, str], ...]:
@@ -83,7 +86,8 @@ def pin_raw(raw: RawTable, location: str) -> Pin:
     base = location.rpartition("/")[0] if single else location
     told = [(f.location.removeprefix(base), f.bytes, f.changed_ns, f.inode) for f in found]
     told_digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()
-    return Pin(f"files:{told_digest[:32]}", tuple(f.location for f in found), base)
+    known = tuple((f.bytes, f.changed_ns, f.inode) for f in found)
+    return Pin(f"files:{told_digest[:32]}", tuple(f.location for f in found), base, known)
 
 
 _TICK_S = 1.1
@@ -205,10 +209,10 @@ def _locations(table: Any, location: str) -> list[str]:
     import pyarrow as pa
 
     paths = pa.table(table.get_add_actions(flatten=True))["path"].to_pylist()
-    return [_location(path, location) for path in paths]
+    return [file_location(path, location) for path in paths]
 
 
-def _location(path: str, base: str) -> str:
+def file_location(path: str, base: str) -> str:
     """Return where a file is that Delta's log names by a relative path or a URI, both quoted."""
     plain = unquote(path)
     if path.startswith("file:"):

@@ -32,7 +32,7 @@ from persist_assets.storage.types import columns_of_struct
 from persist_assets.stores import is_local
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from persist_assets.model import Column, Snapshot
 
@@ -99,6 +99,25 @@ class TableVersion:
 
     files: tuple[str, ...]
     columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A file of a version of a table.
+
+    Attributes
+    ----------
+    least, greatest
+        Of its columns, by names in lower case; what is not certain is not there.
+    nulls
+        How many NULLs its columns have.
+    """
+
+    path: str
+    bytes: int
+    least: Mapping[str, Any]
+    greatest: Mapping[str, Any]
+    nulls: Mapping[str, int]
 
 
 # ---------------------------------------------------------------------------------------- staging
@@ -180,13 +199,22 @@ def _plain(value: object) -> object:
 # ----------------------------------------------------------------------------------------- commit
 
 
-def commit(staged: Staged, *, build_id: str, pinned: int | None) -> int:
-    """Make staged files the whole content of a table, as one new version.
+def commit(
+    staged: Staged,
+    *,
+    build_id: str,
+    pinned: int | None,
+    base: int | None = None,
+    kept: Collection[str] = (),
+) -> int:
+    """Make staged files the content of a table, as one new version.
 
     Parameters
     ----------
     build_id
         Recorded with the version.
+    base, kept
+        A version, and the paths of those of its files that stay beside them.
     pinned
         The version that readers may be on. Where the table's head is ahead of it, a build died
         between its commit and its publication: the head is put back first.
@@ -230,9 +258,11 @@ def commit(staged: Staged, *, build_id: str, pinned: int | None) -> int:
                 post_commithook_properties=hooks,
             )
             return 0
-        if pinned is not None and table.version() > pinned:
+        if base is not None and table.version() != base:
+            _restore(table, base)
+        elif base is None and pinned is not None and table.version() > pinned:
             _restore(table, pinned)
-        removes = [RemoveAction(path, True, now) for path in _paths(table)]
+        removes = [RemoveAction(path, True, now) for path in _paths(table) if path not in kept]
         expected = table.version() + 1
         table.create_write_transaction(
             [*adds, *removes],
@@ -344,6 +374,22 @@ def _sizes(table: Any) -> dict[str, int]:
     return {row["path"]: row["size_bytes"] for row in actions.to_pylist()}
 
 
+def live_files(table: Any) -> dict[str, Live]:
+    """Return the live files of a `deltalake.DeltaTable` by their paths, with their statistics."""
+    import pyarrow as pa
+
+    found: dict[str, Live] = {}
+    for row in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+        told: dict[str, dict[str, Any]] = {"min": {}, "max": {}, "null_count": {}}
+        for key, value in row.items():
+            kind, _, name = key.partition(".")
+            if kind in told and name and value is not None:
+                told[kind][name.lower()] = value
+        numbers = (told["min"], told["max"], told["null_count"])
+        found[row["path"]] = Live(row["path"], row["size_bytes"], *numbers)
+    return found
+
+
 def read_snapshot(root: str, snapshot: Snapshot) -> TableVersion:
     """Return what there is to read of a snapshot.
 
@@ -357,7 +403,14 @@ def read_snapshot(root: str, snapshot: Snapshot) -> TableVersion:
     """
     found = read_version(root, snapshot.version)
     written = {path.removeprefix(f"{root}/").partition("/")[0] for path in found.files}
-    if written - {snapshot.build_uid} or (snapshot.rows and not written):
+    if (
+        (snapshot.rows and not written)
+        or written - {snapshot.build_uid, *snapshot.parts}
+        or (
+            snapshot.parts
+            and find_writer(root, snapshot.version) != (snapshot.build_uid, snapshot.build_id)
+        )
+    ):
         raise GoneError(
             f"version {snapshot.version} of the table {root} is not the one that was published",
             hint="build it again",
@@ -375,6 +428,8 @@ def has_snapshot(root: str, snapshot: Snapshot) -> bool:
     StorageError
         That cannot be told.
     """
+    if snapshot.parts:  # not all files of a part are still its own
+        return is_whole(root, snapshot)
     log, files = f"{root}/_delta_log/{snapshot.version:020}.json", f"{root}/{snapshot.build_uid}"
     if is_local(root):  # without the price of a file system that may be anywhere
         return os.path.exists(log) and sum(_parquet_sizes(files)) == snapshot.bytes
@@ -434,6 +489,12 @@ def find_writer(root: str, version: int) -> tuple[str, str] | None:
         if "persist.build" in told:
             return told["persist.build"], told.get("persist.build_id", "")
     return None
+
+
+def find_parts(root: str, version: int) -> set[str]:
+    """Return the builds whose files a version has; nothing where it is gone."""
+    table = find_table(root, version)
+    return set() if table is None else {path.partition("/")[0] for path in _sizes(table)}
 
 
 # --------------------------------------------------------------------------------------- deletion

@@ -1,0 +1,126 @@
+"""What of a source has to be computed again, after what became of the tables it reads. Pure.
+
+    how its rows follow (`meaning/increments.py`) ┐
+    what changed (`storage/changes.py`)           ┴─► Increment, or why everything is computed
+
+Rows are only added where the tables that changed only grew and the source is additive in them;
+else windows of its time column are computed again, where its rows in them follow from windows of
+the tables. The invariant: either way the table then equals one that is computed as a whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from persist_assets.model import Increment
+from persist_assets.watermarks import from_statistics, is_ordered
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from persist_assets.model import Change, Piece, Project, Snapshot, Source, SourceID
+    from persist_assets.watermarks import Value
+
+
+def grow(
+    project: Project, source: Source, base: Snapshot, changes: Mapping[SourceID, Change | None]
+) -> Increment | str:
+    """Return how a build continues a snapshot, or why it cannot.
+
+    Parameters
+    ----------
+    base
+        A snapshot of the same BuildID.
+    changes
+        For each table that the source reads what became of it since.
+    """
+    known = {s: change for s, change in changes.items() if change is not None}
+    changed = {s: change for s, change in known.items() if change.added or change.lost}
+    shrunk = {s for s, change in changed.items() if change.lost}
+    found = obstacle(source)
+    if found is None and len(known) < len(changes):
+        names = ", ".join(sorted(project.by_id[s].name for s in changes.keys() - known.keys()))
+        found = f"what changed in {names} cannot be told"
+    if found is None:
+        found = _sum(source, base, known) or _windows(project, source, base, changed)
+    if found is None:
+        names = ", ".join(sorted(project.by_id[s].name for s in shrunk or changed))
+        said = "rows of {} changed or went" if shrunk else "its rows do not follow from those of {}"
+        found = said.format(names)
+    assumed = source.annotation.assume is not None and base.watermark is not None and not shrunk
+    if isinstance(found, str) and assumed and is_ordered(time_type(source)):
+        return Increment(base, past=True)
+    return found
+
+
+def _sum(source: Source, base: Snapshot, known: Mapping[SourceID, Change]) -> Increment | None:
+    """Return the increment that only adds rows, if that is all there is to do."""
+    changed = {s for s, change in known.items() if change.added}
+    if source.growth is None or any(change.lost for change in known.values()):
+        return None
+    for tables in source.growth.sums:
+        if tables.issuperset(changed):
+            added = {s: tuple(p.path for p in known[s].added) for s in tables}
+            return Increment(base, added=added)
+    return None
+
+
+def _windows(
+    project: Project, source: Source, base: Snapshot, changed: Mapping[SourceID, Change]
+) -> Increment | None:
+    """Return the increment that computes windows again, if the changes are known to be in some."""
+    windows = next(iter(source.growth.columns), None) if source.growth else None
+    if windows is None or windows.loose & changed.keys() or not is_ordered(time_type(source)):
+        return None
+    traces = tuple(t for t in windows.traces if t.column.source_id in changed)
+    if {t.column.source_id for t in traces} != {*changed}:
+        return None
+    for trace in traces:
+        kind = column_type(project.by_id[trace.column.source_id], trace.column.column)
+        lost = changed[trace.column.source_id].lost
+        name = trace.column.column
+        if not is_ordered(kind) or any(span(p, name, kind or "") is None for p in lost):
+            return None
+    return Increment(base, changes=changed, traces=traces)
+
+
+def span(piece: Piece, column: str, kind: str) -> tuple[Value, Value, bool] | None:
+    """Return the least and greatest value of a column in a file, and whether it has NULLs.
+
+    None where that is not certain.
+    """
+    found = piece.spans.get(column.lower())
+    if found is None:
+        return None
+    low, high = from_statistics(found[0], kind), from_statistics(found[1], kind)
+    return None if low is None or high is None else (low, high, found[2])
+
+
+def obstacle(source: Source) -> str | None:
+    """Return what keeps a source from ever being built incrementally; None: it depends."""
+    growth = source.growth
+    if growth is None:
+        return "it is computed as a whole"
+    if source.volatile:
+        return "it draws lots"
+    if source.reads_clock:
+        return "it reads the clock: its rows change by themselves"
+    windows = next(iter(growth.columns), None)
+    if growth.sums or (windows is not None and not growth.reads <= windows.loose):
+        return None
+    if windows is None:
+        return "no table's new rows are its own new rows, and it has no watermark"
+    return (
+        f"its rows of a time do not follow from those of `{source.annotation.time_column}` in the"
+        " tables it reads"
+    )
+
+
+def time_type(source: Source) -> str | None:
+    """Return the Spark type of the time column of a source, None where it is not certain."""
+    return column_type(source, source.annotation.time_column or "")
+
+
+def column_type(source: Source, name: str) -> str | None:
+    """Return the Spark type of a column of a source, None where it is not certain."""
+    return next((c.type for c in source.columns if c.name.lower() == name.lower()), None)

@@ -1,0 +1,316 @@
+"""How the rows of a query follow from the tables it reads: a fold over the algebra. Pure.
+
+It proves, for a query Q over tables L, M, …, when less than all of it has to be computed again:
+
+- **sums**: sets S of tables such that the rows of Q are those of before and those of Q over what
+  was *added* to the tables of S, all others being as they were (Q is additive in S);
+- **windows**: for a column t of Q, columns of tables such that the rows of Q with t in any set W
+  are those of Q over the rows of these tables whose columns are in W too. Between the column of
+  a table and t there may be monotone steps, such as cutting a time down to its day. A table that
+  has no such column is *loose*: it must be as it was.
+
+Tables are persisted sources and raw tables: what lies between is dissolved. The invariant: what is
+not proven is not claimed; then everything is computed again.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING
+
+from persist_assets.meaning.algebra import (
+    Aggregate,
+    Block,
+    Call,
+    Derived,
+    Expr,
+    Generate,
+    Given,
+    Node,
+    Opaque,
+    Outer,
+    Ref,
+    SetOperation,
+    Subquery,
+    Values,
+    Window,
+    walk,
+)
+from persist_assets.model import Growth, Trace, Windows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from persist_assets.meaning.types import Types
+    from persist_assets.model import SourceID
+
+Form = tuple[Ref, tuple[str, ...]]
+"""A column of a leaf, and the monotone steps from it to an expression."""
+
+_MOST_SUMS = 16
+"""As many sets of tables are looked at; the others are not claimed."""
+
+_TIMES = ("date", "timestamp", "timestamp_ntz")
+_UNITS = frozenset("year yyyy yy quarter month mon mm week day dd hour minute second".split())
+_NOTHING: frozenset[str] = frozenset()
+
+
+def _step(call: Call, types: Types) -> tuple[Expr, str] | None:
+    """Return what a call is a monotone function of, and which, as SQL around ``{}``."""
+    match call:
+        case Call("cast", (arg,), (("date" | "timestamp" | "timestamp_ntz") as kind,)):
+            step = f"CAST({{}} AS {kind})"
+        case Call("to_date", (arg,), ()):
+            step = "CAST({} AS date)"
+        case Call("date_trunc", (Call("string", (), (unit,)), arg)) if unit.lower() in _UNITS:
+            step = f"date_trunc('{unit}', {{}})"
+        case Call("trunc", (arg, Call("string", (), (unit,)))) if unit.lower() in _UNITS:
+            step = f"trunc({{}}, '{unit}')"
+        case Call("year", (arg,)):
+            step = "year({})"
+        case _:
+            return None
+    return (arg, step) if types.of(arg) in _TIMES else None
+
+
+class Increments:
+    """Finds what of a query follows from what; remembers what it found.
+
+    Parameters
+    ----------
+    types
+        Of the expressions of the query.
+    """
+
+    def __init__(self, types: Types) -> None:
+        self._types = types
+        self._reads: dict[int, frozenset[SourceID]] = {}
+        self._sums: dict[int, tuple[frozenset[SourceID], ...]] = {}
+        self._special: dict[int, tuple[Subquery | Window, ...]] = {}
+        self._kept: list[object] = []  # what is known by id must not be freed
+
+    def growth(self, block: Block) -> Growth:
+        """Return how the rows of a Block, and those of each of its columns, follow."""
+        columns = tuple(self._column(block, o.expr) for o in block.columns)
+        return Growth(self._block_reads(block), self._block_sums(block), columns)
+
+    def of_node(self, node: Node, n_columns: int) -> Growth:
+        """Return the same of a node."""
+        columns = tuple(self._windows(node, k) for k in range(n_columns))
+        return Growth(self._node_reads(node), self._node_sums(node), columns)
+
+    # -------------------------------------------------------------------------------------- reads
+
+    def _node_reads(self, node: Node) -> frozenset[SourceID]:
+        known = self._reads.get(id(node))
+        if known is None:
+            known = self._reads[id(node)] = self._read_by(node)
+            self._kept.append(node)
+        return known
+
+    def _block_reads(self, block: Block) -> frozenset[SourceID]:
+        return self._read_by(block)
+
+    def _read_by(self, *things: object) -> frozenset[SourceID]:
+        found = [given_growth(t).reads for t in walk(*things) if isinstance(t, Given)]
+        found += [
+            given_growth(g).reads for t in walk(*things) if isinstance(t, Opaque) for g in t.reads
+        ]
+        return _NOTHING.union(*found)
+
+    def _beside(self, block: Block) -> frozenset[SourceID]:
+        """Return what is read by subqueries, and by windows, of a Block: never row by row."""
+        return self._read_by(*self._specials(block))
+
+    def _specials(self, block: Block) -> tuple[Subquery | Window, ...]:
+        """Return what of the expressions of a Block is no function of one of its base tuples."""
+        known = self._special.get(id(block))
+        if known is None:
+            exprs = [*block.conjuncts, *(o.expr for o in block.columns)]
+            known = tuple(t for t in _in_exprs(exprs) if isinstance(t, Subquery | Window))
+            self._special[id(block)] = known
+            self._kept.append(block)
+        return known
+
+    # --------------------------------------------------------------------------------------- sums
+
+    def _block_sums(self, block: Block) -> tuple[frozenset[SourceID], ...]:
+        beside = self._beside(block)
+        found: dict[frozenset[SourceID], None] = {}
+        for instance, node in block.leaves:
+            others = [n for i, n in block.leaves if i != instance]
+            rest = beside.union(*map(self._node_reads, others))
+            for one in self._node_sums(node):
+                if one.isdisjoint(rest):
+                    found[one] = None
+        return tuple(found)[:_MOST_SUMS]
+
+    def _node_sums(self, node: Node) -> tuple[frozenset[SourceID], ...]:
+        known = self._sums.get(id(node))
+        if known is None:
+            known = self._sums[id(node)] = self._summed(node)
+            self._kept.append(node)
+        return known
+
+    def _summed(self, node: Node) -> tuple[frozenset[SourceID], ...]:
+        match node:
+            case Given():
+                return given_growth(node).sums
+            case Derived(block, False):
+                return self._block_sums(block)
+            case Outer("left", left, right, on):
+                rest = self._block_reads(right) | self._read_by(*on)
+                return tuple(s for s in self._block_sums(left) if s.isdisjoint(rest))
+            case SetOperation("union all", branches):
+                every = [self._block_sums(b) for b in branches]
+                reads = [self._block_reads(b) for b in branches]
+                found: dict[frozenset[SourceID], None] = {}
+                for chosen in product(*every):
+                    whole = _NOTHING.union(*chosen)
+                    if all(whole & r == own for r, own in zip(reads, chosen, strict=True)):
+                        found[whole] = None
+                    if len(found) == _MOST_SUMS:
+                        break
+                return tuple(found)
+            case _:
+                return ()
+
+    # ------------------------------------------------------------------------------------ windows
+
+    def _form(self, expr: Expr) -> Form | None:
+        """Return the column of a leaf that an expression is a monotone function of."""
+        steps: list[str] = []
+        while isinstance(expr, Call):
+            step = _step(expr, self._types)
+            if step is None:
+                return None
+            expr, said = step
+            steps.append(said)
+        return (expr, tuple(reversed(steps))) if isinstance(expr, Ref) else None
+
+    def _equal(self, start: Iterable[Form], conjuncts: Iterable[Expr]) -> set[Form]:
+        """Return the forms that have the value of one of `start` wherever `conjuncts` hold."""
+        pairs: list[tuple[Form, Form]] = []
+        for test in conjuncts:
+            match test:
+                case Call("=", (a, b)) if self._types.of(a) and self._types.of(a) == (
+                    self._types.of(b)
+                ):
+                    one, other = self._form(a), self._form(b)
+                    if one and other:
+                        pairs += ((one, other), (other, one))
+                case _:
+                    pass
+        found, todo = set[Form](), [*start]
+        while todo:
+            ref, steps = form = todo.pop()
+            if form in found:
+                continue
+            found.add(form)
+            for (left, first), (right, then) in pairs:
+                if left is ref and steps[: len(first)] == first:
+                    todo.append((right, (*then, *steps[len(first) :])))
+        return found
+
+    def _column(self, block: Block, expr: Expr) -> Windows:
+        """Return what the rows of a Block follow from where an expression has a value of W."""
+        form = self._form(expr)
+        forms = self._equal([form] if form else (), block.conjuncts)
+        return self._covered(block, forms)
+
+    def _covered(self, block: Block, forms: set[Form]) -> Windows:
+        traces, loose = set[Trace](), set[str]()
+        for instance, node in block.leaves:
+            own = [(ref.column, steps) for ref, steps in forms if ref.instance == instance]
+            if not own:
+                loose |= self._node_reads(node)
+                continue
+            # Each of them holds; the one that leaves the fewest tables loose says most.
+            found = [(self._windows(node, column), steps) for column, steps in sorted(own)]
+            windows, steps = min(found, key=lambda one: len(one[0].loose))
+            traces |= {Trace(t.column, (*t.steps, *steps)) for t in windows.traces}
+            loose |= windows.loose
+        for thing in self._specials(block):
+            if isinstance(thing, Subquery) or not self._within(thing, forms):
+                loose |= self._read_by(thing)
+        return Windows(tuple(sorted(traces)), frozenset(loose))
+
+    def _within(self, window: Window, forms: set[Form]) -> bool:
+        """Whether all rows that a window looks at have the value of one of `forms` in common."""
+        inner = [window.function, *window.partition, *window.order, *window.rows.conjuncts]
+        if any(isinstance(t, Subquery | Window) for t in walk(*inner)):
+            return False
+        now = dict(window.mapping)
+        for expr in window.partition:
+            form = self._form(expr)
+            if form is None:
+                continue
+            (ref, steps), here = form, now.get(form[0].instance)
+            for other, more in forms:
+                same = (other.instance, other.column) == (here, ref.column)
+                if same and more[: len(steps)] == steps:
+                    return True
+        return False
+
+    def _windows(self, node: Node, column: int) -> Windows:
+        match node:
+            case Given():
+                return given_growth(node).columns[column]
+            case Derived(block, False):
+                return self._column(block, block.columns[column].expr)
+            case Outer("left", left, right, on) if column < len(left.columns):
+                return self._preserved(left, right, on, column)
+            case Aggregate(rows, keys, _, sets) if column < len(keys) and (
+                sets is None or all(column in one for one in sets)
+            ):
+                return self._column(rows, keys[column])
+            case SetOperation(_, branches):
+                if len({b.columns[column].type for b in branches} | {None}) != 2:
+                    return Windows((), self._node_reads(node))
+                parts = [self._column(b, b.columns[column].expr) for b in branches]
+                traces = {t for p in parts for t in p.traces}
+                return Windows(tuple(sorted(traces)), _NOTHING.union(*(p.loose for p in parts)))
+            case Generate() | Values():
+                return Windows((), _NOTHING)
+            case _:
+                return Windows((), self._node_reads(node))
+
+    def _preserved(self, left: Block, right: Block, on: Sequence[Expr], column: int) -> Windows:
+        form = self._form(left.columns[column].expr)
+        first = self._equal([form] if form else (), left.conjuncts)
+        # What ON says holds for the rows of the right side that are joined, not for the left.
+        right_of = {i for i, _ in right.leaves}
+        joined = {f for f in self._equal(first, on) if f[0].instance in right_of}
+        second = self._equal(joined, right.conjuncts)
+        a, b = self._covered(left, first), self._covered(right, second)
+        traces = {*a.traces, *b.traces}
+        loose = a.loose | b.loose
+        loose |= self._read_by(*[t for t in _in_exprs(on) if isinstance(t, Subquery | Window)])
+        return Windows(tuple(sorted(traces)), loose)
+
+
+def given_growth(node: Given) -> Growth:
+    """Return how the rows of a relation follow that is known by its digests only.
+
+    Of a table its own rows follow, as they are.
+    """
+    if node.growth is not None:
+        return node.growth
+    own = next((next(iter(o)) for o in node.origins if len(o) == 1), None)
+    if own is None or any(len(o) != 1 for o in node.origins):
+        return Growth(frozenset(("?",)), (), (Windows((), frozenset(("?",))),) * len(node.columns))
+    reads = frozenset((own.source_id,))
+    columns = tuple(Windows((Trace(next(iter(o)), ()),), _NOTHING) for o in node.origins)
+    return Growth(reads, (reads,), columns)
+
+
+def _in_exprs(exprs: Iterable[Expr]) -> Iterable[object]:
+    """Yield expressions and those within them, not what is in their subqueries and windows."""
+    seen, stack = set[int](), [*exprs]
+    while stack:
+        this = stack.pop()
+        if id(this) not in seen:
+            seen.add(id(this))
+            yield this
+            if isinstance(this, Call):
+                stack += this.args
