@@ -196,5 +196,6 @@ def _shared_keys(frame: DataFrame, check: Check) -> int:
     for key in keys:
         known = known.where(key.isNotNull())
     # Keys that are equal for Spark but not to the eye (1.0 and 1) cannot be in one column.
-    shared = known.groupBy(*keys).agg(F.count(F.lit(1)).alias("n")).where("n > 1")
-    return int(shared.agg(F.sum("n")).collect()[0][0] or 0)
+    n = F.col(quote(_ROWS))  # a name that no column of a table has
+    shared = known.groupBy(*keys).agg(F.count(F.lit(1)).alias(_ROWS)).where(n > 1)
+    return int(shared.agg(F.sum(n)).collect()[0][0] or 0)

@@ -19,6 +19,7 @@ from persist_assets.dialect import parse, plain
 from persist_assets.errors import Location, Problem, SourcesError, did_you_mean
 from persist_assets.frontends.malloy import ALL_ROWS_OF, SUFFIX
 from persist_assets.frontends.malloy import LANGUAGE as MALLOY
+from persist_assets.growth import obstacle, time_type
 from persist_assets.meaning.algebra import Given
 from persist_assets.meaning.binding import Face
 from persist_assets.meaning.functions import AGGREGATES, GENERATORS, SESSION, VOLATILE
@@ -33,6 +34,7 @@ from persist_assets.model import (
     Source,
     shortened,
 )
+from persist_assets.watermarks import TIMES, is_ordered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -535,6 +537,23 @@ def _check_annotations(compilation: Compilation) -> None:
                     f"which has the name `{other.annotation.name}` already, at {other.location}"
                 )
                 compilation.problems.append(Problem("table-name", message, places["name"]))
+        if annotation.refresh == "incremental":
+            place = places["refresh"]
+            why = obstacle(source)
+            if why is not None and annotation.assume is None:
+                message = f"every build of `{source.name}` computes all of it: {why}"
+                hint = "take out refresh=incremental; or assume=exact, if you know better"
+                compilation.problems.append(
+                    Problem("increment", message, place, hint, severity="warning")
+                )
+            kind = time_type(source)
+            if annotation.time_column and kind is not None and not is_ordered(kind):
+                message = f"`{annotation.time_column}` is {kind}: its values tell no windows"
+                hint = "a watermark is a date, a timestamp, a whole or decimal number, or a text"
+                compilation.problems.append(Problem("watermark", message, place, hint))
+            if annotation.lookback_s and kind is not None and kind not in TIMES:
+                message = f"`lookback` counts time, and `{annotation.time_column}` is {kind}"
+                compilation.problems.append(Problem("watermark", message, places["lookback"]))
         if annotation.strategy == "view" and (source.volatile or source.reads_clock):
             what = "draws lots" if source.volatile else "looks at the clock"
             message = f"`{source.name}` {what}: each reader of a view would see other rows"

@@ -23,6 +23,8 @@ from persist_assets.dialect import quote
 
 Value = date | datetime | int | Decimal | str
 
+TIMES = ("date", "timestamp", "timestamp_ntz")
+"""The types of which a duration makes sense."""
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

@@ -37,6 +37,7 @@ from persist_assets.meaning.algebra import (
     walk,
 )
 from persist_assets.model import Growth, Trace, Windows
+from persist_assets.watermarks import TIMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -50,7 +51,6 @@ Form = tuple[Ref, tuple[str, ...]]
 _MOST_SUMS = 16
 """As many sets of tables are looked at; the others are not claimed."""
 
-_TIMES = ("date", "timestamp", "timestamp_ntz")
 _UNITS = frozenset("year yyyy yy quarter month mon mm week day dd hour minute second".split())
 _NOTHING: frozenset[str] = frozenset()
 
@@ -70,7 +70,7 @@ def _step(call: Call, types: Types) -> tuple[Expr, str] | None:
             step = "year({})"
         case _:
             return None
-    return (arg, step) if types.of(arg) in _TIMES else None
+    return (arg, step) if types.of(arg) in TIMES else None
 
 
 class Increments:

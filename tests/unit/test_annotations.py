@@ -64,7 +64,8 @@ def test_tags_are_read_as_malloys_own_parser_reads_them(case: dict[str, Any]) ->
 
 def test_every_key_is_read() -> None:
     annotation, problems = read(
-        'persist name="lake.daily" materialized=table time_column=day owner=["team:a", "b@c.de"]',
+        'persist name="lake.daily" materialized=table watermark=day owner=["team:a", "b@c.de"]',
+        'refresh=incremental lookback="2 days" assume=exact',
         "tags=[nightly] tags.tier=gold group=flights freshness.window=24h freshness.warn='12 h'",
         'check { not_null=[a, b] unique=[a, b] expr="a > 0" }',
     )
@@ -82,7 +83,16 @@ def test_every_key_is_read() -> None:
         "unique_a_b",
         "expr",
     ]
-    assert {key for key, _ in annotation.keys} == set(KEYS)
+    assert (annotation.refresh, annotation.lookback_s) == ("incremental", 172_800)
+    assert annotation.assume == "exact"
+    assert {key for key, _ in annotation.keys} == set(KEYS) - {"time_column"}
+
+
+def test_two_words_for_one_column_are_one_too_many() -> None:
+    _, problems = read("persist time_column=day watermark=day")
+    assert [p.message for p in problems] == [
+        "`watermark` and `time_column` are two words for one thing"
+    ]
 
 
 @pytest.mark.parametrize(

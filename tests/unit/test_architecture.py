@@ -17,15 +17,15 @@ from persist_assets.model import CheckResult
 
 # docs/architecture.md has the same list, with what each room is for.
 ROOMS = [
-    "errors", "stores", "settings", "model", "dialect", "frontends", "meaning", "compiler", "substitution",
+    "errors", "stores", "settings", "model", "dialect", "watermarks", "frontends", "meaning", "growth", "compiler", "substitution",
     "compare", "planner", "promotion", "selection", "ledger", "manifest", "storage", "bridge", "cache", "malloy", "project",
     "revisions", "server", "session", "audit", "engine", "rows", "outside", "reader",
-    "builder", "pool", "environments", "collector", "doctor", "plugin", "cli",
+    "continuation", "builder", "pool", "environments", "collector", "doctor", "plugin", "cli",
 ]  # fmt: skip
 # And so has it these.
 MEANING = [
     "functions", "algebra", "syntax", "scope", "types", "binding", "names", "expressions",
-    "relations", "grouping", "binder", "identity", "lineage", "understanding",
+    "relations", "grouping", "binder", "identity", "lineage", "increments", "understanding",
 ]  # fmt: skip
 PURE = ROOMS[: ROOMS.index("ledger")]
 

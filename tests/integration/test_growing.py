@@ -1,0 +1,369 @@
+"""Incremental sources on Spark: always what computing everything gives, and only what is needed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from growing import Data, anew, check, sources
+
+from persist_assets import continuation
+from persist_assets.builder import Builder, Work
+from persist_assets.collector import collect
+from persist_assets.engine import Engine
+from persist_assets.environments import roll_back
+from persist_assets.errors import CheckFailedError
+from persist_assets.ledger.store import Ledger
+from persist_assets.model import Snapshot, Source
+from persist_assets.project import load_project, require
+from persist_assets.settings import load_settings
+
+Make = Callable[..., Builder]
+
+
+@pytest.fixture
+def make_builder(make_project: Callable[..., Path], spark: Any) -> Iterator[Make]:
+    """Return a function that makes a builder, a new run, for a project of one SQL file."""
+    made: list[Ledger] = []
+
+    def make(text: str | None = None, settings: str = "", **how: Any) -> Builder:
+        root = how.pop("root", None) or make_project({"m.sql": text or ""}, settings)
+        read = load_settings(root)
+        made.append(Ledger(read.ledger))
+        project = require(load_project(read))
+        return Builder(read, project, made[-1], Engine(read, lambda: spark), run_id="run", **how)
+
+    yield make
+    for ledger in made:
+        ledger.close()
+
+
+def put(root: Path, n: int, *rows: tuple[int | None, str]) -> None:
+    """Write a file of raw data: days from the first of 2024, and texts."""
+    start = datetime(2024, 1, 1, tzinfo=UTC)
+    stamps = [None if day is None else start + timedelta(days=day) for day, _ in rows]
+    table = pa.table({"ts": pa.array(stamps, pa.timestamp("us", "UTC")), "x": [x for _, x in rows]})
+    (root / "raw").mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, root / "raw" / f"{n}.parquet")
+
+
+def named(builder: Builder, name: str) -> Source:
+    return builder.project.by_id[f"{name}@sources/m.sql"]
+
+
+def kind_of(work: Work) -> str:
+    increment = work.step.increment
+    if work.step.action == "reuse":
+        return "reused"
+    return "whole" if increment is None else "added" if increment.added else "windows"
+
+
+def built(builder: Builder, name: str = "q") -> tuple[str, Snapshot]:
+    """Build a source, and return how, and its snapshot, which is right."""
+    with builder.work(named(builder, name)) as work:
+        snapshot = builder.publish(work)
+    check(builder, named(builder, name), name)
+    return kind_of(work), snapshot
+
+
+RAW = "CREATE TABLE t (ts TIMESTAMP, x STRING) USING parquet LOCATION 'raw';\n"
+PLAIN = RAW + "--@ persist refresh=incremental watermark=ts\nCREATE VIEW q AS SELECT ts, x FROM t;"
+DAILY = RAW + (
+    "--@ persist refresh=incremental watermark=day\n"
+    "CREATE VIEW q AS SELECT CAST(ts AS DATE) AS day, count(*) AS n FROM t GROUP BY 1;"
+)
+
+
+@pytest.mark.proves("P8", "P34")
+def test_random_histories_equal_a_build_from_scratch(
+    make_builder: Make, make_project: Callable[..., Path]
+) -> None:
+    root = make_project({"m.sql": sources()})
+    data, tally = Data(root, random.Random(7)), Counter[str]()
+    said = "at first"
+    for number in range(5):
+        builder = make_builder(root=root)
+        for source in builder.project.persisted:
+            with builder.work(source) as work:
+                builder.publish(work)
+            tally[kind_of(work)] += 1
+            check(builder, source, f"step {number}, {said}: {kind_of(work)}")
+        said = data.change()
+    assert min(tally["added"], tally["windows"], tally["reused"]) > 0, tally
+
+
+@pytest.mark.proves("P8", "P34")
+def test_late_rows_ties_and_nulls_come_once(make_builder: Make) -> None:
+    builder = make_builder(PLAIN)
+    root = builder.settings.root
+    put(root, 0, (5, "a"), (None, "n"))
+    assert built(builder) == (
+        "whole",
+        builder.ledger.fetch_manifest("dev")[named(builder, "q").build_id],
+    )
+    put(root, 1, (5, "tie"), (1, "late"), (None, "again"))
+    how, snapshot = built(make_builder(root=root))
+    assert (how, snapshot.rows) == ("added", 5)
+    assert snapshot.watermark == "2024-01-06T00:00:00Z"
+    how, same = built(make_builder(root=root))
+    assert (how, same.version) == ("reused", snapshot.version)
+
+
+@pytest.mark.proves("P18", "P31")
+def test_files_outside_of_the_windows_stay_as_they_are(make_builder: Make) -> None:
+    builder = make_builder(DAILY)
+    root = builder.settings.root
+    put(root, 0, (1, "a"), (2, "b"))
+    _, first = built(builder)
+    put(root, 1, (9, "c"))
+    how, second = built(make_builder(root=root))
+    assert (how, second.parts) == ("windows", (first.build_uid,))
+    put(root, 2, (9, "d"))
+    how, third = built(make_builder(root=root))
+    # The file of the day that changed is gone, the other one is as it was.
+    assert (how, third.parts, third.rows) == ("windows", (first.build_uid,), 3)
+
+
+def test_small_files_are_written_together(
+    make_builder: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(continuation, "_MOST_PARTS", 4)
+    monkeypatch.setattr(continuation, "_FEWEST_MERGED", 3)
+    builder = make_builder(PLAIN)
+    root = builder.settings.root
+    most = 0
+    for n in range(9):
+        put(root, n, (n, str(n)))
+        _, snapshot = built(make_builder(root=root))
+        most = max(most, len(snapshot.parts))
+    assert most == 3
+
+
+@pytest.mark.proves("M15")
+def test_a_collection_keeps_the_files_that_a_table_still_has(make_builder: Make) -> None:
+    builder = make_builder(PLAIN, 'keep = "1 hour"\n')
+    root = builder.settings.root
+    for n in range(3):
+        put(root, n, (n, str(n)))
+        builder = make_builder(root=root)
+        _, snapshot = built(builder)
+    later = datetime.now(UTC) + timedelta(days=3)
+    collect(builder.settings, builder.project, builder.ledger, clock=lambda: later)
+    there = {p.name for p in Path(builder.settings.table_root(snapshot.table)).iterdir()}
+    assert there == {*snapshot.parts, snapshot.build_uid, "_delta_log"}
+    builder = make_builder(root=root)
+    check(builder, named(builder, "q"), "a collection")
+    put(root, 0, (7, "changed"), (7, "too"))  # a file that changed: nothing can be kept
+    how, snapshot = built(make_builder(root=root))
+    assert (how, snapshot.parts) == ("whole", ())
+    builder = make_builder(root=root)
+    collect(builder.settings, builder.project, builder.ledger, clock=lambda: later)
+    there = {p.name for p in Path(builder.settings.table_root(snapshot.table)).iterdir()}
+    assert there == {snapshot.build_uid, "_delta_log"}
+
+
+def test_after_a_rollback_a_build_goes_on_from_what_readers_see(make_builder: Make) -> None:
+    builder = make_builder(PLAIN)
+    root = builder.settings.root
+    put(root, 0, (0, "a"))
+    _, first = built(builder)
+    put(root, 1, (1, "b"))
+    built(make_builder(root=root))
+    builder = make_builder(root=root)
+    changes = builder.ledger.fetch_history("dev")
+    roll_back(builder.settings, builder.ledger, to=changes[-1].change_id)
+    put(root, 2, (2, "c"))
+    how, snapshot = built(make_builder(root=root))
+    assert (how, snapshot.rows, snapshot.parts) == ("added", 3, (first.build_uid,))
+
+
+@pytest.mark.proves("P23")
+def test_a_failed_increment_leaves_everything_as_it_was(make_builder: Make) -> None:
+    checked = PLAIN.replace("\nCREATE VIEW q", "\n--@ check { expr=\"x < 'c'\" }\nCREATE VIEW q")
+    builder = make_builder(checked)
+    root = builder.settings.root
+    put(root, 0, (0, "a"))
+    _, first = built(builder)
+    put(root, 1, (1, "z"))
+    builder = make_builder(root=root)
+    with pytest.raises(CheckFailedError, match="1 rows"):
+        builder.build(named(builder, "q"))
+    table = Path(builder.settings.table_root(first.table))
+    assert {p.name for p in table.iterdir()} == {first.build_uid, "_delta_log"}
+    put(root, 1, (1, "b"))
+    builder = make_builder(root=root)
+    how, snapshot = built(builder)
+    assert (how, snapshot.rows) == ("added", 2)
+
+
+def test_checks_count_the_rows_of_all_files(make_builder: Make) -> None:
+    checked = DAILY.replace(
+        "\nCREATE VIEW q",
+        '\n--@ check { expr { few { ="n < 2" } } unique=[n] { severity=warn } }\nCREATE VIEW q',
+    ).replace('expr { few { ="n < 2" } }', 'expr="n < 2" { severity=warn }')
+    builder = make_builder(checked)
+    root = builder.settings.root
+    put(root, 0, (0, "a"), (0, "b"), (1, "c"), (1, "d"))
+    built(builder)
+    put(root, 1, (2, "e"), (2, "f"), (0, "g"))
+    builder = make_builder(root=root)
+    how, snapshot = built(builder)
+    found = {r.name: r.failed_rows for r in builder.ledger.fetch_checks(snapshot.build_uid)}
+    assert (how, found) == ("windows", {"expr": 3, "unique_n": 2})
+
+
+def test_a_check_that_is_new_is_asked_of_all_rows(make_builder: Make) -> None:
+    builder = make_builder(PLAIN)
+    root = builder.settings.root
+    put(root, 0, (0, "z"))
+    built(builder)
+    text = PLAIN.replace(
+        "\nCREATE VIEW q", "\n--@ check { expr=\"x < 'c'\" { severity=warn } }\nCREATE VIEW q"
+    )
+    (root / "sources" / "m.sql").write_text(text)
+    put(root, 1, (1, "a"))
+    builder = make_builder(root=root)
+    how, snapshot = built(builder)
+    (result,) = builder.ledger.fetch_checks(snapshot.build_uid)
+    assert (how, result.failed_rows) == ("added", 1)
+
+
+def test_another_watermark_is_another_table(make_builder: Make) -> None:
+    builder = make_builder(PLAIN)
+    root = builder.settings.root
+    put(root, 0, (0, "z"))
+    built(builder)
+    (root / "sources" / "m.sql").write_text(PLAIN.replace("watermark=ts", "watermark=x"))
+    put(root, 1, (1, "a"))
+    how, snapshot = built(make_builder(root=root))
+    assert (how, snapshot.watermark) == ("whole", "z")
+
+
+def test_a_source_under_a_continued_one_that_was_rebuilt_changes_nothing(
+    make_builder: Make,
+) -> None:
+    text = PLAIN + "\n" + (
+        "--@ persist\nCREATE VIEW p AS SELECT ts, x FROM t WHERE x <> 'no';\n"
+        "--@ persist refresh=incremental watermark=ts\n"
+        "CREATE VIEW r AS SELECT ts, upper(x) AS u FROM p;"
+    )
+    builder = make_builder(text)
+    root = builder.settings.root
+    put(root, 0, (0, "a"), (1, "no"))
+    built(builder, "p")
+    built(builder, "r")
+    put(root, 1, (0, "b"), (2, "no"))
+    builder = make_builder(root=root)
+    assert built(builder, "p")[0] == "whole"
+    assert built(builder, "r")[0] == "added"
+    put(root, 2, (3, "c"))
+    # Not what it reads, but what that rests on decides: here that is as it was.
+    builder = make_builder(root=root)
+    with builder.work(named(builder, "r")) as work:
+        builder.publish(work)
+    assert kind_of(work) == "reused"
+
+
+@pytest.mark.proves("P35")
+def test_what_is_assumed_takes_the_rows_from_the_lookback_on(make_builder: Make) -> None:
+    text = RAW + (
+        '--@ persist refresh=incremental watermark=ts assume=exact lookback="2 days"\n'
+        "CREATE VIEW q AS SELECT max(ts) AS ts, x FROM t GROUP BY x;"
+    )
+    builder = make_builder(text)
+    root = builder.settings.root
+    put(root, 0, (0, "a"), (5, "b"))
+    built(builder)
+    put(root, 1, (4, "late"), (5, "tie"), (9, "new"))
+    how, snapshot = built(make_builder(root=root))
+    assert (how, snapshot.rows, len(snapshot.parts)) == ("windows", 5, 0)
+    step = make_builder(root=root).plan([snapshot.source_id]).steps[0]
+    assert step.action == "reuse"
+
+
+def test_the_plan_says_what_is_computed(make_builder: Make) -> None:
+    builder = make_builder(PLAIN)
+    root = builder.settings.root
+    put(root, 0, (0, "a"))
+    built(builder)
+    put(root, 1, (1, "b"))
+    builder = make_builder(root=root)
+    (step,) = builder.plan([named(builder, "q").source_id]).steps
+    assert [(r.code, r.message) for r in step.reasons] == [
+        ("input", "the data of t changed"),
+        ("increment", "only what was added to t is computed"),
+    ]
+    put(root, 0, (3, "c"))
+    builder = make_builder(root=root)
+    (step,) = builder.plan([named(builder, "q").source_id]).steps
+    assert step.reasons[-1].code == "whole"
+    assert step.reasons[-1].message == "everything is computed: rows of t changed or went"
+
+
+def test_force_computes_everything(make_builder: Make) -> None:
+    builder = make_builder(PLAIN)
+    root = builder.settings.root
+    put(root, 0, (0, "a"))
+    built(builder)
+    put(root, 1, (1, "b"))
+    builder = make_builder(root=root)
+    with builder.work(named(builder, "q"), force=True) as work:
+        snapshot = builder.publish(work)
+    assert (snapshot.parts, snapshot.rows) == ((), 2)
+
+
+@pytest.mark.parametrize("zone", ["America/Havana", "Europe/Berlin"])
+def test_days_of_zones_whose_clocks_are_put_back_at_midnight(
+    make_builder: Make, spark: Any, zone: str
+) -> None:
+    """An hour of the day before comes again: days are no monotone function of instants there."""
+    text = "CREATE TABLE d (ts TIMESTAMP, x INT) USING delta LOCATION 'delta';\n" + (
+        "--@ persist refresh=incremental watermark=day\n"
+        "CREATE VIEW q AS SELECT CAST(ts AS DATE) AS day, count(*) AS n FROM d GROUP BY 1;"
+    )
+    before = spark.conf.get("spark.sql.session.timeZone")
+    builder = make_builder(text, f'timezone = "{zone}"\n')
+    root = builder.settings.root
+
+    def grow(*stamps: str) -> None:
+        times = [datetime.fromisoformat(s).replace(tzinfo=UTC) for s in stamps]
+        table = pa.table(
+            {
+                "ts": pa.array(times, pa.timestamp("us", "UTC")),
+                "x": pa.array([1] * len(times), pa.int32()),
+            }
+        )
+        write_deltalake(str(root / "delta"), table, mode="append")
+
+    try:
+        grow("2024-11-02T12:00", "2024-11-03T03:30", "2024-11-03T04:30", "2024-11-03T05:30")
+        builder = make_builder(root=root)
+        built(builder)
+        grow("2024-11-03T04:10", "2024-11-03T05:10")
+        assert built(make_builder(root=root))[0] == "windows"
+        DeltaTable(str(root / "delta")).delete("ts = '2024-11-03T04:30:00Z'")
+        assert built(make_builder(root=root))[0] == "windows"
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def test_what_is_computed_of_an_increment_is_what_was_added(make_builder: Make) -> None:
+    builder = make_builder(PLAIN)
+    root = builder.settings.root
+    put(root, 0, *((n, "a") for n in range(50)))
+    built(builder)
+    put(root, 1, (60, "b"))
+    builder = make_builder(root=root)
+    with builder.work(named(builder, "q")) as work:
+        snapshot = builder.publish(work)
+    assert work.staged is not None
+    assert (work.staged.rows, snapshot.rows) == (1, 51)
+    assert anew(builder, named(builder, "q"))[1].rows == 51

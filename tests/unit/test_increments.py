@@ -1,0 +1,367 @@
+"""What is proven of which rows follow from which, and what is not."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from conftest import compiled
+
+from persist_assets import watermarks
+from persist_assets.growth import grow, obstacle
+from persist_assets.model import Change, Growth, Increment, Piece, Project, Snapshot, Source
+
+RAW = """
+CREATE TABLE ev (ts TIMESTAMP, usr INT, kind STRING, amt INT) USING parquet LOCATION 'ev';
+CREATE TABLE pay (ts TIMESTAMP, usr INT, amt INT, day DATE) USING parquet LOCATION 'pay';
+CREATE TABLE dim (usr INT, name STRING, since TIMESTAMP) USING parquet LOCATION 'dim';
+CREATE VIEW days AS SELECT CAST(ts AS DATE) AS day, usr, count(*) AS n FROM ev GROUP BY 1, 2;
+--@ persist
+CREATE VIEW kept AS SELECT ts, usr, amt + 1 AS amt FROM ev WHERE amt > 0;
+--@ persist
+CREATE VIEW summed AS SELECT usr, sum(amt) AS s, max(ts) AS ts FROM ev GROUP BY usr;
+"""
+
+
+def project_of(query: str, watermark: str = "ts", more: str = "") -> Project:
+    column = f" watermark={watermark}" if watermark else ""
+    text = f"{RAW}\n--@ persist refresh=incremental{column}{more}\nCREATE VIEW q AS {query};"
+    return compiled({"m.sql": text})
+
+
+def growth_of(query: str, watermark: str = "ts") -> Growth:
+    project = project_of(query, watermark)
+    assert not project.errors, project.errors
+    growth = project.by_id["q@sources/m.sql"].growth
+    assert growth is not None
+    return growth
+
+
+def short(source_id: str) -> str:
+    return source_id.partition("@")[0]
+
+
+def sums(growth: Growth) -> set[str]:
+    return {"+".join(sorted(map(short, tables))) for tables in growth.sums}
+
+
+def traces(growth: Growth) -> dict[str, str]:
+    """Return by table the column that windows follow, with what is done to it."""
+    found: dict[str, str] = {}
+    for trace in growth.columns[0].traces:
+        said = trace.column.column
+        for step in trace.steps:
+            said = step.format(said)
+        found[short(trace.column.source_id)] = said
+    return found
+
+
+def loose(growth: Growth) -> set[str]:
+    return {short(s) for s in growth.columns[0].loose}
+
+
+# Each with the sets of tables that it is additive in.
+ADDITIVE = {
+    "SELECT ts, usr FROM ev WHERE kind = 'a'": {"ev"},
+    "SELECT e.ts, d.name FROM ev e LEFT JOIN dim d ON e.usr = d.usr": {"ev"},
+    "SELECT e.ts, d.name FROM ev e JOIN dim d ON e.usr = d.usr": {"ev", "dim"},
+    "SELECT d.since AS ts, e.amt FROM ev e RIGHT JOIN dim d ON e.usr = d.usr": {"dim"},
+    "SELECT e.ts, d.name FROM ev e FULL JOIN dim d ON e.usr = d.usr": set(),
+    "SELECT ts, usr FROM ev UNION ALL SELECT ts, usr FROM pay": {"ev+pay"},
+    "SELECT ts, usr FROM ev UNION ALL SELECT ts, usr FROM ev WHERE amt > 1": {"ev"},
+    "SELECT ts, usr FROM ev UNION ALL SELECT TIMESTAMP'2020-01-01 00:00:00', 1": set(),
+    "SELECT e.ts, d.name FROM ev e JOIN dim d ON e.usr = d.usr"
+    " UNION ALL SELECT p.ts, d.name FROM pay p JOIN dim d ON p.usr = d.usr": {"ev+pay", "dim"},
+    "SELECT ts, x FROM ev LATERAL VIEW explode(array(1, 2)) t AS x": {"ev"},
+    "SELECT ts, usr FROM ev WHERE EXISTS (SELECT 1 FROM dim WHERE dim.usr = ev.usr)": {"ev"},
+    "SELECT ts, usr FROM ev WHERE usr IN (SELECT usr FROM ev WHERE amt > 3)": set(),
+    "SELECT ts, usr FROM ev WHERE amt > (SELECT avg(amt) FROM pay)": {"ev"},
+    "SELECT a.ts, b.usr FROM ev a JOIN ev b ON a.ts = b.ts": set(),
+    "SELECT ts, count(*) AS n FROM ev GROUP BY ts": set(),
+    "SELECT DISTINCT ts FROM ev": set(),
+    "SELECT ts, row_number() OVER (PARTITION BY usr ORDER BY ts) AS n FROM ev": set(),
+    "SELECT ts FROM ev ORDER BY ts LIMIT 3": set(),
+    "SELECT ts FROM ev EXCEPT ALL SELECT ts FROM pay": set(),
+    "SELECT ts, amt FROM kept": {"ev"},
+    "SELECT k.ts, s.s FROM kept k JOIN summed s ON k.usr = s.usr": set(),
+    "SELECT p.ts, s.s FROM pay p JOIN summed s ON p.usr = s.usr": {"pay"},
+    "SELECT p.ts, d.n FROM pay p JOIN days d ON p.usr = d.usr": {"pay"},
+    "WITH c AS (SELECT * FROM ev) SELECT ts FROM c": {"ev"},
+}
+
+
+@pytest.mark.parametrize("query", ADDITIVE)
+def test_where_new_rows_are_added(query: str) -> None:
+    assert sums(growth_of(query)) == ADDITIVE[query]
+
+
+# Each with its time column, the columns of tables that decide it, and the tables that must stay.
+WINDOWED: dict[str, tuple[str, dict[str, str], set[str]]] = {
+    "SELECT CAST(ts AS DATE) AS day, count(*) AS n FROM ev GROUP BY 1": (
+        "day",
+        {"ev": "CAST(ts AS date)"},
+        set(),
+    ),
+    "SELECT date_trunc('MONTH', ts) AS m, usr, sum(amt) AS s FROM ev GROUP BY ALL HAVING s > 3": (
+        "m",
+        {"ev": "date_trunc('MONTH', ts)"},
+        set(),
+    ),
+    "SELECT trunc(CAST(ts AS DATE), 'MM') AS m FROM ev": (
+        "m",
+        {"ev": "trunc(CAST(ts AS date), 'MM')"},
+        set(),
+    ),
+    "SELECT e.ts, p.amt FROM ev e JOIN pay p ON e.usr = p.usr AND e.ts = p.ts": (
+        "ts",
+        {"ev": "ts", "pay": "ts"},
+        set(),
+    ),
+    "SELECT e.ts, p.amt FROM ev e, pay p WHERE CAST(e.ts AS DATE) = p.day": (
+        "ts",
+        {"ev": "ts"},
+        {"pay"},
+    ),
+    "SELECT p.day, e.amt FROM ev e, pay p WHERE CAST(e.ts AS DATE) = p.day": (
+        "day",
+        {"ev": "CAST(ts AS date)", "pay": "day"},
+        set(),
+    ),
+    "SELECT e.ts, p.amt FROM ev e LEFT JOIN pay p ON e.usr = p.usr AND e.ts = p.ts": (
+        "ts",
+        {"ev": "ts", "pay": "ts"},
+        set(),
+    ),
+    "SELECT p.ts, p.amt FROM ev e LEFT JOIN pay p ON e.ts = p.ts": ("ts", {}, {"ev", "pay"}),
+    "SELECT coalesce(e.ts, p.ts) AS ts FROM ev e FULL JOIN pay p ON e.ts = p.ts": (
+        "ts",
+        {},
+        {"ev", "pay"},
+    ),
+    "SELECT ts, usr FROM ev UNION SELECT ts, usr FROM pay": (
+        "ts",
+        {"ev": "ts", "pay": "ts"},
+        set(),
+    ),
+    "SELECT ts, usr FROM ev EXCEPT SELECT ts, usr FROM pay": (
+        "ts",
+        {"ev": "ts", "pay": "ts"},
+        set(),
+    ),
+    "SELECT max(ts) AS ts, usr FROM ev GROUP BY usr": ("ts", {}, {"ev"}),
+    "SELECT ts, count(*) AS n FROM ev GROUP BY ROLLUP (ts)": ("ts", {}, {"ev"}),
+    "SELECT ts, usr, count(*) AS n FROM ev GROUP BY GROUPING SETS ((ts), (ts, usr))": (
+        "ts",
+        {"ev": "ts"},
+        set(),
+    ),
+    "SELECT ts, sum(amt) OVER (PARTITION BY usr, ts) AS s FROM ev": ("ts", {"ev": "ts"}, set()),
+    "SELECT CAST(ts AS DATE) AS d, sum(amt) OVER (PARTITION BY ts) AS s FROM ev": (
+        "d",
+        {"ev": "CAST(ts AS date)"},
+        set(),
+    ),
+    "SELECT ts, sum(amt) OVER (PARTITION BY CAST(ts AS DATE)) AS s FROM ev": (
+        "ts",
+        {"ev": "ts"},
+        {"ev"},
+    ),
+    "SELECT ts, sum(amt) OVER (PARTITION BY usr ORDER BY ts) AS s FROM ev": (
+        "ts",
+        {"ev": "ts"},
+        {"ev"},
+    ),
+    "SELECT ts, usr FROM ev WHERE amt > (SELECT avg(amt) FROM ev)": ("ts", {"ev": "ts"}, {"ev"}),
+    "SELECT a.ts, b.usr FROM ev a JOIN ev b ON a.ts = b.ts": ("ts", {"ev": "ts"}, set()),
+    "SELECT a.ts, b.usr FROM ev a JOIN ev b ON a.usr = b.usr": ("ts", {"ev": "ts"}, {"ev"}),
+    "SELECT ts FROM ev ORDER BY ts LIMIT 3": ("ts", {}, {"ev"}),
+    "SELECT ts + INTERVAL 1 DAY AS ts FROM ev": ("ts", {}, {"ev"}),
+    "SELECT hour(ts) AS ts FROM ev": ("ts", {}, {"ev"}),
+    "SELECT d.day, d.n, x.name FROM days d JOIN dim x ON d.usr = x.usr": (
+        "day",
+        {"ev": "CAST(ts AS date)"},
+        {"dim"},
+    ),
+    "SELECT ts, sum(amt) AS s FROM kept GROUP BY ts": ("ts", {"ev": "ts"}, set()),
+    "SELECT ts, s FROM summed": ("ts", {}, {"ev"}),
+    # What ON says of the left side alone does not hold for rows that find no partner.
+    "SELECT e.ts, p.amt FROM (SELECT a.ts, d.since FROM ev a JOIN dim d ON a.usr = d.usr) e"
+    " LEFT JOIN pay p ON e.ts = e.since AND e.since = p.ts": (
+        "ts",
+        {"ev": "ts", "pay": "ts"},
+        {"dim"},
+    ),
+    "SELECT ts, usr FROM ev UNION ALL SELECT day, usr FROM pay": ("ts", {}, {"ev", "pay"}),
+}
+
+
+@pytest.mark.parametrize("query", WINDOWED)
+def test_which_windows_follow_from_which(query: str) -> None:
+    column, followed, staying = WINDOWED[query]
+    growth = growth_of(query, column)
+    assert (traces(growth), loose(growth)) == (followed, staying)
+
+
+# ------------------------------------------------------------------------------ what is to be done
+
+
+def of(query: str, watermark: str = "ts", more: str = "") -> tuple[Project, Source, Snapshot]:
+    project = project_of(query, watermark, more)
+    source = project.by_id["q@sources/m.sql"]
+    built = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+    snapshot = Snapshot("u", source.source_id, source.build_id, "q", 1, (), "1:0:0:0", 1, 1, built)
+    return project, source, snapshot
+
+
+def told(low: Any = None, high: Any = None, nulls: bool = False) -> Piece:
+    return Piece("file", {} if low is None else {"ts": (low, high, nulls)})
+
+
+def decided(query: str, changes: dict[str, Change | None], **how: Any) -> Increment | str:
+    watermark = how.pop("watermark", "ts")
+    project, source, snapshot = of(query, watermark, how.pop("more", ""))
+    base = Snapshot(**{**{f: getattr(snapshot, f) for f in snapshot.__slots__}, **how})
+    assert source.growth is not None
+    whole = {s: changes.get(short(s), Change()) for s in source.growth.reads}
+    return grow(project, source, base, whole)
+
+
+FILTER = "SELECT ts, usr FROM ev WHERE kind = 'a'"
+BY_TIME = "SELECT ts, count(*) AS n FROM ev GROUP BY ts"
+DAY = dt.datetime(2024, 1, 5)
+
+
+def test_additions_are_added() -> None:
+    found = decided(FILTER, {"ev": Change(added=(Piece("new"),))})
+    assert isinstance(found, Increment)
+    assert found.added == {"ev@sources/m.sql": ("new",)}
+
+
+def test_rows_that_went_are_computed_again_with_their_window() -> None:
+    found = decided(FILTER, {"ev": Change(added=(Piece("new"),), lost=(told(DAY, DAY),))})
+    assert isinstance(found, Increment)
+    assert (found.added, [t.column.column for t in found.traces]) == ({}, ["ts"])
+
+
+@pytest.mark.parametrize("piece", [told(), told("2024", "2024"), told(None, DAY)])
+def test_rows_that_went_nobody_knows_when_need_everything(piece: Piece) -> None:
+    assert decided(FILTER, {"ev": Change(lost=(piece,))}) == "rows of ev changed or went"
+
+
+def test_a_change_of_what_must_stay_needs_everything() -> None:
+    query = "SELECT e.ts, d.name FROM ev e LEFT JOIN dim d ON e.usr = d.usr"
+    found = decided(query, {"dim": Change(added=(Piece("new"),))})
+    assert found == "its rows do not follow from those of dim"
+
+
+def test_what_cannot_be_told_needs_everything() -> None:
+    assert decided(FILTER, {"ev": None}) == "what changed in ev cannot be told"
+
+
+def test_groups_need_a_watermark() -> None:
+    assert "has no watermark" in str(decided(BY_TIME, {}, watermark=""))
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({"ev": Change(added=(Piece("new"),))}, True),
+        ({"ev": None}, True),
+        ({"ev": Change(lost=(told(),))}, False),
+    ],
+)
+def test_assumed_is_only_what_is_not_known_to_be_otherwise(changes: Any, wanted: bool) -> None:
+    query = "SELECT max(ts) AS ts, usr FROM ev GROUP BY usr"
+    found = decided(query, changes, more=" assume=exact", watermark="ts")
+    assert isinstance(found, str)  # it has no watermark to go by yet
+    stamp = "2024-01-01T00:00:00Z"
+    project, source, base = of(query, "ts", " assume=exact")
+    base = Snapshot(**{f: getattr(base, f) for f in base.__slots__} | {"watermark": stamp})
+    full = {s: changes[short(s)] for s in source.growth.reads}  # pyright: ignore
+    again = grow(project, source, base, full)
+    assert (isinstance(again, Increment) and again.past) is wanted
+
+
+def test_lots_and_clocks_are_never_continued() -> None:
+    for query in ("SELECT ts, rand() AS r FROM ev", "SELECT ts, now() AS n FROM ev"):
+        assert obstacle(project_of(query).by_id["q@sources/m.sql"]) is not None
+
+
+def test_check_says_that_all_of_it_is_computed_every_time() -> None:
+    project = project_of("SELECT max(ts) AS ts, usr FROM ev GROUP BY usr")
+    (problem,) = project.problems
+    assert (problem.code, problem.severity) == ("increment", "warning")
+    assert "do not follow from those of `ts`" in problem.message
+    assert not project_of("SELECT max(ts) AS ts FROM ev", more=" assume=exact").problems
+
+
+@pytest.mark.parametrize(
+    ("query", "more", "said"),
+    [
+        ("SELECT CAST(amt AS DOUBLE) AS ts FROM ev", "", "is double"),
+        ("SELECT array(amt) AS ts FROM ev", "", ""),
+        ("SELECT amt AS ts FROM ev", ' assume=exact lookback="1d"', "`lookback` counts time"),
+    ],
+)
+def test_a_watermark_of_no_order_is_refused(query: str, more: str, said: str) -> None:
+    errors = project_of(query, more=more).errors
+    assert said in " ".join(e.message for e in errors)
+    assert bool(errors) == bool(said)
+
+
+# ------------------------------------------------------------------------------------- watermarks
+
+VALUES: dict[str, list[tuple[str, str, str]]] = {
+    "date": [("2024-02-29", "2024-02-29", "DATE'2024-02-29'")],
+    "timestamp": [
+        ("0", "1970-01-01T00:00:00Z", "timestamp_micros(0)"),
+        ("1711846800123456", "2024-03-31T01:00:00.123456Z", "timestamp_micros(1711846800123456)"),
+        ("-1", "1969-12-31T23:59:59.999999Z", "timestamp_micros(-1)"),
+    ],
+    "timestamp_ntz": [
+        ("2024-03-31 02:30:00", "2024-03-31T02:30:00", "TIMESTAMP_NTZ'2024-03-31 02:30:00'"),
+        ("2024-03-31 02:30:00.5", "2024-03-31T02:30:00.500000", "TIMESTAMP_NTZ'2024-03-31 02:30:00.500000'"),
+    ],
+    "bigint": [("-9", "-9", "CAST('-9' AS bigint)")],
+    "decimal(10,2)": [("1.50", "1.50", "CAST('1.50' AS decimal(10,2))")],
+    "string": [("it's \\", "it's \\", "'it\\'s \\\\'")],
+}  # fmt: skip
+
+
+@pytest.mark.proves("P22")
+@pytest.mark.parametrize(
+    ("kind", "spark", "text", "sql"), [(k, *v) for k, many in VALUES.items() for v in many]
+)
+def test_watermarks_are_typed(kind: str, spark: str, text: str, sql: str) -> None:
+    value = watermarks.from_spark(spark, kind)
+    assert value is not None
+    assert watermarks.to_text(value) == text
+    assert watermarks.from_text(text, kind) == value
+    assert watermarks.literal(value, kind) == sql
+
+
+def test_numbers_are_compared_as_numbers() -> None:
+    values = [watermarks.from_text(t, "int") for t in ("9", "10")]
+    assert values == sorted(values)  # pyright: ignore
+    assert watermarks.from_text("1.10", "decimal(4,2)") == Decimal("1.1")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("+10000-01-01", "date"),
+        ("99999999999999999999", "timestamp"),
+        ("x", "int"),
+        ("1", "double"),
+    ],
+)
+def test_what_python_has_no_value_for_is_nothing(text: str, kind: str) -> None:
+    assert watermarks.from_spark(text, kind) is None
+
+
+def test_an_instant_without_its_zone_is_nothing() -> None:
+    assert watermarks.from_text("2024-01-01T00:00:00", "timestamp") is None
+    berlin = watermarks.from_text("2024-03-31T03:00:00+02:00", "timestamp")
+    assert berlin is not None and watermarks.to_text(berlin) == "2024-03-31T01:00:00Z"
