@@ -38,12 +38,20 @@ from persist_assets.errors import (
 )
 from persist_assets.manifest import export_manifest
 from persist_assets.meaning.functions import CLOCK, SPECIAL_DATETIMES
-from persist_assets.model import Build, CheckResult, Leaf, RawVersion, Snapshot, View
+from persist_assets.model import Build, Change, CheckResult, Leaf, RawVersion, Snapshot, View
 from persist_assets.outside import check_catalog, check_leaves, show, shown_as
-from persist_assets.planner import UNVERSIONED, World, drawn, inputs, plan, unchecked
+from persist_assets.planner import (
+    UNVERSIONED,
+    World,
+    drawn,
+    inputs,
+    plan,
+    rests_alike,
+    unchecked,
+)
 from persist_assets.reader import HasSnapshot, Reader
 from persist_assets.session import translated
-from persist_assets.storage.changes import keep_listing, raw_change
+from persist_assets.storage.changes import delta_change, keep_listing, raw_change
 from persist_assets.storage.files import delete_directory
 from persist_assets.storage.raw import pin_raw
 from persist_assets.storage.tables import (
@@ -67,7 +75,6 @@ if TYPE_CHECKING:
     from persist_assets.model import (
         AsOf,
         BuildID,
-        Change,
         Check,
         Column,
         Fallback,
@@ -223,13 +230,34 @@ class Builder(Reader):
     def _change(self, source_id: SourceID, base: Snapshot, world: World) -> Change | None:
         """Return what became of a table since a snapshot was computed from it."""
         source = self.project.by_id.get(source_id)
-        if source is None or source.raw is None or self.find_version(source) is None:
+        if source is None:
+            return None
+        if source.raw is None:
+            return self._change_of_table(source, base, world)
+        if self.find_version(source) is None:
             return None
         then = [v.version for v in base.as_of if v.raw == source.build_id]
         if len(then) != 1:
             return None
         place = self.settings.resolve(source.raw.location or "")
         return raw_change(self.settings.warehouse, place, then[0], self.pin(source))
+
+    def _change_of_table(self, source: Source, base: Snapshot, world: World) -> Change | None:
+        """Return what became of the table of a persisted source.
+
+        Its rows at the time are those of any snapshot that rests on the same data as `base`.
+        """
+        now = world.readable(source)
+        if now is None or now.view is not None:
+            return None
+        for build in self.ledger.fetch_succeeded(source.build_id):
+            then = build.snapshot
+            if then and then.table == now.table and rests_alike(then, base.as_of):
+                if then.build_uid == now.build_uid:
+                    return Change()
+                root = self.settings.table_root(now.table)
+                return delta_change(root, then.version, now.version)
+        return None
 
     def _history(self, sources: Iterable[Source]) -> dict[SourceID, Build]:
         """Return the last build of every source; of one never built here, what is read of it."""
@@ -555,8 +583,9 @@ class Builder(Reader):
             if increment is not None:
                 self._continue(work, increment, frame, checks, read)
             if work.continued is None:
+                whole = self.merged(source, frame)
                 work.staged, work.measured = self.engine.write(
-                    frame, work.table, work.build.build_uid, checks, time_column, source.name
+                    whole, work.table, work.build.build_uid, checks, time_column, source.name
                 )
             assert work.staged is not None and work.measured is not None
             work.columns = work.staged.columns
@@ -600,7 +629,15 @@ class Builder(Reader):
                 return
         before = {c.name: c for c in self.ledger.fetch_checks(increment.base.build_uid)}
         work.continued = continue_table(
-            self.engine, source, increment, window, frame, work.build.build_uid, checks, before
+            self.engine,
+            source,
+            increment,
+            window,
+            frame,
+            work.build.build_uid,
+            checks,
+            before,
+            lambda rows: self.merged(source, rows),
         )
         work.staged, work.measured = work.continued.staged, work.continued.measured
 

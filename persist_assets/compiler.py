@@ -464,7 +464,7 @@ def _compile_query(compilation: Compilation, unit: _Unit) -> None:
         compilation.connection,
         unit.source_id,
         declaration.persisted,
-        (declaration.annotation.refresh, declaration.annotation.time_column),
+        _kept_how(declaration),
         (query.wording, query.lost, query.column_names),
         [u.key for u in upstream],
     )
@@ -494,7 +494,13 @@ def _compile_query(compilation: Compilation, unit: _Unit) -> None:
         annotation=declaration.annotation,
         persisted=declaration.persisted,
         build_id=meaning.build_id,
-        definition=digest("definition", query.wording, unit.bindings, query.column_names),
+        definition=digest(
+            "definition",
+            query.wording,
+            unit.bindings,
+            query.column_names,
+            *_merged_how(declaration),
+        ),
         description=declaration.description,
         columns=tuple(Column(n, kind, described.get(n.lower())) for n, kind in meaning.columns),
         query=replace(query, tree=None),
@@ -508,6 +514,17 @@ def _compile_query(compilation: Compilation, unit: _Unit) -> None:
         malloy_ids=declaration.malloy_ids,
         growth=meaning.growth,
     )
+
+
+def _kept_how(declaration: Declaration) -> tuple[object, ...]:
+    """Return what of an annotation the meaning of a query follows from."""
+    annotation = declaration.annotation
+    return (annotation.refresh, annotation.time_column, *_merged_how(declaration))
+
+
+def _merged_how(declaration: Declaration) -> tuple[object, ...]:
+    merge, by = declaration.annotation.merge, declaration.annotation.time_column
+    return (merge.key, merge.on_tie, by) if merge else ()
 
 
 # ---------------------------------------------------------------------------------- annotations
@@ -565,6 +582,8 @@ def _check_annotations(compilation: Compilation) -> None:
         wanted = [
             (c.location or places["check"], name) for c in annotation.checks for name in c.columns
         ]
+        if annotation.merge:
+            wanted += [(places["merge_key"], name) for name in annotation.merge.key]
         if annotation.time_column:
             place = places.get("time_column") or places["watermark"]
             wanted.append((place, annotation.time_column))

@@ -10,9 +10,12 @@ files written together are the rows that computing everything would give.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from persist_assets.audit import combined, of_snapshot
 from persist_assets.dialect import quote
@@ -21,19 +24,21 @@ from persist_assets.growth import column_type, span, time_type
 from persist_assets.session import translated
 from persist_assets.storage.raw import Pin
 from persist_assets.storage.tables import find_table, live_files
+from persist_assets.stores import spark_pattern
 from persist_assets.watermarks import (
     ZONE_S,
     Value,
     from_spark,
     from_statistics,
     from_text,
+    is_ordered,
     literal,
     spelled,
     within,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
     from persist_assets.model import (
         Check,
         CheckResult,
+        Column,
         Increment,
         Project,
         Source,
@@ -265,6 +271,7 @@ def continue_table(
     build_uid: str,
     checks: Sequence[Check],
     before: Mapping[str, CheckResult],
+    merged: Callable[[DataFrame], DataFrame],
 ) -> Continued:
     """Write the files that a table has besides those that it keeps of its base.
 
@@ -276,6 +283,8 @@ def continue_table(
         The rows computed: those added, or all of the window's and maybe others.
     before
         What came of the base's checks, by name.
+    merged
+        Returns of rows the one for each key, where the source has a merge key.
     """
     base, time_column = increment.base, source.annotation.time_column
     root = engine.settings.table_root(base.table)
@@ -287,24 +296,32 @@ def continue_table(
     live = live_files(table)
     touched = _small(live)
     on_rows = [c for c in checks if c.on_rows]
-    gone = None
-    condition = ""
+    key = source.annotation.merge.key if source.annotation.merge else ()
+    split: _Split | None = None
     if window is not None:
         kind = time_type(source)
         assert kind is not None and time_column is not None
         condition = within(time_column, kind, window.spans, window.nulls)
         frame = frame.where(condition)
-        touched |= {f.path for f in live.values() if _meets(f, time_column, kind, window)}
-    beside = engine.read_files(
-        "parquet", Pin(None, tuple(f"{root}/{p}" for p in sorted(touched))), base.columns, {}
-    )
-    if window is not None:
-        old = beside.where(condition)
-        gone = engine.measure(old, on_rows, None, source.name)
-        beside = beside.where(f"NOT ({condition})")
-    staged, added = engine.write(
-        frame, base.table, build_uid, on_rows, time_column, source.name, beside=beside
-    )
+        if not key:
+            touched |= {f.path for f in live.values() if _meets(f, time_column, kind, window)}
+            split = _by_condition(condition)
+    with ExitStack() as held:
+        if key:
+            held.callback(frame.persist().unpersist)
+            touched |= _having(engine, root, live, frame, key, base.columns, source.name)
+            split = _by_key(frame, key)
+        files = tuple(f"{root}/{path}" for path in sorted(touched))
+        beside = engine.read_files("parquet", Pin(None, files), base.columns, {})
+        gone, rows = None, frame
+        if split is not None:
+            old, beside = split(beside)
+            gone = engine.measure(old, on_rows, None, source.name)
+            if key:
+                rows = merged(frame.unionByName(old))
+        staged, added = engine.write(
+            rows, base.table, build_uid, on_rows, time_column, source.name, beside=beside
+        )
     measured = combined(of_snapshot(base, tuple(before.values())), gone, added)
     kept = tuple(sorted(live.keys() - touched))
     files = tuple(f"{root}/{path}" for path in (*kept, *(f.path for f in staged.files)))
@@ -314,7 +331,8 @@ def continue_table(
         results = {r.name: r for r in (*measured.checks, *engine.audit(rows, anew, source.name))}
         measured = replace(measured, checks=tuple(results[c.name] for c in checks))
     if time_column is not None:
-        watermark = _watermark(base.watermark, added.watermark, window, time_type(source))
+        replaced = window is not None or bool(key)
+        watermark = _watermark(base.watermark, added.watermark, replaced, time_type(source))
         if watermark is None:
             watermark = engine.measure(rows, (), time_column, source.name).watermark
         measured = replace(measured, watermark=watermark)
@@ -323,22 +341,90 @@ def continue_table(
     return Continued(staged, measured, kept, tuple(sorted(parts)), size)
 
 
+_Split = Callable[["DataFrame"], tuple["DataFrame", "DataFrame"]]
+"""What tells rows that are replaced from those that stay."""
+
+
+def _by_condition(condition: str) -> _Split:
+    return lambda rows: (rows.where(condition), rows.where(f"NOT ({condition})"))
+
+
+def _by_key(frame: DataFrame, key: Sequence[str]) -> _Split:
+    """Return what tells rows that have a key of `frame` from the others."""
+    from pyspark.sql import functions as F
+
+    keys = frame.selectExpr(*map(quote, key)).distinct().alias("new")
+    same = F.expr(" AND ".join(f"old.{quote(k)} <=> new.{quote(k)}" for k in key))
+
+    def split(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
+        old = rows.alias("old")
+        return old.join(keys, same, "left_semi"), old.join(keys, same, "left_anti")
+
+    return split
+
+
+def _having(
+    engine: Engine,
+    root: str,
+    live: Mapping[str, Live],
+    frame: DataFrame,
+    key: Sequence[str],
+    columns: Sequence[Column],
+    name: str,
+) -> set[str]:
+    """Return the files that have rows of a key that `frame` has too.
+
+    Those whose statistics cannot tell are looked into.
+    """
+    kinds = {c.name.lower(): c.type or "" for c in columns}
+    told = [k for k in key if is_ordered(kinds[k.lower()])]
+    asked = [
+        text
+        for n, k in enumerate(told)
+        for text in (
+            f"{spelled(f'min({quote(k)})', kinds[k.lower()])} AS low{n}",
+            f"{spelled(f'max({quote(k)})', kinds[k.lower()])} AS high{n}",
+            f"count_if({quote(k)} IS NULL) > 0 AS nulls{n}",
+        )
+    ]
+    with translated(f"computing `{name}`"):
+        found = frame.selectExpr("count(1) AS n", *asked).collect()[0]
+    if not found["n"]:
+        return set()
+    maybe = {*live}
+    for n, k in enumerate(told):
+        kind = kinds[k.lower()]
+        ends = [from_spark(found[f"{end}{n}"] or "", kind) for end in ("low", "high")]
+        if ends[0] is not None and ends[1] is not None:
+            span = Window(((ends[0], ends[1]),), found[f"nulls{n}"])
+            maybe = {path for path in maybe if _meets(live[path], k, kind, span)}
+    if not maybe:
+        return set()
+    files = tuple(f"{root}/{path}" for path in sorted(maybe))
+    with translated(f"looking for the keys of `{name}`"):
+        there = engine.session.read.parquet(*map(spark_pattern, files))
+        rows = there.selectExpr(*map(quote, key), "_metadata.file_path AS `persist.file`")
+        old, _ = _by_key(frame, key)(rows)
+        places = [row[0] for row in old.select("`persist.file`").distinct().collect()]
+    return {"/".join(unquote(place).rsplit("/", 2)[1:]) for place in places}
+
+
 def _is_known(check: Check, before: Mapping[str, CheckResult]) -> bool:
     """Whether it is known how many rows failed a check before."""
     return check.name in before and before[check.name].definition == check.definition
 
 
 def _watermark(
-    before: str | None, added: str | None, window: Window | None, kind: str | None
+    before: str | None, added: str | None, replaced: bool, kind: str | None
 ) -> str | None:
     """Return the greatest value of all rows, None where the rows have to be asked.
 
-    Those that stay are of `before` at most, and one is of it where the window does not hold it.
+    Those that stay are of `before` at most, and one is of it unless it was replaced.
     """
     if before is None or kind is None:
-        return added if window is None else None
+        return added if before is None and not replaced else None
     old = from_text(before, kind)
     new = from_text(added, kind) if added is not None else None
     if old is not None and new is not None and new >= old:  # pyright: ignore[reportOperatorIssue]
         return added
-    return before if window is None and old is not None else None
+    return before if not replaced and old is not None else None

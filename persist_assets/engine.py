@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
+import uuid
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -174,6 +175,22 @@ class Engine:
                 )
             frame = frame.toDF(*(c.name for c in columns))
         return frame
+
+    def over(self, frame: DataFrame, query: Callable[[str], str]) -> DataFrame:
+        """Return the rows of a query over the rows of a frame, not yet computed.
+
+        Parameters
+        ----------
+        query
+            Returns the query, of the name that the frame has in it.
+        """
+        name = f"rows-{uuid.uuid4().hex}"
+        with translated("the query"):
+            frame.createTempView(quote(name))
+            try:
+                return self.session.sql(query(name))
+            finally:
+                self.session.catalog.dropTempView(name)
 
     def collect(self, frame: DataFrame, n: int) -> list[Any]:
         """Return the first rows of a frame, at most `n`."""

@@ -42,7 +42,9 @@ def grow(
         names = ", ".join(sorted(project.by_id[s].name for s in changes.keys() - known.keys()))
         found = f"what changed in {names} cannot be told"
     if found is None:
-        found = _sum(source, base, known) or _windows(project, source, base, changed)
+        found = _sum(source, base, known)
+    if found is None and source.annotation.merge is None:
+        found = _windows(project, source, base, changed)
     if found is None:
         names = ", ".join(sorted(project.by_id[s].name for s in shrunk or changed))
         said = "rows of {} changed or went" if shrunk else "its rows do not follow from those of {}"
@@ -106,6 +108,8 @@ def obstacle(source: Source) -> str | None:
     if source.reads_clock:
         return "it reads the clock: its rows change by themselves"
     windows = next(iter(growth.columns), None)
+    if source.annotation.merge is not None and not growth.sums:
+        return "no table's new rows are its own new rows, which alone can be merged"
     if growth.sums or (windows is not None and not growth.reads <= windows.loose):
         return None
     if windows is None:

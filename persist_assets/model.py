@@ -108,6 +108,23 @@ Strategy = Literal["table", "temporary", "view"]
 """How a source's rows are kept: in a table, in one that goes with the run, not at all."""
 
 
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """How a table has one row for each key of the rows of its query: the last by its time column.
+
+    Attributes
+    ----------
+    key
+        Columns; NULL is a value like any other.
+    on_tie
+        What becomes of different rows of a key that are the last: ``fail``, or the ``greatest``
+        of them is taken, its columns compared in their order.
+    """
+
+    key: tuple[str, ...]
+    on_tie: Literal["fail", "greatest"] = "fail"
+
+
 Refresh = Literal["full", "incremental"]
 """What a build computes: all rows, or those that are not what they were."""
 
@@ -132,6 +149,8 @@ class Annotation:
         Rows may arrive so many seconds after later ones, where nothing else tells.
     assume
         ``exact``: the user knows that only rows past the watermark are new.
+    merge
+        How the table has one row for each key, or None.
     tags
         Sorted pairs; a bare tag has the value ``""``.
     keys
@@ -145,6 +164,7 @@ class Annotation:
     refresh: Refresh = "full"
     lookback_s: int = 0
     assume: Literal["exact"] | None = None
+    merge: Merge | None = None
     owners: tuple[str, ...] = ()
     tags: tuple[tuple[str, str], ...] = ()
     group: str | None = None

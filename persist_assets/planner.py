@@ -164,6 +164,12 @@ def _as_of(
     return merge_as_of(parts)
 
 
+def rests_alike(snapshot: Snapshot, as_of: AsOf) -> bool:
+    """Whether a snapshot rests on what rows of an as_of do, of all that it rests on."""
+    own = {v.raw for v in snapshot.as_of}
+    return {v for v in as_of if v.raw in own} == {*snapshot.as_of}
+
+
 CONTENT = "content:"
 """What the versions begin with under which tables stand among the inputs of rows."""
 
@@ -300,6 +306,10 @@ def _increment(
                 changes[source_id] = Change()
             elif now != [world.versions.get(source_id)]:
                 changes[source_id] = None  # what it reads mixes versions, or has an older one
+        elif leaf is not None and source_id not in coming:
+            table = world.readable(leaf)
+            if table is None or not rests_alike(table, expected):
+                changes[source_id] = None
     before = [s for s in changes if s in coming and coming[s].action == "build"]
     if before:
         names = ", ".join(project.by_id[s].name for s in before)

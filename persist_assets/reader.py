@@ -16,12 +16,13 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from persist_assets.dialect import quote
 from persist_assets.errors import StaleError, StorageError, StrictError
 from persist_assets.model import RawVersion, Snapshot
 from persist_assets.planner import UNVERSIONED, WHEN_OLD
 from persist_assets.storage.raw import Pin, pin_raw
 from persist_assets.storage.tables import has_snapshot
-from persist_assets.substitution import Statement, substitute
+from persist_assets.substitution import Statement, merged, substitute
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -319,7 +320,13 @@ class Reader:
         if snapshot is not None and (snapshot := self._readable(source, snapshot)) is not None:
             return self.load_snapshot(snapshot)
         statement, read = self.statement(source.query, source.bindings, manifest)
-        return self.load(statement, read, source.columns)
+        return self.merged(source, self.load(statement, read, source.columns))
+
+    def merged(self, source: Source, frame: DataFrame) -> DataFrame:
+        """Return the rows that the table of a source has of all that its query gives."""
+        if source.annotation.merge is None:
+            return frame
+        return self.engine.over(frame, lambda name: merged(source, f"SELECT * FROM {quote(name)}"))
 
 
 def view_name(snapshot: Snapshot) -> str:

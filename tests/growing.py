@@ -51,6 +51,11 @@ QUERIES = {
         "ts",
         "SELECT ts, usr FROM pay p WHERE NOT EXISTS (SELECT 1 FROM dim d WHERE d.usr = p.usr)",
     ),
+    "latest": (
+        "ts merge_key=usr { on_tie=greatest }",
+        "SELECT usr, ts, amt FROM pay WHERE usr IS NOT NULL",
+    ),
+    "over_latest": ("ts", "SELECT usr, ts, amt + 1 AS more FROM latest"),
     "without": ("ts", "SELECT ts, usr FROM pay EXCEPT SELECT ts, usr FROM ev"),
 }
 
@@ -59,7 +64,7 @@ def sources() -> str:
     """Return the text of the file that declares them all."""
     views = [
         f"--@ persist refresh=incremental watermark={column}\n"
-        f"--@ check {{ not_null={column} {{ severity=warn }} }}\n"
+        f"--@ check {{ not_null={column.split()[0]} {{ severity=warn }} }}\n"
         f"CREATE VIEW {name} AS {query};\n"
         for name, (column, query) in QUERIES.items()
     ]
@@ -172,7 +177,7 @@ def anew(builder: Builder, source: Source) -> tuple[Counter[Any], Measured]:
     """Return the rows of a source as they are when everything is computed, and their measures."""
     assert source.query is not None
     statement, read = builder.statement(source.query, source.bindings, {})
-    frame = builder.load(statement, read, source.columns)
+    frame = builder.merged(source, builder.load(statement, read, source.columns))
     measured = builder.engine.measure(frame, source.checks, source.annotation.time_column, "it")
     return Counter(frame.collect()), measured
 

@@ -20,6 +20,7 @@ from persist_assets.model import (
     CheckKind,
     Fallback,
     Freshness,
+    Merge,
     Refresh,
     Scalar,
     Strategy,
@@ -99,6 +100,17 @@ def _strategy(tag: Tag, what: str) -> str:
 
 def _refresh(tag: Tag, what: str) -> str:
     return _one_of(get_args(Refresh), tag, what)
+
+
+def _merge(tag: Tag, what: str) -> Merge:
+    named = {k: v for k, v in (tag.properties or {}).items() if not v.deleted}
+    on_tie = named.pop("on_tie", None)
+    _refuse(named, what)
+    key = _texts(Tag(tag.location, tag.value), what)
+    if not key or len({k.lower() for k in key}) < len(key):
+        raise _Bad(f"`{what}` wants columns, each once", tag.location)
+    how: Any = "fail" if on_tie is None else _one_of(("fail", "greatest"), on_tie, f"{what}.on_tie")
+    return Merge(key, how)
 
 
 def _assume(tag: Tag, what: str) -> str:
@@ -279,6 +291,7 @@ KEYS: Mapping[str, tuple[str | None, Callable[[Tag, str], object]]] = {
     "refresh": ("refresh", _refresh),
     "lookback": ("lookback_s", _duration),
     "assume": ("assume", _assume),
+    "merge_key": ("merge", _merge),
     "owner": ("owners", _owners),
     "tags": ("tags", _tags),
     "group": ("group", _group),
@@ -289,7 +302,10 @@ KEYS: Mapping[str, tuple[str | None, Callable[[Tag, str], object]]] = {
 
 _INCREMENTAL = ("lookback", "assume")
 """Keys that mean something only where ``refresh=incremental``."""
-NEEDS_TABLE = ("name", "time_column", "watermark", "freshness", "refresh", *_INCREMENTAL)
+NEEDS_TABLE = (
+    *("name", "time_column", "watermark", "freshness", "refresh", "merge_key"),
+    *_INCREMENTAL,
+)
 """Keys that mean something only for a source whose rows outlive a run."""
 NEEDS_PERSIST = (*NEEDS_TABLE, "materialized", "check")
 """Keys that mean something only for a source that has a table."""
@@ -372,6 +388,8 @@ def misplaced(declaration: Declaration) -> Iterator[Problem]:
         elif key in _INCREMENTAL and annotation.time_column is None:
             message = f"`{key}` counts from a watermark"
             yield Problem("annotation-misplaced", message, place, "add watermark=column")
-        elif key == "refresh" and incremental and annotation.strategy == "view":
+        elif (key == "merge_key" or (key == "refresh" and incremental)) and (
+            annotation.strategy == "view"
+        ):
             message = "a view has no rows that a build could add to"
             yield Problem("annotation-misplaced", message, place, "take out materialized=view")

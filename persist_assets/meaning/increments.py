@@ -94,6 +94,11 @@ class Increments:
         columns = tuple(self._column(block, o.expr) for o in block.columns)
         return Growth(self._block_reads(block), self._block_sums(block), columns)
 
+    def nothing(self, block: Block) -> Growth:
+        """Return only which tables a Block reads, and nothing of how its rows follow."""
+        reads = self._block_reads(block)
+        return Growth(reads, (), (Windows((), reads),) * len(block.columns))
+
     def of_node(self, node: Node, n_columns: int) -> Growth:
         """Return the same of a node."""
         columns = tuple(self._windows(node, k) for k in range(n_columns))

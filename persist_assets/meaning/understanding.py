@@ -212,13 +212,19 @@ def _meaning(
     columns = tuple((o.name, o.type) for o in block.columns)
     named = [(o.name, d) for o, d in zip(block.columns, digests.columns, strict=True)]
     build_id = digest("build", connection, digests.rows, named)
+    merge, time_column = declaration.annotation.merge, declaration.annotation.time_column
+    if merge is not None:
+        by = (time_column or "").lower()
+        key = sorted(column.lower() for column in merge.key)
+        build_id = digest("merge", build_id, key, by, merge.on_tie)
     names = tuple(name for name, _ in columns)
     types = tuple(kind for _, kind in columns)
     own = own_origins(f"{declaration.name}@{declaration.location.path}", names)
     flat = None
     increments = Increments(binding.types)
-    if declaration.persisted and (volatile or clocks):
-        # Its readers see what the table says, not what another draw or a later look would say.
+    if merge is not None or (declaration.persisted and (volatile or clocks)):
+        # Its readers see what the table says, not what the query does, another draw or a later
+        # look would say.
         fixed = digest("table", build_id)
         drawn = tuple(digest("column", fixed, d) for d in digests.columns)
         given = Given(fixed, drawn, digests.order, own, types)
@@ -229,7 +235,9 @@ def _meaning(
             flat = _as_given(fold, binding, block, increments)
             if binding.is_large(flat, closed=True):
                 flat = None
-        growth = None if declaration.persisted else increments.growth(block)
+        growth = None
+        if not declaration.persisted:
+            growth = increments.growth(block) if flat is None else increments.nothing(block)
         given = Given(digests.rows, digests.columns, digests.order, seen, types, draws, growth)
     return Meaning(
         build_id=build_id,

@@ -20,7 +20,7 @@ from persist_assets.builder import Builder, Work
 from persist_assets.collector import collect
 from persist_assets.engine import Engine
 from persist_assets.environments import roll_back
-from persist_assets.errors import CheckFailedError
+from persist_assets.errors import BuildError, CheckFailedError
 from persist_assets.ledger.store import Ledger
 from persist_assets.model import Snapshot, Source
 from persist_assets.project import load_project, require
@@ -250,10 +250,14 @@ def test_another_watermark_is_another_table(make_builder: Make) -> None:
 def test_a_source_under_a_continued_one_that_was_rebuilt_changes_nothing(
     make_builder: Make,
 ) -> None:
-    text = PLAIN + "\n" + (
-        "--@ persist\nCREATE VIEW p AS SELECT ts, x FROM t WHERE x <> 'no';\n"
-        "--@ persist refresh=incremental watermark=ts\n"
-        "CREATE VIEW r AS SELECT ts, upper(x) AS u FROM p;"
+    text = (
+        PLAIN
+        + "\n"
+        + (
+            "--@ persist\nCREATE VIEW p AS SELECT ts, x FROM t WHERE x <> 'no';\n"
+            "--@ persist refresh=incremental watermark=ts\n"
+            "CREATE VIEW r AS SELECT ts, upper(x) AS u FROM p;"
+        )
     )
     builder = make_builder(text)
     root = builder.settings.root
@@ -367,3 +371,79 @@ def test_what_is_computed_of_an_increment_is_what_was_added(make_builder: Make) 
     assert work.staged is not None
     assert (work.staged.rows, snapshot.rows) == (1, 51)
     assert anew(builder, named(builder, "q"))[1].rows == 51
+
+
+# ------------------------------------------------------------------------------------------ merging
+
+KEYED = RAW + (
+    "--@ persist refresh=incremental watermark=ts merge_key=x\nCREATE VIEW q AS SELECT ts, x FROM t;\n"
+    "--@ persist refresh=incremental watermark=ts\nCREATE VIEW r AS SELECT ts, x FROM q;"
+)
+
+
+@pytest.mark.proves("P17")
+def test_each_key_has_its_last_row(make_builder: Make) -> None:
+    builder = make_builder(KEYED)
+    root = builder.settings.root
+    put(root, 0, (1, "a"), (2, "b"), (5, "a"), (None, "c"))
+    inline = sorted(map(str, builder.read(named(builder, "q")).collect()))
+    _, first = built(builder)
+    assert sorted(map(str, builder.read(named(builder, "q")).collect())) == inline
+    assert first.rows == 3
+    # A newer row, an older one, one that is there already, a new key, and one whose time is known.
+    put(root, 1, (3, "b"), (4, "a"), (5, "a"), (0, "d"), (0, "c"))
+    how, second = built(make_builder(root=root))
+    assert (how, second.rows, second.watermark) == ("added", 4, "2024-01-06T00:00:00Z")
+    builder = make_builder(root=root)
+    _, read = built(builder, "r")
+    assert read.rows == 4
+
+
+@pytest.mark.proves("P17")
+def test_two_last_rows_of_a_key_are_an_error_unless_said_otherwise(make_builder: Make) -> None:
+    text = RAW + (
+        "--@ persist refresh=incremental watermark=ts merge_key=k\n"
+        "CREATE VIEW q AS SELECT ts, x, 1 AS k FROM t;"
+    )
+    builder = make_builder(text)
+    root = builder.settings.root
+    put(root, 0, (1, "a"))
+    _, first = built(builder)
+    put(root, 1, (1, "b"))
+    builder = make_builder(root=root)
+    with pytest.raises(BuildError, match="m/q: different rows have the same merge_key"):
+        builder.build(named(builder, "q"))
+    (root / "sources" / "m.sql").write_text(
+        text.replace("merge_key=k", "merge_key=k { on_tie=greatest }")
+    )
+    builder = make_builder(root=root)
+    assert named(builder, "q").build_id != first.build_id
+    _, snapshot = built(builder)
+    assert [r.x for r in builder.load_snapshot(snapshot).collect()] == ["b"]
+
+
+@pytest.mark.proves("P17", "P18")
+def test_a_merge_touches_the_files_of_its_keys_alone(make_builder: Make) -> None:
+    builder = make_builder(KEYED)
+    root = builder.settings.root
+    put(root, 0, (1, "a"))
+    _, first = built(builder)
+    put(root, 1, (2, "m"))
+    _, second = built(make_builder(root=root))
+    put(root, 2, (3, "m"), (3, "n"))
+    how, third = built(make_builder(root=root))
+    assert second.parts == (first.build_uid,)
+    assert (how, third.parts, third.rows) == ("added", (first.build_uid,), 3)
+
+
+def test_without_a_watermark_a_key_may_come_once(make_builder: Make) -> None:
+    builder = make_builder(KEYED.replace(" watermark=ts merge_key", " merge_key"))
+    root = builder.settings.root
+    put(root, 0, (1, "a"), (1, "a"))
+    assert built(builder)[1].rows == 1
+    put(root, 1, (1, "a"), (2, "b"))
+    assert built(make_builder(root=root))[1].rows == 2
+    put(root, 2, (7, "b"))
+    builder = make_builder(root=root)
+    with pytest.raises(BuildError, match="different rows have the same merge_key"):
+        builder.build(named(builder, "q"))

@@ -65,7 +65,7 @@ def test_tags_are_read_as_malloys_own_parser_reads_them(case: dict[str, Any]) ->
 def test_every_key_is_read() -> None:
     annotation, problems = read(
         'persist name="lake.daily" materialized=table watermark=day owner=["team:a", "b@c.de"]',
-        'refresh=incremental lookback="2 days" assume=exact',
+        'refresh=incremental lookback="2 days" assume=exact merge_key=[a, b]',
         "tags=[nightly] tags.tier=gold group=flights freshness.window=24h freshness.warn='12 h'",
         'check { not_null=[a, b] unique=[a, b] expr="a > 0" }',
     )

@@ -365,3 +365,48 @@ def test_an_instant_without_its_zone_is_nothing() -> None:
     assert watermarks.from_text("2024-01-01T00:00:00", "timestamp") is None
     berlin = watermarks.from_text("2024-03-31T03:00:00+02:00", "timestamp")
     assert berlin is not None and watermarks.to_text(berlin) == "2024-03-31T01:00:00Z"
+
+
+# ------------------------------------------------------------------------------------------ merging
+
+
+def test_how_rows_are_merged_is_part_of_what_they_mean() -> None:
+    query = "SELECT ts, usr FROM ev"
+    ids = [
+        project_of(query, more=more).by_id["q@sources/m.sql"].build_id
+        for more in ("", " merge_key=usr", " merge_key=[usr, ts]", " merge_key=[ts, usr]")
+    ]
+    assert len(set(ids)) == 3
+    assert ids[2] == ids[3]
+    other = project_of(query, watermark="", more=" merge_key=usr").by_id["q@sources/m.sql"]
+    assert other.build_id not in ids
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (" merge_key=nobody", "`nobody` is not a column"),
+        (" merge_key=[usr, USR]", "columns, each once"),
+        (" merge_key=usr { on_tie=last }", "is one of fail, greatest"),
+        (" merge_key=usr { how=1 }", "has no property `how`"),
+        (" merge_key=usr materialized=view", "a view has no rows"),
+    ],
+)
+def test_a_merge_key_that_is_none_is_refused(more: str, said: str) -> None:
+    errors = project_of("SELECT ts, usr FROM ev", more=more).errors
+    assert said in " ".join(e.message for e in errors)
+
+
+def test_groups_cannot_be_merged_incrementally() -> None:
+    project = project_of("SELECT ts, count(*) AS n FROM ev GROUP BY ts", more=" merge_key=ts")
+    assert "alone can be merged" in project.problems[0].message
+
+
+def test_readers_of_what_is_merged_see_its_table_not_its_query() -> None:
+    text = RAW + (
+        "--@ persist merge_key=usr watermark=ts\nCREATE VIEW m AS SELECT ts, usr FROM ev;\n"
+        "--@ persist refresh=incremental watermark=ts\nCREATE VIEW q AS SELECT ts, usr FROM m;"
+    )
+    source = compiled({"m.sql": text}).by_id["q@sources/m.sql"]
+    assert source.growth is not None
+    assert {short(s) for s in source.growth.reads} == {"m"}
