@@ -18,7 +18,8 @@ from persist_assets.errors import ConflictError
 from persist_assets.ledger.store import has_ended
 from persist_assets.manifest import export_manifest
 from persist_assets.settings import load_settings
-from persist_assets.storage.files import delete_directory, list_files
+from persist_assets.storage.changes import LISTINGS, listed_version
+from persist_assets.storage.files import delete_directory, delete_file, list_files
 from persist_assets.storage.tables import LOG, delete_builds, find_written
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ def collect(
             export_manifest(load_settings(settings.root, environment=name), ledger)
     found = [_sweep(settings, ledger, h, clock(), dry_run=dry_run) for h in holdings]
     found += _sweep_temporary(settings, ledger, dry_run=dry_run)
+    if not dry_run:
+        _sweep_listings(settings, ledger, clock())
     return [c for c in found if c is not None]
 
 
@@ -147,6 +150,17 @@ def _collected(holding: Holding, written: Mapping[str, int], doomed: set[str]) -
         return None
     versions = {v for uid in doomed if (v := holding.gone.get(uid)) is not None}
     return Collected(holding.table, tuple(sorted(versions)), sum(written[uid] for uid in doomed))
+
+
+def _sweep_listings(settings: Settings, ledger: Ledger, now: datetime) -> None:
+    """Delete what is known of the files of raw data at versions that no snapshot rests on."""
+    needed = ledger.fetch_versions()
+    names = {settings.environment, *settings.declared}
+    for warehouse in {load_settings(settings.root, environment=n).warehouse for n in names}:
+        for file in list_files(f"{warehouse.rstrip('/')}/{LISTINGS}"):
+            old = now.timestamp() - file.changed_ns / 1e9 > LONGEST.total_seconds()
+            if old and listed_version(file.location) not in needed:
+                delete_file(file.location)
 
 
 def _sweep_temporary(settings: Settings, ledger: Ledger, *, dry_run: bool) -> Iterable[Collected]:

@@ -71,6 +71,19 @@ def sources() -> str:
     return RAW + "".join(views)
 
 
+ONE = "CREATE TABLE t (ts TIMESTAMP, x STRING) USING parquet LOCATION 'raw';\n"
+PLAIN = ONE + "--@ persist refresh=incremental watermark=ts\nCREATE VIEW q AS SELECT ts, x FROM t;"
+
+
+def put(root: Path, n: int, *rows: tuple[int | None, str]) -> None:
+    """Write a file of raw data: days from the first of 2024, and texts."""
+    start = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
+    stamps = [None if day is None else start + dt.timedelta(days=day) for day, _ in rows]
+    table = pa.table({"ts": pa.array(stamps, pa.timestamp("us", "UTC")), "x": [x for _, x in rows]})
+    (root / "raw").mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, root / "raw" / f"{n}.parquet")
+
+
 class Data:
     """The raw tables of a project, and what may become of them."""
 

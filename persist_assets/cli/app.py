@@ -157,7 +157,14 @@ AgainstOption = Annotated[
         "--against", metavar="ENV|GIT_REF", help="Tell what differs from there, and is rebuilt."
     ),
 ]
-ForceOption = Annotated[bool, typer.Option("--force", help="Build even what is up to date.")]
+ForceOption = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        "--full-refresh",
+        help="Build even what is up to date, and compute all rows of what is incremental.",
+    ),
+]
 
 
 @app.callback()

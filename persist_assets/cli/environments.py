@@ -183,6 +183,46 @@ def history(
         out.print(f"{given.settings.environment} has not changed yet")
 
 
+@command("state")
+def state(given: Invocation, selection: SelectArgument = None) -> None:
+    """Tell of every table when it was built last, and up to which watermark it goes."""
+    chosen = [given.project.by_id[s] for s in given.select(selection)]
+    last = given.ledger.fetch_last_builds(given.settings.environment)
+    current = given.ledger.fetch_manifest(*given.settings.environments)
+    told: dict[str, dict[str, Any]] = {}
+    for source in chosen:
+        snapshot, build = current.get(source.build_id), last.get(source.source_id)
+        if snapshot is None and build is None:
+            continue
+        ended = (build.finished_at if build else None) or (snapshot and snapshot.built_at)
+        told[source.source_id] = {
+            "last_run": ended.isoformat() if ended else None,
+            "last_max_value": snapshot.watermark if snapshot else None,
+            "type": _time_type(snapshot) if snapshot else None,
+            "rows": snapshot.rows if snapshot else None,
+        }
+    if given.as_json:
+        print_json(told)
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("source", "last run", "up to", "rows"):
+        table.add_column(title, justify="right" if title == "rows" else "left")
+    for source_id, values in told.items():
+        rows = "" if values["rows"] is None else f"{values['rows']:,}"
+        upto = values["last_max_value"] or ""
+        table.add_row(escape(source_id), values["last_run"] or "", escape(upto), rows)
+    if told:
+        out.print(table)
+    else:
+        out.print(f"nothing was built in {given.settings.environment} yet")
+
+
+def _time_type(snapshot: Snapshot) -> str | None:
+    """Return the type of the column that a snapshot's watermark is of."""
+    named = (snapshot.time_column or "").lower()
+    return next((c.type for c in snapshot.columns if c.name.lower() == named), None)
+
+
 @command("rollback")
 def rollback(
     given: Invocation,

@@ -754,6 +754,15 @@ class Ledger:
         return [(_build(r), r.process or "unknown", has_ended(r.process)) for r in rows]
 
     @_repeated
+    def fetch_versions(self) -> set[str]:
+        """Return the versions of raw data that snapshots rest on, unless they were collected."""
+        query = sa.select(builds.c.as_of).where(
+            builds.c.state == "succeeded", builds.c.collected_at.is_(None)
+        )
+        with self._read() as connection:
+            return {version for as_of in connection.scalars(query) for _, version in as_of}
+
+    @_repeated
     def fetch_leases(self) -> list[tuple[Lease, bool, bool]]:
         """Return who holds what, whether its process is gone, and whether it has expired."""
         with self._read() as connection:

@@ -47,6 +47,11 @@ def _listing(warehouse: str, version: str) -> str:
     return f"{warehouse.rstrip('/')}/{LISTINGS}/{version.removeprefix(_FILES)}.json"
 
 
+def listed_version(location: str) -> str:
+    """Return the version of which a file of `LISTINGS` tells."""
+    return _FILES + location.rpartition("/")[2].removesuffix(".json")
+
+
 def raw_change(warehouse: str, location: str, then: str, pin: Pin) -> Change | None:
     """Return what became of raw data since a version; None where that cannot be told.
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from growing import Data, anew, check, sources
+from growing import ONE, PLAIN, Data, anew, check, put, sources
 
 from persist_assets import continuation
 from persist_assets.builder import Builder, Work
@@ -25,6 +24,7 @@ from persist_assets.ledger.store import Ledger
 from persist_assets.model import Snapshot, Source
 from persist_assets.project import load_project, require
 from persist_assets.settings import load_settings
+from persist_assets.storage.changes import LISTINGS, listed_version
 
 Make = Callable[..., Builder]
 
@@ -46,15 +46,6 @@ def make_builder(make_project: Callable[..., Path], spark: Any) -> Iterator[Make
         ledger.close()
 
 
-def put(root: Path, n: int, *rows: tuple[int | None, str]) -> None:
-    """Write a file of raw data: days from the first of 2024, and texts."""
-    start = datetime(2024, 1, 1, tzinfo=UTC)
-    stamps = [None if day is None else start + timedelta(days=day) for day, _ in rows]
-    table = pa.table({"ts": pa.array(stamps, pa.timestamp("us", "UTC")), "x": [x for _, x in rows]})
-    (root / "raw").mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, root / "raw" / f"{n}.parquet")
-
-
 def named(builder: Builder, name: str) -> Source:
     return builder.project.by_id[f"{name}@sources/m.sql"]
 
@@ -74,9 +65,7 @@ def built(builder: Builder, name: str = "q") -> tuple[str, Snapshot]:
     return kind_of(work), snapshot
 
 
-RAW = "CREATE TABLE t (ts TIMESTAMP, x STRING) USING parquet LOCATION 'raw';\n"
-PLAIN = RAW + "--@ persist refresh=incremental watermark=ts\nCREATE VIEW q AS SELECT ts, x FROM t;"
-DAILY = RAW + (
+DAILY = ONE + (
     "--@ persist refresh=incremental watermark=day\n"
     "CREATE VIEW q AS SELECT CAST(ts AS DATE) AS day, count(*) AS n FROM t GROUP BY 1;"
 )
@@ -168,6 +157,8 @@ def test_a_collection_keeps_the_files_that_a_table_still_has(make_builder: Make)
     collect(builder.settings, builder.project, builder.ledger, clock=lambda: later)
     there = {p.name for p in Path(builder.settings.table_root(snapshot.table)).iterdir()}
     assert there == {snapshot.build_uid, "_delta_log"}
+    (listing,) = (Path(builder.settings.warehouse) / LISTINGS).iterdir()
+    assert listed_version(listing.name) in {v.version for v in snapshot.as_of}
 
 
 def test_after_a_rollback_a_build_goes_on_from_what_readers_see(make_builder: Make) -> None:
@@ -278,7 +269,7 @@ def test_a_source_under_a_continued_one_that_was_rebuilt_changes_nothing(
 
 @pytest.mark.proves("P35")
 def test_what_is_assumed_takes_the_rows_from_the_lookback_on(make_builder: Make) -> None:
-    text = RAW + (
+    text = ONE + (
         '--@ persist refresh=incremental watermark=ts assume=exact lookback="2 days"\n'
         "CREATE VIEW q AS SELECT max(ts) AS ts, x FROM t GROUP BY x;"
     )
@@ -375,7 +366,7 @@ def test_what_is_computed_of_an_increment_is_what_was_added(make_builder: Make) 
 
 # ------------------------------------------------------------------------------------------ merging
 
-KEYED = RAW + (
+KEYED = ONE + (
     "--@ persist refresh=incremental watermark=ts merge_key=x\nCREATE VIEW q AS SELECT ts, x FROM t;\n"
     "--@ persist refresh=incremental watermark=ts\nCREATE VIEW r AS SELECT ts, x FROM q;"
 )
@@ -401,7 +392,7 @@ def test_each_key_has_its_last_row(make_builder: Make) -> None:
 
 @pytest.mark.proves("P17")
 def test_two_last_rows_of_a_key_are_an_error_unless_said_otherwise(make_builder: Make) -> None:
-    text = RAW + (
+    text = ONE + (
         "--@ persist refresh=incremental watermark=ts merge_key=k\n"
         "CREATE VIEW q AS SELECT ts, x, 1 AS k FROM t;"
     )

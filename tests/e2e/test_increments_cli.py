@@ -1,0 +1,44 @@
+"""Incremental sources on the command line: what is planned, built and told of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from growing import PLAIN, put
+from test_cli import document, persist
+
+
+def told(*arguments: str, cwd: Path) -> Any:
+    return document(persist(*arguments, "--json", cwd=cwd))
+
+
+@pytest.mark.proves("P8", "P9", "P10", "P15", "P21")
+def test_a_table_grows_and_says_up_to_where(make_project: Callable[..., Path]) -> None:
+    root = make_project({"m.sql": PLAIN})
+    put(root, 0, (0, "a"), (3, "b"))
+    assert told("state", cwd=root) == {}
+    told("build", cwd=root)
+    put(root, 1, (1, "late"), (5, "c"))
+    (step,) = told("plan", cwd=root)["steps"]
+    assert [r["code"] for r in step["reasons"]] == ["input", "increment"]
+    (built,) = told("build", cwd=root)["builds"]
+    assert (built["rows"], built["version"]) == (4, 1)
+    state = told("state", cwd=root)["q@sources/m.sql"]
+    assert state.pop("last_run").endswith("+00:00")
+    assert state == {"last_max_value": "2024-01-06T00:00:00Z", "type": "timestamp", "rows": 4}
+    (again,) = told("build", cwd=root)["builds"]
+    assert (again["action"], again["version"]) == ("reused", 1)
+    (anew,) = told("build", "--full-refresh", cwd=root)["builds"]
+    assert (anew["action"], anew["rows"], anew["version"]) == ("built", 4, 2)
+    assert "2024-01-06T00:00:00Z" in persist("state", cwd=root).stdout
+    log = root / ".persist" / "warehouse" / built["table"].rpartition("/")[2] / "_delta_log"
+    commits = [json.loads(line) for line in (log / f"{2:020}.json").read_text().splitlines()]
+    assert sum("remove" in commit for commit in commits) == sum(
+        "add" in json.loads(line)
+        for n in (0, 1)
+        for line in (log / f"{n:020}.json").read_text().splitlines()
+    )
