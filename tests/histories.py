@@ -653,6 +653,8 @@ class Child:
     ----------
     step
         Where it has halted; None: it has come to its end.
+    beats
+        While it is halted its heartbeats go on.
     result
         What came of its task, if it was not killed.
     """
@@ -670,6 +672,7 @@ class Child:
     ) -> None:
         self.environment, self.task, self._clock = environment, task, clock
         self.step: str | None = None
+        self.beats = False
         self.result: Any = None
         self.pid, self._connection = zygote.fork()
         self._connection.send((_step, root, environment, task, clock.now, place, gently))

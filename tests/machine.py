@@ -61,7 +61,7 @@ from persist_assets.errors import (
     NotFoundError,
     PersistError,
 )
-from persist_assets.ledger.store import Ledger, has_ended, this_process
+from persist_assets.ledger.store import LEASE_S, Ledger, has_ended, this_process
 from persist_assets.model import Build, ManifestChange, Project
 from persist_assets.planner import CONTENT
 from persist_assets.settings import load_settings
@@ -111,14 +111,15 @@ tasks = _often(
 _places = st.one_of(_far, _named)
 _places_ahead = st.one_of(st.none(), _near, _named)
 steps = _often(
-    (3, lambda: st.tuples(st.just("change"), _changes, st.sampled_from((None, *ENVIRONMENTS)))),
+    (2, lambda: st.tuples(st.just("change"), _changes, st.sampled_from((None, *ENVIRONMENTS)))),
     (1, lambda: st.tuples(st.just("deliver"), in_one, days)),
     (4, lambda: st.tuples(st.just("do"), in_one, _old, tasks, days)),
     (2, lambda: st.tuples(st.just("park"), in_one, _old, some)),
     (2, lambda: st.tuples(st.just("resume"), _old, st.sampled_from((False, False, True)))),
     (3, lambda: st.tuples(st.just("kill"), in_one, tasks, _places, days)),
-    (3, lambda: st.tuples(st.just("halt"), in_one, tasks, _places, days)),
+    (3, lambda: st.tuples(st.just("halt"), in_one, tasks, _places, days, st.booleans())),
     (1, lambda: st.tuples(st.just("undo"), in_one, st.sampled_from([*SOURCES]), _named)),
+    (1, lambda: st.tuples(st.just("outlive"), in_one, st.sampled_from(ALL), _near)),
     (3, lambda: st.tuples(st.just("go_on"), _old, _places_ahead, st.booleans(), st.booleans())),
 )
 """The names of methods of `Histories`, and their arguments."""
@@ -325,12 +326,28 @@ class Histories(RuleBasedStateMachine):
         else:
             self.ended(child)
 
-    def halt(self, environment: str, task: Task, place: Place, after: float) -> None:
-        """Another process does something, and halts at a step of it."""
+    def outlive(self, environment: str, name: str, place: Place) -> None:
+        """What a slow process has planned to reuse is replaced and collected meanwhile."""
+        self.halt(environment, ("build", (name,), False), place, 0.0, beats=True)
+        self.change((name, 1), environment)
+        self.wait(1.1 * KEEP)
+        self.do_collect(self.fresh[environment])
+
+    def halt(
+        self, environment: str, task: Task, place: Place, after: float, beats: bool = False
+    ) -> None:
+        """Another process does something, and halts at a step of it.
+
+        Parameters
+        ----------
+        beats
+            It is only slow there: its heartbeats go on, so that it keeps its leases.
+        """
         if self.zygote is None or len(self.children) > 1:
             return
         child = self.begin(environment, task, place, after, gently=True)
         if child.step is not None:
+            child.beats = beats
             self.tally.halted[child.step] += 1
             self.children.append(child)
         else:
@@ -396,6 +413,10 @@ class Histories(RuleBasedStateMachine):
             self.children.remove(child)
             self.let(child, None)
         self.clock.now += time
+        until = f"{self.clock.now + timedelta(seconds=LEASE_S):%Y-%m-%d %H:%M:%S.%f}"
+        beating = [(until, child.pid) for child in self.children if child.beats]
+        with self.database as database:
+            database.executemany("UPDATE leases SET expires_at = ? WHERE pid = ?", beating)
 
     def let(self, child: Child, place: Place | None, *, gently: bool = True) -> None:
         """Let a process that had halted go on."""
@@ -708,11 +729,12 @@ class Histories(RuleBasedStateMachine):
             if change.kind != "collect" and change.at >= self.collected_to:
                 named.update(uid for _, *ends in change.moves for uid in ends if uid is not None)
         disk = self.on_disk()
+        given_up = {r["snapshot_uid"] for r in self.builds.values() if r["collected_at"]}
         for uid in named:
             row = self.builds[uid]
-            assert row["collected_at"] is None, f"{row['table_name']} {row['version']} is needed"
-            print_ = disk.get(row["table_name"])
             snapshot = row["snapshot_uid"]
+            assert snapshot not in given_up, f"{row['table_name']} {row['version']} is needed"
+            print_ = disk.get(row["table_name"])
             if print_ is None or self.prints.get(snapshot) != print_:
                 found = read_version(str(self.warehouse / row["table_name"]), row["version"])
                 assert all(Path(path).parent.name == snapshot for path in found.files)
