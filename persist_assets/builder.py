@@ -29,7 +29,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from persist_assets.compare import what_it_reads
-from persist_assets.continuation import continue_table, find_window
+from persist_assets.continuation import continue_table, find_window, is_clustered
 from persist_assets.errors import (
     BuildError,
     CheckFailedError,
@@ -49,7 +49,7 @@ from persist_assets.planner import (
     rests_alike,
     unchecked,
 )
-from persist_assets.reader import HasSnapshot, Reader
+from persist_assets.reader import HasSnapshot, Reader, Slice
 from persist_assets.session import translated
 from persist_assets.storage.changes import delta_change, keep_listing, raw_change
 from persist_assets.storage.files import delete_directory
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from persist_assets.continuation import Continued
+    from persist_assets.continuation import Continued, Window
     from persist_assets.engine import Engine, Measured
     from persist_assets.ledger.store import Lease, Ledger
     from persist_assets.model import (
@@ -567,7 +567,12 @@ class Builder(Reader):
         increment = work.step.increment
         if increment is not None:
             temporary = {}  # they hold the rows of all that is read
-        only = increment.added if increment else {}
+        window, only = None, dict[str, Slice]()
+        if increment is not None and increment.added:
+            only = {s: Slice(files) for s, files in increment.added.items()}
+        elif increment is not None:
+            window = self._window(source, increment, world)
+            only = {s: Slice(where=test) for s, test in window.leaves.items()} if window else {}
         # What is too old is what the plan found so, on which what is recorded rests.
         statement, read = self.statement(
             source.query, source.bindings, world.manifest, temporary, world.expired, only
@@ -580,12 +585,18 @@ class Builder(Reader):
             work.columns = columns_of_struct(json.loads(delta_schema(frame.schema.jsonValue())))
             work.measured = self.engine.measure(frame, checks, time_column, source.name)
         else:
-            if increment is not None:
-                self._continue(work, increment, frame, checks, read)
-            if work.continued is None:
+            if increment is not None and (increment.added or window):
+                self._continue(work, increment, window, frame, checks)
+            else:
                 whole = self.merged(source, frame)
                 work.staged, work.measured = self.engine.write(
-                    whole, work.table, work.build.build_uid, checks, time_column, source.name
+                    whole,
+                    work.table,
+                    work.build.build_uid,
+                    checks,
+                    time_column,
+                    source.name,
+                    clustered=is_clustered(source),
                 )
             assert work.staged is not None and work.measured is not None
             work.columns = work.staged.columns
@@ -606,27 +617,29 @@ class Builder(Reader):
         same = (source, *self.project.by_build_id[source.build_id])
         return next((s.annotation.time_column for s in same if s.annotation.time_column), None)
 
+    def _window(self, source: Source, increment: Increment, world: World) -> Window | None:
+        """Return which values of a source's time column an increment computes again."""
+
+        def load(source_id: SourceID, files: tuple[str, ...]) -> DataFrame:
+            leaf = self.project.by_id[source_id]
+            table = world.readable(leaf) if leaf.raw is None else None
+            return self.load_slice(leaf, table, Slice(files))
+
+        window = find_window(self.engine, self.project, source, increment, load)
+        if window is None:
+            log.warning("`%s` is computed as a whole: its time column does not tell", source.key)
+        return window
+
     def _continue(
         self,
         work: Work,
         increment: Increment,
+        window: Window | None,
         frame: DataFrame,
         checks: Sequence[Check],
-        read: Mapping[SourceID, Snapshot],
     ) -> None:
-        """Write what a table has besides what it keeps; nothing where that cannot be told."""
-        source, window = work.source, None
-
-        def load(source_id: SourceID, files: tuple[str, ...]) -> DataFrame:
-            return self.load_files(self.project.by_id[source_id], read.get(source_id), files)
-
-        if not increment.added:
-            window = find_window(self.engine, self.project, source, increment, load)
-            if window is None:
-                log.warning(
-                    "`%s` is computed as a whole: its time column does not tell", source.key
-                )
-                return
+        """Write what a table has besides what it keeps."""
+        source = work.source
         before = {c.name: c for c in self.ledger.fetch_checks(increment.base.build_uid)}
         work.continued = continue_table(
             self.engine,

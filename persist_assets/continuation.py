@@ -10,9 +10,10 @@ files written together are the rows that computing everything would give.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -67,10 +68,17 @@ Span = tuple[Value, Value]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Values of a time column: spans with their ends, which may be open above, and NULL or not."""
+    """Values of a time column: spans with their ends, which may be open above, and NULL or not.
+
+    Attributes
+    ----------
+    leaves
+        For tables that rows of the window follow from, which of their rows may matter, as SQL.
+    """
 
     spans: tuple[tuple[Value, Value | None], ...]
     nulls: bool
+    leaves: Mapping[SourceID, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +138,68 @@ def find_window(
         if mapped is None:
             return None
         found += mapped
-    return Window(_merged(found), nulls)
+    spans = _merged(found)
+    return Window(spans, nulls, _mattering(project, source, spans, kind, nulls))
+
+
+def _mattering(
+    project: Project, source: Source, spans: Sequence[Span], kind: str, nulls: bool
+) -> dict[SourceID, str]:
+    """Return which rows of tables may matter for windows, with some that do not."""
+    windows = next(iter(source.growth.columns), None) if source.growth else None
+    tests: dict[SourceID, list[str]] = {}
+    unbounded = {*windows.loose} if windows else set[str]()
+    for trace in windows.traces if windows else ():
+        source_id, column = trace.column.source_id, trace.column.column
+        leaf = column_type(project.by_id[source_id], column) or ""
+        days = _days(trace.steps)
+        if days is None or not spans or not is_ordered(leaf):
+            unbounded.add(source_id)
+            continue
+        for low, high in spans:
+            least, most = (f"CAST({literal(v, kind)} AS {leaf})" for v in (low, high))
+            if trace.steps:
+                least = f"({least} - INTERVAL '1' DAY)"
+                most = f"({most} + INTERVAL '{days}' DAY)"
+            tests.setdefault(source_id, []).append(
+                f"({quote(column)} >= {least} AND {quote(column)} <= {most})"
+            )
+        if nulls:
+            tests.setdefault(source_id, []).append(f"{quote(column)} IS NULL")
+    return {s: " OR ".join(some) for s, some in tests.items() if s not in unbounded}
+
+
+_UNIT_DAYS = {"WEEK": 7, "MON": 31, "MM": 31, "QUARTER": 92, "YEAR": 366, "YY": 366}
+
+
+def _days(steps: Sequence[str]) -> int | None:
+    """Return at most how many days later than its outcome the value of steps may be.
+
+    None where that is not known. A day more than is cut off: clocks are put back.
+    """
+    days = 1
+    for step in steps:
+        found = re.fullmatch(r"date_trunc\('(\w+)', \{\}\)|trunc\(\{\}, '(\w+)'\)", step)
+        if step.startswith("CAST("):
+            days += 1
+        elif found:
+            unit = (found[1] or found[2]).upper()
+            days += next((n for name, n in _UNIT_DAYS.items() if unit.startswith(name)), 1)
+        else:
+            return None
+    return days
+
+
+def is_clustered(source: Source) -> bool:
+    """Whether a table is written in the order of its time column, so that its files differ in it.
+
+    So it is where later builds replace some of its rows. Where rows are only added, they are in
+    the order in which they came.
+    """
+    annotation = source.annotation
+    if annotation.refresh != "incremental" or annotation.time_column is None:
+        return False
+    return annotation.merge is not None or not (source.growth and source.growth.sums)
 
 
 def _touched(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import threading
 import uuid
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from persist_assets.settings import Settings
     from persist_assets.storage.tables import Staged
     from persist_assets.substitution import Statement
+
+
+_ROWS_OF_A_FILE = 250_000
+"""Where some rows of a table are replaced later, files are so large: few of them change then."""
 
 
 class Engine:
@@ -209,6 +213,7 @@ class Engine:
         name: str,
         *,
         beside: DataFrame | None = None,
+        clustered: bool = False,
     ) -> tuple[Staged, Measured]:
         """Write rows as files of a table, measured and checked in the same pass; commit nothing.
 
@@ -218,6 +223,8 @@ class Engine:
             Of what computes the rows, for messages.
         beside
             Rows that are written too, and neither measured nor checked.
+        clustered
+            Each file has rows of other times.
 
         Raises
         ------
@@ -230,7 +237,12 @@ class Engine:
         from pyspark.sql import functions as F
 
         observation = Observation()
-        with translated(f"computing `{name}`"):
+        with ExitStack() as held, translated(f"computing `{name}`"):
+            if clustered and time_column is not None:
+                # Spark looks for bounds first, which computes the rows.
+                held.callback(frame.persist().unpersist)
+                n_files = max(1, round(frame.count() / _ROWS_OF_A_FILE))
+                frame = frame.repartitionByRange(n_files, quote(time_column))
             watched = frame.observe(observation, *measures(frame, checks, time_column))
             counted = Observation()
             if beside is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,27 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HasSnapshot = Callable[[str, Snapshot], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Some rows of a table.
+
+    Attributes
+    ----------
+    files
+        Of these files alone, absolute paths; None: of all.
+    where
+        For which that holds, SQL; None: all.
+    """
+
+    files: tuple[str, ...] | None = None
+    where: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """A short text that no other slice has."""
+        return sha256(repr((self.files, self.where)).encode()).hexdigest()[:16]
 
 
 class Reader:
@@ -179,7 +200,7 @@ class Reader:
         manifest: Mapping[BuildID, Snapshot],
         temporary: Mapping[SourceID, Snapshot] | None = None,
         expired: Collection[SourceID] | None = None,
-        only: Mapping[SourceID, Sequence[str]] | None = None,
+        only: Mapping[SourceID, Slice] | None = None,
     ) -> tuple[Statement, dict[SourceID, Snapshot]]:
         """Return a query as a statement over what is built, and the snapshots it reads.
 
@@ -191,7 +212,8 @@ class Reader:
             The sources whose tables were older than they may be when it was planned what is
             read; None: the clock says it now.
         only
-            Tables of which these files alone are read; what reads them is computed.
+            Tables of which not all is read. What reads tables of which only some files are, is
+            computed too.
 
         Raises
         ------
@@ -201,7 +223,9 @@ class Reader:
             A table is older than it may be.
         """
         known: dict[SourceID, Snapshot | None] = {**(temporary or {})}
-        through = self._readers_of(only or (), bindings)
+        only = only or {}
+        sliced = [s for s, part in only.items() if part.files is not None]
+        through = self._readers_of(sliced, bindings)
         known |= dict.fromkeys(through)
 
         def built(source: Source) -> Snapshot | None:
@@ -228,9 +252,8 @@ class Reader:
                 f"not built in `{self.settings.environment}`: {names}",
                 hint="strict mode reads persisted sources from their tables only: build them first",
             )
-        for source_id, files in (only or {}).items():
-            told = sha256("\n".join(files).encode()).hexdigest()
-            views[source_id] = f"{views[source_id]}+{told[:16]}"
+        for source_id in only.keys() & views.keys():
+            views[source_id] = f"{views[source_id]}+{only[source_id].digest}"
         return substitute(self.project, query, bindings, views), read
 
     def _readers_of(
@@ -259,16 +282,16 @@ class Reader:
         statement: Statement,
         read: Mapping[SourceID, Snapshot],
         columns: Sequence[Any] = (),
-        only: Mapping[SourceID, Sequence[str]] | None = None,
+        only: Mapping[SourceID, Slice] | None = None,
     ) -> DataFrame:
         """Return the rows of a statement, not yet computed; see `statement`."""
         for source_id, view in statement.views.items():
             source = self.project.by_id[source_id]
             snapshot = read.get(source_id)
             if only and source_id in only:
-                files = tuple(only[source_id])
+                part = only[source_id]
                 self.engine.view(
-                    view, lambda s=source, r=snapshot, f=files: self.load_files(s, r, f)
+                    view, lambda s=source, r=snapshot, p=part: self.load_slice(s, r, p)
                 )
             elif snapshot is not None:
                 self.engine.view(view, lambda s=snapshot: self.load_snapshot(s))
@@ -277,13 +300,17 @@ class Reader:
                 self.engine.view(view, lambda s=source, p=pin: self.engine.load_raw(s, p))
         return self.engine.run(statement, columns)
 
-    def load_files(
-        self, source: Source, snapshot: Snapshot | None, files: tuple[str, ...]
-    ) -> DataFrame:
-        """Return the rows of some files of a raw table, or of a snapshot of a source."""
-        if snapshot is not None:
-            return self.engine.read_files("parquet", Pin(None, files), snapshot.columns, {})
-        return self.engine.load_raw(source, replace(self.pin(source), files=files))
+    def load_slice(self, source: Source, snapshot: Snapshot | None, part: Slice) -> DataFrame:
+        """Return some rows of a raw table, or of a snapshot of a source."""
+        if part.files is None and snapshot is not None:
+            rows = self.load_snapshot(snapshot)
+        elif part.files is None:
+            rows = self.engine.load_raw(source, self.pin(source))
+        elif snapshot is not None:
+            rows = self.engine.read_files("parquet", Pin(None, part.files), snapshot.columns, {})
+        else:
+            rows = self.engine.load_raw(source, replace(self.pin(source), files=part.files))
+        return rows if part.where is None else rows.where(part.where)
 
     def load_snapshot(self, snapshot: Snapshot) -> DataFrame:
         """Return the rows of a snapshot: of its table, or of its query over what it read then.

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
 from persist_assets.audit import Measured
-from persist_assets.builder import Builder
+from persist_assets.builder import Builder, Work
 from persist_assets.model import Source
 
 RAW = """
@@ -207,3 +207,11 @@ def check(builder: Builder, source: Source, said: str) -> None:
     assert told == (measured.rows, measured.content, measured.watermark), (source.name, said)
     checks = {r.name: r.failed_rows for r in builder.ledger.fetch_checks(snapshot.build_uid)}
     assert checks == {r.name: r.failed_rows for r in measured.checks}, (source.name, said)
+
+
+def kind_of(work: Work) -> str:
+    """Return how a build came to its rows."""
+    increment = work.step.increment
+    if work.step.action == "reuse":
+        return "reused"
+    return "whole" if increment is None else "added" if increment.added else "windows"

@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from growing import ONE, PLAIN, Data, anew, check, put, sources
+from growing import ONE, PLAIN, Data, anew, check, kind_of, put, sources
 
 from persist_assets import continuation
-from persist_assets.builder import Builder, Work
+from persist_assets.builder import Builder
 from persist_assets.collector import collect
 from persist_assets.engine import Engine
 from persist_assets.environments import roll_back
@@ -50,13 +50,6 @@ def named(builder: Builder, name: str) -> Source:
     return builder.project.by_id[f"{name}@sources/m.sql"]
 
 
-def kind_of(work: Work) -> str:
-    increment = work.step.increment
-    if work.step.action == "reuse":
-        return "reused"
-    return "whole" if increment is None else "added" if increment.added else "windows"
-
-
 def built(builder: Builder, name: str = "q") -> tuple[str, Snapshot]:
     """Build a source, and return how, and its snapshot, which is right."""
     with builder.work(named(builder, name)) as work:
@@ -78,7 +71,7 @@ def test_random_histories_equal_a_build_from_scratch(
     root = make_project({"m.sql": sources()})
     data, tally = Data(root, random.Random(7)), Counter[str]()
     said = "at first"
-    for number in range(5):
+    for number in range(4):
         builder = make_builder(root=root)
         for source in builder.project.persisted:
             with builder.work(source) as work:

@@ -1,0 +1,51 @@
+"""Many random histories of raw data under incremental sources, on Spark; see `tests/growing.py`.
+
+`PERSIST_NIGHTLY_S` is for how long (seconds), `PERSIST_NIGHTLY_SEED` where to begin.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from growing import Data, check, kind_of, sources
+
+from persist_assets.builder import Builder
+from persist_assets.engine import Engine
+from persist_assets.ledger.store import Ledger
+from persist_assets.project import load_project, require
+from persist_assets.settings import load_settings
+
+BUDGET_S = float(os.environ.get("PERSIST_NIGHTLY_S", "120"))
+SEED = int(os.environ.get("PERSIST_NIGHTLY_SEED", random.randrange(10**6)))
+
+
+def test_incremental_tables_are_what_computing_everything_gives(
+    make_project: Callable[..., Path], spark: Any
+) -> None:
+    print(f"\nhistories of raw data from seed {SEED}")
+    began, tally, seed = time.monotonic(), Counter[str](), SEED
+    while time.monotonic() < began + 4 * BUDGET_S:
+        root = make_project({"m.sql": sources()}, name=f"history_{seed}")
+        settings = load_settings(root)
+        data, said = Data(root, random.Random(seed)), "at first"
+        for number in range(8):
+            ledger = Ledger(settings.ledger)
+            engine = Engine(settings, lambda: spark)
+            builder = Builder(settings, require(load_project(settings)), ledger, engine)
+            for source in builder.project.persisted:
+                with builder.work(source) as work:
+                    builder.publish(work)
+                tally[kind_of(work)] += 1
+                check(builder, source, f"seed {seed}, step {number}, {said}: {kind_of(work)}")
+            ledger.close()
+            said = data.change()
+        tally["histories"] += 1
+        seed += 1
+    print(f"{dict(tally)} in {time.monotonic() - began:.0f} s")
+    assert min(tally["added"], tally["windows"], tally["reused"]) > 0
