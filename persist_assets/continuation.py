@@ -265,7 +265,7 @@ def _mapped(
     """Return where the steps of a trace lead the values of spans."""
     if not spans:
         return []
-    wide = leaf == "timestamp"
+    wide = leaf in ("timestamp", "timestamp_ntz")
     zone = ZONE_S if steps and engine.session.conf.get("spark.sql.session.timeZone") != "UTC" else 0
     texts: list[str] = []
     for number, pair in enumerate(spans):

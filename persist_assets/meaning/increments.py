@@ -24,7 +24,6 @@ from persist_assets.meaning.algebra import (
     Call,
     Derived,
     Expr,
-    Generate,
     Given,
     Node,
     Opaque,
@@ -32,7 +31,6 @@ from persist_assets.meaning.algebra import (
     Ref,
     SetOperation,
     Subquery,
-    Values,
     Window,
     walk,
 )
@@ -265,18 +263,19 @@ class Increments:
                 return self._column(block, block.columns[column].expr)
             case Outer("left", left, right, on) if column < len(left.columns):
                 return self._preserved(left, right, on, column)
-            case Aggregate(rows, keys, _, sets) if column < len(keys) and (
+            case Aggregate(rows, keys, aggregates, sets) if column < len(keys) and (
                 sets is None or all(column in one for one in sets)
             ):
-                return self._column(rows, keys[column])
+                found = self._column(rows, keys[column])
+                within = [t for t in _in_exprs((*keys, *aggregates)) if not isinstance(t, Call)]
+                beside = self._read_by(*[t for t in within if not isinstance(t, Ref)])
+                return Windows(found.traces, found.loose | beside)
             case SetOperation(_, branches):
                 if len({b.columns[column].type for b in branches} | {None}) != 2:
                     return Windows((), self._node_reads(node))
                 parts = [self._column(b, b.columns[column].expr) for b in branches]
                 traces = {t for p in parts for t in p.traces}
                 return Windows(tuple(sorted(traces)), _NOTHING.union(*(p.loose for p in parts)))
-            case Generate() | Values():
-                return Windows((), _NOTHING)
             case _:
                 return Windows((), self._node_reads(node))
 

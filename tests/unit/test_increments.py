@@ -174,6 +174,22 @@ WINDOWED: dict[str, tuple[str, dict[str, str], set[str]]] = {
         {"ev"},
     ),
     "SELECT ts, usr FROM ev WHERE amt > (SELECT avg(amt) FROM ev)": ("ts", {"ev": "ts"}, {"ev"}),
+    "SELECT ts, sum(amt * (SELECT max(amt) FROM ev)) AS s FROM ev GROUP BY ts": (
+        "ts",
+        {"ev": "ts"},
+        {"ev"},
+    ),
+    "SELECT ts, sum(amt) FILTER (WHERE usr IN (SELECT usr FROM dim)) AS s FROM ev GROUP BY ts": (
+        "ts",
+        {"ev": "ts"},
+        {"dim"},
+    ),
+    "SELECT t.x AS ts, ev.usr FROM ev LATERAL VIEW explode(sequence(1, amt)) t AS x": (
+        "ts",
+        {},
+        {"ev"},
+    ),
+    "SELECT t.x AS ts FROM explode(array((SELECT max(ts) FROM ev))) AS t(x)": ("ts", {}, {"ev"}),
     "SELECT a.ts, b.usr FROM ev a JOIN ev b ON a.ts = b.ts": ("ts", {"ev": "ts"}, set()),
     "SELECT a.ts, b.usr FROM ev a JOIN ev b ON a.usr = b.usr": ("ts", {"ev": "ts"}, {"ev"}),
     "SELECT ts FROM ev ORDER BY ts LIMIT 3": ("ts", {}, {"ev"}),
