@@ -1,0 +1,148 @@
+"""What is claimed of random queries' rows, which follow from which, holds for the rows of DuckDB.
+
+`PERSIST_NIGHTLY_S` is for how long (seconds), `PERSIST_NIGHTLY_SEED` where to begin.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter
+from typing import Any
+
+import duckdb
+import sqlglot
+from conftest import compiled
+from test_random_queries import TABLES, Writer
+
+from persist_assets.model import Growth
+
+BUDGET_S = float(os.environ.get("PERSIST_NIGHTLY_S", "120"))
+SEED = int(os.environ.get("PERSIST_NIGHTLY_SEED", random.randrange(10**6)))
+RAW = "".join(
+    f"CREATE TABLE {name} ({', '.join(f'{c} INT' for c in columns)})"
+    f" USING parquet LOCATION 'raw/{name}';\n"
+    for name, columns in TABLES.items()
+)
+Row = tuple[int | None, ...]
+Tables = dict[str, list[Row]]
+
+
+def growth_of(query: str, column: str) -> Growth | None:
+    """Return what is claimed of a query and of one of its columns."""
+    text = f"{RAW}--@ persist refresh=incremental watermark={column}\nCREATE VIEW q AS {query};"
+    project = compiled({"m.sql": text})
+    source = project.by_id.get("q@sources/m.sql")
+    return source.growth if source is not None and not source.volatile else None
+
+
+def columns_of(query: str) -> tuple[str, ...]:
+    source = compiled({"m.sql": f"{RAW}CREATE VIEW q AS {query};"}).by_id.get("q@sources/m.sql")
+    return tuple(c.name for c in source.columns) if source else ()
+
+
+def rows_of(draw: random.Random, n: int, table: str) -> list[Row]:
+    values = (0, 1, 1, 2, 2, 3, 5, None)
+    return [tuple(draw.choice(values) for _ in TABLES[table]) for _ in range(n)]
+
+
+def run(connection: duckdb.DuckDBPyConnection, query: str, tables: Tables) -> Counter[Any]:
+    for name, rows in tables.items():
+        columns = ", ".join(f"{c} INT" for c in TABLES[name])
+        connection.execute(f"CREATE OR REPLACE TABLE {name} ({columns})")
+        if rows:
+            marks = ", ".join("?" for _ in TABLES[name])
+            connection.executemany(f"INSERT INTO {name} VALUES ({marks})", rows)
+    return Counter(connection.execute(query).fetchall())
+
+
+def test_what_is_claimed_of_random_queries_holds() -> None:
+    print(f"\nclaims of queries from seed {SEED}")
+    began, told, number = time.monotonic(), Counter[str](), 0
+    connection = duckdb.connect()
+    while time.monotonic() < began + BUDGET_S:
+        number += 1
+        draw = random.Random(f"{SEED} {number}")
+        query = Writer(draw).statement()
+        try:
+            translated = sqlglot.transpile(query, read="spark", write="duckdb")[0]
+            names = columns_of(query)
+            base = {name: rows_of(draw, 6, name) for name in TABLES}
+            before = run(connection, translated, base)
+        except (sqlglot.ParseError, duckdb.Error):
+            told["not of DuckDB"] += 1
+            continue
+        told["queries"] += 1
+        for position, column in enumerate(names):
+            growth = growth_of(query, column)
+            if growth is None:
+                continue
+            where = f"seed {SEED}, query {number}, {column}: {query}"
+            if position == 0:
+                for tables in growth.sums:
+                    _check_sum(connection, draw, translated, base, before, tables, where)
+                    told["sums"] += 1
+            (windows,) = growth.columns
+            for trace in windows.traces:
+                if trace.column.source_id not in windows.loose:
+                    assert not trace.steps
+                    _check_window(
+                        connection, draw, translated, base, before, position, windows, where
+                    )
+                    told["windows"] += 1
+                    break
+    print(f"{dict(told)} in {time.monotonic() - began:.0f} s")
+    assert min(told["sums"], told["windows"]) > 0
+
+
+def _short(source_id: str) -> str:
+    return source_id.partition("@")[0]
+
+
+def _check_sum(
+    connection: duckdb.DuckDBPyConnection,
+    draw: random.Random,
+    query: str,
+    base: Tables,
+    before: Counter[Any],
+    tables: frozenset[str],
+    where: str,
+) -> None:
+    """What is added to tables adds the rows of the query over what is added."""
+    added = {_short(s): rows_of(draw, draw.choice((0, 1, 3)), _short(s)) for s in tables}
+    alone = run(connection, query, {**base, **added})
+    after = run(connection, query, {n: rows + added.get(n, []) for n, rows in base.items()})
+    assert after == before + alone, f"{where}\nadding {added} to {base}"
+
+
+def _check_window(
+    connection: duckdb.DuckDBPyConnection,
+    draw: random.Random,
+    query: str,
+    base: Tables,
+    before: Counter[Any],
+    position: int,
+    windows: Any,
+    where: str,
+) -> None:
+    """Rows of other values stay when those of some values change in the tables they follow."""
+    touched = draw.choice(((1,), (2, 3), (None,), (0, 5), (2, None)))
+    changed: Tables = {}
+    for name, rows in base.items():
+        own = [t.column for t in windows.traces if _short(t.column.source_id) == name]
+        if not own or any(_short(s) == name for s in windows.loose):
+            changed[name] = rows
+            continue
+        places = [TABLES[name].index(c.column) for c in own]
+
+        def inside(row: Row, places: list[int] = places) -> bool:
+            """Whether every value that may lead to the window's does."""
+            return all(row[p] in touched for p in places)
+
+        fresh = [row for row in rows_of(draw, 8, name) if inside(row)]
+        changed[name] = [r for r in rows if not inside(r) or draw.random() < 0.5] + fresh
+    after = run(connection, query, changed)
+    kept = {row: n for row, n in before.items() if row[position] not in touched}
+    now = {row: n for row, n in after.items() if row[position] not in touched}
+    assert now == kept, f"{where}\nvalues {touched} of {windows}: {base} became {changed}"
