@@ -35,6 +35,7 @@ from persist_assets.errors import (
     ConflictError,
     PersistError,
 )
+from persist_assets.functions import place_of
 from persist_assets.manifest import export_manifest
 from persist_assets.meaning.functions import CLOCK, SPECIAL_DATETIMES
 from persist_assets.model import Build, CheckResult, Leaf, RawVersion, Snapshot, View
@@ -373,7 +374,7 @@ class Builder(Reader):
                 raise BuildError(f"`{work.source.name}` was built and not published")
         except BaseException as error:
             if isinstance(error, PersistError) and error.location is None:
-                error.location = work.source.location
+                error.location = place_of(error, self.settings.root) or work.source.location
             if work.state == "open":
                 told = str(error) if isinstance(error, Exception) else "interrupted"
                 self.ledger.record_failed(work.build, told or type(error).__name__)
@@ -492,16 +493,15 @@ class Builder(Reader):
         if view:
             temporary = {}  # they have been checked, and are gone when it is read
         # What is too old is what the plan found so, on which what is recorded rests.
-        statement, read = self.statement(
-            source.query, source.bindings, world.manifest, temporary, world.expired
-        )
-        frame = self.load(statement, read, source.columns)
+        read = self.reading(source.bindings, world.manifest, temporary, world.expired)
+        frame = self.compute(source, read)
         same = (source, *self.project.by_build_id[source.build_id])
         time_column = next(
             (s.annotation.time_column for s in same if s.annotation.time_column), None
         )
         checks = self._checks(source)
         if view:
+            statement = self.stated(source.query, source.bindings, read)
             work.view = self._stored(source, statement, read)
             work.columns = columns_of_struct(json.loads(delta_schema(frame.schema.jsonValue())))
             work.measured = self.engine.measure(frame, checks, time_column, source.name)
@@ -511,7 +511,7 @@ class Builder(Reader):
             )
             work.columns = work.staged.columns
         work.checks = (*work.measured.checks, *_passed(self.project.guards(source)))
-        self._check_pins(statement.views)
+        self._check_pins(self.leaves(source.bindings, read))
 
     def _stored(
         self, source: Source, statement: Statement, read: Mapping[SourceID, Snapshot]
@@ -572,7 +572,6 @@ class Builder(Reader):
     def _keep_temporarily(
         self, source: Source, world: World, found: Mapping[SourceID, Snapshot], rests_on: AsOf
     ) -> Snapshot:
-        assert source.query is not None
         with self._lock:
             if self._temporary_root is None:
                 token = uuid.uuid4().hex
@@ -581,10 +580,8 @@ class Builder(Reader):
                 root = self.settings.table_name(f"{TEMPORARY}/{token}")
                 self._closing.callback(delete_directory, self.settings.table_root(root))
                 self._temporary_root = root
-        statement, read = self.statement(
-            source.query, source.bindings, world.manifest, found, world.expired
-        )
-        frame = self.load(statement, read, source.columns)
+        read = self.reading(source.bindings, world.manifest, found, world.expired)
+        frame = self.compute(source, read)
         build_uid = uuid.uuid4().hex
         table = f"{self._temporary_root}/{source.name}-{build_uid[:12]}"
         staged, measured = self.engine.write(
@@ -592,7 +589,7 @@ class Builder(Reader):
         )
         if any(not r.passed and r.blocking for r in measured.checks):
             raise _checks_failed(source, measured.checks)
-        self._check_pins(statement.views)
+        self._check_pins(self.leaves(source.bindings, read))
         version = commit(staged, build_id=source.build_id, pinned=None)
         return Snapshot(
             build_uid=build_uid,
@@ -614,10 +611,9 @@ class Builder(Reader):
         self._closing.close()
         self._temporary, self._temporary_root = {}, None
 
-    def _check_pins(self, leaves: Iterable[SourceID]) -> None:
+    def _check_pins(self, leaves: Iterable[Source]) -> None:
         """Refuse rows that were computed while the files under them changed."""
-        for source_id in leaves:
-            source = self.project.by_id[source_id]
+        for source in leaves:
             if source.raw is None or source.raw.format == "delta" or self.pin(source).files is None:
                 continue
             now = pin_raw(source.raw, self.settings.resolve(source.raw.location or ""))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.errors import StaleError, StorageError, StrictError
+from persist_assets.functions import call
 from persist_assets.model import RawVersion, Snapshot
 from persist_assets.planner import UNVERSIONED, WHEN_OLD
 from persist_assets.storage.raw import pin_raw
@@ -55,6 +57,8 @@ class Reader:
         says.
     clock
         Returns the present instant, aware.
+
+    Functions that bring data from outside are called once, as they are raw tables.
     """
 
     def __init__(
@@ -76,6 +80,9 @@ class Reader:
         self._pins: dict[SourceID, Pin] = {}
         self._absent: dict[SourceID, str] = {}
         self._lock = threading.RLock()
+        self._run = uuid.uuid4().hex[:12]
+        self._called: dict[str, DataFrame] = {}
+        self._calling: dict[str, threading.Lock] = {}
 
     def pin(self, source: Source) -> Pin:
         """Return the version of a raw table that this run reads.
@@ -197,6 +204,20 @@ class Reader:
         StaleError
             A table is older than it may be.
         """
+        read = self.reading(bindings, manifest, temporary, expired)
+        return self.stated(query, bindings, read), read
+
+    def reading(
+        self,
+        bindings: Sequence[SourceID],
+        manifest: Mapping[BuildID, Snapshot],
+        temporary: Mapping[SourceID, Snapshot] | None = None,
+        expired: Collection[SourceID] | None = None,
+    ) -> dict[SourceID, Snapshot]:
+        """Return the snapshots that are read of sources, and below those that are computed.
+
+        Parameters and errors are those of `statement`.
+        """
         known: dict[SourceID, Snapshot | None] = {**(temporary or {})}
 
         def built(source: Source) -> Snapshot | None:
@@ -206,14 +227,12 @@ class Reader:
             return known[source.source_id]
 
         reached = self.project.reach(bindings, lambda s: s.raw is not None or built(s) is not None)
-        views: dict[SourceID, str] = {}
         read: dict[SourceID, Snapshot] = {}
         missing: list[Source] = []
         for source in reached:
             if source.raw is not None:
-                views[source.source_id] = self._raw_name(source)
-            elif (snapshot := built(source)) is not None:
-                views[source.source_id] = view_name(snapshot)
+                continue
+            if (snapshot := built(source)) is not None:
                 read[source.source_id] = snapshot
             elif source.persisted:
                 missing.append(source)
@@ -223,7 +242,84 @@ class Reader:
                 f"not built in `{self.settings.environment}`: {names}",
                 hint="strict mode reads persisted sources from their tables only: build them first",
             )
-        return substitute(self.project, query, bindings, views), read
+        return read
+
+    def stated(
+        self, query: Query, bindings: Sequence[SourceID], read: Mapping[SourceID, Snapshot]
+    ) -> Statement:
+        """Return a query as a statement over snapshots, raw tables and what functions return."""
+
+        def is_view(source: Source) -> bool:
+            return source.is_read_as_it_is or source.source_id in read
+
+        views: dict[SourceID, str] = {}
+        for source in self.project.reach(bindings, is_view):
+            if source.source_id in read:
+                views[source.source_id] = view_name(read[source.source_id])
+            elif source.function is not None:
+                views[source.source_id] = self._function_name(source, read)
+            elif source.raw is not None:
+                views[source.source_id] = self._raw_name(source)
+        return substitute(self.project, query, bindings, views)
+
+    def leaves(
+        self, bindings: Sequence[SourceID], read: Mapping[SourceID, Snapshot]
+    ) -> tuple[Source, ...]:
+        """Return the raw tables among what is read, however far down it is computed."""
+        reached = self.project.reach(bindings, lambda s: s.source_id in read)
+        return tuple(s for s in reached if s.raw is not None and s.source_id not in read)
+
+    def _function_name(self, source: Source, read: Mapping[SourceID, Snapshot]) -> str:
+        """Return a name for a view of what a function returns in this run, of what it reads."""
+        below = self.project.reach([source.source_id], lambda s: s.source_id in read)
+        told = repr(
+            [(s.source_id, view_name(read[s.source_id])) for s in below if s.source_id in read]
+        )
+        short = sha256(f"{source.source_id} {told}".encode()).hexdigest()[:12]
+        return f"{source.key}@{self._run}-{short}"
+
+    def rows(self, source: Source, read: Mapping[SourceID, Snapshot]) -> DataFrame:
+        """Return the rows of a source, not yet computed: a snapshot's, raw ones, or as it says.
+
+        Raises
+        ------
+        BuildError
+            A function fails.
+        """
+        snapshot = read.get(source.source_id)
+        if snapshot is not None:
+            return self.load_snapshot(snapshot)
+        if source.function is not None:
+            return self._returned(source, read)
+        if source.raw is not None:
+            return self.engine.load_raw(source, self.pin(source))
+        assert source.query is not None
+        return self.load(self.stated(source.query, source.bindings, read), read, source.columns)
+
+    def compute(self, source: Source, read: Mapping[SourceID, Snapshot]) -> DataFrame:
+        """Return the rows of a source as it says, whatever table of it there is."""
+        return self.rows(source, {k: v for k, v in read.items() if k != source.source_id})
+
+    def _returned(self, source: Source, read: Mapping[SourceID, Snapshot]) -> DataFrame:
+        """Return what a function returns; in one run it is called once for what it reads."""
+        name = self._function_name(source, read)
+        with self._lock:
+            lock = self._calling.setdefault(name, threading.Lock())
+        with lock:
+            if name not in self._called:
+                function = source.function
+                assert function is not None
+                by_name = {
+                    p.name: self.project.by_id[b]
+                    for p, b in zip(function.frames, source.bindings, strict=True)
+                }
+                self._called[name] = call(
+                    source,
+                    self.settings.root,
+                    lambda parameter: self.rows(by_name[parameter], read),
+                    lambda: self.engine.session,
+                )
+            return self._called[name]
 
     def _raw_name(self, source: Source) -> str:
         """Return a name for a view of a raw table that no other data has, of whichever project.
@@ -245,6 +341,10 @@ class Reader:
             snapshot = read.get(source_id)
             if snapshot is not None:
                 self.engine.view(view, lambda s=snapshot: self.load_snapshot(s))
+            elif source.function is not None:
+                # Called before, for all views are made one after the other.
+                frame = self._returned(source, read)
+                self.engine.view(view, lambda f=frame: f)
             else:
                 pin = self.pin(source)
                 self.engine.view(view, lambda s=source, p=pin: self.engine.load_raw(s, p))
@@ -278,14 +378,13 @@ class Reader:
 
     def read(self, source: Source) -> DataFrame:
         """Return the rows that readers of a source see now: from its table, or computed."""
-        if source.query is None:
-            return self.engine.load_raw(source, self.pin(source))
+        if source.raw is not None:
+            return self.rows(source, {})
         manifest = self.ledger.fetch_manifest(*self.settings.environments)
         snapshot = manifest.get(source.build_id) if source.persisted else None
         if snapshot is not None and (snapshot := self._readable(source, snapshot)) is not None:
             return self.load_snapshot(snapshot)
-        statement, read = self.statement(source.query, source.bindings, manifest)
-        return self.load(statement, read, source.columns)
+        return self.compute(source, self.reading(source.bindings, manifest))
 
 
 def view_name(snapshot: Snapshot) -> str:

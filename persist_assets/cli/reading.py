@@ -243,8 +243,9 @@ def query(
     bindings = resolve_query(given.project, parsed, language)
     manifest = given.ledger.fetch_manifest(*given.settings.environments)
     statement, read = given.builder.statement(parsed, bindings, manifest)
+    called = [s for s in statement.views if given.project.by_id[s].query and s not in read]
     route = [
-        _route(s, read, statement.inlined)
+        _route(s, read, [*statement.inlined, *called])
         | {"stale": s in read and given.builder.is_expired(given.project.by_id[s], read[s])}
         for s in (*statement.views, *statement.inlined)
     ]

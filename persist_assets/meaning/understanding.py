@@ -27,7 +27,7 @@ from persist_assets.meaning.algebra import (
 )
 from persist_assets.meaning.binder import bind
 from persist_assets.meaning.binding import MAX_LEAVES, Binding, Face
-from persist_assets.meaning.functions import CLOCK, DAY_CLOCK, SESSION, VOLATILE
+from persist_assets.meaning.functions import CLOCK, DAY_CLOCK, SESSION, VOLATILE, drawn_by
 from persist_assets.meaning.identity import Fold, digest
 from persist_assets.meaning.lineage import Lineage
 from persist_assets.meaning.scope import Around, Unanalysable
@@ -35,7 +35,7 @@ from persist_assets.meaning.syntax import called, names_in_text, unnamed_in_text
 from persist_assets.model import ColumnEdge, ColumnRef, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from persist_assets.model import BuildID, Declaration, Query, SourceID
 
@@ -139,6 +139,52 @@ def understand(
     return _meaning(declaration, upstream, connection, binding, block, functions, notes)
 
 
+def understand_function(
+    declaration: Declaration, upstream: Sequence[Upstream], connection: str
+) -> Meaning:
+    """Return what a declared function means: all of its code, over all of what it reads.
+
+    Its columns are known when it is computed.
+    """
+    query, function = declaration.query, declaration.function
+    assert query is not None
+    assert function is not None
+    shown = [(u.face.given.rows, u.face.given.columns, u.face.given.order) for u in upstream]
+    names = [u.face.names for u in upstream]
+    rows = digest("function", query.wording, shown, names)
+    build_id = digest("build", connection, rows, ())
+    lots, days, instants = drawn_by(function.names, function.methods, function.calls)
+    inlined = [u for u in upstream if not u.persisted]
+    volatile = bool(lots) or any(u.volatile for u in inlined)
+    clocks = {"day"} if days else set[str]()
+    clocks |= {"instant"} if instants else set[str]()
+    clocks |= {u.reads_clock for u in inlined if u.reads_clock}
+    notes = _told(sorted(lots), sorted({*days, *instants}), clocks)
+    fixed = declaration.persisted and bool(volatile or clocks)
+    given = Given(digest("table", build_id) if fixed else rows, (), volatile=volatile and not fixed)
+    return Meaning(
+        build_id=build_id,
+        columns=(),
+        lineage=(),
+        volatile=volatile,
+        reads_clock="instant" if "instant" in clocks else "day" if clocks else None,
+        notes=tuple(notes),
+        face=Face(None, given, None),
+        marks=shortened(rows, ()),
+    )
+
+
+def _told(lots: Sequence[str], clock: Sequence[str], clocks: Collection[str]) -> list[str]:
+    """Return notes on what draws lots and what reads the clock."""
+    notes: list[str] = []
+    if lots:
+        notes.append(f"draws lots with {', '.join(lots)}: another build may have other rows")
+    if clock:
+        soon = "at once" if "instant" in clocks else "the next day"
+        notes.append(f"reads the clock with {', '.join(clock)}: it is out of date {soon}")
+    return notes
+
+
 def _bind(binding: Binding, query: Query, upstream: Sequence[Face]) -> tuple[Block, list[str]]:
     """Return the algebra of a query, or the query as a whole where it has none."""
     try:
@@ -200,11 +246,7 @@ def _meaning(
     volatile = bool(lots) or any(u.volatile for u in inlined)
     clocks = {"day" if f in DAY_CLOCK else "instant" for f in clock}
     clocks |= {u.reads_clock for u in inlined if u.reads_clock}
-    if lots:
-        notes.append(f"draws lots with {', '.join(lots)}: another build may have other rows")
-    if clock:
-        soon = "at once" if "instant" in clocks else "the next day"
-        notes.append(f"reads the clock with {', '.join(clock)}: it is out of date {soon}")
+    notes += _told(lots, clock, clocks)
     columns = tuple((o.name, o.type) for o in block.columns)
     named = [(o.name, d) for o, d in zip(block.columns, digests.columns, strict=True)]
     build_id = digest("build", connection, digests.rows, named)
