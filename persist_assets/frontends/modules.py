@@ -462,7 +462,8 @@ class _Reach:
     items
         By path, the statements that are reached by their numbers, as they say.
     todo
-        What is reached and not looked at yet; `bare` as for `parts`.
+        What is reached and not looked at yet; `bare` as for `parts`, and the names that are
+        variables of functions around it.
     """
 
     def __init__(self, modules: Modules, module: Module) -> None:
@@ -473,18 +474,18 @@ class _Reach:
         self.methods: set[str] = set()
         self.texts: set[str] = set()
         self.nodes: list[tuple[Module, ast.AST]] = []
-        self.todo: list[tuple[Module, ast.AST, bool]] = []
+        self.todo: list[tuple[Module, ast.AST, bool, frozenset[str]]] = []
         self.followed: set[tuple[str, tuple[str, ...]]] = set()
 
     def function(self, node: ast.FunctionDef) -> Reached:
         closure = self.modules.closure(self.own)
-        inside: list[ast.AST] = [
-            *(d for d in node.decorator_list if not self.own.ours(d)),
-            node.args,
-            *without_docstring(node.body),
-        ]
+        head: list[ast.AST] = [*(d for d in node.decorator_list if not self.own.ours(d)), node.args]
+        body = without_docstring(node.body)
+        inside = [*head, *body]
+        hidden = variables(node)
         self.nodes += ((self.own, i) for i in inside)
-        self.todo += ((self.own, i, True) for i in inside)
+        self.todo += ((self.own, i, True, frozenset[str]()) for i in head)
+        self.todo += ((self.own, i, True, hidden) for i in body)
         for module in closure:
             if not self.modules.is_quiet(module):
                 self.whole(module)
@@ -528,14 +529,15 @@ class _Reach:
             node = module.body[number]
             items[number] = shape(node, module)
             self.nodes.append((module, node))
-            self.todo.append((module, node, False))
+            self.todo.append((module, node, False, frozenset()))
 
     def visit_all(self) -> None:
         while self.todo:
-            module, node, bare = self.todo.pop()
+            module, node, bare, hidden = self.todo.pop()
             chain = chain_of(node)
             if chain:
-                self.chain(module, chain)
+                if chain[0] not in hidden:
+                    self.chain(module, chain)
                 continue
             match node:
                 case ast.Call(func=ast.Attribute(attr=name)):
@@ -547,9 +549,13 @@ class _Reach:
                 case _:
                     pass
             bare = bare and not isinstance(node, FunctionNode | ast.ClassDef)
-            for _, value in parts(node, module, bare)[1]:
+            within = hidden
+            if isinstance(node, FunctionNode | ast.Lambda):
+                within = (hidden - _declared(node)) | variables(node)
+            for name, value in parts(node, module, bare)[1]:
                 inside = value if isinstance(value, list) else [value]
-                self.todo += ((module, i, bare) for i in inside if isinstance(i, ast.AST))
+                names = within if name == "body" else hidden
+                self.todo += ((module, i, bare, names) for i in inside if isinstance(i, ast.AST))
 
     def imported(self, module: Module, node: ast.Import | ast.ImportFrom) -> None:
         """Follow an import that stands in code that is reached."""
@@ -597,6 +603,46 @@ class _Reach:
         elif (other.path, rest) not in self.followed:
             self.followed.add((other.path, rest))
             self.chain(other, rest)
+
+
+def _declared(node: ast.AST) -> frozenset[str]:
+    """Return the names that a function says are those of its module."""
+    body: list[ast.stmt] = [] if isinstance(node, ast.Lambda) else getattr(node, "body", [])
+    found = (n for statement in body for n in ast.walk(statement) if isinstance(n, ast.Global))
+    return frozenset(name for n in found for name in n.names)
+
+
+def variables(node: FunctionNode | ast.Lambda) -> frozenset[str]:
+    """Return the names that are variables of a function wherever it uses them.
+
+    Not those that it imports, nor those of comprehensions, which mean something else around them.
+    """
+    arguments = node.args
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    every += [a for a in (arguments.vararg, arguments.kwarg) if a]
+    found = {a.arg for a in every}
+    stack: list[ast.AST] = [] if isinstance(node, ast.Lambda) else [*node.body]
+    while stack:
+        this = stack.pop()
+        match this:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                found.add(this.name)
+                continue
+            case ast.Lambda():
+                continue
+            case ast.comprehension():
+                stack += [this.iter, *this.ifs]
+                continue
+            case ast.Name(ctx=ast.Store() | ast.Del()):
+                found.add(this.id)
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)):
+                found.add(name)
+            case ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+                found.add(name)
+            case _:
+                pass
+        stack += ast.iter_child_nodes(this)
+    return frozenset(found) - _declared(node)
 
 
 def without_docstring(body: Sequence[ast.stmt]) -> Sequence[ast.stmt]:

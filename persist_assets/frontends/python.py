@@ -608,7 +608,8 @@ def _is_write(node: ast.AST, dotted: tuple[str, ...]) -> bool:
     if dotted in _REMOVING:
         return True
     if dotted == ("open",) or (isinstance(node.func, ast.Attribute) and node.func.attr == "open"):
-        modes = [*node.args[1:2], *node.args[:1], *(k.value for k in node.keywords)]
+        first = 1 if dotted == ("open",) else 0
+        modes = [*node.args[first : first + 1], *(k.value for k in node.keywords)]
         return any(
             isinstance(m, ast.Constant) and re.fullmatch(r"(?=.*[wax+])[rwaxbt+]+", str(m.value))
             for m in modes
