@@ -97,9 +97,13 @@ def _narwhals(name: str, source: Source) -> Any:
         ) from error
 
 
+_MADE_UP = re.compile(r"_persist_[0-9a-f]{32}\.")
+"""What names of modules begin with, within a call."""
+
+
 def _said(error: BaseException) -> str:
     name = type(error).__name__
-    told = first_line(error)
+    told = _MADE_UP.sub("", first_line(error))
     return name if told == name else f"{name}: {told}"
 
 

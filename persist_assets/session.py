@@ -78,6 +78,7 @@ def create_session(settings: Settings) -> SparkSession:
         return _connect(settings)
     config = dict(settings.spark)
     with _session_lock:
+        _name_python()
         from pyspark.sql import SparkSession
 
         builder: Any = SparkSession.builder
@@ -85,6 +86,11 @@ def create_session(settings: Settings) -> SparkSession:
             if not (key == "spark.master" and "spark.remote" in config):
                 builder = builder.config(key, value)
         return builder.getOrCreate()
+
+
+def _name_python() -> None:
+    """Let workers on this machine have the libraries that we have, unless somebody says else."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def _connect(settings: Settings) -> SparkSession:
@@ -129,8 +135,7 @@ def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSe
     SettingsError
         It has a setting that changes results and that the project does not know of.
     """
-    # Whoever makes the session: workers on this machine are to have the libraries we have.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    _name_python()
     try:
         with _interrupts_wait():
             session = get()
