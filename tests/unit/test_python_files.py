@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import random
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import ROOT, compiled
@@ -1020,3 +1022,40 @@ def test_a_decorator_is_no_module_of_the_package(first: str) -> None:
     script = f"{first}\nfrom persist_assets import model, table\nimport sys\nmodel(model); table(table)\nprint('pyspark' in sys.modules, 'sqlglot' in sys.modules and {first!r} == 'pass')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)  # fmt: skip
     assert done.stdout.strip() == "False False"
+
+
+# ------------------------------------------------------------------------------ without any Spark
+
+
+@pytest.mark.proves("P27")
+@pytest.mark.parametrize("backend", ["pandas", "pyarrow", "polars", "duckdb"])
+def test_a_function_over_narwhals_runs_on_other_frames(backend: str, tmp_path: Path) -> None:
+    """A file of sources is imported as any module, and its functions are called as they are."""
+    import narwhals as nw
+    import pyarrow as pa
+
+    path = tmp_path / "delays.py"
+    path.write_text(
+        f"import narwhals as nw\n{IMPORTS}\n"
+        "@table(check={'not_null': ['carrier']})\n"
+        "def late_by_carrier(flights: nw.LazyFrame, late=15) -> nw.LazyFrame:\n"
+        "    found = flights.filter(nw.col('delay') > late)\n"
+        "    return found.group_by('carrier').agg(nw.col('delay').mean()).sort('carrier')\n"
+    )
+    spec = importlib.util.spec_from_file_location("delays", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    data = pa.table({"carrier": ["AA", "AA", "UA", "UA"], "delay": [5.0, 90.0, 20.0, 40.0]})
+    native: Any = data
+    if backend == "pandas":
+        native = data.to_pandas()
+    elif backend == "polars":
+        native = pytest.importorskip("polars").from_arrow(data).lazy()
+    elif backend == "duckdb":
+        native = pytest.importorskip("duckdb").from_arrow(data)
+    frame = nw.from_native(native)
+    lazy = frame if isinstance(frame, nw.LazyFrame) else frame.lazy()
+    rows = module.late_by_carrier(lazy).collect().rows(named=False)
+    assert [tuple(r) for r in rows] == [("AA", 90.0), ("UA", 30.0)]
