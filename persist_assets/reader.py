@@ -21,6 +21,7 @@ from persist_assets.errors import StaleError, StorageError, StrictError
 from persist_assets.functions import call
 from persist_assets.model import RawVersion, Snapshot
 from persist_assets.planner import UNVERSIONED, WHEN_OLD
+from persist_assets.session import translated
 from persist_assets.storage.raw import pin_raw
 from persist_assets.storage.tables import has_snapshot
 from persist_assets.substitution import Statement, substitute
@@ -316,7 +317,7 @@ class Reader:
                 self._called[name] = call(
                     source,
                     self.settings.root,
-                    lambda parameter: self.rows(by_name[parameter], read),
+                    lambda parameter: _apart(self.rows(by_name[parameter], read)),
                     lambda: self.engine.session,
                 )
             return self._called[name]
@@ -385,6 +386,15 @@ class Reader:
         if snapshot is not None and (snapshot := self._readable(source, snapshot)) is not None:
             return self.load_snapshot(snapshot)
         return self.compute(source, self.reading(source.bindings, manifest))
+
+
+def _apart(frame: DataFrame) -> DataFrame:
+    """Return rows as a frame whose columns are no other frame's, whatever both are made of.
+
+    So that ``a.key == b.key`` compares two columns where `a` and `b` come from one table.
+    """
+    with translated("reading a parameter"):
+        return frame.toDF(*frame.columns)
 
 
 def view_name(snapshot: Snapshot) -> str:

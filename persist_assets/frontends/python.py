@@ -531,7 +531,19 @@ class _File:
         for module, root in reached.nodes:
             for node in _nodes(root, module):
                 dotted = _dotted(node, module)
-                if _is_write(node, dotted):
+                change = _session_change(node)
+                if change == "conf":
+                    raise _Refused(
+                        "python-session",
+                        f"`{name}` changes a setting of the session, and so what others compute",
+                        module.place(node),
+                        'settings are those of all sources: [spark] "…" = "…" in persist.toml',
+                    )
+                if change:
+                    message = f"`{name}` names something in the session, which all functions share"
+                    hint = "frames are passed on as values: spark.sql('… {x}', x=frame)"
+                    tell("python-session", message, module, node, hint)
+                elif _is_write(node, dotted):
                     message = f"`{name}` writes by itself, whenever it is computed"
                     hint = "return the rows: what is persisted is written for you"
                     tell("python-writes", message, module, node, hint)
@@ -623,6 +635,26 @@ def _is_write(node: ast.AST, dotted: tuple[str, ...]) -> bool:
     return name in _WRITING and bool(node.args or node.keywords or name == "insertInto")
 
 
+_NAMING = frozenset(
+    """
+    createTempView createOrReplaceTempView createGlobalTempView createOrReplaceGlobalTempView
+    registerTempTable
+    """.split()
+)
+
+
+def _session_change(node: ast.AST) -> str:
+    """Return what of the session is changed: ``conf``, a ``name``, or nothing."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return ""
+    name, of = node.func.attr, node.func.value
+    if isinstance(of, ast.Attribute) and (of.attr, name) in (("conf", "set"), ("conf", "unset")):
+        return "conf"
+    registers = isinstance(of, ast.Attribute) and (of.attr, name) == ("udf", "register")
+    return "name" if name in _NAMING or registers else ""
+
+
+_FROM = re.compile(r"\b(?:from|join)\s+[\w`]", re.IGNORECASE)
 _READING = re.compile(
     r"pandas\.read_\w+|polars\.(?:read|scan)_\w+|requests\.\w+|httpx\.\w+|urllib\.request\.\w+"
     r"|sqlite3\.connect|duckdb\.\w+|os\.(?:environ|getenv|listdir|scandir|walk)(?:\.\w+)?"
@@ -637,8 +669,15 @@ def _is_read(node: ast.AST, dotted: tuple[str, ...]) -> bool:
     if isinstance(node, ast.Call):
         if dotted == ("open",):
             return True
-        if isinstance(node.func, ast.Attribute) and node.func.attr in ("read_text", "read_bytes"):
-            return True
+        if isinstance(node.func, ast.Attribute):
+            first = node.args[0] if node.args else None
+            text = first.value if isinstance(first, ast.Constant) else None
+            if node.func.attr in ("read_text", "read_bytes"):
+                return True
+            if isinstance(text, str) and node.func.attr == "table":
+                return True
+            if isinstance(text, str) and node.func.attr == "sql" and _FROM.search(text):
+                return True
         return bool(_READING.fullmatch(".".join(dotted)))
     return isinstance(node, ast.Subscript) and chain_of(node.value)[-2:] == ("os", "environ")
 

@@ -266,6 +266,17 @@ def test_parameters_of_every_kind(make: Callable[..., Builder], parameters: str)
     assert rows(builder, "f") == [(2, "y"), (3, "x")]
 
 
+def test_parameters_that_come_from_one_table_are_told_apart(make: Callable[..., Builder]) -> None:
+    text = (
+        f"{IMPORTS}@model\ndef m(v): return v.filter('a > 1')\n"
+        "@table\ndef f(v, w, m, v2):\n"
+        "    both = v.join(w, v.a == w.a).join(m, m.a == v.a).join(v2, v2.a == m.a)\n"
+        "    return both.select(v.a, w.b, m.b.alias('c'))\n"
+    ).replace("@table\n", '@table(inputs={"v2": "v"})\n')
+    builder = make({"a.py": text, "v.sql": "CREATE VIEW v AS SELECT a, b FROM t; CREATE VIEW w AS SELECT a, b FROM t WHERE b = 'x'"})  # fmt: skip
+    assert rows(builder, "f") == [(3, "x", "x")]
+
+
 # ----------------------------------------------------------------------------- nothing is shared
 
 

@@ -916,6 +916,11 @@ EFFECTS = [
     ("g(importlib.import_module('x'))", "python-unseen"),
     ("g(__import__('x'))", "python-unseen"),
     ("eval('flights')", "python-unseen"),
+    ("spark.table('x')", "python-reads"),
+    ("spark.sql('SELECT a FROM x')", "python-reads"),
+    ("g(flights.createOrReplaceTempView('x'))", "python-session"),
+    ("g(spark.udf.register('x', g))", "python-session"),
+    ("spark.sql('SELECT a FROM {x}', x=flights)", None),
     ("flights", None),
     ("flights.toPandas().to_csv()", None),
     ("g(spark.sql('SELECT 1'))", None),
@@ -937,6 +942,14 @@ def test_what_a_function_does_by_itself_is_warned_of(use: str, code: str | None)
 def test_a_source_may_read_what_it_likes(use: str) -> None:
     text = LIBRARIES + t("spark: SparkSession", f"return {use}", decorator="@source")
     assert project(text).problems == ()
+
+
+def test_a_function_may_not_change_settings_of_the_session() -> None:
+    text = t(
+        "flights",
+        "flights.sparkSession.conf.set('spark.sql.ansi.enabled', 'false')\n    return flights",
+    )
+    assert wrong(text) == ["5:5: error: `f` changes a setting of the session, and so what others compute [python-session]"]  # fmt: skip
 
 
 def test_what_a_helper_does_is_warned_of_where_it_is() -> None:
