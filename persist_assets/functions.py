@@ -79,6 +79,7 @@ def call(
     except (Exception, SystemExit) as error:
         raise BuildError(
             f"`{source.name}` failed: {_said(error)}",
+            hint=_FROM_ROOT if isinstance(error, ModuleNotFoundError) else None,
             location=place_of(error, root) or source.location,
         ) from error
     return _frame(source, found)
@@ -99,6 +100,9 @@ def _narwhals(name: str, source: Source) -> Any:
 
 _MADE_UP = re.compile(r"_persist_[0-9a-f]{32}\.")
 """What names of modules begin with, within a call."""
+
+
+_FROM_ROOT = "modules of a project are imported from its root, or relatively: from ._other import …"
 
 
 def _said(error: BaseException) -> str:

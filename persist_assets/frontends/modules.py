@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ Find = Callable[[str], str | None]
 DECORATORS = ("source", "model", "table", "incremental_table")
 """What of this package's stands above functions."""
 PACKAGE = "persist_assets"
+
+_HOMES = ([PACKAGE], [PACKAGE, "decorators"])
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -92,6 +95,8 @@ class Module:
         The same of imports that only type checkers see.
     stars, imported
         The modules of which everything, or anything, is imported.
+    lines
+        Of the text, as Python counts them.
     """
 
     path: str
@@ -105,14 +110,15 @@ class Module:
     typed: dict[str, list[Imported]] = field(default_factory=dict[str, list[Imported]])
     stars: list[str] = field(default_factory=list[str])
     imported: list[str] = field(default_factory=list[str])
+    lines: list[str] = field(default_factory=list[str])
 
     def ours(self, node: ast.expr) -> str | None:
         """Return which of our decorators an expression names, or None."""
         chain = chain_of(node.func if isinstance(node, ast.Call) else node)
         for found in self.imports.get(chain[0], ()) if chain else ():
-            dotted = (*found.dotted, *chain[1:])
-            if len(dotted) == 2 and dotted[0] == PACKAGE and dotted[1] in DECORATORS:
-                return dotted[1]
+            *home, name = (*found.dotted, *chain[1:])
+            if home in _HOMES and name in DECORATORS:
+                return name
         if PACKAGE in self.stars and len(chain) == 1 and chain[0] in DECORATORS:
             return chain[0]
         return None
@@ -121,8 +127,7 @@ class Module:
         """Return where a node is."""
         line: int = getattr(node, "lineno", 1)
         at: int = getattr(node, "col_offset", 0)
-        lines = self.text.splitlines()
-        text = lines[line - 1] if line <= len(lines) else ""
+        text = self.lines[line - 1] if line <= len(self.lines) else ""
         return Location(self.path, line, len(text.encode()[:at].decode(errors="replace")) + 1)
 
 
@@ -156,6 +161,7 @@ def parse_module(text: str, path: str) -> Module:
     name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     is_package = path.endswith("/__init__.py")
     module = Module(path, name, name if is_package else name.rpartition(".")[0], text, tree)
+    module.lines = re.split(r"\r\n|\r|\n", text)
     for statement in tree.body:
         if isinstance(statement, ast.If) and _is_for_types(statement.test):
             _learn_imports(module, statement.body, module.typed)

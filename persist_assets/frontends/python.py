@@ -231,7 +231,7 @@ class _File:
 
     def name_place(self, node: FunctionNode) -> Location:
         """Return where the name of a function is in its definition."""
-        line = self.module.text.splitlines()[node.lineno - 1]
+        line = self.module.lines[node.lineno - 1]
         found = re.compile(r"def\s+").search(line)
         return Location(self.path, node.lineno, found.end() + 1 if found else node.col_offset + 1)
 
@@ -297,9 +297,8 @@ class _File:
         return declaration
 
     def text_of(self, node: ast.FunctionDef) -> str:
-        lines = self.module.text.splitlines()
         first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-        return "\n".join(lines[first - 1 : node.end_lineno])
+        return "\n".join(self.module.lines[first - 1 : node.end_lineno])
 
     def again(self, node: ast.FunctionDef) -> _Refused | None:
         """Return what is wrong where the name of a function means something else after it."""

@@ -426,7 +426,7 @@ BROKEN = [
     ("return helper.broken(t)", "helper.py:2:12: `f` failed: KeyError: 'x'", None),
     ("raise SystemExit(3); return t", "sources/a.py:9:5: `f` failed: SystemExit: 3", None),
     ("return t.filter('nope > 1')", "sources/a.py:9:12: `f` failed: AnalysisException: [UNRESOLVED_COLUMN", None),
-    ("import nowhere; return t", "sources/a.py:9:5: `f` failed: ModuleNotFoundError: No module named 'nowhere'", None),
+    ("import nowhere; return t", "sources/a.py:9:5: `f` failed: ModuleNotFoundError: No module named 'nowhere'", "imported from its root"),
     ("from . import nowhere; return t", "sources/a.py:9:5: `f` failed: ImportError: cannot import name 'nowhere' from 'sources'", None),
     ("x = None; return x", "sources/a.py:8:5: `f` returned None, not a frame", "a source returns a Spark DataFrame"),
     ("return t.count()", "sources/a.py:8:5: `f` returned int, not a frame", "a source returns a Spark DataFrame"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -65,6 +66,7 @@ BODY = "def f(flights):\n    return flights\n"
         ("import persist_assets", "@persist_assets.{0}"),
         ("import persist_assets as pa", "@pa.{0}"),
         ("import persist_assets as pa", '@pa.{0}(group="g")'),
+        ("from persist_assets.decorators import {0}", "@{0}"),
         ("from persist_assets import *", "@{0}"),
         ("try:\n    from persist_assets import {0}\nexcept ImportError:\n    pass", "@{0}"),
     ],
@@ -147,6 +149,15 @@ def f(flights):
         "n in [-1, 2.5]",
     ]
     assert annotation.time_column == "at"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_places_are_right_whatever_ends_a_line(end: str) -> None:
+    text = t("flights: int", before='x = """a\u2028b\x0cc\x1d"""').replace("\n", end)
+    assert [str(p.location) for p in project(text).problems] == ["sources/d.py:4:16"]
+    fine = only(text.replace(": int", ""))
+    assert fine.query is not None
+    assert fine.query.text.startswith("@table\ndef f(flights):")
 
 
 def test_asset_keys_and_source_ids_are_as_of_other_languages() -> None:
@@ -1072,3 +1083,11 @@ def test_a_function_over_narwhals_runs_on_other_frames(backend: str, tmp_path: P
     lazy = frame if isinstance(frame, nw.LazyFrame) else frame.lazy()
     rows = module.late_by_carrier(lazy).collect().rows(named=False)
     assert [tuple(r) for r in rows] == [("AA", 90.0), ("UA", 30.0)]
+
+
+def test_the_examples_of_the_docs_compile() -> None:
+    text = (ROOT / "docs" / "python.md").read_text()
+    blocks = re.findall(r"```\w+\n(?:--|#) sources/(\S+)\n(.*?)```", text, re.DOTALL)
+    found = compiled(dict(blocks))
+    assert not found.problems, [str(p) for p in found.problems]
+    assert {s.name for s in found.persisted} == {"late_by_carrier", "worst", "named"}
