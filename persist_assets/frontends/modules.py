@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from persist_assets.errors import Location, Problem
 
@@ -97,6 +97,8 @@ class Module:
         The modules of which everything, or anything, is imported.
     lines
         Of the text, as Python counts them.
+    known
+        What was found out about its statements, for all functions that reach them.
     """
 
     path: str
@@ -111,6 +113,7 @@ class Module:
     stars: list[str] = field(default_factory=list[str])
     imported: list[str] = field(default_factory=list[str])
     lines: list[str] = field(default_factory=list[str])
+    known: dict[object, Any] = field(default_factory=dict[object, Any])
 
     def ours(self, node: ast.expr) -> str | None:
         """Return which of our decorators an expression names, or None."""
@@ -462,6 +465,70 @@ def unparsable(error: BaseException, path: str) -> Problem:
     return Problem("syntax", f"this is not Python: {error}", Location(path))
 
 
+@dataclass(frozen=True, slots=True)
+class Mentions:
+    """What a piece of code names.
+
+    Attributes
+    ----------
+    chains
+        ``a.b.c``, where `a` is no variable of a function.
+    methods, texts
+        As of `Reached`.
+    imports
+        That stand in it.
+    """
+
+    chains: frozenset[tuple[str, ...]]
+    methods: frozenset[str]
+    texts: frozenset[str]
+    imports: tuple[ast.Import | ast.ImportFrom, ...]
+
+
+def mentions(
+    root: ast.AST, module: Module, *, bare: bool = False, hidden: frozenset[str] = frozenset()
+) -> Mentions:
+    """Return what a piece of code names.
+
+    Parameters
+    ----------
+    bare
+        As for `parts`.
+    hidden
+        The variables of functions around it.
+    """
+    chains: set[tuple[str, ...]] = set()
+    methods: set[str] = set()
+    texts: set[str] = set()
+    imports: list[ast.Import | ast.ImportFrom] = []
+    todo: list[tuple[ast.AST, bool, frozenset[str]]] = [(root, bare, hidden)]
+    while todo:
+        node, bare, hidden = todo.pop()
+        chain = chain_of(node)
+        if chain:
+            if chain[0] not in hidden:
+                chains.add(chain)
+            continue
+        match node:
+            case ast.Call(func=ast.Attribute(attr=name)):
+                methods.add(name)
+            case ast.Constant(value=str(text)):
+                texts.add(text)
+            case ast.Import() | ast.ImportFrom():
+                imports.append(node)
+            case _:
+                pass
+        bare = bare and not isinstance(node, FunctionNode | ast.ClassDef)
+        within = hidden
+        if isinstance(node, FunctionNode | ast.Lambda):
+            within = (hidden - _declared(node)) | variables(node)
+        for name, value in parts(node, module, bare)[1]:
+            inside = value if isinstance(value, list) else [value]
+            names = within if name == "body" else hidden
+            todo += ((i, bare, names) for i in inside if isinstance(i, ast.AST))
+    return Mentions(frozenset(chains), frozenset(methods), frozenset(texts), tuple(imports))
+
+
 class _Reach:
     """One function's way through the modules of a project.
 
@@ -470,8 +537,7 @@ class _Reach:
     items
         By path, the statements that are reached by their numbers, as they say.
     todo
-        What is reached and not looked at yet; `bare` as for `parts`, and the names that are
-        variables of functions around it.
+        What is reached and not followed yet.
     """
 
     def __init__(self, modules: Modules, module: Module) -> None:
@@ -482,7 +548,7 @@ class _Reach:
         self.methods: set[str] = set()
         self.texts: set[str] = set()
         self.nodes: list[tuple[Module, ast.AST]] = []
-        self.todo: list[tuple[Module, ast.AST, bool, frozenset[str]]] = []
+        self.todo: list[tuple[Module, Mentions]] = []
         self.followed: set[tuple[str, tuple[str, ...]]] = set()
 
     def function(self, node: ast.FunctionDef) -> Reached:
@@ -492,8 +558,8 @@ class _Reach:
         inside = [*head, *body]
         hidden = variables(node)
         self.nodes += ((self.own, i) for i in inside)
-        self.todo += ((self.own, i, True, frozenset[str]()) for i in head)
-        self.todo += ((self.own, i, True, hidden) for i in body)
+        self.todo += ((self.own, mentions(i, self.own, bare=True)) for i in head)
+        self.todo += ((self.own, mentions(i, self.own, bare=True, hidden=hidden)) for i in body)
         for module in closure:
             if not self.modules.is_quiet(module):
                 self.whole(module)
@@ -535,35 +601,21 @@ class _Reach:
         items = self.items.setdefault(module.path, {})
         if number not in items:
             node = module.body[number]
-            items[number] = shape(node, module)
+            if number not in module.known:
+                module.known[number] = shape(node, module), mentions(node, module)
+            items[number], named = module.known[number]
             self.nodes.append((module, node))
-            self.todo.append((module, node, False, frozenset()))
+            self.todo.append((module, named))
 
     def visit_all(self) -> None:
         while self.todo:
-            module, node, bare, hidden = self.todo.pop()
-            chain = chain_of(node)
-            if chain:
-                if chain[0] not in hidden:
-                    self.chain(module, chain)
-                continue
-            match node:
-                case ast.Call(func=ast.Attribute(attr=name)):
-                    self.methods.add(name)
-                case ast.Constant(value=str(text)):
-                    self.texts.add(text)
-                case ast.Import() | ast.ImportFrom():
-                    self.imported(module, node)
-                case _:
-                    pass
-            bare = bare and not isinstance(node, FunctionNode | ast.ClassDef)
-            within = hidden
-            if isinstance(node, FunctionNode | ast.Lambda):
-                within = (hidden - _declared(node)) | variables(node)
-            for name, value in parts(node, module, bare)[1]:
-                inside = value if isinstance(value, list) else [value]
-                names = within if name == "body" else hidden
-                self.todo += ((module, i, bare, names) for i in inside if isinstance(i, ast.AST))
+            module, named = self.todo.pop()
+            self.methods |= named.methods
+            self.texts |= named.texts
+            for node in named.imports:
+                self.imported(module, node)
+            for chain in named.chains:
+                self.chain(module, chain)
 
     def imported(self, module: Module, node: ast.Import | ast.ImportFrom) -> None:
         """Follow an import that stands in code that is reached."""

@@ -47,6 +47,7 @@ from persist_assets.model import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from persist_assets.errors import Severity
     from persist_assets.frontends.modules import FunctionNode, Reached
 
 LANGUAGE = "python"
@@ -142,9 +143,6 @@ class _File:
 
     def problem(self, code: str, message: str, place: Location, hint: str | None = None) -> None:
         self.problems.append(Problem(code, message, place, hint))
-
-    def warn(self, code: str, message: str, place: Location, hint: str) -> None:
-        self.problems.append(Problem(code, message, place, hint, "warning"))
 
     def read(self) -> None:
         self.check_names()
@@ -269,7 +267,9 @@ class _File:
         if problem is not None:
             raise problem
         reached = self.modules.reach(self.module, node)
-        self.check_effects(node.name, reached, outside=kind == "source")
+        allowed = self.check_effects(node.name, reached, outside=kind == "source")
+        if self.modules.problems or not allowed:
+            return Declaration(node.name, LANGUAGE, place)
         text = self.text_of(node)
         references = tuple(_reference(p, inputs) for p in frames)
         shown = repr([(p.name, p.kind, p.positional) for p in parameters])
@@ -514,48 +514,76 @@ class _File:
             hint = "return the frame that has its rows"
             raise _Refused("python-source", f"`{node.name}` returns nothing", place, hint)
 
-    def check_effects(self, name: str, reached: Reached, *, outside: bool) -> None:
-        """Warn of what a function does that we do not know of: writing, and reading what it likes.
+    def check_effects(self, name: str, reached: Reached, *, outside: bool) -> bool:
+        """Return whether a function does only what it may, and report what else it does.
 
-        Once for each line.
+        Once for each place.
         """
         told: set[Location] = set()
-
-        def tell(code: str, message: str, module: Module, node: ast.AST, hint: str) -> None:
-            place = module.place(node)
-            if place not in told:
-                told.add(place)
-                self.warn(code, message, place, hint)
-
+        allowed = True
         for module, root in reached.nodes:
-            for node in _nodes(root, module):
-                dotted = _dotted(node, module)
-                change = _session_change(node)
-                if change == "conf":
-                    raise _Refused(
-                        "python-session",
-                        f"`{name}` changes a setting of the session, and so what others compute",
-                        module.place(node),
-                        'settings are those of all sources: [spark] "…" = "…" in persist.toml',
-                    )
-                if change:
-                    message = f"`{name}` names something in the session, which all functions share"
-                    hint = "frames are passed on as values: spark.sql('… {x}', x=frame)"
-                    tell("python-session", message, module, node, hint)
-                elif _is_write(node, dotted):
-                    message = f"`{name}` writes by itself, whenever it is computed"
-                    hint = "return the rows: what is persisted is written for you"
-                    tell("python-writes", message, module, node, hint)
-                elif not outside and _is_read(node, dotted):
-                    message = f"`{name}` reads data by itself: when that changes nothing is rebuilt"
-                    hint = "read it in a function with @source, and name that as a parameter"
-                    tell("python-reads", message, module, node, hint)
-                elif dotted and (dotted[0] in UNSEEN or dotted[-1] in UNSEEN):
-                    message = (
-                        f"what `{name}` runs here is not seen: when it changes nothing is rebuilt"
-                    )
-                    hint = "import by name: import …, from … import …"
-                    tell("python-unseen", message, module, node, hint)
+            key = ("effects", id(root))
+            if key not in module.known:
+                module.known[key] = tuple(_effects(root, module))
+            for effect, place in module.known[key]:
+                code, severity, message, hint = _EFFECTS[effect]
+                if place in told or (outside and effect == "read"):
+                    continue
+                told.add(place)
+                allowed &= severity != "error"
+                message = message.replace("{name}", f"`{name}`")
+                self.problems.append(Problem(code, message, place, hint, severity))
+        return allowed
+
+
+_EFFECTS: Mapping[str, tuple[str, Severity, str, str]] = {
+    "write": (
+        "python-writes",
+        "warning",
+        "{name} writes by itself, whenever it is computed",
+        "return the rows: what is persisted is written for you",
+    ),
+    "read": (
+        "python-reads",
+        "warning",
+        "{name} reads data by itself: when that changes nothing is rebuilt",
+        "read it in a function with @source, and name that as a parameter",
+    ),
+    "unseen": (
+        "python-unseen",
+        "warning",
+        "what {name} runs here is not seen: when it changes nothing is rebuilt",
+        "import by name: import …, from … import …",
+    ),
+    "name": (
+        "python-session",
+        "warning",
+        "{name} names something in the session, which all functions share",
+        "frames are passed on as values: spark.sql('… {x}', x=frame)",
+    ),
+    "conf": (
+        "python-session",
+        "error",
+        "{name} changes a setting of the session, and so what others compute",
+        'settings are those of all sources: [spark] "…" = "…" in persist.toml',
+    ),
+}
+"""What a function may do that we do not know of: how it is reported, and what to do."""
+
+
+def _effects(root: ast.AST, module: Module) -> Iterator[tuple[str, Location]]:
+    """Yield what a piece of code does besides returning rows, and where."""
+    for node in _nodes(root, module):
+        dotted = _dotted(node, module)
+        effect = _session_change(node)
+        if not effect and _is_write(node, dotted):
+            effect = "write"
+        elif not effect and _is_read(node, dotted):
+            effect = "read"
+        elif not effect and dotted and (dotted[0] in UNSEEN or dotted[-1] in UNSEEN):
+            effect = "unseen"
+        if effect:
+            yield effect, module.place(node)
 
 
 def _reference(parameter: Parameter, inputs: Mapping[str, tuple[str, Location]]) -> Reference:

@@ -963,6 +963,15 @@ def test_a_function_may_not_change_settings_of_the_session() -> None:
     assert wrong(text) == ["5:5: error: `f` changes a setting of the session, and so what others compute [python-session]"]  # fmt: skip
 
 
+@pytest.mark.parametrize("helper", ["def g(x: return x", "def g(x): x.sparkSession.conf.set('a', 'b')"])  # fmt: skip
+def test_what_reaches_a_broken_helper_is_no_source(helper: str) -> None:
+    text = t("flights", "return helper.g(flights)", before="import helper")
+    found = project(text + "@table\ndef g(flights): return flights\n@table\ndef h(f): return f\n", helper=helper)  # fmt: skip
+    assert len(found.errors) == 1
+    assert "f" not in {s.name for s in found.sources}
+    assert "h" not in {s.name for s in found.sources}
+
+
 def test_what_a_helper_does_is_warned_of_where_it_is() -> None:
     helper = "def g(x):\n    x.write.parquet('y')\n    return x"
     text = t("flights", "return helper.g(flights)", before="import helper")
