@@ -608,6 +608,7 @@ class Builder(Reader):
 
     def close(self) -> None:
         """Give up what lasts as long as a run does."""
+        self.forget()
         self._closing.close()
         self._temporary, self._temporary_root = {}, None
 

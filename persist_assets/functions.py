@@ -199,12 +199,15 @@ def place_of(error: BaseException, root: Path) -> Location | None:
     return None
 
 
+_OUR_OWN = f"{Path(__file__).resolve().parent}/"
 _IN_WORKER = re.compile(r'File "([^"\n]+)", line (\d+)')
 
 
 def _place(path: str, line: int | None, column: int | None, root: Path) -> Location | None:
     start = f"{root.resolve()}/"
-    if not path.startswith(start) or not path.endswith(".py") or "/site-packages/" in path:
+    if not path.startswith(start) or not path.endswith(".py"):
+        return None
+    if path.startswith(_OUR_OWN) or "/site-packages/" in path:
         return None
     relative = path.removeprefix(start)
     if relative.startswith("."):

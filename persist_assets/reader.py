@@ -84,6 +84,7 @@ class Reader:
         self._run = uuid.uuid4().hex[:12]
         self._called: dict[str, DataFrame] = {}
         self._calling: dict[str, threading.Lock] = {}
+        self._shown: set[str] = set()
 
     def pin(self, source: Source) -> Pin:
         """Return the version of a raw table that this run reads.
@@ -301,6 +302,12 @@ class Reader:
         """Return the rows of a source as it says, whatever table of it there is."""
         return self.rows(source, {k: v for k, v in read.items() if k != source.source_id})
 
+    def forget(self) -> None:
+        """Let go of what functions returned, which nobody reads after this run."""
+        self._called.clear()
+        self.engine.forget(self._shown)
+        self._shown.clear()
+
     def _returned(self, source: Source, read: Mapping[SourceID, Snapshot]) -> DataFrame:
         """Return what a function returns; in one run it is called once for what it reads."""
         name = self._function_name(source, read)
@@ -346,6 +353,7 @@ class Reader:
                 # Called before, for all views are made one after the other.
                 frame = self._returned(source, read)
                 self.engine.view(view, lambda f=frame: f)
+                self._shown.add(view)
             else:
                 pin = self.pin(source)
                 self.engine.view(view, lambda s=source, p=pin: self.engine.load_raw(s, p))

@@ -291,6 +291,14 @@ def test_calls_share_no_state(make: Callable[..., Builder]) -> None:
     assert not [m for m in __import__("sys").modules if m.startswith("_persist_") or m == "helper"]
 
 
+def test_a_run_leaves_nothing_in_the_session(make: Callable[..., Builder], spark: Any) -> None:
+    builder = make({"a.py": f"{IMPORTS}@model\ndef m(t): return t\n"})
+    assert query(builder, "SELECT a FROM m") == [(1,), (2,), (3,)]
+    (view,) = (v.name for v in spark.catalog.listTables() if v.name.startswith("a/m@"))
+    builder.close()
+    assert view not in {v.name for v in spark.catalog.listTables()}
+
+
 @pytest.mark.proves("P7")
 def test_two_projects_run_at_once_in_one_process(make: Callable[..., Builder]) -> None:
     text = f"{IMPORTS}import helper\n@table\ndef f(m): return m.withColumn('p', F.lit(helper.NAME))\n@model\ndef m(t): return helper.meet(t)\n"

@@ -17,7 +17,10 @@ from conftest import ROOT, compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from persist_assets.errors import SourcesError
 from persist_assets.frontends.python import parse_python
+from persist_assets.frontends.sql import parse_query
+from persist_assets.functions import place_of
 from persist_assets.model import Project, Source
 from persist_assets.project import load_project
 from persist_assets.settings import load_settings
@@ -697,6 +700,8 @@ REACH = [
     ("import pkg.mod", "pkg.mod.g()", {"pkg/mod": "R = {{}}\ndef g(): return R\nR['a'] = {}"}),
     ("import pkg.mod", "pkg.mod.g()", {"pkg/mod": "def g(): return X\ndef s():\n    global X\n    X = {}\nY = s()"}),
     ("import pkg.mod", "pkg.mod.g()", {"pkg/mod": "class B:\n    subs = []\n    def __init_subclass__(cls): B.subs.append(cls)\nclass C(B):\n    x = {}\ndef g(): return B.subs"}),
+    ("import pkg.mod", "pkg.mod.g()", {"pkg/mod": "X = {}\ndef g():\n    global X\n    X = X + 1\n    return X"}),
+    ("import pkg.mod", "pkg.mod.g()", {"pkg/mod": "x = {}\ndef g(y):\n    return [x for x in y], x"}),
     ("import pkg.mod", "pkg.mod.g", {"pkg/mod": "def __getattr__(name): return {}"}),
     ("", "inner()", {"pkg/mod": "def g(): return {}"}),
 ]  # fmt: skip
@@ -1100,3 +1105,17 @@ def test_the_examples_of_the_docs_compile() -> None:
     found = compiled(dict(blocks))
     assert not found.problems, [str(p) for p in found.problems]
     assert {s.name for s in found.persisted} == {"late_by_carrier", "worst", "named"}
+
+
+def test_what_fails_is_placed_in_the_projects_code_and_not_in_ours() -> None:
+    """A project may be around us, as that of the demo is."""
+    with pytest.raises(SourcesError) as caught:
+        parse_query("no query")
+    place = place_of(caught.value, ROOT)
+    assert place is not None
+    assert place.path == "tests/unit/test_python_files.py"
+    assert place_of(caught.value, ROOT / "docs") is None
+    told = RuntimeError(f'in a worker:\n  File "{ROOT}/docs/x.py", line 3, in f')
+    assert str(place_of(told, ROOT / "docs")) == "x.py:3:1"
+    hidden = RuntimeError(f'in a worker:\n  File "{ROOT}/.venv/lib/x.py", line 3, in f')
+    assert place_of(hidden, ROOT) is None
