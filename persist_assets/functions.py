@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from persist_assets.errors import BuildError, Location, PersistError
-from persist_assets.frontends.modules import absolute, files_of, is_foreign
+from persist_assets.frontends.modules import ROOTS, absolute, files_of, is_foreign, name_of
 from persist_assets.session import first_line
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ class _Modules:
 
     def load_file(self, path: str) -> ModuleType:
         """Return the module of a file."""
-        return self._load(path.removesuffix(".py").replace("/", "."), path)
+        return self._load(name_of(path), path)
 
     def _find(self, name: str) -> str | None:
         """Return the file of a module, "" for a mere directory, or None: it is not the project's.
@@ -252,7 +252,7 @@ class _Modules:
         for path in files_of(name):
             if path in self._texts:
                 return path
-        below = name.replace(".", "/") + "/"
+        below = tuple(f"{start}{name.replace('.', '/')}/" for start in ROOTS)
         return "" if any(path.startswith(below) for path in self._texts) else None
 
     def _load(self, name: str, path: str) -> ModuleType:

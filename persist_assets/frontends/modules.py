@@ -34,10 +34,26 @@ _HOMES = ([PACKAGE], [PACKAGE, "decorators"])
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def files_of(name: str) -> tuple[str, str]:
+ROOTS = ("", "src/")
+"""Where modules of a project are imported from, relative to its root."""
+
+
+def files_of(name: str) -> tuple[str, ...]:
     """Return where a module may be, by its dotted name, the likelier place first."""
     base = name.replace(".", "/")
-    return f"{base}/__init__.py", f"{base}.py"
+    return tuple(f"{root}{base}{end}" for root in ROOTS for end in ("/__init__.py", ".py"))
+
+
+def name_of(path: str) -> str:
+    """Return the dotted name of the module that a file is.
+
+    Examples
+    --------
+    >>> name_of("src/shop/prices.py"), name_of("sources/shop/__init__.py")
+    ('shop.prices', 'sources.shop')
+    """
+    plain = path.removeprefix("src/").removesuffix(".py").removesuffix("/__init__")
+    return plain.replace("/", ".")
 
 
 def is_foreign(name: str) -> bool:
@@ -161,7 +177,7 @@ def parse_module(text: str, path: str) -> Module:
         It is not Python.
     """
     tree = ast.parse(text, path)
-    name = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    name = name_of(path)
     is_package = path.endswith("/__init__.py")
     module = Module(path, name, name if is_package else name.rpartition(".")[0], text, tree)
     module.lines = re.split(r"\r\n|\r|\n", text)

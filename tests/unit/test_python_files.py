@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from persist_assets.errors import SourcesError
 from persist_assets.frontends.python import parse_python
 from persist_assets.frontends.sql import parse_query
-from persist_assets.functions import place_of
+from persist_assets.functions import _Modules, place_of
 from persist_assets.model import Project, Source
 from persist_assets.project import load_project
 from persist_assets.settings import load_settings
@@ -703,6 +703,8 @@ REACH = [
     ("import pkg.mod", "pkg.mod.g()", {"pkg/mod": "X = {}\ndef g():\n    global X\n    X = X + 1\n    return X"}),
     ("import pkg.mod", "pkg.mod.g()", {"pkg/mod": "x = {}\ndef g(y):\n    return [x for x in y], x"}),
     ("import pkg.mod", "pkg.mod.g", {"pkg/mod": "def __getattr__(name): return {}"}),
+    ("import pkg.mod", "pkg.mod.g()", {"src/pkg/mod": "def g(): return {}"}),
+    ("from pkg import g", "g()", {"src/pkg/__init__": "from .mod import g", "src/pkg/mod": "from pkg.deep import g", "src/pkg/deep": "def g(): return {}"}),
     ("", "inner()", {"pkg/mod": "def g(): return {}"}),
 ]  # fmt: skip
 
@@ -1119,3 +1121,19 @@ def test_what_fails_is_placed_in_the_projects_code_and_not_in_ours() -> None:
     assert str(place_of(told, ROOT / "docs")) == "x.py:3:1"
     hidden = RuntimeError(f'in a worker:\n  File "{ROOT}/.venv/lib/x.py", line 3, in f')
     assert place_of(hidden, ROOT) is None
+
+
+@pytest.mark.parametrize("root", ["", "src/"])
+def test_modules_are_run_as_they_were_found(root: str) -> None:
+    own = "from pkg import g, deep\nimport pkg.space.inner\nfrom . import _near\n" + t("n=1", "return g(n), deep.N, pkg.space.inner.N, _near.N, n")  # fmt: skip
+    files = {
+        f"{root}pkg/__init__": "from .mod import g",
+        f"{root}pkg/mod": "from . import deep\nfrom .space.inner import N as M\ndef g(x): return x + deep.N + M",
+        f"{root}pkg/deep": "N = 10",
+        f"{root}pkg/space/inner": "from ..deep import N as M\nN = M * 10",
+        "sources/_near": "N = 7",
+    }
+    function = only(own, **files).function
+    assert function is not None
+    module = _Modules(function, Path("/nowhere")).load_file(function.path)
+    assert module.f() == (111, 10, 100, 7, 1)
