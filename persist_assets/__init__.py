@@ -1,24 +1,39 @@
 """Persistent sources for Dagster on Spark.
 
-`load_sources` turns a directory of annotated queries into Dagster assets; see the README.
+`load_sources` turns a directory of annotated queries into Dagster assets; `source`, `model`,
+`table` and `incremental_table` stand above functions that are sources; see the README.
 Importing this package is cheap: Dagster, Spark and Delta are imported when they are used.
 """
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from persist_assets.decorators import incremental_table, model, source, table
     from persist_assets.plugin.assets import load_sources
     from persist_assets.plugin.translator import AssetTranslator
 
-__all__ = ["AssetTranslator", "load_sources"]
+__all__ = [
+    "AssetTranslator",
+    "incremental_table",
+    "load_sources",
+    "model",
+    "source",
+    "table",
+]
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AssetTranslator": "persist_assets.plugin.translator",
+    "incremental_table": "persist_assets.decorators",
     "load_sources": "persist_assets.plugin.assets",
+    "model": "persist_assets.decorators",
+    "source": "persist_assets.decorators",
+    "table": "persist_assets.decorators",
 }
 
 
@@ -29,3 +44,14 @@ def __getattr__(name: str) -> Any:
 
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class _Face(ModuleType):
+    """A package in which no module of its own takes the place of a name of its face."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Face

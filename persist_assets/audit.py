@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.dialect import quote
+from persist_assets.errors import BuildError
 from persist_assets.model import CheckResult
 from persist_assets.watermarks import from_spark, spelled, to_text
 
@@ -66,9 +67,18 @@ def measures(
 
 
 def type_in(frame: DataFrame, column: str) -> str:
-    """Return Spark's name of the type of a column of a frame, whatever its case."""
-    kinds = (f.dataType for f in frame.schema.fields if f.name.lower() == column.lower())
-    return next(kinds).simpleString()
+    """Return Spark's name of the type of a column of a frame, whatever its case.
+
+    Raises
+    ------
+    BuildError
+        There is no such column.
+    """
+    for field in frame.schema.fields:
+        if field.name.lower() == column.lower():
+            return field.dataType.simpleString()
+    hint = f"it has {', '.join(frame.columns)}"
+    raise BuildError(f"there is no column `{column}` to take the watermark of", hint=hint)
 
 
 def read_measures(

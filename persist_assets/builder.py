@@ -36,6 +36,7 @@ from persist_assets.errors import (
     ConflictError,
     PersistError,
 )
+from persist_assets.functions import place_of
 from persist_assets.manifest import export_manifest
 from persist_assets.meaning.functions import CLOCK, SPECIAL_DATETIMES
 from persist_assets.model import Build, Change, CheckResult, Leaf, RawVersion, Snapshot, View
@@ -445,7 +446,7 @@ class Builder(Reader):
                 raise BuildError(f"`{work.source.name}` was built and not published")
         except BaseException as error:
             if isinstance(error, PersistError) and error.location is None:
-                error.location = work.source.location
+                error.location = place_of(error, self.settings.root) or work.source.location
             if work.state == "open":
                 told = str(error) if isinstance(error, Exception) else "interrupted"
                 self.ledger.record_failed(work.build, told or type(error).__name__)
@@ -574,13 +575,12 @@ class Builder(Reader):
             window = self._window(source, increment, world)
             only = {s: Slice(where=test) for s, test in window.leaves.items()} if window else {}
         # What is too old is what the plan found so, on which what is recorded rests.
-        statement, read = self.statement(
-            source.query, source.bindings, world.manifest, temporary, world.expired, only
-        )
-        frame = self.load(statement, read, source.columns, only)
+        read = self.reading(source.bindings, world.manifest, temporary, world.expired, only)
+        frame = self.compute(source, read, only)
         time_column = self._time_column(source)
         checks = self._checks(source)
         if view:
+            statement = self.stated(source.query, source.bindings, read)
             work.view = self._stored(source, statement, read)
             work.columns = columns_of_struct(json.loads(delta_schema(frame.schema.jsonValue())))
             work.measured = self.engine.measure(frame, checks, time_column, source.name)
@@ -601,15 +601,15 @@ class Builder(Reader):
             assert work.staged is not None and work.measured is not None
             work.columns = work.staged.columns
         work.checks = (*work.measured.checks, *_passed(self.project.guards(source)))
-        self._check_pins(statement.views)
-        self._keep_listings(statement.views)
+        leaves = self.leaves(source.bindings, read)
+        self._check_pins(leaves)
+        self._keep_listings(leaves)
 
-    def _keep_listings(self, leaves: Iterable[SourceID]) -> None:
+    def _keep_listings(self, leaves: Iterable[Source]) -> None:
         """Keep which files the raw tables had that incremental sources follow."""
         growths = [s.growth for s in self.project.sources if s.growth is not None]
-        for source_id in leaves:
-            source = self.project.by_id[source_id]
-            if source.raw is not None and any(source_id in g.reads for g in growths):
+        for source in leaves:
+            if any(source.source_id in g.reads for g in growths):
                 keep_listing(self.settings.warehouse, self.pin(source))
 
     def _time_column(self, source: Source) -> str | None:
@@ -713,7 +713,6 @@ class Builder(Reader):
     def _keep_temporarily(
         self, source: Source, world: World, found: Mapping[SourceID, Snapshot], rests_on: AsOf
     ) -> Snapshot:
-        assert source.query is not None
         with self._lock:
             if self._temporary_root is None:
                 token = uuid.uuid4().hex
@@ -722,10 +721,8 @@ class Builder(Reader):
                 root = self.settings.table_name(f"{TEMPORARY}/{token}")
                 self._closing.callback(delete_directory, self.settings.table_root(root))
                 self._temporary_root = root
-        statement, read = self.statement(
-            source.query, source.bindings, world.manifest, found, world.expired
-        )
-        frame = self.load(statement, read, source.columns)
+        read = self.reading(source.bindings, world.manifest, found, world.expired)
+        frame = self.compute(source, read)
         build_uid = uuid.uuid4().hex
         table = f"{self._temporary_root}/{source.name}-{build_uid[:12]}"
         staged, measured = self.engine.write(
@@ -733,7 +730,7 @@ class Builder(Reader):
         )
         if any(not r.passed and r.blocking for r in measured.checks):
             raise _checks_failed(source, measured.checks)
-        self._check_pins(statement.views)
+        self._check_pins(self.leaves(source.bindings, read))
         version = commit(staged, build_id=source.build_id, pinned=None)
         return Snapshot(
             build_uid=build_uid,
@@ -752,13 +749,13 @@ class Builder(Reader):
 
     def close(self) -> None:
         """Give up what lasts as long as a run does."""
+        self.forget()
         self._closing.close()
         self._temporary, self._temporary_root = {}, None
 
-    def _check_pins(self, leaves: Iterable[SourceID]) -> None:
+    def _check_pins(self, leaves: Iterable[Source]) -> None:
         """Refuse rows that were computed while the files under them changed."""
-        for source_id in leaves:
-            source = self.project.by_id[source_id]
+        for source in leaves:
             if source.raw is None or source.raw.format == "delta" or self.pin(source).files is None:
                 continue
             now = pin_raw(source.raw, self.settings.resolve(source.raw.location or ""))

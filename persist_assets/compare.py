@@ -13,7 +13,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
 from persist_assets.dialect import parse, plain, tokenize
-from persist_assets.frontends.malloy import LANGUAGE as MALLOY
+from persist_assets.frontends.sql import LANGUAGE as SQL
 from persist_assets.model import Parts, Read
 
 if TYPE_CHECKING:
@@ -204,9 +204,9 @@ Standings = dict[str, Standing]
 def of_project(project: Project) -> Standings:
     """Return what the sources of a project mean.
 
-    Of Malloy's sources the text is not known: their SQL is in nobody's own words.
+    Only texts of SQL can be compared: Malloy's is in nobody's own words.
     """
-    queries = {s.source_id: s.query for s in project.sources if s.language != MALLOY}
+    queries = {s.source_id: s.query for s in project.sources if s.language == SQL}
     return {
         s.source_id: Standing(
             s.source_id, s.build_id, s.digests, queries.get(s.source_id), s.reads, s.persisted
@@ -398,7 +398,7 @@ def _listed(tokens: Sequence[Token]) -> tuple[list[list[Token]], int]:
 def line_of(source: Source, column: str) -> int:
     """Return the line of a file where a column of a source is said, else that of the source."""
     query = source.query
-    if query is None or not query.references or source.language == MALLOY:
+    if query is None or not query.references or source.language != SQL:
         return source.location.line
     start = items(query).starts.get(column)
     if start is None:

@@ -19,13 +19,20 @@ from persist_assets.dialect import parse, plain
 from persist_assets.errors import Location, Problem, SourcesError, did_you_mean
 from persist_assets.frontends.malloy import ALL_ROWS_OF, SUFFIX
 from persist_assets.frontends.malloy import LANGUAGE as MALLOY
+from persist_assets.frontends.python import LANGUAGE as PYTHON
 from persist_assets.growth import obstacle, time_type
 from persist_assets.meaning.algebra import Given
 from persist_assets.meaning.binding import Face
 from persist_assets.meaning.functions import AGGREGATES, GENERATORS, SESSION, VOLATILE
 from persist_assets.meaning.identity import digest
 from persist_assets.meaning.syntax import called
-from persist_assets.meaning.understanding import Meaning, Upstream, own_origins, understand
+from persist_assets.meaning.understanding import (
+    Meaning,
+    Upstream,
+    own_origins,
+    understand,
+    understand_function,
+)
 from persist_assets.model import (
     FILE_FORMATS,
     Column,
@@ -120,6 +127,8 @@ class Compilation:
     ----------
     units
         By SourceID, every one after all it reads.
+    followed
+        Whether a source is incremental, so that it is asked how rows follow from others.
     """
 
     sources_dir: str
@@ -130,6 +139,7 @@ class Compilation:
     trees: dict[SourceID, Query | None] = field(default_factory=dict)
     units: dict[SourceID, _Unit] = field(default_factory=dict)
     names: _Names = field(default_factory=lambda: _Names(()))
+    followed: bool = False
 
     def report(self, code: str, message: str, unit: _Unit, hint: str | None = None) -> None:
         """Add a problem of a whole declaration, which breaks it."""
@@ -167,7 +177,12 @@ class Compilation:
             _compile_query(self, unit)
         found, self.problems[before:] = self.problems[before:], []
         source = read[0].source if whole and not unit.broken else unit.source
-        if source is None or not source.columns:
+        if source is not None and not source.columns:
+            name = read[0].declaration.name if read else "query"
+            message = f"the columns of `{name}` are not known before it is computed"
+            hint = f"name them in SQL: CREATE VIEW … AS SELECT a, b FROM {name}"
+            return [Problem("columns", message, place, hint)]
+        if source is None:
             return found
         taken = {c.name.lower(): c.type for c in read[0].declaration.columns} if whole else {}
         return tuple(replace(c, type=c.type or taken.get(c.name.lower())) for c in source.columns)
@@ -221,6 +236,7 @@ def compile_project(
     ordered = sorted(
         declarations, key=lambda d: (d.location.path, d.location.line, d.location.column)
     )
+    compilation.followed = any(d.annotation.refresh == "incremental" for d in ordered)
     _collect(compilation, ordered, key_prefix)
     for compile_pass in PASSES:
         compile_pass(compilation)
@@ -323,8 +339,10 @@ class _Names:
 
 def _resolve_names(compilation: Compilation) -> None:
     units = compilation.units.values()
-    # Of a Malloy file that does not compile nobody knows which of its sources stand for rows.
-    guessed = {u.source_id for u in units if u.broken and u.declaration.language == MALLOY}
+    # Of a file that does not compile nobody knows which of its sources stand for rows.
+    guessed = {
+        u.source_id for u in units if u.broken and u.declaration.language in (MALLOY, PYTHON)
+    }
     compilation.names = _Names(((u.asset_key, u.source_id) for u in units), guessed)
     for unit in units:
         _resolve(compilation, unit)
@@ -403,9 +421,13 @@ def _report_cycle(compilation: Compilation, cycle: Sequence[_Unit]) -> None:
 def _compile_meaning(compilation: Compilation) -> None:
     for unit in compilation.units.values():
         unit.broken |= any(compilation.units[b].broken for b in unit.bindings)
-        if not unit.broken and unit.declaration.raw is not None:
+        if unit.broken:
+            continue
+        if unit.declaration.raw is not None:
             _compile_raw(compilation, unit)
-        elif not unit.broken:
+        elif unit.declaration.function is not None:
+            _compile_function(compilation, unit)
+        else:
             try:
                 _compile_query(compilation, unit)
             except RecursionError:
@@ -441,6 +463,7 @@ def _compile_raw(compilation: Compilation, unit: _Unit) -> None:
         columns=facts.columns,
         raw=raw,
         marks=shortened(rows, columns),
+        function=declaration.function,
     )
     unit.source = source
     unit.key = digest("raw", source.source_id, source.build_id)
@@ -451,7 +474,26 @@ def _compile_raw(compilation: Compilation, unit: _Unit) -> None:
         own_origins(source.source_id, (c.name for c in facts.columns)),
         tuple(c.type for c in facts.columns),
     )
-    unit.raw_face = Face(None, given, tuple(c.name for c in facts.columns))
+    unit.raw_face = Face(None, given, tuple(c.name for c in facts.columns) or None)
+
+
+def _compile_function(compilation: Compilation, unit: _Unit) -> None:
+    declaration = unit.declaration
+    query = declaration.query
+    assert query is not None
+    meaning = understand_function(declaration, _upstream(compilation, unit), compilation.connection)
+    unit.meaning = meaning
+    unit.key = digest("function", unit.source_id, declaration.persisted, meaning.build_id)
+    _made(unit, declaration, query, meaning)
+
+
+def _upstream(compilation: Compilation, unit: _Unit) -> list[Upstream]:
+    """Return what the references of a unit's query mean."""
+    return [
+        Upstream(u.face(), u.source.persisted, u.source.volatile, u.source.reads_clock)
+        for u in (compilation.units[b] for b in unit.bindings)
+        if u.source is not None
+    ]
 
 
 def _compile_query(compilation: Compilation, unit: _Unit) -> None:
@@ -464,7 +506,7 @@ def _compile_query(compilation: Compilation, unit: _Unit) -> None:
         compilation.connection,
         unit.source_id,
         declaration.persisted,
-        _kept_how(declaration),
+        (compilation.followed, *_kept_how(declaration)),
         (query.wording, query.lost, query.column_names),
         [u.key for u in upstream],
     )
@@ -472,12 +514,12 @@ def _compile_query(compilation: Compilation, unit: _Unit) -> None:
     if meaning is None:
         if query.tree is None:
             declaration = replace(declaration, query=compilation.parsed(unit))
-        reads = [
-            Upstream(u.face(), u.source.persisted, u.source.volatile, u.source.reads_clock)
-            for u in upstream
-            if u.source is not None
-        ]
-        meaning = understand(declaration, reads, compilation.connection)
+        meaning = understand(
+            declaration,
+            _upstream(compilation, unit),
+            compilation.connection,
+            followed=compilation.followed,
+        )
         if not isinstance(meaning, Meaning):
             if declaration.language == MALLOY:  # nobody has seen the lines of its SQL
                 meaning = [replace(p, location=declaration.location) for p in meaning]
@@ -485,6 +527,11 @@ def _compile_query(compilation: Compilation, unit: _Unit) -> None:
             unit.broken = True
             return
     compilation.memory.known[unit.key] = unit.meaning = meaning
+    _made(unit, declaration, query, meaning)
+
+
+def _made(unit: _Unit, declaration: Declaration, query: Query, meaning: Meaning) -> None:
+    """Make a unit the source that its declaration means."""
     described = {c.name.lower(): c.description for c in declaration.columns}
     unit.source = Source(
         source_id=unit.source_id,
@@ -513,6 +560,7 @@ def _compile_query(compilation: Compilation, unit: _Unit) -> None:
         temporary=declaration.temporary,
         malloy_ids=declaration.malloy_ids,
         growth=meaning.growth,
+        function=declaration.function,
     )
 
 
@@ -577,6 +625,16 @@ def _check_annotations(compilation: Compilation) -> None:
             hint = "take out materialized=view"
             problem = Problem("view", message, places["materialized"], hint)
             compilation.problems.append(problem)
+        within = _function_within(compilation, unit) if annotation.strategy == "view" else None
+        if within is not None:
+            own = within is unit
+            what = "is a function" if own else f"reads the function `{within.declaration.name}`"
+            message = f"`{source.name}` {what}, which no view can call"
+            hint = "take out materialized=view"
+            if not own:
+                hint += f", or give `{within.declaration.name}` a table"
+            problem = Problem("view", message, places["materialized"], hint)
+            compilation.problems.append(problem)
         if not source.columns:
             continue
         wanted = [
@@ -593,6 +651,21 @@ def _check_annotations(compilation: Compilation) -> None:
             if check.expression is not None:
                 place = check.location or places["check"]
                 compilation.problems += _check_condition(source, check.expression, place)
+
+
+def _function_within(compilation: Compilation, unit: _Unit) -> _Unit | None:
+    """Return the first function that the rows of a source are computed with, or None."""
+    seen: set[SourceID] = set()
+    stack = [unit]
+    while stack:
+        this = stack.pop()
+        if this.declaration.function is not None:
+            return this
+        for other in (compilation.units[b] for b in this.bindings):
+            if other.source_id not in seen and not other.declaration.persisted:
+                seen.add(other.source_id)
+                stack.append(other)
+    return None
 
 
 def _missing_column(source: Source, name: str, place: Location) -> list[Problem]:

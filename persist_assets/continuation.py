@@ -118,7 +118,7 @@ def find_window(
     load
         Returns the rows of some files of what is read.
     """
-    kind = time_type(source)
+    kind = time_type(source, increment.base)
     assert kind is not None
     if increment.past:
         assert increment.base.watermark is not None
@@ -368,7 +368,7 @@ def continue_table(
     key = source.annotation.merge.key if source.annotation.merge else ()
     split: _Split | None = None
     if window is not None:
-        kind = time_type(source)
+        kind = time_type(source, increment.base)
         assert kind is not None and time_column is not None
         condition = within(time_column, kind, window.spans, window.nulls)
         frame = frame.where(condition)
@@ -401,7 +401,8 @@ def continue_table(
         measured = replace(measured, checks=tuple(results[c.name] for c in checks))
     if time_column is not None:
         replaced = window is not None or bool(key)
-        watermark = _watermark(base.watermark, added.watermark, replaced, time_type(source))
+        kind = time_type(source, base)
+        watermark = _watermark(base.watermark, added.watermark, replaced, kind)
         if watermark is None:
             watermark = engine.measure(rows, (), time_column, source.name).watermark
         measured = replace(measured, watermark=watermark)

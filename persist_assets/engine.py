@@ -22,7 +22,7 @@ from persist_assets.storage.types import delta_schema
 from persist_assets.stores import spark_pattern, spark_uri
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -156,6 +156,13 @@ class Engine:
                     load().createOrReplaceTempView(quote(name))
                 self._views.add(name)
         return name
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Drop views that nobody will read any more."""
+        for name in names:
+            self._views.discard(name)
+            with suppress(Exception):  # a session that is gone has none
+                self.session.catalog.dropTempView(name)
 
     # ----------------------------------------------------------------------------------- RUN
 

@@ -50,7 +50,7 @@ def grow(
         said = "rows of {} changed or went" if shrunk else "its rows do not follow from those of {}"
         found = said.format(names)
     assumed = source.annotation.assume is not None and base.watermark is not None and not shrunk
-    if isinstance(found, str) and assumed and is_ordered(time_type(source)):
+    if isinstance(found, str) and assumed and is_ordered(time_type(source, base)):
         return Increment(base, past=True)
     return found
 
@@ -120,9 +120,16 @@ def obstacle(source: Source) -> str | None:
     )
 
 
-def time_type(source: Source) -> str | None:
-    """Return the Spark type of the time column of a source, None where it is not certain."""
-    return column_type(source, source.annotation.time_column or "")
+def time_type(source: Source, base: Snapshot | None = None) -> str | None:
+    """Return the Spark type of the time column of a source, None where it is not certain.
+
+    Of a function's only a snapshot tells.
+    """
+    name = source.annotation.time_column or ""
+    known = column_type(source, name)
+    if known is None and source.function is not None and base is not None:
+        return next((c.type for c in base.columns if c.name.lower() == name.lower()), None)
+    return known
 
 
 def column_type(source: Source, name: str) -> str | None:

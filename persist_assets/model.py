@@ -243,6 +243,56 @@ class Query:
     tree: Any = field(default=None, compare=False, repr=False, hash=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a function that gets its value from us.
+
+    Attributes
+    ----------
+    kind
+        ``frame`` for a Spark DataFrame, ``session`` for the Spark session; else the module of
+        Narwhals whose LazyFrame it is.
+    """
+
+    name: str
+    kind: str
+    location: Location = field(compare=False)
+    positional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function in a file of Python whose result is the rows of a source.
+
+    Attributes
+    ----------
+    path
+        Of its file.
+    name
+        By which its module knows it.
+    parameters
+        Those without a default, in order.
+    modules
+        Paths and texts of its file and of all of the project that it imports: what is run, whatever
+        the files say by then.
+    names, methods, calls
+        What of others it uses: dotted names, methods of anything, functions in texts of SQL.
+    """
+
+    path: str
+    name: str
+    parameters: tuple[Parameter, ...]
+    modules: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    names: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
+
+    @property
+    def frames(self) -> tuple[Parameter, ...]:
+        """The parameters that are other sources, in the order of the query's references."""
+        return tuple(p for p in self.parameters if p.kind != "session")
+
+
 FILE_FORMATS = ("parquet", "orc", "csv", "json", "text")
 """Formats of plain files, listed and pinned by name, size and time of change."""
 
@@ -276,6 +326,9 @@ class Declaration:
 
     Attributes
     ----------
+    function
+        What computes the rows, of a source of Python: its query is the function's text, and names
+        what the function reads. With a raw table, it is that data which the function brings.
     columns
         As far as they are declared; the types of a query's are what its language takes them for.
     malloy_ids
@@ -292,6 +345,7 @@ class Declaration:
     raw: RawTable | None = None
     columns: tuple[Column, ...] = ()
     malloy_ids: tuple[BuildID, ...] = ()
+    function: Function | None = None
 
     @property
     def kept(self) -> bool:
@@ -457,6 +511,8 @@ class Source:
         The BuildIDs by which Malloy's own tools look for its table, its builder's first.
     growth
         Of what is built incrementally: how its rows follow; its one column is the watermark's.
+    function
+        What computes its rows, if that is no query: see `Declaration`.
     """
 
     source_id: SourceID
@@ -480,6 +536,7 @@ class Source:
     temporary: bool = False
     malloy_ids: tuple[BuildID, ...] = ()
     growth: Growth | None = None
+    function: Function | None = None
 
     @property
     def kind(self) -> Kind:
@@ -500,6 +557,11 @@ class Source:
     def is_leaf(self) -> bool:
         """Whether its readers read data as it stands: from its table, or raw."""
         return self.persisted or self.raw is not None
+
+    @property
+    def is_read_as_it_is(self) -> bool:
+        """Whether no query can hold it: raw data, or what a function returns."""
+        return self.raw is not None or self.function is not None
 
     @property
     def reads(self) -> tuple[SourceID, ...]:

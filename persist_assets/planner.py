@@ -454,6 +454,8 @@ def _why_no_table(
 
 def _what_changed(source: Source, last: Build) -> str:
     """Return what of a source its own words changed, as far as its last build tells."""
+    if source.function is not None:
+        return f"its code, or code that it reaches, changed: {source.location.path}"
     if last.digests is None:
         return f"changed in {source.location}"
     difference = differ(last.digests, source.digests)
@@ -467,6 +469,8 @@ def _what_changed(source: Source, last: Build) -> str:
 def _what_changed_of(upstream: Source, difference: Difference, last: Build) -> str:
     """Return what changed of a source that is read."""
     told = {read.source_id: read.definition for read in last.reads}
+    if upstream.function is not None:
+        return f"the code of {upstream.name} changed, or what it reads"
     if difference.rows and upstream.raw is not None:
         if told[upstream.source_id] == upstream.definition:
             return f"where {upstream.name} lies, or a setting of the session, changed"

@@ -21,6 +21,7 @@ from persist_assets.errors import (
 )
 from persist_assets.frontends import FRONTENDS
 from persist_assets.frontends.malloy import SUFFIX as MALLOY
+from persist_assets.frontends.python import OUTSIDE, digest_of
 from persist_assets.malloy import Models, with_trees
 from persist_assets.meaning.identity import digest, digest_connection
 from persist_assets.settings import SETTINGS_FILE
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
     from persist_assets.compiler import Compilation
+    from persist_assets.frontends.modules import Find
     from persist_assets.model import Declaration, Project, Query, Source, SourceID
     from persist_assets.settings import Settings
 
@@ -141,6 +143,7 @@ def _compile(
     with nothing_collected():
         before = load_cache(place)
         texts: dict[str, str] = {}
+        find = _finder(texts, contents, read)
         files: dict[str, Parsed] = {}
         declarations: list[Declaration] = []
         for path, data in contents.items():
@@ -153,9 +156,11 @@ def _compile(
                 continue
             content = sha256(text.encode()).hexdigest()
             known = before.files.get(path)
+            if known is not None and any(digest_of(find(p)) != was for p, was in known.reads):
+                known = None
             if known is None or known.content != content:
-                declared, wrong = FRONTENDS[suffix](text, path)
-                known = parsed(content, declared, wrong)
+                declared, wrong, looked = FRONTENDS[suffix](text, path, find)
+                known = parsed(content, declared, wrong, reads=looked)
             else:
                 declared = known.declarations
             files[path] = known
@@ -169,7 +174,7 @@ def _compile(
         def parse(path: str) -> list[Declaration]:
             if path in malloys:
                 return with_trees(models.files[path].declarations)
-            return FRONTENDS[PurePosixPath(path).suffix](texts[path], path)[0]
+            return FRONTENDS[PurePosixPath(path).suffix](texts[path], path, find)[0]
 
         memory = Memory(before.meanings, parse=parse)
 
@@ -193,6 +198,25 @@ def _compile(
         queries = tuple(q for path in malloys if path in files for q in files[path].queries)
         project = replace(compilation.project, queries=queries)
     return _Loaded(project, compilation, models)
+
+
+def _finder(
+    texts: Mapping[str, str], contents: Mapping[str, bytes], read: Callable[[str], str]
+) -> Find:
+    """Return what finds the text of any file of the project, once."""
+    found: dict[str, str | None] = {}
+
+    def find(path: str) -> str | None:
+        if path in texts:
+            return texts[path]
+        if path not in found:
+            try:
+                found[path] = contents[path].decode("utf-8-sig") if path in contents else read(path)
+            except (OSError, ValueError):
+                found[path] = None
+        return found[path]
+
+    return find
 
 
 @contextmanager
@@ -317,7 +341,9 @@ def _raw_facts(
         if raw is None:
             continue
         columns = declaration.columns or None
-        if columns is None:
+        if columns is None and raw.format == OUTSIDE:
+            columns = ()
+        elif columns is None:
             try:
                 columns = find_columns(raw, settings.resolve(raw.location or ""))
             except StorageError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -18,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from persist_assets.dialect import quote
 from persist_assets.errors import StaleError, StorageError, StrictError
+from persist_assets.functions import call
 from persist_assets.model import RawVersion, Snapshot
 from persist_assets.planner import UNVERSIONED, WHEN_OLD
+from persist_assets.session import translated
 from persist_assets.storage.raw import Pin, pin_raw
 from persist_assets.storage.tables import has_snapshot
 from persist_assets.substitution import Statement, merged, substitute
@@ -76,6 +79,8 @@ class Reader:
         says.
     clock
         Returns the present instant, aware.
+
+    Functions that bring data from outside are called once, as they are raw tables.
     """
 
     def __init__(
@@ -97,6 +102,10 @@ class Reader:
         self._pins: dict[SourceID, Pin] = {}
         self._absent: dict[SourceID, str] = {}
         self._lock = threading.RLock()
+        self._run = uuid.uuid4().hex[:12]
+        self._called: dict[str, DataFrame] = {}
+        self._calling: dict[str, threading.Lock] = {}
+        self._shown: set[str] = set()
 
     def pin(self, source: Source) -> Pin:
         """Return the version of a raw table that this run reads.
@@ -222,9 +231,23 @@ class Reader:
         StaleError
             A table is older than it may be.
         """
+        read = self.reading(bindings, manifest, temporary, expired, only)
+        return self.stated(query, bindings, read, only), read
+
+    def reading(
+        self,
+        bindings: Sequence[SourceID],
+        manifest: Mapping[BuildID, Snapshot],
+        temporary: Mapping[SourceID, Snapshot] | None = None,
+        expired: Collection[SourceID] | None = None,
+        only: Mapping[SourceID, Slice] | None = None,
+    ) -> dict[SourceID, Snapshot]:
+        """Return the snapshots that are read of sources, and below those that are computed.
+
+        Parameters and errors are those of `statement`.
+        """
         known: dict[SourceID, Snapshot | None] = {**(temporary or {})}
-        only = only or {}
-        sliced = [s for s, part in only.items() if part.files is not None]
+        sliced = [s for s, part in (only or {}).items() if part.files is not None]
         through = self._readers_of(sliced, bindings)
         known |= dict.fromkeys(through)
 
@@ -235,14 +258,12 @@ class Reader:
             return known[source.source_id]
 
         reached = self.project.reach(bindings, lambda s: s.raw is not None or built(s) is not None)
-        views: dict[SourceID, str] = {}
         read: dict[SourceID, Snapshot] = {}
         missing: list[Source] = []
         for source in reached:
             if source.raw is not None:
-                views[source.source_id] = self._raw_name(source)
-            elif (snapshot := built(source)) is not None:
-                views[source.source_id] = view_name(snapshot)
+                continue
+            if (snapshot := built(source)) is not None:
                 read[source.source_id] = snapshot
             elif source.persisted and source.source_id not in through:
                 missing.append(source)
@@ -252,9 +273,107 @@ class Reader:
                 f"not built in `{self.settings.environment}`: {names}",
                 hint="strict mode reads persisted sources from their tables only: build them first",
             )
-        for source_id in only.keys() & views.keys():
-            views[source_id] = f"{views[source_id]}+{only[source_id].digest}"
-        return substitute(self.project, query, bindings, views), read
+        return read
+
+    def stated(
+        self,
+        query: Query,
+        bindings: Sequence[SourceID],
+        read: Mapping[SourceID, Snapshot],
+        only: Mapping[SourceID, Slice] | None = None,
+    ) -> Statement:
+        """Return a query as a statement over snapshots, raw tables and what functions return."""
+
+        def is_view(source: Source) -> bool:
+            return source.is_read_as_it_is or source.source_id in read
+
+        views: dict[SourceID, str] = {}
+        for source in self.project.reach(bindings, is_view):
+            if source.source_id in read:
+                views[source.source_id] = view_name(read[source.source_id])
+            elif source.function is not None:
+                views[source.source_id] = self._function_name(source, read)
+            elif source.raw is not None:
+                views[source.source_id] = self._raw_name(source)
+        for source_id, part in (only or {}).items():
+            if source_id in views:
+                views[source_id] = f"{views[source_id]}+{part.digest}"
+        return substitute(self.project, query, bindings, views)
+
+    def leaves(
+        self, bindings: Sequence[SourceID], read: Mapping[SourceID, Snapshot]
+    ) -> tuple[Source, ...]:
+        """Return the raw tables among what is read, however far down it is computed."""
+        reached = self.project.reach(bindings, lambda s: s.source_id in read)
+        return tuple(s for s in reached if s.raw is not None and s.source_id not in read)
+
+    def _function_name(self, source: Source, read: Mapping[SourceID, Snapshot]) -> str:
+        """Return a name for a view of what a function returns in this run, of what it reads."""
+        below = self.project.reach([source.source_id], lambda s: s.source_id in read)
+        told = repr(
+            [(s.source_id, view_name(read[s.source_id])) for s in below if s.source_id in read]
+        )
+        short = sha256(f"{source.source_id} {told}".encode()).hexdigest()[:12]
+        return f"{source.key}@{self._run}-{short}"
+
+    def rows(self, source: Source, read: Mapping[SourceID, Snapshot]) -> DataFrame:
+        """Return the rows of a source, not yet computed: a snapshot's, raw ones, or as it says.
+
+        Raises
+        ------
+        BuildError
+            A function fails.
+        """
+        snapshot = read.get(source.source_id)
+        if snapshot is not None:
+            return self.load_snapshot(snapshot)
+        if source.function is None and source.raw is not None:
+            return self.engine.load_raw(source, self.pin(source))
+        return self.merged(source, self.compute(source, read))
+
+    def compute(
+        self,
+        source: Source,
+        read: Mapping[SourceID, Snapshot],
+        only: Mapping[SourceID, Slice] | None = None,
+    ) -> DataFrame:
+        """Return the rows of a source as it says, whatever table of it there is.
+
+        Not merged, where it has a merge key; see `merged`.
+        """
+        read = {k: v for k, v in read.items() if k != source.source_id}
+        if source.function is not None:
+            return self._returned(source, read)
+        assert source.query is not None
+        statement = self.stated(source.query, source.bindings, read, only)
+        return self.load(statement, read, source.columns, only)
+
+    def forget(self) -> None:
+        """Let go of what functions returned, which nobody reads after this run."""
+        self._called.clear()
+        self.engine.forget(self._shown)
+        self._shown.clear()
+
+    def _returned(self, source: Source, read: Mapping[SourceID, Snapshot]) -> DataFrame:
+        """Return what a function returns; in one run it is called once for what it reads."""
+        name = self._function_name(source, read)
+        with self._lock:
+            lock = self._calling.setdefault(name, threading.Lock())
+        with lock:
+            if name not in self._called:
+                function = source.function
+                assert function is not None
+                by_name = {
+                    p.name: self.project.by_id[b]
+                    for p, b in zip(function.frames, source.bindings, strict=True)
+                }
+                self._called[name] = call(
+                    source,
+                    self.settings.root,
+                    lambda parameter: _apart(self.rows(by_name[parameter], read)),
+                    lambda: self.engine.session,
+                )
+            return self._called[name]
 
     def _readers_of(
         self, tables: Collection[SourceID], bindings: Sequence[SourceID]
@@ -295,6 +414,11 @@ class Reader:
                 )
             elif snapshot is not None:
                 self.engine.view(view, lambda s=snapshot: self.load_snapshot(s))
+            elif source.function is not None:
+                # Called before, for all views are made one after the other.
+                frame = self._returned(source, read)
+                self.engine.view(view, lambda f=frame: f)
+                self._shown.add(view)
             else:
                 pin = self.pin(source)
                 self.engine.view(view, lambda s=source, p=pin: self.engine.load_raw(s, p))
@@ -340,20 +464,33 @@ class Reader:
 
     def read(self, source: Source) -> DataFrame:
         """Return the rows that readers of a source see now: from its table, or computed."""
-        if source.query is None:
-            return self.engine.load_raw(source, self.pin(source))
+        if source.raw is not None:
+            return self.rows(source, {})
         manifest = self.ledger.fetch_manifest(*self.settings.environments)
         snapshot = manifest.get(source.build_id) if source.persisted else None
         if snapshot is not None and (snapshot := self._readable(source, snapshot)) is not None:
             return self.load_snapshot(snapshot)
-        statement, read = self.statement(source.query, source.bindings, manifest)
-        return self.merged(source, self.load(statement, read, source.columns))
+        return self.merged(source, self.compute(source, self.reading(source.bindings, manifest)))
 
     def merged(self, source: Source, frame: DataFrame) -> DataFrame:
-        """Return the rows that the table of a source has of all that its query gives."""
+        """Return the rows that the table of a source has of all that it computes."""
         if source.annotation.merge is None:
             return frame
-        return self.engine.over(frame, lambda name: merged(source, f"SELECT * FROM {quote(name)}"))
+        columns = frame.columns
+
+        def query(name: str) -> str:
+            return merged(source, f"SELECT * FROM {quote(name)}", columns)
+
+        return self.engine.over(frame, query)
+
+
+def _apart(frame: DataFrame) -> DataFrame:
+    """Return rows as a frame whose columns are no other frame's, whatever both are made of.
+
+    So that ``a.key == b.key`` compares two columns where `a` and `b` come from one table.
+    """
+    with translated("reading a parameter"):
+        return frame.toDF(*frame.columns)
 
 
 def view_name(snapshot: Snapshot) -> str:

@@ -142,8 +142,12 @@ def load_revision(settings: Settings, ref: str, commit: str) -> Project:
     SourcesError
         They are wrong.
     """
+    listed = _git(settings, "ls-tree", "-r", "-z", "--name-only", commit) or b""
+    there = frozenset(listed.decode(errors="surrogateescape").split("\0"))
 
     def read(path: str) -> str:
+        if path.endswith(".py") and path not in there:  # modules are looked for in many places
+            raise FileNotFoundError(f"it is not in {ref}")
         told = _git(settings, "show", f"{commit}:./{path}")
         if told is None:
             raise FileNotFoundError(f"it is not in {ref}")

@@ -78,11 +78,10 @@ def select(project: Project, patterns: Iterable[str]) -> tuple[SourceID, ...]:
             reached |= _walk(source.source_id, project.readers, after)
         persisted = {s for s in reached if project.by_id[s].persisted}
         if not persisted:
-            hint = (
-                "annotate it: --@ persist"
-                if source.query
-                else "it is a raw table: it is read, not built"
-            )
+            hint = "it is a raw table: it is read, not built"
+            if source.query:
+                mark = "--@" if source.location.path.endswith(".sql") else "#@"
+                hint = f"annotate it: {mark} persist"
             raise NotFoundError(f"`{name}` is not persisted", hint=hint)
         chosen |= persisted
     return tuple(s.source_id for s in project.persisted if s.source_id in chosen)

@@ -78,7 +78,7 @@ def create_session(settings: Settings) -> SparkSession:
         return _connect(settings)
     config = dict(settings.spark)
     with _session_lock:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        _name_python()
         from pyspark.sql import SparkSession
 
         builder: Any = SparkSession.builder
@@ -86,6 +86,11 @@ def create_session(settings: Settings) -> SparkSession:
             if not (key == "spark.master" and "spark.remote" in config):
                 builder = builder.config(key, value)
         return builder.getOrCreate()
+
+
+def _name_python() -> None:
+    """Let workers on this machine have the libraries that we have, unless somebody says else."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def _connect(settings: Settings) -> SparkSession:
@@ -130,6 +135,7 @@ def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSe
     SettingsError
         It has a setting that changes results and that the project does not know of.
     """
+    _name_python()
     try:
         with _interrupts_wait():
             session = get()
@@ -244,8 +250,16 @@ def _jar_hint(scheme: str) -> str | None:
     return package and f'[spark] "spark.jars.packages" = "{package}:VERSION": see docs/settings.md'
 
 
+_RAISED = re.compile(
+    r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*)$", re.MULTILINE
+)
+
+
 def first_line(error: BaseException) -> str:
     """Return the line of an error that says what happened: the innermost of Spark's causes."""
+    raised = _RAISED.search(str(error))
+    if raised:  # in a worker that runs Python
+        return raised[1][:500]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     conditions = [line for line in lines if re.search(r"\[[A-Z][A-Z_.0-9]+\]", line)]
     line = (conditions or lines or [type(error).__name__])[0]

@@ -76,8 +76,9 @@ def _expression(source: Source, names: Mapping[SourceID, str]) -> str:
     assert source.query is not None
     body = splice(source.query, [names[b] for b in source.bindings])
     if source.annotation.merge is not None:
-        named = ", ".join(quote(c.name) for c in source.columns)
-        body = merged(source, f"SELECT * FROM (\n{body}\n) AS named({named})")
+        names_of = [c.name for c in source.columns]
+        named = ", ".join(map(quote, names_of))
+        body = merged(source, f"SELECT * FROM (\n{body}\n) AS named({named})", names_of)
     # The columns' names are ours, not those that Spark takes from the spelling of the query.
     columns = f"({', '.join(quote(c.name) for c in source.columns)})" if source.columns else ""
     return f"{quote(names[source.source_id])}{columns} AS (\n{body}\n)"
@@ -87,23 +88,25 @@ LAST, SHARING = "persist.last", "persist.sharing"
 """Names of columns that no table has."""
 
 
-def merged(source: Source, rows: str) -> str:
+def merged(source: Source, rows: str, names: Sequence[str]) -> str:
     """Return a query for the one row of each key that the table of a source has.
 
     Parameters
     ----------
     rows
-        A query for all rows, with the columns of the source.
+        A query for all rows.
+    names
+        Of its columns.
     """
     merge, by = source.annotation.merge, source.annotation.time_column
     assert merge is not None
-    columns = ", ".join(quote(c.name) for c in source.columns)
+    columns = ", ".join(map(quote, names))
     key = ", ".join(map(quote, merge.key))
     last = quote(by) if by else "true"
     if merge.on_tie == "greatest":
         chosen = f"max(struct({last} AS {quote(LAST)}, {columns}))"
         return (
-            f"SELECT {', '.join(f'last.{quote(c.name)}' for c in source.columns)} FROM"
+            f"SELECT {', '.join(f'last.{quote(name)}' for name in names)} FROM"
             f" (SELECT {chosen} AS last FROM (\n{rows}\n) GROUP BY {key})"
         )
     told = f"{source.key}: different rows have the same merge_key"

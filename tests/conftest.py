@@ -11,13 +11,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from persist_assets.compiler import RawFacts, compile_project, source_id
-from persist_assets.frontends.sql import parse_sql
+from persist_assets.frontends import FRONTENDS
 from persist_assets.model import Project
 from persist_assets.storage.raw import public_options
 
@@ -74,11 +74,18 @@ def said_under_hash_seeds(script: str, cwd: Path, *paths: Path) -> set[str]:
 
 
 def compiled(files: Mapping[str, str], *, sources_dir: str = "sources") -> Project:
-    """Compile files that exist only as text; raw tables have the columns they declare."""
+    """Compile files that exist only as text; raw tables have the columns they declare.
+
+    A path that begins with a slash counts from the project root: nothing is declared there.
+    """
     declarations: list[Any] = []
     problems: list[Any] = []
+    there = {p[1:] if p[0] == "/" else f"{sources_dir}/{p}": text for p, text in files.items()}
     for path, text in files.items():
-        found, wrong = parse_sql(text, f"{sources_dir}/{path}")
+        if path[0] == "/":
+            continue
+        parse = FRONTENDS[PurePosixPath(path).suffix]
+        found, wrong, _ = parse(text, f"{sources_dir}/{path}", there.get)
         declarations += found
         problems += wrong
     raws = {

@@ -2,7 +2,8 @@
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, cast, get_args
 
@@ -23,9 +24,11 @@ from persist_assets.cli.app import (
 from persist_assets.cli.sources import changes_tree
 from persist_assets.compare import Change, compare
 from persist_assets.errors import (
+    PersistError,
     SettingsError,
 )
 from persist_assets.frontends.malloy import SUFFIX as MALLOY
+from persist_assets.functions import place_of
 from persist_assets.model import (
     Fallback,
     Query,
@@ -243,8 +246,9 @@ def query(
     bindings = resolve_query(given.project, parsed, language)
     manifest = given.ledger.fetch_manifest(*given.settings.environments)
     statement, read = given.builder.statement(parsed, bindings, manifest)
+    called = [s for s in statement.views if given.project.by_id[s].query and s not in read]
     route = [
-        _route(s, read, statement.inlined)
+        _route(s, read, [*statement.inlined, *called])
         | {"stale": s in read and given.builder.is_expired(given.project.by_id[s], read[s])}
         for s in (*statement.views, *statement.inlined)
     ]
@@ -253,7 +257,7 @@ def query(
             statement.sql, markup=False, soft_wrap=True
         )
         return
-    with quiet(given):
+    with quiet(given), _placed(given):
         frame = given.builder.load(statement, read)
         found = given.builder.engine.collect(frame, limit + 1)
         columns = [{"name": f.name, "type": f.dataType.simpleString()} for f in frame.schema.fields]
@@ -269,6 +273,16 @@ def query(
         writer.writerows(rows)
     else:
         _print_rows(columns, rows, truncated, route)
+
+
+@contextmanager
+def _placed(given: Invocation) -> Generator[None]:
+    """Say of what fails within the block where in the project's code it did."""
+    try:
+        yield
+    except PersistError as error:
+        error.location = error.location or place_of(error, given.settings.root)
+        raise
 
 
 def _parsed(given: Invocation, asked: str, run: str | None) -> tuple[Query, str | None]:

@@ -486,6 +486,8 @@ def _show_json(given: Invocation, source: Source) -> dict[str, Any]:
         origins[edge.column].append(f"{upstream.key}.{edge.upstream.column}")
     checks = {c.name: c for c in ledger.fetch_checks(snapshot.build_uid)} if snapshot else {}
     known = {c.name: c.type for c in snapshot.columns} if snapshot else {}
+    # Those of a function are known when it has been computed.
+    columns = source.columns or (snapshot.columns if snapshot else ())
     return {
         **_source_json(source),
         "columns": [
@@ -493,9 +495,9 @@ def _show_json(given: Invocation, source: Source) -> dict[str, Any]:
                 "name": c.name,
                 "type": known.get(c.name, c.type),
                 "description": c.description,
-                "from": origins[c.name],
+                "from": origins.get(c.name, []),
             }
-            for c in source.columns
+            for c in columns
         ],
         "owners": list(source.annotation.owners),
         "tags": dict(source.annotation.tags),

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from persist_assets.frontends.modules import Find
+from persist_assets.frontends.python import Looked, parse_python
 from persist_assets.frontends.sql import parse_sql
 
 if TYPE_CHECKING:
@@ -15,7 +17,17 @@ if TYPE_CHECKING:
     from persist_assets.errors import Problem
     from persist_assets.model import Declaration
 
-FRONTENDS: Mapping[str, Callable[[str, str], tuple[list[Declaration], list[Problem]]]] = {
-    ".sql": parse_sql,
+
+def _sql(text: str, path: str, find: Find) -> tuple[list[Declaration], list[Problem], Looked]:
+    return *parse_sql(text, path), ()
+
+
+FRONTENDS: Mapping[
+    str, Callable[[str, str, Find], tuple[list[Declaration], list[Problem], Looked]]
+] = {
+    ".sql": _sql,
+    ".py": parse_python,
 }
-"""Suffix → parse(text, path relative to the project root)."""
+"""Suffix → parse(text, path relative to the project root, what finds other files).
+
+It returns what the file declares, what is wrong with it, and which other files decide that."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from persist_assets.errors import Location, Problem, did_you_mean
 from persist_assets.frontends.motly import Line, Tag, parse_tag
@@ -311,8 +311,15 @@ NEEDS_PERSIST = (*NEEDS_TABLE, "materialized", "check")
 """Keys that mean something only for a source that has a table."""
 
 
-def read_annotation(lines: Sequence[Line]) -> tuple[Annotation, list[Problem]]:
+def read_annotation(
+    lines: Sequence[Line], said: Tag | None = None
+) -> tuple[Annotation, list[Problem]]:
     """Parse and validate the annotation lines above one definition.
+
+    Parameters
+    ----------
+    said
+        What the definition itself says besides; the lines may not say otherwise.
 
     Returns
     -------
@@ -320,6 +327,8 @@ def read_annotation(lines: Sequence[Line]) -> tuple[Annotation, list[Problem]]:
         What could be understood, and everything that could not.
     """
     root, problems = parse_tag(lines)
+    if said is not None:
+        problems += _combine(root, said)
     fields: dict[str, object] = {}
     places: list[tuple[str, Location]] = []
     for name, tag in (root.properties or {}).items():
@@ -365,6 +374,32 @@ def _contradictions(places: Mapping[str, Location]) -> Iterator[Problem]:
     if "time_column" in places and "watermark" in places:
         message = "`watermark` and `time_column` are two words for one thing"
         yield Problem("annotation-value", message, places["watermark"], "take one out")
+
+
+def _combine(root: Tag, said: Tag) -> Iterator[Problem]:
+    """Add to a tag what another one says; yield what both say, and not alike."""
+    properties = root.properties = root.properties or {}
+    for name, tag in (said.properties or {}).items():
+        known = properties.setdefault(name, tag)
+        if not _alike(known, tag):
+            message = f"`{name}` is said here, and otherwise at {tag.location}"
+            yield Problem("annotation-value", message, known.location, "say it once")
+
+
+def _alike(a: object, b: object) -> bool:
+    """Whether two tags, or values of tags, are the same wherever they stand."""
+    if isinstance(a, Tag) and isinstance(b, Tag):
+        below = [{k: v for k, v in (t.properties or {}).items() if not v.deleted} for t in (a, b)]
+        return (
+            a.deleted == b.deleted
+            and _alike(a.value, b.value)
+            and below[0].keys() == below[1].keys()
+            and all(_alike(v, below[1][k]) for k, v in below[0].items())
+        )
+    if isinstance(a, list) and isinstance(b, list):
+        one, other = cast("list[Tag]", a), cast("list[Tag]", b)
+        return len(one) == len(other) and all(map(_alike, one, other))
+    return type(a) is type(b) and a == b
 
 
 def misplaced(declaration: Declaration) -> Iterator[Problem]:

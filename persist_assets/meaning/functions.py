@@ -6,6 +6,12 @@ of them is a function of one row; one that Spark itself does not know (a user's)
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 AGGREGATES = frozenset(
     """
     any any_value approx_count_distinct approx_percentile approx_top_k approx_top_k_accumulate
@@ -174,3 +180,61 @@ COMMUTATIVE = frozenset(("=", "<>", "<=>", "+", "*", "and", "or", "&", "|", "^")
 """Operators that give the same result, of the same type, with their operands in any order."""
 
 INTEGRAL = ("tinyint", "smallint", "int", "bigint")
+
+
+# ----------------------------------------------------------------------------------- of Python
+
+_PYTHON_CLOCK = re.compile(
+    r"(?:datetime\.)?(?:datetime|date)\.(?:now|utcnow|today)"
+    r"|(?:pandas\.)?Timestamp\.(?:now|utcnow|today)"
+    r"|time\.(?:time|time_ns|localtime|gmtime|ctime|strftime|asctime)"
+    r"|(?:pendulum|arrow)\.(?:now|utcnow|today|get)"
+)
+_PYTHON_LOTS = re.compile(
+    r"(?:random|secrets|numpy\.random)\..*|uuid\.uuid[14]|os\.(?:urandom|getpid|environ|getenv).*"
+    r"|time\.(?:perf_counter|monotonic|process_time|thread_time)(?:_ns)?|platform\..*"
+    r"|socket\.gethostname"
+)
+_LOTS_OF_FRAMES = frozenset(
+    """
+    sample sampleBy randomSplit limit head take tail first dropDuplicates drop_duplicates
+    dropDuplicatesWithinWatermark shuffle offset
+    """.split()
+)
+"""Methods of frames that take some rows, of no order that is known."""
+_CALLS_OF_SPARK = re.compile(r"pyspark\.sql\.(?:connect\.)?functions(?:\.builtin)?\.(\w+)")
+
+
+def drawn_by(
+    names: Iterable[str], methods: Iterable[str], calls: Iterable[str]
+) -> tuple[set[str], set[str], set[str]]:
+    """Return what of Python code draws lots, what reads the day, and what reads the instant.
+
+    Parameters
+    ----------
+    names
+        Dotted names of what belongs to libraries.
+    methods
+        Names of methods of anything.
+    calls
+        Functions that are called in its texts, which may be SQL; lower case.
+    """
+    lots, days, instants = set[str](), set[str](), set[str]()
+    sparks = {name: m[1].lower() for name in names if (m := _CALLS_OF_SPARK.fullmatch(name))}
+    for name in names:
+        if name in sparks:
+            continue
+        if _PYTHON_CLOCK.fullmatch(name):
+            instants.add(name)
+        elif _PYTHON_LOTS.fullmatch(name):
+            lots.add(name)
+    for function in {*sparks.values(), *calls}:
+        if function in VOLATILE | SESSION:
+            lots.add(function)
+        elif function in DAY_CLOCK:
+            days.add(function)
+        elif function in CLOCK:
+            instants.add(function)
+    lots |= _LOTS_OF_FRAMES.intersection(methods)
+    instants |= {"now", "utcnow", "today"}.intersection(methods) if not instants else set[str]()
+    return lots, days, instants

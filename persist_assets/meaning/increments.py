@@ -32,6 +32,7 @@ from persist_assets.meaning.algebra import (
     SetOperation,
     Subquery,
     Window,
+    innermost_first,
     walk,
 )
 from persist_assets.model import Growth, Trace, Windows
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 Form = tuple[Ref, tuple[str, ...]]
 """A column of a leaf, and the monotone steps from it to an expression."""
 
+_MAX_DEPTH = 60
 _MOST_SUMS = 16
 """As many sets of tables are looked at; the others are not claimed."""
 
@@ -78,29 +80,53 @@ class Increments:
     ----------
     types
         Of the expressions of the query.
+    wanted
+        Whether anybody asks; else nothing is looked for.
     """
 
-    def __init__(self, types: Types) -> None:
-        self._types = types
+    def __init__(self, types: Types, *, wanted: bool = True) -> None:
+        self._types, self._wanted = types, wanted
         self._reads: dict[int, frozenset[SourceID]] = {}
         self._sums: dict[int, tuple[frozenset[SourceID], ...]] = {}
         self._special: dict[int, tuple[Subquery | Window, ...]] = {}
+        self._found: dict[tuple[int, int], Windows] = {}
+        self._depths: dict[int, int] = {}
         self._kept: list[object] = []  # what is known by id must not be freed
 
-    def growth(self, block: Block) -> Growth:
+    def growth(self, block: Block) -> Growth | None:
         """Return how the rows of a Block, and those of each of its columns, follow."""
+        if not self._wanted:
+            return None
+        if self._is_deep(block):
+            return self.nothing(block)
         columns = tuple(self._column(block, o.expr) for o in block.columns)
         return Growth(self._block_reads(block), self._block_sums(block), columns)
 
-    def nothing(self, block: Block) -> Growth:
+    def nothing(self, block: Block) -> Growth | None:
         """Return only which tables a Block reads, and nothing of how its rows follow."""
+        if not self._wanted:
+            return None
         reads = self._block_reads(block)
         return Growth(reads, (), (Windows((), reads),) * len(block.columns))
 
-    def of_node(self, node: Node, n_columns: int) -> Growth:
+    def of_node(self, node: Node, n_columns: int) -> Growth | None:
         """Return the same of a node."""
+        if not self._wanted:
+            return None
+        if self._is_deep(node):
+            reads = self._node_reads(node)
+            return Growth(reads, (), (Windows((), reads),) * n_columns)
         columns = tuple(self._windows(node, k) for k in range(n_columns))
         return Growth(self._node_reads(node), self._node_sums(node), columns)
+
+    def _is_deep(self, thing: object) -> bool:
+        """Whether something is nested so deeply that nothing is claimed of it: this recurses."""
+        for this, below in innermost_first(thing, self._depths):
+            depth = max((self._depths[id(p)] for p in below), default=0)
+            nested = not isinstance(this, Call | Ref)
+            self._depths[id(this)] = depth + nested
+            self._kept.append(this)
+        return self._depths[id(thing)] > _MAX_DEPTH
 
     # -------------------------------------------------------------------------------------- reads
 
@@ -256,6 +282,13 @@ class Increments:
         return False
 
     def _windows(self, node: Node, column: int) -> Windows:
+        known = self._found.get((id(node), column))
+        if known is None:
+            known = self._found[id(node), column] = self._windowed(node, column)
+            self._kept.append(node)
+        return known
+
+    def _windowed(self, node: Node, column: int) -> Windows:
         match node:
             case Given():
                 return given_growth(node).columns[column]

@@ -27,16 +27,16 @@ from persist_assets.meaning.algebra import (
 )
 from persist_assets.meaning.binder import bind
 from persist_assets.meaning.binding import MAX_LEAVES, Binding, Face
-from persist_assets.meaning.functions import CLOCK, DAY_CLOCK, SESSION, VOLATILE
+from persist_assets.meaning.functions import CLOCK, DAY_CLOCK, SESSION, VOLATILE, drawn_by
 from persist_assets.meaning.identity import Fold, digest
-from persist_assets.meaning.increments import Increments
+from persist_assets.meaning.increments import Increments, given_growth
 from persist_assets.meaning.lineage import Lineage
 from persist_assets.meaning.scope import Around, Unanalysable
 from persist_assets.meaning.syntax import called, names_in_text, unnamed_in_text
-from persist_assets.model import ColumnEdge, ColumnRef, Growth, shortened
+from persist_assets.model import ColumnEdge, ColumnRef, Growth, Windows, shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from persist_assets.model import BuildID, Declaration, Query, SourceID
 
@@ -108,7 +108,11 @@ def own_origins(source_id: SourceID, names: Iterable[str]) -> tuple[frozenset[Co
 
 
 def understand(
-    declaration: Declaration, upstream: Sequence[Upstream], connection: str
+    declaration: Declaration,
+    upstream: Sequence[Upstream],
+    connection: str,
+    *,
+    followed: bool = False,
 ) -> Meaning | Sequence[Problem]:
     """Return what a declared query means, or what is wrong with it.
 
@@ -120,6 +124,8 @@ def understand(
         For each reference of the query what it means.
     connection
         Digest of everything about the session that changes results.
+    followed
+        Whether anybody asks how rows follow (`Growth`).
     """
     query = declaration.query
     assert query is not None
@@ -140,7 +146,76 @@ def understand(
         return wrong
     block = replace(block, columns=outs)
     functions = called(query.tree) if notes else _draws(binding, upstream, block)
-    return _meaning(declaration, upstream, connection, binding, block, functions, notes)
+    increments = Increments(binding.types, wanted=followed)
+    return _meaning(declaration, upstream, connection, binding, block, functions, notes, increments)
+
+
+def understand_function(
+    declaration: Declaration, upstream: Sequence[Upstream], connection: str
+) -> Meaning:
+    """Return what a declared function means: all of its code, over all of what it reads.
+
+    Its columns are known when it is computed.
+    """
+    query, function = declaration.query, declaration.function
+    assert query is not None
+    assert function is not None
+    shown = [(u.face.given.rows, u.face.given.columns, u.face.given.order) for u in upstream]
+    names = [u.face.names for u in upstream]
+    rows = digest("function", query.wording, shown, names)
+    build_id = _merged(declaration, digest("build", connection, rows, ()))
+    lots, days, instants = drawn_by(function.names, function.methods, function.calls)
+    inlined = [u for u in upstream if not u.persisted]
+    volatile = bool(lots) or any(u.volatile for u in inlined)
+    clocks = {"day"} if days else set[str]()
+    clocks |= {"instant"} if instants else set[str]()
+    clocks |= {u.reads_clock for u in inlined if u.reads_clock}
+    notes = _told(sorted(lots), sorted({*days, *instants}), clocks)
+    merges = declaration.annotation.merge is not None
+    fixed = merges or (declaration.persisted and bool(volatile or clocks))
+    reads = frozenset[str]().union(*(given_growth(u.face.given).reads for u in upstream))
+    own = frozenset((f"{declaration.name}@{declaration.location.path}",))
+    given = Given(
+        digest("table", build_id) if fixed else rows,
+        (),
+        volatile=volatile and not fixed,
+        growth=Growth(own if declaration.persisted else reads, (), ()),
+    )
+    return Meaning(
+        build_id=build_id,
+        columns=(),
+        lineage=(),
+        volatile=volatile,
+        reads_clock="instant" if "instant" in clocks else "day" if clocks else None,
+        notes=tuple(notes),
+        face=Face(None, given, None),
+        marks=shortened(rows, ()),
+        growth=Growth(reads, (), (Windows((), reads),)) if _is_incremental(declaration) else None,
+    )
+
+
+def _is_incremental(declaration: Declaration) -> bool:
+    return declaration.persisted and declaration.annotation.refresh == "incremental"
+
+
+def _merged(declaration: Declaration, build_id: BuildID) -> BuildID:
+    """Return the BuildID of a source whose query has one, merged by key if it says so."""
+    merge, by = declaration.annotation.merge, declaration.annotation.time_column or ""
+    if merge is None:
+        return build_id
+    key = sorted(column.lower() for column in merge.key)
+    return digest("merge", build_id, key, by.lower(), merge.on_tie)
+
+
+def _told(lots: Sequence[str], clock: Sequence[str], clocks: Collection[str]) -> list[str]:
+    """Return notes on what draws lots and what reads the clock."""
+    notes: list[str] = []
+    if lots:
+        notes.append(f"draws lots with {', '.join(lots)}: another build may have other rows")
+    if clock:
+        soon = "at once" if "instant" in clocks else "the next day"
+        notes.append(f"reads the clock with {', '.join(clock)}: it is out of date {soon}")
+    return notes
 
 
 def _bind(binding: Binding, query: Query, upstream: Sequence[Face]) -> tuple[Block, list[str]]:
@@ -195,6 +270,7 @@ def _meaning(
     block: Block,
     functions: frozenset[str],
     notes: list[str],
+    increments: Increments,
 ) -> Meaning:
     fold = Fold()
     digests = fold.relation(block)
@@ -204,25 +280,16 @@ def _meaning(
     volatile = bool(lots) or any(u.volatile for u in inlined)
     clocks = {"day" if f in DAY_CLOCK else "instant" for f in clock}
     clocks |= {u.reads_clock for u in inlined if u.reads_clock}
-    if lots:
-        notes.append(f"draws lots with {', '.join(lots)}: another build may have other rows")
-    if clock:
-        soon = "at once" if "instant" in clocks else "the next day"
-        notes.append(f"reads the clock with {', '.join(clock)}: it is out of date {soon}")
+    notes += _told(lots, clock, clocks)
     columns = tuple((o.name, o.type) for o in block.columns)
     named = [(o.name, d) for o, d in zip(block.columns, digests.columns, strict=True)]
-    build_id = digest("build", connection, digests.rows, named)
-    merge, time_column = declaration.annotation.merge, declaration.annotation.time_column
-    if merge is not None:
-        by = (time_column or "").lower()
-        key = sorted(column.lower() for column in merge.key)
-        build_id = digest("merge", build_id, key, by, merge.on_tie)
+    build_id = _merged(declaration, digest("build", connection, digests.rows, named))
     names = tuple(name for name, _ in columns)
     types = tuple(kind for _, kind in columns)
     own = own_origins(f"{declaration.name}@{declaration.location.path}", names)
     flat = None
-    increments = Increments(binding.types)
-    if merge is not None or (declaration.persisted and (volatile or clocks)):
+    merges = declaration.annotation.merge is not None
+    if merges or (declaration.persisted and (volatile or clocks)):
         # Its readers see what the table says, not what the query does, another draw or a later
         # look would say.
         fixed = digest("table", build_id)
@@ -258,11 +325,12 @@ def _meaning(
 
 def _growth(declaration: Declaration, increments: Increments, block: Block) -> Growth | None:
     """Return how the rows of what is built incrementally follow, and those of its time column."""
-    annotation = declaration.annotation
-    if not declaration.persisted or annotation.refresh != "incremental":
+    if not _is_incremental(declaration):
         return None
     growth = increments.growth(block)
-    named = (annotation.time_column or "").lower()
+    if growth is None:
+        return None
+    named = (declaration.annotation.time_column or "").lower()
     columns = zip(block.columns, growth.columns, strict=True)
     return replace(growth, columns=tuple(w for o, w in columns if o.name.lower() == named))
 

@@ -73,6 +73,7 @@ class AssetTranslator:
             metadata["dagster/uri"] = self.settings.resolve(source.raw.location)
         if source.raw is None:
             metadata["dagster/table_name"] = source.table
+        if source.raw is None and source.columns:
             metadata["dagster/column_lineage"] = column_lineage(self.project, source)
             # Dagster's open source UI keeps the above and does not show it.
             metadata["column lineage"] = dg.MetadataValue.md(_lineage_table(self.project, source))

@@ -41,7 +41,7 @@ def parses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     parse = FRONTENDS[".sql"]
     monkeypatch.setitem(
-        FRONTENDS, ".sql", lambda text, path: seen.append(path) or parse(text, path)
+        FRONTENDS, ".sql", lambda text, path, find: seen.append(path) or parse(text, path, find)
     )
     return seen
 

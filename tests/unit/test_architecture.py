@@ -17,9 +17,9 @@ from persist_assets.model import CheckResult
 
 # docs/architecture.md has the same list, with what each room is for.
 ROOMS = [
-    "errors", "stores", "settings", "model", "dialect", "watermarks", "frontends", "meaning", "growth", "compiler", "substitution",
+    "decorators", "errors", "stores", "settings", "model", "dialect", "watermarks", "frontends", "meaning", "growth", "compiler", "substitution",
     "compare", "planner", "promotion", "selection", "ledger", "manifest", "storage", "bridge", "cache", "malloy", "project",
-    "revisions", "server", "session", "audit", "engine", "rows", "outside", "reader",
+    "revisions", "server", "session", "functions", "audit", "engine", "rows", "outside", "reader",
     "continuation", "builder", "pool", "environments", "collector", "doctor", "plugin", "cli",
 ]  # fmt: skip
 # And so has it these.

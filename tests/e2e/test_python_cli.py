@@ -1,0 +1,112 @@
+"""Functions of Python on the command line, as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+DELAYS = '''import narwhals as nw
+from persist_assets import model, table
+from pyspark.sql import DataFrame
+
+import units
+
+
+@model
+def late(flights: DataFrame) -> DataFrame:
+    """Flights that left late."""
+    return flights.filter(flights.delay > units.LATE)
+
+
+@table(check={"not_null": ["carrier"]})
+def late_by_carrier(late: nw.LazyFrame) -> nw.LazyFrame:
+    """How late each carrier is, when it is."""
+    return late.group_by("carrier").agg(nw.col("delay").mean().alias("mean_delay"))
+'''
+
+
+@pytest.fixture
+def root(make_project: Callable[..., Path]) -> Path:
+    raw = (
+        "CREATE TABLE flights (carrier STRING, delay DOUBLE) USING parquet LOCATION 'raw/f';\n"
+        "--@ persist\nCREATE VIEW worst AS SELECT carrier FROM late_by_carrier WHERE mean_delay > 80"
+    )
+    made = make_project({"raw.sql": raw, "delays.py": DELAYS})
+    (made / "units.py").write_text("LATE = 15.0\n")
+    (made / "raw" / "f").mkdir(parents=True)
+    rows = pa.table({"carrier": ["AA", "AA", "UA", "UA"], "delay": [5.0, 90.0, 20.0, 40.0]})
+    pq.write_table(rows, made / "raw" / "f" / "p.parquet")
+    return made
+
+
+def persist(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if k not in ("DAGSTER_HOME", "PERSIST_ENV")}
+    command = [sys.executable, "-m", "persist_assets.cli", *arguments]
+    return subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, timeout=240)
+
+
+def document(*arguments: str, cwd: Path) -> Any:
+    done = persist(*arguments, "--json", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_what_is_wrong_is_said_with_its_place(root: Path) -> None:
+    path = root / "sources" / "delays.py"
+    path.write_text(DELAYS.replace("late: nw.LazyFrame", "lat: nw.DataFrame"))
+    done = persist("check", cwd=root)
+    assert done.returncode == 3
+    assert "sources/delays.py:15:26: error" in done.stderr.replace("\n", " ")
+    assert "narwhals.LazyFrame" in done.stderr
+
+
+def test_from_plan_to_rows(root: Path) -> None:
+    assert [s["action"] for s in document("plan", cwd=root)["steps"]] == ["build", "build"]
+    statement = document("query", "SELECT * FROM late_by_carrier", "--sql", cwd=root)
+    assert [(r["source_id"], r["from"]) for r in statement["route"]] == [
+        ("late_by_carrier@sources/delays.py", "inline")
+    ]
+    built = persist("build", cwd=root)
+    assert built.returncode == 0, built.stderr
+    asked = "SELECT carrier, mean_delay FROM late_by_carrier ORDER BY carrier"
+    found = document("query", asked, cwd=root)
+    assert found["rows"] == [["AA", 90.0], ["UA", 30.0]]
+    assert found["route"][0]["from"] == "table"
+    assert document("query", "SELECT count(*) AS n FROM late", cwd=root)["rows"] == [[3]]
+    shown = document("show", "late_by_carrier", cwd=root)
+    assert shown["definition"].startswith("@table(check=")
+    assert shown["description"] == "How late each carrier is, when it is."
+    assert [(c["name"], c["type"]) for c in shown["columns"]] == [
+        ("carrier", "string"),
+        ("mean_delay", "double"),
+    ]
+    assert persist("doctor", cwd=root).returncode == 0
+    (root / "units.py").write_text("LATE = 30.0  # minutes\n")
+    steps = {s["source_id"]: s for s in document("plan", cwd=root)["steps"]}
+    reasons = steps["late_by_carrier@sources/delays.py"]["reasons"]
+    assert [r["message"] for r in reasons] == ["the code of late changed, or what it reads"]
+    (root / "units.py").write_text("# minutes\nLATE = 15.0\n")
+    assert [s["action"] for s in document("plan", cwd=root)["steps"]] == ["reuse", "reuse"]
+
+
+def test_a_diff_with_a_revision_sees_helpers(root: Path) -> None:
+    who = ("-c", "user.name=n", "-c", "user.email=e@x", "-c", "commit.gpgsign=false")
+    for arguments in (["init", "-q"], ["add", "units.py", "sources"], ["commit", "-qm", "first"]):
+        subprocess.run(["git", *who, *arguments], cwd=root, check=True, capture_output=True)
+    assert document("diff", "HEAD", ".", cwd=root)["sources"] == []
+    (root / "units.py").write_text("LATE = 20.0\n")
+    changed = document("diff", "HEAD", ".", cwd=root)["sources"]
+    assert [(c["source_id"], c["change"]) for c in changed] == [
+        ("late@sources/delays.py", "changed"),
+        ("late_by_carrier@sources/delays.py", "changed"),
+        ("worst@sources/raw.sql", "changed"),
+    ]
