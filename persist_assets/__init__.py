@@ -12,12 +12,19 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from persist_assets.decorators import incremental_table, model, source, table
+    from persist_assets.decorators import (
+        incremental_filter,
+        incremental_table,
+        model,
+        source,
+        table,
+    )
     from persist_assets.plugin.assets import load_sources
     from persist_assets.plugin.translator import AssetTranslator
 
 __all__ = [
     "AssetTranslator",
+    "incremental_filter",
     "incremental_table",
     "load_sources",
     "model",
@@ -29,6 +36,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AssetTranslator": "persist_assets.plugin.translator",
+    "incremental_filter": "persist_assets.decorators",
     "incremental_table": "persist_assets.decorators",
     "load_sources": "persist_assets.plugin.assets",
     "model": "persist_assets.decorators",

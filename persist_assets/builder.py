@@ -37,6 +37,7 @@ from persist_assets.errors import (
     PersistError,
 )
 from persist_assets.functions import place_of
+from persist_assets.growth import time_type
 from persist_assets.manifest import export_manifest
 from persist_assets.meaning.functions import CLOCK, SPECIAL_DATETIMES
 from persist_assets.model import Build, Change, CheckResult, Leaf, RawVersion, Snapshot, View
@@ -576,7 +577,10 @@ class Builder(Reader):
             only = {s: Slice(where=test) for s, test in window.leaves.items()} if window else {}
         # What is too old is what the plan found so, on which what is recorded rests.
         read = self.reading(source.bindings, world.manifest, temporary, world.expired, only)
-        frame = self.compute(source, read, only)
+        since = None
+        if increment is not None and increment.past and window:
+            since = (window.spans[0][0], time_type(source, increment.base) or "")
+        frame = self.compute(source, read, only, since)
         time_column = self._time_column(source)
         checks = self._checks(source)
         if view:

@@ -7,11 +7,13 @@ Imports nothing.
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+Frame = TypeVar("Frame")
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
@@ -75,12 +77,44 @@ def incremental_table(**keys: object) -> Callable[[F], F]: ...
 def incremental_table(function: Any = None, /, **keys: object) -> Any:
     """Declare a persisted source whose table grows with what it reads.
 
+    Nobody can prove of a function which of its rows are new: all are computed, unless
+    ``assume="exact"`` says that only those past its watermark are.
+
     Parameters
     ----------
     keys
-        Those of annotations, as for `model`.
+        Those of annotations, as for `model`: ``time_column`` or ``watermark``, ``lookback``, ….
     """
     return _as_it_is(function)
+
+
+NARROW: ContextVar[Callable[[Any, str], Any] | None] = ContextVar("narrow", default=None)
+"""What narrows a frame to the rows that a build computes anew, while it calls a function."""
+
+
+def incremental_filter(column: str) -> Callable[[Frame], Frame]:
+    """Return what keeps of a frame the rows that a build computes anew.
+
+    That are those from the watermark on, or from ``lookback`` before it, by `column`; rows that
+    have no value there stay. All of them where everything is computed, and outside of builds.
+
+    Parameters
+    ----------
+    column
+        Of the frame, whatever was done to it before: a date, a timestamp, a number or a text that
+        is later where the time column of the source is.
+
+    Examples
+    --------
+    >>> incremental_filter("time_hour")(["any frame"])
+    ['any frame']
+    """
+
+    def kept(frame: Frame) -> Frame:
+        narrow = NARROW.get()
+        return frame if narrow is None else narrow(frame, column)
+
+    return kept
 
 
 def _as_it_is(function: Any) -> Any:

@@ -21,9 +21,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from persist_assets.decorators import NARROW
+from persist_assets.dialect import quote
 from persist_assets.errors import BuildError, Location, PersistError
 from persist_assets.frontends.modules import ROOTS, absolute, files_of, is_foreign, name_of
 from persist_assets.session import first_line
+from persist_assets.watermarks import Value, literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,11 +36,16 @@ if TYPE_CHECKING:
     from persist_assets.model import Function, Source
 
 
+Since = tuple[Value, str]
+"""The first value of a time column that is wanted, and the column's type."""
+
+
 def call(
     source: Source,
     root: Path,
     frames: Callable[[str], DataFrame],
     session: Callable[[], SparkSession],
+    since: Since | None = None,
 ) -> DataFrame:
     """Return the rows of a source that a function computes, as it returns them.
 
@@ -49,6 +57,8 @@ def call(
         Returns the rows of a parameter, by its name.
     session
         Returns the Spark session, for a parameter that wants it.
+    since
+        From where on its rows are wanted; None: all.
 
     Raises
     ------
@@ -71,6 +81,8 @@ def call(
         else:
             named[parameter.name] = value
     modules = _Modules(function, root)
+    narrow = None if since is None else _narrowing(source, *since)
+    token = NARROW.set(narrow)
     try:
         made: Any = getattr(modules.load_file(function.path), function.name)
         found = made(*positional, **named)
@@ -82,7 +94,30 @@ def call(
             hint=_FROM_ROOT if isinstance(error, ModuleNotFoundError) else None,
             location=place_of(error, root) or source.location,
         ) from error
+    finally:
+        NARROW.reset(token)
     return _frame(source, found)
+
+
+def _narrowing(source: Source, low: Value, kind: str) -> Callable[[Any, str], Any]:
+    """Return what keeps of frames the rows that are not earlier than a value, or have none."""
+
+    def narrow(frame: Any, column: str) -> Any:
+        module = type(frame).__module__
+        if module.partition(".")[0] == "narwhals":
+            stable = "narwhals.stable.v1" if ".stable." in module else "narwhals"
+            return _narwhals(stable, source).from_native(narrow(frame.to_native(), column))
+        kinds = {f.name.lower(): f.dataType.simpleString() for f in frame.schema.fields}
+        if column.lower() not in kinds:
+            raise BuildError(
+                f"incremental_filter: there is no column `{column}`",
+                hint=f"the frame has {', '.join(frame.columns)}",
+                location=source.location,
+            )
+        value = f"CAST({literal(low, kind)} AS {kinds[column.lower()]})"
+        return frame.where(f"{quote(column)} IS NULL OR {quote(column)} >= {value}")
+
+    return narrow
 
 
 def _narwhals(name: str, source: Source) -> Any:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from persist_assets.engine import Engine
+    from persist_assets.functions import Since
     from persist_assets.ledger.store import Ledger
     from persist_assets.model import BuildID, Fallback, Project, Query, Source, SourceID
     from persist_assets.settings import Settings
@@ -336,14 +337,22 @@ class Reader:
         source: Source,
         read: Mapping[SourceID, Snapshot],
         only: Mapping[SourceID, Slice] | None = None,
+        since: Since | None = None,
     ) -> DataFrame:
         """Return the rows of a source as it says, whatever table of it there is.
 
         Not merged, where it has a merge key; see `merged`.
+
+        Parameters
+        ----------
+        since
+            Of a function, from where on its rows are wanted: there may be earlier ones too.
         """
         read = {k: v for k, v in read.items() if k != source.source_id}
         if source.function is not None:
-            return self._returned(source, read)
+            return (
+                self._returned(source, read) if since is None else self._call(source, read, since)
+            )
         assert source.query is not None
         statement = self.stated(source.query, source.bindings, read, only)
         return self.load(statement, read, source.columns, only)
@@ -361,19 +370,25 @@ class Reader:
             lock = self._calling.setdefault(name, threading.Lock())
         with lock:
             if name not in self._called:
-                function = source.function
-                assert function is not None
-                by_name = {
-                    p.name: self.project.by_id[b]
-                    for p, b in zip(function.frames, source.bindings, strict=True)
-                }
-                self._called[name] = call(
-                    source,
-                    self.settings.root,
-                    lambda parameter: _apart(self.rows(by_name[parameter], read)),
-                    lambda: self.engine.session,
-                )
+                self._called[name] = self._call(source, read)
             return self._called[name]
+
+    def _call(
+        self, source: Source, read: Mapping[SourceID, Snapshot], since: Since | None = None
+    ) -> DataFrame:
+        function = source.function
+        assert function is not None
+        by_name = {
+            p.name: self.project.by_id[b]
+            for p, b in zip(function.frames, source.bindings, strict=True)
+        }
+        return call(
+            source,
+            self.settings.root,
+            lambda parameter: _apart(self.rows(by_name[parameter], read)),
+            lambda: self.engine.session,
+            since,
+        )
 
     def _readers_of(
         self, tables: Collection[SourceID], bindings: Sequence[SourceID]

@@ -1,0 +1,198 @@
+"""Functions whose tables grow: what they are asked for, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from growing import ONE, kind_of, put
+
+from persist_assets.builder import Builder, Work
+from persist_assets.engine import Engine
+from persist_assets.errors import BuildError
+from persist_assets.ledger.store import Ledger
+from persist_assets.model import Snapshot
+from persist_assets.project import load_project, require
+from persist_assets.settings import load_settings
+
+HEAD = """
+import narwhals as nw
+from persist_assets import incremental_filter, incremental_table, model, table
+from pyspark.sql import functions as F
+"""
+TABLE = '@incremental_table(time_column="ts", lookback="1 day", assume="exact")\n'
+FILTERED = (
+    f"{HEAD}\n{TABLE}def f(t):\n"
+    "    late = t.select('ts', F.upper('x').alias('x')).withColumn('n', F.lit(1))\n"
+    "    return late.transform(incremental_filter('ts')).drop('n')\n"
+)
+Make = Callable[..., Builder]
+
+
+@pytest.fixture
+def make(make_project: Callable[..., Path], spark: Any) -> Iterator[Make]:
+    made: list[Ledger] = []
+
+    def builder(text: str = "", root: Path | None = None, name: str = "project") -> Builder:
+        if root is None:
+            root = make_project({"raw.sql": ONE, "f.py": text}, name=name)
+        read = load_settings(root)
+        made.append(Ledger(read.ledger))
+        project = require(load_project(read))
+        return Builder(read, project, made[-1], Engine(read, lambda: spark), run_id="run")
+
+    yield builder
+    for ledger in made:
+        ledger.close()
+
+
+def build(builder: Builder, name: str = "f", *, force: bool = False) -> tuple[str, Snapshot, Work]:
+    source = next(s for s in builder.project.sources if s.name == name)
+    with builder.work(source, force=force) as work:
+        snapshot = builder.publish(work)
+    return kind_of(work), snapshot, work
+
+
+def texts(builder: Builder, snapshot: Snapshot) -> list[str]:
+    return sorted(r.x for r in builder.load_snapshot(snapshot).collect())
+
+
+@pytest.mark.proves("P6", "P8", "P9", "P35")
+def test_a_function_is_asked_for_what_is_new(make: Make) -> None:
+    builder = make(FILTERED)
+    root = builder.settings.root
+    put(root, 0, (0, "a"), (5, "b"), (None, "n"))
+    assert build(builder)[0] == "whole"
+    # The day before the watermark, the watermark itself, past it, and no time at all.
+    put(root, 1, (4, "late"), (5, "tie"), (9, "new"), (None, "m"))
+    builder = make(root=root)
+    how, snapshot, work = build(builder)
+    assert (how, snapshot.watermark) == ("windows", "2024-01-10T00:00:00Z")
+    assert texts(builder, snapshot) == ["A", "B", "LATE", "M", "N", "NEW", "TIE"]
+    assert work.step.reasons[-1].message.startswith("only rows later than 2024-01-06T00:00:00Z")
+    assert build(make(root=root))[0] == "reused"
+    # What comes later than it may is what the user said never comes; a rebuild has it.
+    put(root, 2, (0, "too late"))
+    builder = make(root=root)
+    assert "TOO LATE" not in texts(builder, build(builder)[1])
+    builder = make(root=root)
+    assert "TOO LATE" in texts(builder, build(builder, force=True)[1])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    return t\n",
+        "    return t.join(t.transform(incremental_filter('ts')).select('x').distinct(), 'x').select('ts', 'x')\n",
+        "    return t.filter('x IS NOT NULL').transform(incremental_filter('TS'))\n",
+    ],
+    ids=["not at all", "in a join", "in other letters"],
+)
+@pytest.mark.proves("P6")
+def test_wherever_it_is_filtered_rows_are_there_once(make: Make, body: str) -> None:
+    builder = make(f"{HEAD}\n{TABLE}def f(t):\n{body}")
+    root = builder.settings.root
+    put(root, 0, (0, "1.0"), (5, "2.0"))
+    build(builder)
+    for n in (1, 2, 3):
+        put(root, n, (5 + n, f"{n + 2}.0"))
+        builder = make(root=root)
+        how, snapshot, _ = build(builder)
+        assert (how, snapshot.rows) == ("windows", 2 + n)
+
+
+@pytest.mark.proves("P27")
+def test_a_frame_of_narwhals_is_filtered_too(make: Make) -> None:
+    text = (
+        f"{HEAD}\n{TABLE}def f(t: nw.LazyFrame) -> nw.LazyFrame:\n"
+        "    return t.pipe(incremental_filter('ts')).with_columns(nw.col('x'))\n"
+    )
+    builder = make(text)
+    root = builder.settings.root
+    put(root, 0, (0, "a"), (5, "b"))
+    build(builder)
+    put(root, 1, (6, "c"))
+    how, snapshot, _ = build(make(root=root))
+    assert (how, snapshot.rows) == ("windows", 3)
+
+
+@pytest.mark.proves("P7")
+def test_what_reads_it_inline_in_the_same_run_is_asked_for_everything(make: Make) -> None:
+    text = FILTERED + (
+        "\n@model\ndef shown(t):\n    return t.transform(incremental_filter('ts'))\n"
+        "\n@table\ndef g(shown):\n    return shown\n"
+        f"\n{TABLE}def h(shown):\n    return shown.transform(incremental_filter('ts'))\n"
+    )
+    builder = make(text)
+    root = builder.settings.root
+    put(root, 0, (0, "a"), (5, "b"))
+    for name in "fgh":
+        build(builder, name)
+    put(root, 1, (9, "c"))
+    builder = make(root=root)
+    assert [build(builder, name)[1].rows for name in "hfg"] == [3, 3, 3]
+
+
+def test_rows_that_went_are_known_to_have_gone(make: Make) -> None:
+    builder = make(FILTERED)
+    root = builder.settings.root
+    put(root, 0, (0, "a"))
+    put(root, 1, (5, "b"))
+    build(builder)
+    (root / "raw" / "0.parquet").unlink()
+    builder = make(root=root)
+    how, snapshot, _ = build(builder)
+    assert (how, texts(builder, snapshot)) == ("whole", ["B"])
+
+
+def test_without_an_assumption_everything_is_computed_and_check_says_so(make: Make) -> None:
+    builder = make(FILTERED.replace(', lookback="1 day", assume="exact"', ""))
+    root = builder.settings.root
+    (problem,) = builder.project.problems
+    assert (problem.code, problem.severity) == ("increment", "warning")
+    put(root, 0, (5, "b"))
+    build(builder)
+    put(root, 1, (0, "late"))
+    how, snapshot, _ = build(make(root=root))
+    assert (how, snapshot.rows) == ("whole", 2)
+
+
+@pytest.mark.proves("P17")
+def test_a_function_may_have_a_merge_key(make: Make) -> None:
+    builder = make(FILTERED.replace('assume="exact"', 'assume="exact", merge_key="x"'))
+    root = builder.settings.root
+    put(root, 0, (0, "a"), (5, "a"), (5, "b"))
+    assert build(builder)[1].rows == 2
+    put(root, 1, (6, "a"), (7, "c"))
+    builder = make(root=root)
+    how, snapshot, _ = build(builder)
+    assert (how, texts(builder, snapshot)) == ("windows", ["A", "B", "C"])
+
+
+def test_a_filter_by_no_column_is_an_error_of_its_source(make: Make) -> None:
+    builder = make(FILTERED.replace("incremental_filter('ts')", "incremental_filter('tz')"))
+    root = builder.settings.root
+    put(root, 0, (0, "a"))
+    build(builder)
+    put(root, 1, (1, "a"))
+    with pytest.raises(BuildError, match="there is no column `tz`"):
+        build(make(root=root))
+
+
+def test_a_table_of_a_function_is_followed_by_what_reads_it(make: Make) -> None:
+    builder = make(FILTERED)
+    root = builder.settings.root
+    (root / "sources" / "r.sql").write_text(
+        "--@ persist refresh=incremental\nCREATE VIEW r AS SELECT ts, x FROM f;"
+    )
+    put(root, 0, (0, "a"), (5, "b"))
+    builder = make(root=root)
+    build(builder)
+    build(builder, "r")
+    put(root, 1, (6, "c"))
+    builder = make(root=root)
+    build(builder)
+    how, snapshot, _ = build(builder, "r")
+    assert (how in ("whole", "added"), snapshot.rows) == (True, 3)
