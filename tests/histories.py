@@ -233,7 +233,7 @@ class Quick(Engine):
         return made
 
     def write(
-        self, frame: Any, table: str, build_uid: str, checks: Sequence[Check], *_: Any
+        self, frame: Any, table: str, build_uid: str, checks: Sequence[Check], *_: Any, **__: Any
     ) -> tuple[Staged, Measured]:
         staged = self.write_files(frame, self.settings.table_root(table), build_uid)
         if staged.rows != len(frame.rows):

@@ -200,9 +200,9 @@ def test_what_is_recorded_is_what_was_read_when_a_table_gets_too_old_meanwhile(
     late = at("live", 0.9 * HOUR)
     record_started = late.ledger.record_started
 
-    def slowly(*given: Any) -> None:  # the build is planned, and reads nothing yet
+    def slowly(*given: Any, **more: Any) -> None:  # the build is planned, and reads nothing yet
         late.now += 0.2 * HOUR
-        record_started(*given)
+        record_started(*given, **more)
 
     late.ledger.record_started = slowly  # type: ignore[method-assign]
     late.build("q")
