@@ -34,8 +34,8 @@ ui: setup ## Start Dagster's UI on the demo.
 	@$(BIN)/python -c "from persist_assets.plugin.runs import write_home; from pathlib import Path; write_home(Path('$(DAGSTER_HOME)'))"
 	$(BIN)/dagster dev -w workspace.yaml -h 127.0.0.1 -p $${PORT:-3000}
 
-test: setup ## Run all tests, in three processes: much of them is waiting for others to start.
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+test: setup ## Run all tests, in two processes.
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 nightly: setup ## Run random queries and TPC-H against Spark, and tests on each kind of it.
 	$(BIN)/python -m pytest -s tests/nightly
