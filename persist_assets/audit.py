@@ -43,7 +43,10 @@ _ROWS, _XOR, _HIGH, _LOW, _WATERMARK = (
 
 
 def measures(
-    frame: DataFrame, checks: Sequence[Check], time_column: str | None
+    frame: DataFrame,
+    checks: Sequence[Check],
+    time_column: str | None,
+    time_type: str | None,
 ) -> list[SparkColumn]:
     """Return the aggregates that are observed while rows are written."""
     from pyspark.sql import functions as F
@@ -59,9 +62,8 @@ def measures(
         _HIGH: f"sum(shiftrightunsigned({row}, 40))",
         _LOW: f"sum(shiftrightunsigned({row}, 16) & {0xFFFFFF})",
     }
-    if time_column:
-        greatest = f"max({quote(time_column)})"
-        wanted[_WATERMARK] = spelled(greatest, type_in(frame, time_column))
+    if time_column and time_type:
+        wanted[_WATERMARK] = spelled(f"max({quote(time_column)})", time_type)
     failures = [_failures(c).alias(c.name) for c in checks if c.on_rows]
     return [*(F.expr(f"{text} AS {quote(name)}") for name, text in wanted.items()), *failures]
 

@@ -252,11 +252,11 @@ class Builder(Reader):
         now = world.readable(source)
         if now is None or now.view is not None:
             return None
+        if rests_alike(now, base.as_of):
+            return Change()
         for build in self.ledger.fetch_succeeded(source.build_id):
             then = build.snapshot
             if then and then.table == now.table and rests_alike(then, base.as_of):
-                if then.build_uid == now.build_uid:
-                    return Change()
                 root = self.settings.table_root(now.table)
                 return delta_change(root, then.version, now.version)
         return None
@@ -339,8 +339,8 @@ class Builder(Reader):
                     self.pin(upstream)
             (step,) = plan(self.project, [source.source_id], world, force=force).steps
             present = step.snapshot
-            increment = step.increment
-            continued = present or (increment.base if increment else None)
+            base = step.increment.base if step.increment else None
+            continued = present or base
             table = continued.table if continued else self._table(source)
             self._tidy(table)
             build = Build(
@@ -356,7 +356,6 @@ class Builder(Reader):
                 digests=source.digests,
                 reads=what_it_reads(self.project, source),
             )
-            base = increment.base if increment else None
             self.ledger.record_started(build, table, base=base)
             work = Work(source, step, build, lease, table)
             work.inputs = inputs(self.project, source, world) or ()
@@ -562,13 +561,13 @@ class Builder(Reader):
                 hint=f"build what it reads too: persist build +{source.key}",
             )
         view = self.project.is_view(source)
-        guarding = view or work.step.increment is not None
-        temporary = self._temporaries(source.bindings, world, guarding=guarding)
-        if view:
-            temporary = {}  # they have been checked, and are gone when it is read
         increment = work.step.increment
-        if increment is not None:
-            temporary = {}  # they hold the rows of all that is read
+        # A view is read when they are gone, and an increment does not want all of their rows: then
+        # they are only checked.
+        guarding = view or increment is not None
+        temporary = self._temporaries(source.bindings, world, guarding=guarding)
+        if guarding:
+            temporary = {}
         window, only = None, dict[str, Slice]()
         if increment is not None and increment.added:
             only = {s: Slice(files) for s, files in increment.added.items()}

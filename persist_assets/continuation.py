@@ -10,7 +10,6 @@ files written together are the rows that computing everything would give.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
         Project,
         Source,
         SourceID,
+        Taken,
         Trace,
     )
     from persist_assets.storage.tables import Live, Staged
@@ -132,7 +132,7 @@ def find_window(
             return None
         spans, some = told
         nulls |= some
-        leaf = column_type(project.by_id[trace.column.source_id], trace.column.column)
+        leaf = column_type(project.by_id[trace.column.source_id].columns, trace.column.column)
         assert leaf is not None
         mapped = _mapped(engine, _merged(spans), leaf, trace.steps, kind)
         if mapped is None:
@@ -151,14 +151,15 @@ def _mattering(
     unbounded = {*windows.loose} if windows else set[str]()
     for trace in windows.traces if windows else ():
         source_id, column = trace.column.source_id, trace.column.column
-        leaf = column_type(project.by_id[source_id], column) or ""
-        days = _days(trace.steps)
-        if days is None or not spans or not is_ordered(leaf):
+        leaf = column_type(project.by_id[source_id].columns, column) or ""
+        known = all(step.days >= 0 for step in trace.steps)
+        if not known or not spans or not is_ordered(leaf):
             unbounded.add(source_id)
             continue
         for low, high in spans:
             least, most = (f"CAST({literal(v, kind)} AS {leaf})" for v in (low, high))
-            if trace.steps:
+            if trace.steps:  # a day more on either side: clocks are put back
+                days = 1 + sum(step.days for step in trace.steps)
                 least = f"({least} - INTERVAL '1' DAY)"
                 most = f"({most} + INTERVAL '{days}' DAY)"
             tests.setdefault(source_id, []).append(
@@ -167,27 +168,6 @@ def _mattering(
         if nulls:
             tests.setdefault(source_id, []).append(f"{quote(column)} IS NULL")
     return {s: " OR ".join(some) for s, some in tests.items() if s not in unbounded}
-
-
-_UNIT_DAYS = {"WEEK": 7, "MON": 31, "MM": 31, "QUARTER": 92, "YEAR": 366, "YY": 366}
-
-
-def _days(steps: Sequence[str]) -> int | None:
-    """Return at most how many days later than its outcome the value of steps may be.
-
-    None where that is not known. A day more than is cut off: clocks are put back.
-    """
-    days = 1
-    for step in steps:
-        found = re.fullmatch(r"date_trunc\('(\w+)', \{\}\)|trunc\(\{\}, '(\w+)'\)", step)
-        if step.startswith("CAST("):
-            days += 1
-        elif found:
-            unit = (found[1] or found[2]).upper()
-            days += next((n for name, n in _UNIT_DAYS.items() if unit.startswith(name)), 1)
-        else:
-            return None
-    return days
 
 
 def is_clustered(source: Source) -> bool:
@@ -210,7 +190,7 @@ def _touched(
 ) -> tuple[list[Span], bool] | None:
     """Return the values that a column has in files that came or went, and whether NULL is one."""
     source_id, column = trace.column.source_id, trace.column.column
-    kind = column_type(project.by_id[source_id], column)
+    kind = column_type(project.by_id[source_id].columns, column)
     assert kind is not None
     change = increment.changes[source_id]
     spans: list[Span] = []
@@ -260,7 +240,7 @@ def _merged(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def _mapped(
-    engine: Engine, spans: Sequence[Span], leaf: str, steps: Sequence[str], kind: str
+    engine: Engine, spans: Sequence[Span], leaf: str, steps: Sequence[Taken], kind: str
 ) -> list[Span] | None:
     """Return where the steps of a trace lead the values of spans."""
     if not spans:
@@ -275,7 +255,7 @@ def _mapped(
                 sign = "-" if end == "low" else "+"
                 sql = f"({sql} {sign} INTERVAL '{zone}.001' SECOND)"
             for step in steps:
-                sql = step.format(sql)
+                sql = step.sql.format(sql)
             texts.append(f"{spelled(f'CAST({sql} AS {kind})', kind)} AS {end}{number}")
     with translated("looking for what has to be computed again"):
         row = engine.session.range(1).selectExpr(*texts).collect()[0]
@@ -368,7 +348,7 @@ def continue_table(
     key = source.annotation.merge.key if source.annotation.merge else ()
     split: _Split | None = None
     if window is not None:
-        kind = time_type(source, increment.base)
+        kind = time_type(source, base)
         assert kind is not None and time_column is not None
         condition = within(time_column, kind, window.spans, window.nulls)
         frame = frame.where(condition)

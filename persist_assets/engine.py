@@ -243,21 +243,19 @@ class Engine:
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
-        observation = Observation()
         with ExitStack() as held, translated(f"computing `{name}`"):
             if clustered and time_column is not None:
                 # Spark looks for bounds first, which computes the rows.
                 held.callback(frame.persist().unpersist)
                 n_files = max(1, round(frame.count() / _ROWS_OF_A_FILE))
                 frame = frame.repartitionByRange(n_files, quote(time_column))
-            watched = frame.observe(observation, *measures(frame, checks, time_column))
+            watched, measure = self._watched(frame, checks, time_column)
             counted = Observation()
             if beside is not None:
                 n = F.count(F.lit(1)).alias("n")
                 watched = watched.unionByName(beside.observe(counted, n))
             staged = self.write_files(watched, self.settings.table_root(table), build_uid)
-            kind = type_in(frame, time_column) if time_column else None
-            measured = read_measures(observation.get, checks, kind)
+            measured = measure()
             n_rows = measured.rows + (counted.get["n"] if beside is not None else 0)
         if staged.rows != n_rows:
             raise StorageError(
@@ -281,16 +279,23 @@ class Engine:
         BuildError
             Computing the rows failed.
         """
+        with translated(f"computing `{name}`"):
+            watched, measure = self._watched(frame, checks, time_column)
+            watched.write.format("noop").mode("overwrite").save()
+            measured = measure()
+            rest = audit(frame, [c for c in checks if not c.on_rows])
+        return replace(measured, checks=(*measured.checks, *rest))
+
+    def _watched(
+        self, frame: DataFrame, checks: Sequence[Check], time_column: str | None
+    ) -> tuple[DataFrame, Callable[[], Measured]]:
+        """Return rows that are measured as they are computed, and what then tells how."""
         from pyspark.sql import Observation
 
         observation = Observation()
-        with translated(f"computing `{name}`"):
-            watched = frame.observe(observation, *measures(frame, checks, time_column))
-            watched.write.format("noop").mode("overwrite").save()
-            kind = type_in(frame, time_column) if time_column else None
-            measured = read_measures(observation.get, checks, kind)
-            rest = audit(frame, [c for c in checks if not c.on_rows])
-        return replace(measured, checks=(*measured.checks, *rest))
+        kind = type_in(frame, time_column) if time_column else None
+        watched = frame.observe(observation, *measures(frame, checks, time_column, kind))
+        return watched, lambda: read_measures(observation.get, checks, kind)
 
     def write_files(self, frame: DataFrame, root: str, build_uid: str) -> Staged:
         """Write rows as files of a table, and do nothing else."""

@@ -16,9 +16,9 @@ from persist_assets.model import Increment
 from persist_assets.watermarks import from_statistics, is_ordered
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from persist_assets.model import Change, Piece, Project, Snapshot, Source, SourceID
+    from persist_assets.model import Change, Column, Piece, Project, Snapshot, Source, SourceID
     from persist_assets.watermarks import Value
 
 
@@ -42,7 +42,7 @@ def grow(
         names = ", ".join(sorted(project.by_id[s].name for s in changes.keys() - known.keys()))
         found = f"what changed in {names} cannot be told"
     if found is None:
-        found = _sum(source, base, known)
+        found = None if shrunk else _sum(source, base, known)
     if found is None and source.annotation.merge is None:
         found = _windows(project, source, base, changed)
     if found is None:
@@ -56,11 +56,9 @@ def grow(
 
 
 def _sum(source: Source, base: Snapshot, known: Mapping[SourceID, Change]) -> Increment | None:
-    """Return the increment that only adds rows, if that is all there is to do."""
+    """Return the increment that only adds rows, of tables that only grew, if that is right."""
     changed = {s for s, change in known.items() if change.added}
-    if source.growth is None or any(change.lost for change in known.values()):
-        return None
-    for tables in source.growth.sums:
+    for tables in source.growth.sums if source.growth else ():
         if tables.issuperset(changed):
             added = {s: tuple(p.path for p in known[s].added) for s in tables}
             return Increment(base, added=added)
@@ -78,7 +76,7 @@ def _windows(
     if {t.column.source_id for t in traces} != {*changed}:
         return None
     for trace in traces:
-        kind = column_type(project.by_id[trace.column.source_id], trace.column.column)
+        kind = column_type(project.by_id[trace.column.source_id].columns, trace.column.column)
         lost = changed[trace.column.source_id].lost
         name = trace.column.column
         if not is_ordered(kind) or any(span(p, name, kind or "") is None for p in lost):
@@ -126,12 +124,12 @@ def time_type(source: Source, base: Snapshot | None = None) -> str | None:
     Of a function's only a snapshot tells.
     """
     name = source.annotation.time_column or ""
-    known = column_type(source, name)
+    known = column_type(source.columns, name)
     if known is None and source.function is not None and base is not None:
-        return next((c.type for c in base.columns if c.name.lower() == name.lower()), None)
+        return column_type(base.columns, name)
     return known
 
 
-def column_type(source: Source, name: str) -> str | None:
-    """Return the Spark type of a column of a source, None where it is not certain."""
-    return next((c.type for c in source.columns if c.name.lower() == name.lower()), None)
+def column_type(columns: Iterable[Column], name: str) -> str | None:
+    """Return the Spark type of the column of a name, None where it is not certain."""
+    return next((c.type for c in columns if c.name.lower() == name.lower()), None)

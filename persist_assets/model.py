@@ -376,17 +376,33 @@ class ColumnRef:
 
 
 @dataclass(frozen=True, slots=True, order=True)
+class Taken:
+    """A monotone function of dates and times.
+
+    Attributes
+    ----------
+    sql
+        What is done to a value, around ``{}``.
+    days
+        At most how many days earlier what comes of it may be; -1: that is not known.
+    """
+
+    sql: str
+    days: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
 class Trace:
     """A column of a table that another column's value is a monotone function of.
 
     Attributes
     ----------
     steps
-        The function: what is done to the column's value, one after another, as SQL around ``{}``.
+        The function: what is done to the column's value, one after another.
     """
 
     column: ColumnRef
-    steps: tuple[str, ...] = ()
+    steps: tuple[Taken, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

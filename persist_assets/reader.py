@@ -422,21 +422,16 @@ class Reader:
         for source_id, view in statement.views.items():
             source = self.project.by_id[source_id]
             snapshot = read.get(source_id)
-            if only and source_id in only:
-                part = only[source_id]
-                self.engine.view(
-                    view, lambda s=source, r=snapshot, p=part: self.load_slice(s, r, p)
-                )
-            elif snapshot is not None:
-                self.engine.view(view, lambda s=snapshot: self.load_snapshot(s))
-            elif source.function is not None:
+            if source.function is not None and snapshot is None:
                 # Called before, for all views are made one after the other.
                 frame = self._returned(source, read)
                 self.engine.view(view, lambda f=frame: f)
                 self._shown.add(view)
             else:
-                pin = self.pin(source)
-                self.engine.view(view, lambda s=source, p=pin: self.engine.load_raw(s, p))
+                part = (only or {}).get(source_id, Slice())
+                self.engine.view(
+                    view, lambda s=source, r=snapshot, p=part: self.load_slice(s, r, p)
+                )
         return self.engine.run(statement, columns)
 
     def load_slice(self, source: Source, snapshot: Snapshot | None, part: Slice) -> DataFrame:

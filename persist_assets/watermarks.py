@@ -41,9 +41,8 @@ def is_ordered(kind: str | None) -> bool:
 
 def spelled(sql: str, kind: str) -> str:
     """Return SQL for the text of an expression that `from_spark` reads."""
-    return (
-        f"CAST(unix_micros({sql}) AS STRING)" if kind == "timestamp" else (f"CAST({sql} AS STRING)")
-    )
+    value = f"unix_micros({sql})" if kind == "timestamp" else sql
+    return f"CAST({value} AS STRING)"
 
 
 def from_spark(text: str, kind: str) -> Value | None:

@@ -24,12 +24,22 @@ from persist_assets.cli.app import (
 from persist_assets.errors import (
     SettingsError,
 )
+from persist_assets.growth import column_type
 from persist_assets.manifest import fetch_document
 from persist_assets.model import (
     ManifestChange,
     Snapshot,
 )
 from persist_assets.settings import find_root
+
+
+def _table(*titles: str) -> Table:
+    """Return an empty table of columns, in which numbers of rows stand right."""
+    table = Table(box=None, pad_edge=False)
+    for title in titles:
+        table.add_column(title, justify="right" if title == "rows" else "left")
+    return table
+
 
 # ----------------------------------------------------------------------------------------- manifest
 
@@ -53,9 +63,7 @@ def manifest(
     if given.as_json:
         print_json(document)
         return
-    table = Table(box=None, pad_edge=False)
-    for title in ("build", "source", "table", "rows"):
-        table.add_column(title, justify="right" if title == "rows" else "left")
+    table = _table("build", "source", "table", "rows")
     for build_id, entry in document["entries"].items():
         if "buildId" in entry:  # the same table again, as Malloy's own tools look for it
             continue
@@ -198,15 +206,13 @@ def state(given: Invocation, selection: SelectArgument = None) -> None:
         told[source.source_id] = {
             "last_run": ended.isoformat() if ended else None,
             "last_max_value": snapshot.watermark if snapshot else None,
-            "type": _time_type(snapshot) if snapshot else None,
+            "type": column_type(snapshot.columns, snapshot.time_column or "") if snapshot else None,
             "rows": snapshot.rows if snapshot else None,
         }
     if given.as_json:
         print_json(told)
         return
-    table = Table(box=None, pad_edge=False)
-    for title in ("source", "last run", "up to", "rows"):
-        table.add_column(title, justify="right" if title == "rows" else "left")
+    table = _table("source", "last run", "up to", "rows")
     for source_id, values in told.items():
         rows = "" if values["rows"] is None else f"{values['rows']:,}"
         upto = values["last_max_value"] or ""
@@ -215,12 +221,6 @@ def state(given: Invocation, selection: SelectArgument = None) -> None:
         out.print(table)
     else:
         out.print(f"nothing was built in {given.settings.environment} yet")
-
-
-def _time_type(snapshot: Snapshot) -> str | None:
-    """Return the type of the column that a snapshot's watermark is of."""
-    named = (snapshot.time_column or "").lower()
-    return next((c.type for c in snapshot.columns if c.name.lower() == named), None)
 
 
 @command("rollback")

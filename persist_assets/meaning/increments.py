@@ -35,7 +35,7 @@ from persist_assets.meaning.algebra import (
     innermost_first,
     walk,
 )
-from persist_assets.model import Growth, Trace, Windows
+from persist_assets.model import Growth, Taken, Trace, Windows
 from persist_assets.watermarks import TIMES
 
 if TYPE_CHECKING:
@@ -44,30 +44,37 @@ if TYPE_CHECKING:
     from persist_assets.meaning.types import Types
     from persist_assets.model import SourceID
 
-Form = tuple[Ref, tuple[str, ...]]
+Form = tuple[Ref, tuple[Taken, ...]]
 """A column of a leaf, and the monotone steps from it to an expression."""
 
 _MAX_DEPTH = 60
 _MOST_SUMS = 16
 """As many sets of tables are looked at; the others are not claimed."""
 
-_UNITS = frozenset("year yyyy yy quarter month mon mm week day dd hour minute second".split())
+_UNIT_DAYS = {
+    **dict.fromkeys(("second", "minute", "hour", "day", "dd"), 1),
+    "week": 7,
+    **dict.fromkeys(("month", "mon", "mm"), 31),
+    "quarter": 92,
+    **dict.fromkeys(("year", "yyyy", "yy"), 366),
+}
+"""The units that times are cut down to, and at most how many days they last."""
 _NOTHING: frozenset[str] = frozenset()
 
 
-def _step(call: Call, types: Types) -> tuple[Expr, str] | None:
-    """Return what a call is a monotone function of, and which, as SQL around ``{}``."""
+def _step(call: Call, types: Types) -> tuple[Expr, Taken] | None:
+    """Return what a call is a monotone function of, and which."""
     match call:
         case Call("cast", (arg,), (("date" | "timestamp" | "timestamp_ntz") as kind,)):
-            step = f"CAST({{}} AS {kind})"
+            step = Taken(f"CAST({{}} AS {kind})", 1)
         case Call("to_date", (arg,), ()):
-            step = "CAST({} AS date)"
-        case Call("date_trunc", (Call("string", (), (unit,)), arg)) if unit.lower() in _UNITS:
-            step = f"date_trunc('{unit}', {{}})"
-        case Call("trunc", (arg, Call("string", (), (unit,)))) if unit.lower() in _UNITS:
-            step = f"trunc({{}}, '{unit}')"
+            step = Taken("CAST({} AS date)", 1)
+        case Call("date_trunc", (Call("string", (), (unit,)), arg)) if unit.lower() in _UNIT_DAYS:
+            step = Taken(f"date_trunc('{unit}', {{}})", _UNIT_DAYS[unit.lower()])
+        case Call("trunc", (arg, Call("string", (), (unit,)))) if unit.lower() in _UNIT_DAYS:
+            step = Taken(f"trunc({{}}, '{unit}')", _UNIT_DAYS[unit.lower()])
         case Call("year", (arg,)):
-            step = "year({})"
+            step = Taken("year({})", -1)
         case _:
             return None
     return (arg, step) if types.of(arg) in TIMES else None
@@ -100,22 +107,20 @@ class Increments:
         if self._is_deep(block):
             return self.nothing(block)
         columns = tuple(self._column(block, o.expr) for o in block.columns)
-        return Growth(self._block_reads(block), self._block_sums(block), columns)
+        return Growth(self._read_by(block), self._block_sums(block), columns)
 
     def nothing(self, block: Block) -> Growth | None:
         """Return only which tables a Block reads, and nothing of how its rows follow."""
         if not self._wanted:
             return None
-        reads = self._block_reads(block)
-        return Growth(reads, (), (Windows((), reads),) * len(block.columns))
+        return unknown(self._read_by(block), len(block.columns))
 
     def of_node(self, node: Node, n_columns: int) -> Growth | None:
         """Return the same of a node."""
         if not self._wanted:
             return None
         if self._is_deep(node):
-            reads = self._node_reads(node)
-            return Growth(reads, (), (Windows((), reads),) * n_columns)
+            return unknown(self._node_reads(node), n_columns)
         columns = tuple(self._windows(node, k) for k in range(n_columns))
         return Growth(self._node_reads(node), self._node_sums(node), columns)
 
@@ -137,26 +142,20 @@ class Increments:
             self._kept.append(node)
         return known
 
-    def _block_reads(self, block: Block) -> frozenset[SourceID]:
-        return self._read_by(block)
-
     def _read_by(self, *things: object) -> frozenset[SourceID]:
-        found = [given_growth(t).reads for t in walk(*things) if isinstance(t, Given)]
-        found += [
-            given_growth(g).reads for t in walk(*things) if isinstance(t, Opaque) for g in t.reads
-        ]
+        found: list[frozenset[SourceID]] = []
+        for thing in walk(*things):
+            if isinstance(thing, Given):
+                found.append(given_growth(thing).reads)
+            elif isinstance(thing, Opaque):
+                found += (given_growth(g).reads for g in thing.reads)
         return _NOTHING.union(*found)
-
-    def _beside(self, block: Block) -> frozenset[SourceID]:
-        """Return what is read by subqueries, and by windows, of a Block: never row by row."""
-        return self._read_by(*self._specials(block))
 
     def _specials(self, block: Block) -> tuple[Subquery | Window, ...]:
         """Return what of the expressions of a Block is no function of one of its base tuples."""
         known = self._special.get(id(block))
         if known is None:
-            exprs = [*block.conjuncts, *(o.expr for o in block.columns)]
-            known = tuple(t for t in _in_exprs(exprs) if isinstance(t, Subquery | Window))
+            known = _specials_in((*block.conjuncts, *(o.expr for o in block.columns)))
             self._special[id(block)] = known
             self._kept.append(block)
         return known
@@ -164,7 +163,7 @@ class Increments:
     # --------------------------------------------------------------------------------------- sums
 
     def _block_sums(self, block: Block) -> tuple[frozenset[SourceID], ...]:
-        beside = self._beside(block)
+        beside = self._read_by(*self._specials(block))
         found: dict[frozenset[SourceID], None] = {}
         for instance, node in block.leaves:
             others = [n for i, n in block.leaves if i != instance]
@@ -188,11 +187,11 @@ class Increments:
             case Derived(block, False):
                 return self._block_sums(block)
             case Outer("left", left, right, on):
-                rest = self._block_reads(right) | self._read_by(*on)
+                rest = self._read_by(right, *on)
                 return tuple(s for s in self._block_sums(left) if s.isdisjoint(rest))
             case SetOperation("union all", branches):
                 every = [self._block_sums(b) for b in branches]
-                reads = [self._block_reads(b) for b in branches]
+                reads = [self._read_by(b) for b in branches]
                 found: dict[frozenset[SourceID], None] = {}
                 for chosen in product(*every):
                     whole = _NOTHING.union(*chosen)
@@ -208,7 +207,7 @@ class Increments:
 
     def _form(self, expr: Expr) -> Form | None:
         """Return the column of a leaf that an expression is a monotone function of."""
-        steps: list[str] = []
+        steps: list[Taken] = []
         while isinstance(expr, Call):
             step = _step(expr, self._types)
             if step is None:
@@ -300,8 +299,7 @@ class Increments:
                 sets is None or all(column in one for one in sets)
             ):
                 found = self._column(rows, keys[column])
-                within = [t for t in _in_exprs((*keys, *aggregates)) if not isinstance(t, Call)]
-                beside = self._read_by(*[t for t in within if not isinstance(t, Ref)])
+                beside = self._read_by(*_specials_in((*keys, *aggregates)))
                 return Windows(found.traces, found.loose | beside)
             case SetOperation(_, branches):
                 if len({b.columns[column].type for b in branches} | {None}) != 2:
@@ -322,8 +320,13 @@ class Increments:
         a, b = self._covered(left, first), self._covered(right, second)
         traces = {*a.traces, *b.traces}
         loose = a.loose | b.loose
-        loose |= self._read_by(*[t for t in _in_exprs(on) if isinstance(t, Subquery | Window)])
+        loose |= self._read_by(*_specials_in(on))
         return Windows(tuple(sorted(traces)), loose)
+
+
+def unknown(reads: frozenset[SourceID], n_columns: int) -> Growth:
+    """Return the growth of rows of which is known what they read, and nothing else."""
+    return Growth(reads, (), (Windows((), reads),) * n_columns)
 
 
 def given_growth(node: Given) -> Growth:
@@ -335,19 +338,23 @@ def given_growth(node: Given) -> Growth:
         return node.growth
     own = next((next(iter(o)) for o in node.origins if len(o) == 1), None)
     if own is None or any(len(o) != 1 for o in node.origins):
-        return Growth(frozenset(("?",)), (), (Windows((), frozenset(("?",))),) * len(node.columns))
+        return unknown(frozenset(("?",)), len(node.columns))
     reads = frozenset((own.source_id,))
     columns = tuple(Windows((Trace(next(iter(o)), ()),), _NOTHING) for o in node.origins)
     return Growth(reads, (reads,), columns)
 
 
-def _in_exprs(exprs: Iterable[Expr]) -> Iterable[object]:
-    """Yield expressions and those within them, not what is in their subqueries and windows."""
+def _specials_in(exprs: Iterable[Expr]) -> tuple[Subquery | Window, ...]:
+    """Return the subqueries and windows in expressions, not what is in these."""
     seen, stack = set[int](), [*exprs]
+    found: list[Subquery | Window] = []
     while stack:
         this = stack.pop()
-        if id(this) not in seen:
-            seen.add(id(this))
-            yield this
-            if isinstance(this, Call):
-                stack += this.args
+        if id(this) in seen:
+            continue
+        seen.add(id(this))
+        if isinstance(this, Call):
+            stack += this.args
+        elif not isinstance(this, Ref):
+            found.append(this)
+    return tuple(found)

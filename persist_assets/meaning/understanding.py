@@ -29,16 +29,16 @@ from persist_assets.meaning.binder import bind
 from persist_assets.meaning.binding import MAX_LEAVES, Binding, Face
 from persist_assets.meaning.functions import CLOCK, DAY_CLOCK, SESSION, VOLATILE, drawn_by
 from persist_assets.meaning.identity import Fold, digest
-from persist_assets.meaning.increments import Increments, given_growth
+from persist_assets.meaning.increments import Increments, given_growth, unknown
 from persist_assets.meaning.lineage import Lineage
 from persist_assets.meaning.scope import Around, Unanalysable
 from persist_assets.meaning.syntax import called, names_in_text, unnamed_in_text
-from persist_assets.model import ColumnEdge, ColumnRef, Growth, Windows, shortened
+from persist_assets.model import ColumnEdge, ColumnRef, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from persist_assets.model import BuildID, Declaration, Query, SourceID
+    from persist_assets.model import BuildID, Declaration, Growth, Query, SourceID
 
 Clock = Literal["day", "instant"]
 
@@ -179,7 +179,7 @@ def understand_function(
         digest("table", build_id) if fixed else rows,
         (),
         volatile=volatile and not fixed,
-        growth=Growth(own if declaration.persisted else reads, (), ()),
+        growth=unknown(own if declaration.persisted else reads, 0),
     )
     return Meaning(
         build_id=build_id,
@@ -190,7 +190,7 @@ def understand_function(
         notes=tuple(notes),
         face=Face(None, given, None),
         marks=shortened(rows, ()),
-        growth=Growth(reads, (), (Windows((), reads),)) if _is_incremental(declaration) else None,
+        growth=unknown(reads, 1) if _is_incremental(declaration) else None,
     )
 
 

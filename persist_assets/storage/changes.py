@@ -14,7 +14,7 @@ from uuid import uuid4
 from persist_assets.errors import StorageError
 from persist_assets.model import Change, Piece
 from persist_assets.storage.files import is_there, reached
-from persist_assets.storage.raw import file_location
+from persist_assets.storage.raw import OF_DELTA, OF_FILES, file_location
 from persist_assets.storage.tables import find_table, live_files
 
 if TYPE_CHECKING:
@@ -24,32 +24,33 @@ if TYPE_CHECKING:
 LISTINGS = ".listings"
 """The directory of a warehouse that holds, by version, which files raw data had."""
 
-_FILES = "files:"
-_DELTA = "delta:"
-
 
 def keep_listing(warehouse: str, pin: Pin) -> None:
     """Keep which files raw data has at a version, for builds that continue those of today."""
-    if pin.version is None or not pin.version.startswith(_FILES) or pin.files is None:
+    if pin.version is None or not pin.version.startswith(OF_FILES) or pin.files is None:
         return
     place = _listing(warehouse, pin.version)
     if not is_there(place):
-        told = {path: [*known] for path, known in zip(pin.files, pin.told, strict=True)}
         with reached(place) as (system, path):
             system.create_dir(path.rpartition("/")[0], recursive=True)
             part = f"{path}.{uuid4().hex}"
             with system.open_output_stream(part) as stream:
-                stream.write(json.dumps(told).encode())
+                stream.write(json.dumps(_listed(pin)).encode())
             system.move(part, path)
 
 
+def _listed(pin: Pin) -> dict[str, list[Any]]:
+    """Return by what the files of a pin are known to be the same, by their paths."""
+    return {path: [*told] for path, told in zip(pin.files or (), pin.told, strict=True)}
+
+
 def _listing(warehouse: str, version: str) -> str:
-    return f"{warehouse.rstrip('/')}/{LISTINGS}/{version.removeprefix(_FILES)}.json"
+    return f"{warehouse.rstrip('/')}/{LISTINGS}/{version.removeprefix(OF_FILES)}.json"
 
 
 def listed_version(location: str) -> str:
     """Return the version of which a file of `LISTINGS` tells."""
-    return _FILES + location.rpartition("/")[2].removesuffix(".json")
+    return OF_FILES + location.rpartition("/")[2].removesuffix(".json")
 
 
 def raw_change(warehouse: str, location: str, then: str, pin: Pin) -> Change | None:
@@ -65,15 +66,15 @@ def raw_change(warehouse: str, location: str, then: str, pin: Pin) -> Change | N
     now = pin.version or ""
     if then == now:
         return Change()
-    if then.startswith(_FILES) and now.startswith(_FILES) and pin.files is not None:
+    if then.startswith(OF_FILES) and now.startswith(OF_FILES) and pin.files is not None:
         before = _read_listing(_listing(warehouse, then))
         if before is None:
             return None
-        after = {path: [*known] for path, known in zip(pin.files, pin.told, strict=True)}
+        after = _listed(pin)
         lost = [path for path, told in before.items() if after.get(path) != told]
         added = [path for path, told in after.items() if before.get(path) != told]
         return Change(tuple(map(Piece, added)), tuple(map(Piece, lost)))
-    if then.startswith(_DELTA) and now.startswith(_DELTA):
+    if then.startswith(OF_DELTA) and now.startswith(OF_DELTA):
         (_, first, table), (_, last, same) = then.split(":", 2), now.split(":", 2)
         return delta_change(location, int(first), int(last)) if table == same else None
     return None

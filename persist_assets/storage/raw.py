@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 SECRETS = re.compile(r"password|token|secret|access_?key|account_?key|user|credential", re.I)
 """Options whose names match say who reads, not what is read: they enter no digest and no log."""
 
+OF_FILES, OF_DELTA = "files:", "delta:"
+"""What versions begin with: a digest of a listing, the number of a commit and the table's id."""
+
 _READABLE_FEATURES = frozenset(("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"))
 """Features of Delta tables under which their Parquet files alone are their rows."""
 
@@ -87,7 +90,7 @@ def pin_raw(raw: RawTable, location: str) -> Pin:
     told = [(f.location.removeprefix(base), f.bytes, f.changed_ns, f.inode) for f in found]
     told_digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()
     known = tuple((f.bytes, f.changed_ns, f.inode) for f in found)
-    return Pin(f"files:{told_digest[:32]}", tuple(f.location for f in found), base, known)
+    return Pin(f"{OF_FILES}{told_digest[:32]}", tuple(f.location for f in found), base, known)
 
 
 _TICK_S = 1.1
@@ -195,7 +198,7 @@ def _pin_delta(location: str) -> Pin:
     files = tuple(sorted(_locations(table, location)))
     if metadata.partition_columns:
         _refuse_unusual_partitions(table, location)
-    return Pin(f"delta:{table.version()}:{metadata.id}", files, location)
+    return Pin(f"{OF_DELTA}{table.version()}:{metadata.id}", files, location)
 
 
 def _has_deletion_vectors(table: Any) -> bool:

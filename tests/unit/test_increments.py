@@ -53,7 +53,7 @@ def traces(growth: Growth) -> dict[str, str]:
     for trace in growth.columns[0].traces:
         said = trace.column.column
         for step in trace.steps:
-            said = step.format(said)
+            said = step.sql.format(said)
         found[short(trace.column.source_id)] = said
     return found
 
