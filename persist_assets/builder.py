@@ -29,7 +29,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from persist_assets.compare import what_it_reads
-from persist_assets.continuation import continue_table, find_window, is_clustered
+from persist_assets.continuation import clustered_by, continue_table, find_window, window_of
 from persist_assets.errors import (
     BuildError,
     CheckFailedError,
@@ -37,19 +37,32 @@ from persist_assets.errors import (
     PersistError,
 )
 from persist_assets.functions import place_of
-from persist_assets.growth import time_type
+from persist_assets.growth import merged_spans, parted_by, time_type
 from persist_assets.manifest import export_manifest
 from persist_assets.meaning.functions import CLOCK, SPECIAL_DATETIMES
-from persist_assets.model import Build, Change, CheckResult, Leaf, RawVersion, Snapshot, View
+from persist_assets.model import (
+    Build,
+    Change,
+    CheckResult,
+    Increment,
+    Leaf,
+    RawVersion,
+    Snapshot,
+    View,
+)
 from persist_assets.outside import check_catalog, check_leaves, show, shown_as
+from persist_assets.partitions import boxes, expand
+from persist_assets.partitions import keys as partition_keys
 from persist_assets.planner import (
     UNVERSIONED,
     World,
     drawn,
     inputs,
+    lacking,
     plan,
     rests_alike,
     unchecked,
+    what_lacks,
 )
 from persist_assets.reader import HasSnapshot, Reader, Slice
 from persist_assets.session import translated
@@ -66,7 +79,7 @@ from persist_assets.storage.types import columns_of_struct, delta_schema
 from persist_assets.substitution import Statement
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pyspark.sql import DataFrame
@@ -80,7 +93,6 @@ if TYPE_CHECKING:
         Check,
         Column,
         Fallback,
-        Increment,
         Plan,
         Project,
         Source,
@@ -91,6 +103,9 @@ if TYPE_CHECKING:
     from persist_assets.storage.tables import Staged
 
 log = logging.getLogger(__name__)
+
+_MOST_AGES = 64
+"""Of so many sets of partitions of different ages it is looked for what changed since."""
 
 
 @dataclass(slots=True)
@@ -206,7 +221,35 @@ class Builder(Reader):
                 and self.is_expired(source, snapshot)
             },
         )
+        parted = [s for s in self.project.persisted if s.annotation.partition]
+        if parted:
+            order = {
+                s.source_id: partition_keys(s.annotation.partition, self.started_at)
+                for s in parted
+                if s.annotation.partition
+            }
+            world = replace(world, keys=order, zone=self.settings.timezone.key)
+            world = replace(world, aged=self._aged(sources, world))
         return replace(world, changes=self._changes(sources, world))
+
+    def _aged(
+        self, sources: Iterable[Source], world: World
+    ) -> dict[tuple[SourceID, AsOf], dict[SourceID, Change | None]]:
+        """Return what became of the tables that partitions follow from, since they were built."""
+        found: dict[tuple[SourceID, AsOf], dict[SourceID, Change | None]] = {}
+        for source in sources:
+            if source.annotation.partition is None or source.growth is None:
+                continue
+            own = world.manifest.get(source.build_id)
+            for table in (own, *world.elsewhere.get(source.build_id, ())):
+                for group in table.partitions.filled if table and table.partitions else ():
+                    told = (source.source_id, group.as_of)
+                    if told not in found and len(found) < _MOST_AGES:
+                        found[told] = {
+                            s: self._change(s, group.as_of, world)
+                            for s in sorted(source.growth.reads)
+                        }
+        return found
 
     def _changes(
         self, sources: Iterable[Source], world: World
@@ -226,40 +269,61 @@ class Builder(Reader):
             if own.time_column != annotation.time_column:
                 continue
             reads = source.growth.reads if source.growth else ()
-            found[source.source_id] = {s: self._change(s, own, world) for s in sorted(reads)}
+            found[source.source_id] = {s: self._change(s, own.as_of, world) for s in sorted(reads)}
         return found
 
-    def _change(self, source_id: SourceID, base: Snapshot, world: World) -> Change | None:
-        """Return what became of a table since a snapshot was computed from it."""
+    def _change(self, source_id: SourceID, as_of: AsOf, world: World) -> Change | None:
+        """Return what became of a table since rows of an as_of were computed from it."""
         source = self.project.by_id.get(source_id)
         if source is None:
             return None
         if source.raw is None:
-            return self._change_of_table(source, base, world)
+            return self._change_of_table(source, as_of, world)
         if self.find_version(source) is None:
             return None
-        then = [v.version for v in base.as_of if v.raw == source.build_id]
+        then = [v.version for v in as_of if v.raw == source.build_id]
         if len(then) != 1:
             return None
         place = self.settings.resolve(source.raw.location or "")
         return raw_change(self.settings.warehouse, place, then[0], self.pin(source))
 
-    def _change_of_table(self, source: Source, base: Snapshot, world: World) -> Change | None:
+    def _change_of_table(self, source: Source, as_of: AsOf, world: World) -> Change | None:
         """Return what became of the table of a persisted source.
 
-        Its rows at the time are those of any snapshot that rests on the same data as `base`.
+        Its rows at the time are those of any snapshot that rests on the same data.
         """
         now = world.readable(source)
         if now is None or now.view is not None:
             return None
-        if rests_alike(now, base.as_of):
+        if rests_alike(now, as_of):
             return Change()
         for build in self.ledger.fetch_succeeded(source.build_id):
             then = build.snapshot
-            if then and then.table == now.table and rests_alike(then, base.as_of):
+            if then and then.table == now.table and rests_alike(then, as_of):
                 root = self.settings.table_root(now.table)
-                return delta_change(root, then.version, now.version)
+                change = delta_change(root, then.version, now.version)
+                return change and self._within(source, then, now, change, world)
         return None
+
+    def _within(
+        self, source: Source, then: Snapshot, now: Snapshot, change: Change, world: World
+    ) -> Change:
+        """Return a change of a partitioned table with which partitions were computed since."""
+        partition, columns = source.annotation.partition, parted_by(source, now)
+        if partition is None or not columns or not (change.added or change.lost):
+            return change
+        order, built = world.keys[source.source_id], set[str]()
+        step: Snapshot | None = now
+        while step is not None and step.build_uid != then.build_uid:
+            if step.partitions is None or step.partitions.base is None:
+                return change
+            built.update(expand(order, step.partitions.built))
+            step = self.find_written(step.partitions.base)
+        if step is None:
+            return change
+        found = boxes(partition, [kind for _, kind in columns], built, order)
+        within = {columns[0][0].lower(): merged_spans(box[0] for box in found)}
+        return replace(change, within=within)
 
     def _history(self, sources: Iterable[Source]) -> dict[SourceID, Build]:
         """Return the last build of every source; of one never built here, what is read of it."""
@@ -299,27 +363,49 @@ class Builder(Reader):
         parked = (s for s in written if s.build_uid == build_uid)
         return next(parked, None) or super().find_written(build_uid)
 
-    def plan(self, selected: Iterable[SourceID], *, force: bool = False) -> Plan:
-        """Return what building `selected` would do."""
+    def plan(
+        self,
+        selected: Iterable[SourceID],
+        *,
+        force: bool = False,
+        asked: Mapping[SourceID, Collection[str]] | None = None,
+    ) -> Plan:
+        """Return what building `selected` would do.
+
+        Parameters
+        ----------
+        asked
+            Which partitions are wanted, of sources of which not all are.
+        """
         chosen = [self.project.by_id[s] for s in selected]
-        return plan(self.project, [s.source_id for s in chosen], self.world(chosen), force=force)
+        names = [s.source_id for s in chosen]
+        return plan(self.project, names, self.world(chosen), force=force, asked=asked)
 
     # ------------------------------------------------------------------------------ building
 
-    def build(self, source: Source, *, force: bool = False) -> Build:
+    def build(
+        self, source: Source, *, force: bool = False, keys: Collection[str] | None = None
+    ) -> Build:
         """Build a source, or reuse its table, and let readers see it.
+
+        Parameters
+        ----------
+        keys
+            The partitions that are wanted; None: all there are.
 
         Raises
         ------
         PersistError
             It failed; readers see what they saw before.
         """
-        with self.work(source, force=force) as work:
+        with self.work(source, force=force, keys=keys) as work:
             self.publish(work)
             return work.build
 
     @contextmanager
-    def work(self, source: Source, *, force: bool = False) -> Generator[Work]:
+    def work(
+        self, source: Source, *, force: bool = False, keys: Collection[str] | None = None
+    ) -> Generator[Work]:
         """Do everything up to publication, which is the block's business: see `publish`.
 
         Raises
@@ -337,8 +423,11 @@ class Builder(Reader):
             for upstream in self.project.inputs(source):
                 if upstream.raw is not None:
                     self.pin(upstream)
-            (step,) = plan(self.project, [source.source_id], world, force=force).steps
+            asked = {} if keys is None else {source.source_id: keys}
+            (step,) = plan(self.project, [source.source_id], world, force=force, asked=asked).steps
             present = step.snapshot
+            if present is None and step.base is not None and self._is_own(step.base):
+                step = replace(step, increment=Increment(step.base))
             base = step.increment.base if step.increment else None
             continued = present or base
             table = continued.table if continued else self._table(source)
@@ -363,9 +452,13 @@ class Builder(Reader):
                 if present is not None:
                     # What it rests on may be newer, with the same rows (`planner.inputs`).
                     current_at = self._current_at(source, world, step)
-                    self._reuse(
-                        work, replace(present, as_of=step.as_of, current_at=current_at), world
+                    known = present.partitions
+                    if known is not None and step.partitions is not None:
+                        known = replace(known, filled=step.partitions.filled)
+                    present = replace(
+                        present, as_of=step.as_of, current_at=current_at, partitions=known
                     )
+                    self._reuse(work, present, world)
                     work.inherited = self._is_inherited(work)
                 else:
                     work.current_at = self._current_at(source, world, step)
@@ -404,6 +497,12 @@ class Builder(Reader):
         tried = [*([own.table] if own else []), name, f"{name}-{self.settings.environment}"]
         free = (t for t in tried if t not in others)
         return next(free, f"{name}-{uuid.uuid4().hex[:8]}")
+
+    def _is_own(self, snapshot: Snapshot) -> bool:
+        """Whether a snapshot is of a table that builds of this environment go on writing."""
+        own = self.ledger.find_snapshot(self.settings.environment, snapshot.build_id)
+        source = self.project.by_build_id[snapshot.build_id][0]
+        return own is not None and own == snapshot and own.table == self._table(source)
 
     def _is_inherited(self, work: Work) -> bool:
         """Whether readers of the environment see a snapshot already, in one that it reads.
@@ -454,7 +553,9 @@ class Builder(Reader):
                 self._discard_uncommitted(root, work.build.build_uid)
             raise
 
-    def park(self, source: Source, *, force: bool = False) -> Work:
+    def park(
+        self, source: Source, *, force: bool = False, keys: Collection[str] | None = None
+    ) -> Work:
         """Do everything up to publication, for `resume`; builds of this run see it at once.
 
         Raises
@@ -462,7 +563,7 @@ class Builder(Reader):
         PersistError
             It failed; that is recorded.
         """
-        with self.work(source, force=force) as work:
+        with self.work(source, force=force, keys=keys) as work:
             self._commit(work)
             work.state = "parked"
             with self._lock:
@@ -470,7 +571,9 @@ class Builder(Reader):
         return work
 
     @contextmanager
-    def resume(self, work: Work, *, force: bool = False) -> Generator[Work]:
+    def resume(
+        self, work: Work, *, force: bool = False, keys: Collection[str] | None = None
+    ) -> Generator[Work]:
         """Go on with a parked build: its publication is the block's business, as with `work`.
 
         Where somebody else has built it, or what it reads, meanwhile, it is built anew.
@@ -496,7 +599,7 @@ class Builder(Reader):
                 with self._lock:
                     del self._parked[work.source.source_id]
         if not usable:
-            with self.work(work.source, force=force) as anew:
+            with self.work(work.source, force=force, keys=keys) as anew:
                 yield anew
 
     def _inputs(self, source: Source) -> AsOf:
@@ -560,6 +663,13 @@ class Builder(Reader):
                 f"`{source.name}` reads {names}, which is not built: its checks have not passed",
                 hint=f"build what it reads too: persist build +{source.key}",
             )
+        missing = lacking(self.project, source, world, work.step.keys)
+        if missing:
+            told = [what_lacks(self.project.by_id[s], world, some) for s, some in missing.items()]
+            raise BuildError(
+                f"`{source.name}` reads partitions that are not there: {'; '.join(told)}",
+                hint=f"build what it reads too: persist build +{source.key}",
+            )
         view = self.project.is_view(source)
         increment = work.step.increment
         # A view is read when they are gone, and an increment does not want all of their rows: then
@@ -569,17 +679,24 @@ class Builder(Reader):
         if guarding:
             temporary = {}
         window, only = None, dict[str, Slice]()
-        if increment is not None and increment.added:
+        if work.step.keys is not None:
+            window = self._partitions_window(work, world, parted_by(source, work.step.base))
+        elif increment is not None and increment.added:
             only = {s: Slice(files) for s, files in increment.added.items()}
         elif increment is not None:
             window = self._window(source, increment, world)
-            only = {s: Slice(where=test) for s, test in window.leaves.items()} if window else {}
+        if window is not None:
+            only = {s: Slice(where=test) for s, test in window.leaves.items()}
         # What is too old is what the plan found so, on which what is recorded rests.
         read = self.reading(source.bindings, world.manifest, temporary, world.expired, only)
         since = None
         if increment is not None and increment.past and window:
-            since = (window.spans[0][0], time_type(source, increment.base) or "")
+            since = (window.boxes[0][0][0], time_type(source, increment.base) or "")
         frame = self.compute(source, read, only, since)
+        if work.step.keys is not None and window is None:  # a function, whose types Spark tells
+            told = columns_of_struct(self.merged(source, frame).schema.jsonValue())
+            seen = replace(source, columns=told)
+            window = self._partitions_window(work, world, parted_by(seen))
         time_column = self._time_column(source)
         checks = self._checks(source)
         if view:
@@ -592,6 +709,8 @@ class Builder(Reader):
                 self._continue(work, increment, window, frame, checks)
             else:
                 whole = self.merged(source, frame)
+                if window is not None:
+                    whole = self._with_others(work, window, whole)
                 work.staged, work.measured = self.engine.write(
                     whole,
                     work.table,
@@ -599,7 +718,7 @@ class Builder(Reader):
                     checks,
                     time_column,
                     source.name,
-                    clustered=is_clustered(source),
+                    clustered=clustered_by(source),
                 )
             assert work.staged is not None and work.measured is not None
             work.columns = work.staged.columns
@@ -619,6 +738,25 @@ class Builder(Reader):
         """Return the column whose watermark the table of a source has."""
         same = (source, *self.project.by_build_id[source.build_id])
         return next((s.annotation.time_column for s in same if s.annotation.time_column), None)
+
+    def _partitions_window(
+        self, work: Work, world: World, columns: tuple[tuple[str, str], ...]
+    ) -> Window | None:
+        """Return where the rows of the partitions of a step are; None where types are missing."""
+        source, partition = work.source, work.source.annotation.partition
+        if not columns or work.step.keys is None or partition is None:
+            return None
+        order = world.keys[source.source_id]
+        found = boxes(partition, [kind for _, kind in columns], work.step.keys, order)
+        return window_of(self.project, source, columns, found)
+
+    def _with_others(self, work: Work, window: Window, rows: DataFrame) -> DataFrame:
+        """Return the rows of a window, and those beside it of what the step starts from."""
+        rows = rows.where(window.condition)
+        if work.step.base is None:
+            return rows
+        others = self.load_snapshot(work.step.base).where(f"NOT ({window.condition})")
+        return rows.unionByName(others)
 
     def _window(self, source: Source, increment: Increment, world: World) -> Window | None:
         """Return which values of a source's time column an increment computes again."""
@@ -831,6 +969,7 @@ class Builder(Reader):
                 view=work.view,
                 parts=work.continued.parts if work.continued else (),
                 time_column=self._time_column(work.source),
+                partitions=work.step.partitions,
             )
 
     def write_frame(self, frame: DataFrame, root: str, name: str) -> tuple[Staged, int]:

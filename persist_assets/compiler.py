@@ -20,7 +20,7 @@ from persist_assets.errors import Location, Problem, SourcesError, did_you_mean
 from persist_assets.frontends.malloy import ALL_ROWS_OF, SUFFIX
 from persist_assets.frontends.malloy import LANGUAGE as MALLOY
 from persist_assets.frontends.python import LANGUAGE as PYTHON
-from persist_assets.growth import obstacle, time_type
+from persist_assets.growth import column_type, obstacle, time_type
 from persist_assets.meaning.algebra import Given
 from persist_assets.meaning.binding import Face
 from persist_assets.meaning.functions import AGGREGATES, GENERATORS, SESSION, VOLATILE
@@ -41,10 +41,11 @@ from persist_assets.model import (
     Source,
     shortened,
 )
+from persist_assets.partitions import limits, spelled_bounds
 from persist_assets.watermarks import TIMES, is_ordered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     from persist_assets.model import Query, Reference, SourceID
 
@@ -236,7 +237,9 @@ def compile_project(
     ordered = sorted(
         declarations, key=lambda d: (d.location.path, d.location.line, d.location.column)
     )
-    compilation.followed = any(d.annotation.refresh == "incremental" for d in ordered)
+    compilation.followed = any(
+        d.annotation.refresh == "incremental" or d.annotation.partition for d in ordered
+    )
     _collect(compilation, ordered, key_prefix)
     for compile_pass in PASSES:
         compile_pass(compilation)
@@ -571,7 +574,11 @@ def _kept_how(declaration: Declaration) -> tuple[object, ...]:
 
 
 def _merged_how(declaration: Declaration) -> tuple[object, ...]:
+    """Return what an annotation makes of the rows of a query, besides keeping them."""
     merge, by = declaration.annotation.merge, declaration.annotation.time_column
+    partition = declaration.annotation.partition
+    if partition is not None:
+        return spelled_bounds(partition)
     return (merge.key, merge.on_tie, by) if merge else ()
 
 
@@ -619,6 +626,8 @@ def _check_annotations(compilation: Compilation) -> None:
             if annotation.lookback_s and kind is not None and kind not in TIMES:
                 message = f"`lookback` counts time, and `{annotation.time_column}` is {kind}"
                 compilation.problems.append(Problem("watermark", message, places["lookback"]))
+        if annotation.partition is not None:
+            compilation.problems += _check_partition(source, places["partition"])
         if annotation.strategy == "view" and (source.volatile or source.reads_clock):
             what = "draws lots" if source.volatile else "looks at the clock"
             message = f"`{source.name}` {what}: each reader of a view would see other rows"
@@ -640,9 +649,12 @@ def _check_annotations(compilation: Compilation) -> None:
         wanted = [
             (c.location or places["check"], name) for c in annotation.checks for name in c.columns
         ]
+        if annotation.partition:
+            columns = [d.column for d in annotation.partition.dimensions]
+            wanted += [(places["partition"], name) for name in columns]
         if annotation.merge:
             wanted += [(places["merge_key"], name) for name in annotation.merge.key]
-        if annotation.time_column:
+        if annotation.time_column and not (annotation.partition and annotation.partition.time):
             place = places.get("time_column") or places["watermark"]
             wanted.append((place, annotation.time_column))
         for place, name in wanted:
@@ -651,6 +663,37 @@ def _check_annotations(compilation: Compilation) -> None:
             if check.expression is not None:
                 place = check.location or places["check"]
                 compilation.problems += _check_condition(source, check.expression, place)
+
+
+def _check_partition(source: Source, place: Location) -> Iterator[Problem]:
+    """Yield what keeps a source from being built partition by partition."""
+    partition = source.annotation.partition
+    assert partition is not None
+    if source.volatile or source.reads_clock:
+        what = "draws lots" if source.volatile else "looks at the clock"
+        message = f"`{source.name}` {what}: its partitions would not be of one table"
+        yield Problem("partition", message, place, "take out partition")
+    if partition.time is not None and len({*limits(partition)}) == 1:
+        yield Problem("partition", "no window fits between `start` and `end`", place)
+    for dimension in partition.dimensions:
+        kind = column_type(source.columns, dimension.column)
+        names = {c.name.lower() for c in source.columns}
+        if kind is None and (source.function or dimension.column.lower() not in names):
+            continue  # Spark tells what a function returns; a column that is not there is told
+        if kind is None:
+            message = f"the type of `{dimension.column}` is not certain"
+            yield Problem("partition", message, place, "cast it, or declare what it reads")
+            continue
+        if dimension.every is None:
+            number = isinstance(dimension.values[0], int)
+            fits = kind in ("tinyint", "smallint", "int", "bigint") if number else kind == "string"
+            wanted = "the type of its values"
+        else:
+            fits = kind in TIMES and not (kind == "date" and dimension.every == "hourly")
+            wanted = "a time of day" if kind == "date" else "a date or a timestamp"
+        if not fits:
+            message = f"`{dimension.column}` is {kind}: its partitions want {wanted}"
+            yield Problem("partition", message, place)
 
 
 def _function_within(compilation: Compilation, unit: _Unit) -> _Unit | None:

@@ -20,13 +20,20 @@ from urllib.parse import unquote
 from persist_assets.audit import combined, of_snapshot
 from persist_assets.dialect import quote
 from persist_assets.errors import GoneError
-from persist_assets.growth import column_type, span, time_type
+from persist_assets.growth import (
+    Touched,
+    column_type,
+    merged_spans,
+    parted_by,
+    time_type,
+    touched,
+)
 from persist_assets.session import translated
 from persist_assets.storage.raw import Pin
 from persist_assets.storage.tables import find_table, live_files
 from persist_assets.stores import spark_pattern
 from persist_assets.watermarks import (
-    ZONE_S,
+    Span,
     Value,
     from_spark,
     from_statistics,
@@ -38,7 +45,7 @@ from persist_assets.watermarks import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -52,7 +59,6 @@ if TYPE_CHECKING:
         Project,
         Source,
         SourceID,
-        Taken,
         Trace,
     )
     from persist_assets.storage.tables import Live, Staged
@@ -60,25 +66,37 @@ if TYPE_CHECKING:
 _MOST_PARTS = 32
 """From so many builds' files on, small ones are written together."""
 _FEWEST_MERGED = 8
-_MOST_SPANS = 16
-
-Span = tuple[Value, Value]
-"""A least and a greatest value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Values of a time column: spans with their ends, which may be open above, and NULL or not.
+    """Rows by their values of some columns.
 
     Attributes
     ----------
+    columns
+        Their names and Spark types.
+    boxes
+        Each has a span for every column, with its ends, which may be open above.
+    nulls
+        Whether NULL in the first column counts as in.
     leaves
         For tables that rows of the window follow from, which of their rows may matter, as SQL.
     """
 
-    spans: tuple[tuple[Value, Value | None], ...]
-    nulls: bool
+    columns: tuple[tuple[str, str], ...]
+    boxes: tuple[tuple[tuple[Value, Value | None], ...], ...]
+    nulls: bool = False
     leaves: Mapping[SourceID, str] = field(default_factory=dict[str, str])
+
+    @property
+    def condition(self) -> str:
+        """The SQL condition that a row is in it. Never NULL itself."""
+        tests = [f"{quote(self.columns[0][0])} IS NULL"] if self.nulls else []
+        for box in self.boxes:
+            sides = zip(self.columns, box, strict=True)
+            tests.append(" AND ".join(within(name, kind, *span) for (name, kind), span in sides))
+        return "(" + (" OR ".join(f"({test})" for test in tests) or "false") + ")"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,28 +136,37 @@ def find_window(
     load
         Returns the rows of some files of what is read.
     """
-    kind = time_type(source, increment.base)
-    assert kind is not None
+    columns = parted_by(source, increment.base)
+    assert columns
     if increment.past:
         assert increment.base.watermark is not None
-        seen = from_text(increment.base.watermark, kind)
-        return None if seen is None else _past(seen, source.annotation.lookback_s)
-    found: list[Span] = []
-    nulls = False
-    for trace in increment.traces:
-        told = _touched(project, trace, increment, load)
-        if told is None:
+        seen = from_text(increment.base.watermark, columns[0][1])
+        if seen is None:
             return None
-        spans, some = told
-        nulls |= some
-        leaf = column_type(project.by_id[trace.column.source_id].columns, trace.column.column)
-        assert leaf is not None
-        mapped = _mapped(engine, _merged(spans), leaf, trace.steps, kind)
-        if mapped is None:
-            return None
-        found += mapped
-    spans = _merged(found)
-    return Window(spans, nulls, _mattering(project, source, spans, kind, nulls))
+        past = _past(seen, source.annotation.lookback_s)
+        return Window(columns, (*past, *((span,) for span in increment.again)), nulls=True)
+    zone = engine.settings.timezone.key
+    told = touched(
+        project, increment.traces, increment.changes, columns[0][1], zone, _looker(project, load)
+    )
+    if told is None:
+        return None
+    spans = merged_spans([*told[0], *increment.again])
+    return window_of(project, source, columns, [(span,) for span in spans], nulls=told[1])
+
+
+def window_of(
+    project: Project,
+    source: Source,
+    columns: tuple[tuple[str, str], ...],
+    boxes: Sequence[tuple[Span, ...]],
+    *,
+    nulls: bool = False,
+) -> Window:
+    """Return a window, and which rows of tables may matter for it."""
+    spans = merged_spans(box[0] for box in boxes)
+    leaves = _mattering(project, source, spans, columns[0][1], nulls)
+    return Window(columns, tuple(boxes), nulls, leaves)
 
 
 def _mattering(
@@ -170,46 +197,33 @@ def _mattering(
     return {s: " OR ".join(some) for s, some in tests.items() if s not in unbounded}
 
 
-def is_clustered(source: Source) -> bool:
-    """Whether a table is written in the order of its time column, so that its files differ in it.
+def clustered_by(source: Source) -> tuple[str, ...]:
+    """Return the columns in whose order a table is written, so that its files differ in them.
 
     So it is where later builds replace some of its rows. Where rows are only added, they are in
     the order in which they came.
     """
     annotation = source.annotation
+    if annotation.partition is not None:
+        return tuple(d.column for d in annotation.partition.dimensions)
     if annotation.refresh != "incremental" or annotation.time_column is None:
-        return False
-    return annotation.merge is not None or not (source.growth and source.growth.sums)
+        return ()
+    adds = annotation.merge is None and source.growth and source.growth.sums
+    return () if adds else (annotation.time_column,)
 
 
-def _touched(
-    project: Project,
-    trace: Trace,
-    increment: Increment,
-    load: Callable[[SourceID, tuple[str, ...]], DataFrame],
-) -> tuple[list[Span], bool] | None:
-    """Return the values that a column has in files that came or went, and whether NULL is one."""
-    source_id, column = trace.column.source_id, trace.column.column
-    kind = column_type(project.by_id[source_id].columns, column)
-    assert kind is not None
-    change = increment.changes[source_id]
-    spans: list[Span] = []
-    nulls, unknown = False, list[str]()
-    for piece in (*change.lost, *change.added):
-        told = span(piece, column, kind)
-        if told is not None:
-            low, high, some = told
-            spans.append((low, high))
-            nulls |= some
-        elif piece in change.lost:
-            return None
-        else:
-            unknown.append(piece.path)
-    if unknown:
-        name = quote(column)
-        with translated(f"looking at what is new in `{project.by_id[source_id].name}`"):
+def _looker(
+    project: Project, load: Callable[[SourceID, tuple[str, ...]], DataFrame]
+) -> Callable[[Trace, tuple[str, ...]], Touched | None]:
+    """Return what looks into files for the values of a column."""
+
+    def look(trace: Trace, files: tuple[str, ...]) -> Touched | None:
+        leaf, name = project.by_id[trace.column.source_id], quote(trace.column.column)
+        kind = column_type(leaf.columns, trace.column.column)
+        assert kind is not None
+        with translated(f"looking at what is new in `{leaf.name}`"):
             row = (
-                load(source_id, tuple(unknown))
+                load(leaf.source_id, files)
                 .selectExpr(
                     f"{spelled(f'min({name})', kind)} AS low",
                     f"{spelled(f'max({name})', kind)} AS high",
@@ -217,81 +231,47 @@ def _touched(
                 )
                 .collect()[0]
             )
-        nulls |= row["nulls"] > 0
-        if row["low"] is not None:
-            low, high = from_spark(row["low"], kind), from_spark(row["high"], kind)
-            if low is None or high is None:
-                return None
-            spans.append((low, high))
-    return spans, nulls
+        if row["low"] is None:
+            return (), row["nulls"] > 0
+        low, high = from_spark(row["low"], kind), from_spark(row["high"], kind)
+        return None if low is None or high is None else (((low, high),), row["nulls"] > 0)
+
+    return look
 
 
-def _merged(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Return spans that hold the same values and more, at most so many, in order."""
-    merged: list[Span] = []
-    for low, high in sorted(spans):  # pyright: ignore[reportArgumentType]
-        if merged and low <= merged[-1][1]:  # pyright: ignore[reportOperatorIssue]
-            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))  # pyright: ignore[reportArgumentType]
-        else:
-            merged.append((low, high))
-    if len(merged) > _MOST_SPANS:
-        merged = [(merged[0][0], merged[-1][1])]
-    return tuple(merged)
-
-
-def _mapped(
-    engine: Engine, spans: Sequence[Span], leaf: str, steps: Sequence[Taken], kind: str
-) -> list[Span] | None:
-    """Return where the steps of a trace lead the values of spans."""
-    if not spans:
-        return []
-    wide = leaf in ("timestamp", "timestamp_ntz")
-    zone = ZONE_S if steps and engine.session.conf.get("spark.sql.session.timeZone") != "UTC" else 0
-    texts: list[str] = []
-    for number, pair in enumerate(spans):
-        for end, value in zip(("low", "high"), pair, strict=True):
-            sql = literal(value, leaf)
-            if wide:  # other writers keep times of statistics to the millisecond
-                sign = "-" if end == "low" else "+"
-                sql = f"({sql} {sign} INTERVAL '{zone}.001' SECOND)"
-            for step in steps:
-                sql = step.sql.format(sql)
-            texts.append(f"{spelled(f'CAST({sql} AS {kind})', kind)} AS {end}{number}")
-    with translated("looking for what has to be computed again"):
-        row = engine.session.range(1).selectExpr(*texts).collect()[0]
-    found: list[Span] = []
-    for number in range(len(spans)):
-        low, high = from_spark(row[f"low{number}"], kind), from_spark(row[f"high{number}"], kind)
-        if low is None or high is None:
-            return None
-        found.append((low, high))
-    return found
-
-
-def _past(seen: Value, lookback_s: int) -> Window:
-    """Return the values past a watermark, it itself, and those that may still arrive."""
+def _past(seen: Value, lookback_s: int) -> tuple[tuple[tuple[Value, None]]]:
+    """Return the box of values past a watermark, it itself, and those that may still arrive."""
     if isinstance(seen, datetime):
         seen -= timedelta(seconds=lookback_s)
     elif isinstance(seen, date):
         seen -= timedelta(days=-(-lookback_s // 86_400))
-    return Window(((seen, None),), nulls=True)
+    return (((seen, None),),)
 
 
-def _meets(file: Live, column: str, kind: str, window: Window) -> bool:
+def _meets(file: Live, window: Window) -> bool:
     """Whether rows of a file may be in a window."""
+    if window.nulls and file.nulls.get(window.columns[0][0].lower(), 1) > 0:
+        return True
+    return any(
+        all(
+            _overlaps(file, name, kind, span)
+            for (name, kind), span in zip(window.columns, box, strict=True)
+        )
+        for box in window.boxes
+    )
+
+
+def _overlaps(file: Live, column: str, kind: str, span: tuple[Value, Value | None]) -> bool:
+    """Whether rows of a file may have a value of a span."""
     name = column.lower()
     if name not in file.nulls or name not in file.least or name not in file.greatest:
         return True
     low = from_statistics(file.least[name], kind)
     high = from_statistics(file.greatest[name], kind)
-    if low is None or high is None or (window.nulls and file.nulls[name] > 0):
+    if low is None or high is None:
         return True
-    return any(
-        low <= last and first <= high  # pyright: ignore[reportOperatorIssue]
-        if last is not None
-        else first <= high  # pyright: ignore[reportOperatorIssue]
-        for first, last in window.spans
-    )
+    first, last = span
+    return first <= high and (last is None or low <= last)  # pyright: ignore[reportOperatorIssue]
 
 
 def _small(live: Mapping[str, Live]) -> set[str]:
@@ -348,13 +328,10 @@ def continue_table(
     key = source.annotation.merge.key if source.annotation.merge else ()
     split: _Split | None = None
     if window is not None:
-        kind = time_type(source, base)
-        assert kind is not None and time_column is not None
-        condition = within(time_column, kind, window.spans, window.nulls)
-        frame = frame.where(condition)
+        frame = frame.where(window.condition)
         if not key:
-            touched |= {f.path for f in live.values() if _meets(f, time_column, kind, window)}
-            split = _by_condition(condition)
+            touched |= {f.path for f in live.values() if _meets(f, window)}
+            split = _by_condition(window.condition)
     with ExitStack() as held:
         if key:
             held.callback(frame.persist().unpersist)
@@ -369,7 +346,14 @@ def continue_table(
             if key:
                 rows = merged(frame.unionByName(old))
         staged, added = engine.write(
-            rows, base.table, build_uid, on_rows, time_column, source.name, beside=beside
+            rows,
+            base.table,
+            build_uid,
+            on_rows,
+            time_column,
+            source.name,
+            beside=beside,
+            clustered=clustered_by(source) if source.annotation.partition else (),
         )
     measured = combined(of_snapshot(base, tuple(before.values())), gone, added)
     kept = tuple(sorted(live.keys() - touched))
@@ -446,8 +430,8 @@ def _having(
         kind = kinds[k.lower()]
         ends = [from_spark(found[f"{end}{n}"] or "", kind) for end in ("low", "high")]
         if ends[0] is not None and ends[1] is not None:
-            span = Window(((ends[0], ends[1]),), found[f"nulls{n}"])
-            maybe = {path for path in maybe if _meets(live[path], k, kind, span)}
+            span = Window(((k, kind),), (((ends[0], ends[1]),),), found[f"nulls{n}"])
+            maybe = {path for path in maybe if _meets(live[path], span)}
     if not maybe:
         return set()
     files = tuple(f"{root}/{path}" for path in sorted(maybe))

@@ -220,7 +220,7 @@ class Engine:
         name: str,
         *,
         beside: DataFrame | None = None,
-        clustered: bool = False,
+        clustered: Sequence[str] = (),
     ) -> tuple[Staged, Measured]:
         """Write rows as files of a table, measured and checked in the same pass; commit nothing.
 
@@ -231,7 +231,7 @@ class Engine:
         beside
             Rows that are written too, and neither measured nor checked.
         clustered
-            Each file has rows of other times.
+            Columns of which each file has rows with other values.
 
         Raises
         ------
@@ -244,11 +244,11 @@ class Engine:
         from pyspark.sql import functions as F
 
         with ExitStack() as held, translated(f"computing `{name}`"):
-            if clustered and time_column is not None:
+            if clustered:
                 # Spark looks for bounds first, which computes the rows.
                 held.callback(frame.persist().unpersist)
                 n_files = max(1, round(frame.count() / _ROWS_OF_A_FILE))
-                frame = frame.repartitionByRange(n_files, quote(time_column))
+                frame = frame.repartitionByRange(n_files, *map(quote, clustered))
             watched, measure = self._watched(frame, checks, time_column)
             counted = Observation()
             if beside is not None:

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from persist_assets.model import Increment
-from persist_assets.watermarks import from_statistics, is_ordered
+from persist_assets.model import Increment, Taken, Trace
+from persist_assets.watermarks import TIMES, Span, Value, from_statistics, is_ordered, lead
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from persist_assets.model import Change, Column, Piece, Project, Snapshot, Source, SourceID
-    from persist_assets.watermarks import Value
+
+Touched = tuple[tuple[Span, ...], bool]
+"""The values that a column may have, and whether NULL is one."""
+_MOST_SPANS = 16
 
 
 def grow(
@@ -77,11 +80,109 @@ def _windows(
         return None
     for trace in traces:
         kind = column_type(project.by_id[trace.column.source_id].columns, trace.column.column)
-        lost = changed[trace.column.source_id].lost
-        name = trace.column.column
+        change, name = changed[trace.column.source_id], trace.column.column
+        lost = () if name.lower() in change.within else change.lost
         if not is_ordered(kind) or any(span(p, name, kind or "") is None for p in lost):
             return None
     return Increment(base, changes=changed, traces=traces)
+
+
+def touched(
+    project: Project,
+    traces: Iterable[Trace],
+    changes: Mapping[SourceID, Change],
+    kind: str,
+    zone: str,
+    look: Callable[[Trace, tuple[str, ...]], Touched | None] = lambda *_: None,
+) -> Touched | None:
+    """Return where the traces lead of what changed; None where that cannot be told.
+
+    Parameters
+    ----------
+    traces
+        From columns of the tables to one of type `kind`.
+    zone
+        The session's time zone.
+    look
+        Returns the values that the column of a trace has in files whose statistics do not tell.
+    """
+    found: list[Span] = []
+    nulls = False
+    for trace in traces:
+        told = _values(project, trace, changes[trace.column.source_id], look)
+        if told is None:
+            return None
+        spans, some = told
+        nulls |= some
+        leaf = column_type(project.by_id[trace.column.source_id].columns, trace.column.column)
+        steps = trace.steps
+        if kind in TIMES and leaf != kind:
+            steps = (*steps, Taken("cast", kind, 0))
+        for values in merged_spans(spans):
+            led = lead(values, leaf or "", steps, zone)
+            if led is None:
+                return None
+            found.append(led)
+    return merged_spans(found), nulls
+
+
+def _values(
+    project: Project,
+    trace: Trace,
+    change: Change,
+    look: Callable[[Trace, tuple[str, ...]], Touched | None],
+) -> Touched | None:
+    """Return the values that a column has in rows that came or went."""
+    source_id, column = trace.column.source_id, trace.column.column
+    if column.lower() in change.within:
+        return change.within[column.lower()], False
+    kind = column_type(project.by_id[source_id].columns, column)
+    spans: list[Span] = []
+    nulls, unknown = False, list[str]()
+    for piece in (*change.lost, *change.added):
+        told = span(piece, column, kind or "")
+        if told is not None:
+            spans.append(told[:2])
+            nulls |= told[2]
+        elif piece in change.lost:
+            return None
+        else:
+            unknown.append(piece.path)
+    if unknown:
+        seen = look(trace, tuple(unknown))
+        if seen is None:
+            return None
+        spans += seen[0]
+        nulls |= seen[1]
+    return tuple(spans), nulls
+
+
+def merged_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Return spans that hold the same values and more, at most so many, in order."""
+    merged: list[Span] = []
+    for low, high in sorted(spans):  # pyright: ignore[reportArgumentType]
+        if merged and low <= merged[-1][1]:  # pyright: ignore[reportOperatorIssue]
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))  # pyright: ignore[reportArgumentType]
+        else:
+            merged.append((low, high))
+    if len(merged) > _MOST_SPANS:
+        merged = [(merged[0][0], merged[-1][1])]
+    return tuple(merged)
+
+
+def parted_by(source: Source, base: Snapshot | None = None) -> tuple[tuple[str, str], ...]:
+    """Return the columns by whose values parts of a table are computed again, with their types.
+
+    Those of its partitions, else its time column; nothing where a type is not certain.
+    """
+    partition = source.annotation.partition
+    names = (
+        [d.column for d in partition.dimensions]
+        if partition
+        else [source.annotation.time_column or ""]
+    )
+    kinds = [_type_of(source, name, base) for name in names]
+    return tuple(zip(names, kinds, strict=True)) if all(kinds) else ()  # pyright: ignore[reportReturnType]
 
 
 def span(piece: Piece, column: str, kind: str) -> tuple[Value, Value, bool] | None:
@@ -123,7 +224,10 @@ def time_type(source: Source, base: Snapshot | None = None) -> str | None:
 
     Of a function's only a snapshot tells.
     """
-    name = source.annotation.time_column or ""
+    return _type_of(source, source.annotation.time_column or "", base)
+
+
+def _type_of(source: Source, name: str, base: Snapshot | None) -> str | None:
     known = column_type(source.columns, name)
     if known is None and source.function is not None and base is not None:
         return column_type(base.columns, name)

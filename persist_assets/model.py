@@ -125,6 +125,51 @@ class Merge:
     on_tie: Literal["fail", "greatest"] = "fail"
 
 
+Cadence = Literal["hourly", "daily", "weekly", "monthly"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """A column by whose values the rows of a table are parted.
+
+    Attributes
+    ----------
+    every
+        How long the windows of a time column are; None: each value is its own part.
+    values
+        The values, where they are listed.
+    """
+
+    column: str
+    every: Cadence | None = None
+    values: tuple[str | int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioning:
+    """How the rows of a table are parted. Rows that are in no partition are not in the table.
+
+    Attributes
+    ----------
+    dimensions
+        One or two; one of times comes first.
+    start, end
+        Of the windows of time, in ISO 8601 and local time; the end is exclusive, None for never.
+    timezone
+        In which windows begin, for columns that hold instants.
+    """
+
+    dimensions: tuple[Dimension, ...]
+    start: str | None = None
+    end: str | None = None
+    timezone: str = "UTC"
+
+    @property
+    def time(self) -> Dimension | None:
+        """The dimension of times, if there is one."""
+        return self.dimensions[0] if self.dimensions[0].every else None
+
+
 Refresh = Literal["full", "incremental"]
 """What a build computes: all rows, or those that are not what they were."""
 
@@ -151,6 +196,10 @@ class Annotation:
         ``exact``: the user knows that only rows past the watermark are new.
     merge
         How the table has one row for each key, or None.
+    partition
+        How its rows are parted, or None.
+    backfill
+        Whether one run builds all partitions that are asked for, or each has its own.
     tags
         Sorted pairs; a bare tag has the value ``""``.
     keys
@@ -165,6 +214,8 @@ class Annotation:
     lookback_s: int = 0
     assume: Literal["exact"] | None = None
     merge: Merge | None = None
+    partition: Partitioning | None = None
+    backfill: Literal["single_run", "multi_run"] = "single_run"
     owners: tuple[str, ...] = ()
     tags: tuple[tuple[str, str], ...] = ()
     group: str | None = None
@@ -381,13 +432,16 @@ class Taken:
 
     Attributes
     ----------
-    sql
-        What is done to a value, around ``{}``.
+    function
+        ``cast``, ``date_trunc``, ``trunc`` or ``year``.
+    unit
+        The type that is cast to, or what is cut down to.
     days
         At most how many days earlier what comes of it may be; -1: that is not known.
     """
 
-    sql: str
+    function: str
+    unit: str
     days: int
 
 
@@ -826,6 +880,37 @@ class View:
     leaves: tuple[Leaf, ...] = ()
 
 
+Runs = tuple[tuple[str, str], ...]
+"""Partition keys: each first and last of several that follow one another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """Partitions whose rows rest on the same data."""
+
+    runs: Runs
+    as_of: AsOf
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """Which partitions a snapshot has.
+
+    Attributes
+    ----------
+    filled
+        Disjoint.
+    built
+        Those whose rows are not those of `base`.
+    base
+        The build that wrote the snapshot which it continues; None: it continues none.
+    """
+
+    filled: tuple[Filled, ...]
+    built: Runs = ()
+    base: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """An immutable version of a table: what a build produces.
@@ -856,6 +941,8 @@ class Snapshot:
         The other builds whose files it has too, sorted.
     time_column
         The column that the watermark is of.
+    partitions
+        Which partitions it has; None: its source has none.
     """
 
     build_uid: str
@@ -875,6 +962,7 @@ class Snapshot:
     view: View | None = None
     parts: tuple[str, ...] = ()
     time_column: str | None = None
+    partitions: Partitions | None = None
 
     @property
     def known_at(self) -> datetime:
@@ -938,6 +1026,7 @@ ReasonCode = Literal[
     "clock",
     "mixed",
     "missing",
+    "partition",
     "increment",
     "whole",
     "forced",
@@ -981,10 +1070,20 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What became of a table since rows were computed from it: files that came and went."""
+    """What became of a table since rows were computed from it: files that came and went.
+
+    Attributes
+    ----------
+    within
+        By column, lower case, spans of values that all rows have which came or went, where that
+        is known besides; in their order.
+    """
 
     added: tuple[Piece, ...] = ()
     lost: tuple[Piece, ...] = ()
+    within: Mapping[str, tuple[tuple[Any, Any], ...]] = field(
+        default_factory=dict[str, "tuple[tuple[Any, Any], ...]"], hash=False
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -1004,6 +1103,8 @@ class Increment:
         From columns of those tables to the time column.
     past
         The user says that only rows later than the base's watermark can be others.
+    again
+        Spans of the time column that are computed again whatever changed.
     """
 
     base: Snapshot
@@ -1013,6 +1114,7 @@ class Increment:
     changes: Mapping[SourceID, Change] = field(default_factory=dict[str, "Change"], hash=False)
     traces: tuple[Trace, ...] = ()
     past: bool = False
+    again: tuple[tuple[Any, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -1042,6 +1144,12 @@ class Step:
         What is reused.
     increment
         How it is built of what is there; None: all of it is computed.
+    keys
+        Of a partitioned source, the partitions that are computed, in order.
+    base
+        What has the other partitions.
+    partitions
+        Which partitions its snapshot will have.
     """
 
     source_id: SourceID
@@ -1050,9 +1158,11 @@ class Step:
     as_of: AsOf
     reasons: tuple[Reason, ...] = ()
     estimate: Estimate | None = None
-    partition: str | None = None
     snapshot: Snapshot | None = None
     increment: Increment | None = None
+    keys: tuple[str, ...] | None = None
+    base: Snapshot | None = None
+    partitions: Partitions | None = None
 
 
 @dataclass(frozen=True, slots=True)

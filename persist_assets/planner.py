@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import TYPE_CHECKING, Literal
 
 from persist_assets.compare import (
@@ -13,14 +14,17 @@ from persist_assets.compare import (
     line_of,
     what_changed_above,
 )
-from persist_assets.growth import grow
+from persist_assets.growth import grow, merged_spans, parted_by, touched
 from persist_assets.model import (
     AsOf,
     Build,
     Change,
     Estimate,
     Fallback,
+    Filled,
     Increment,
+    Partitions,
+    Piece,
     Plan,
     RawVersion,
     Reason,
@@ -30,9 +34,19 @@ from persist_assets.model import (
     merge_as_of,
     mixed,
 )
+from persist_assets.partitions import (
+    boxes,
+    expand,
+    filled_keys,
+    reached,
+    runs,
+    side,
+    split,
+)
+from persist_assets.partitions import in_words as keys_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from persist_assets.model import BuildID, Project, SourceID
 
@@ -41,6 +55,9 @@ CLOCK = "clock"
 DRAW = "draw:"
 """What the names begin with under which draws stand in an as_of: which build of a source that
 draws lots its readers rest on."""
+PARTITIONS = "partitions:"
+"""What the names begin with under which partitioned tables stand in an as_of: which partitions
+there were, and of what."""
 NO_DATA = "no data"
 """The version of a raw table whose data is not there."""
 UNVERSIONED = "unversioned:"
@@ -73,6 +90,12 @@ class World:
     changes
         For sources whose own table can be continued, what became until now of each table that
         their rows follow from.
+    keys
+        The partitions that there are of every partitioned source, in order.
+    aged
+        For partitioned sources and what some of their partitions rest on, the same.
+    zone
+        The session's time zone.
     """
 
     environment: str
@@ -90,6 +113,11 @@ class World:
     changes: Mapping[SourceID, Mapping[SourceID, Change | None]] = field(
         default_factory=dict[str, "Mapping[SourceID, Change | None]"]
     )
+    keys: Mapping[SourceID, tuple[str, ...]] = field(default_factory=dict[str, "tuple[str, ...]"])
+    aged: Mapping[tuple[SourceID, AsOf], Mapping[SourceID, Change | None]] = field(
+        default_factory=dict["tuple[SourceID, AsOf]", "Mapping[SourceID, Change | None]"]
+    )
+    zone: str = "UTC"
 
     def readable(self, source: Source) -> Snapshot | None:
         """Return what readers of a source read, None where its query is computed for them."""
@@ -103,6 +131,7 @@ def plan(
     world: World,
     *,
     force: bool = False,
+    asked: Mapping[SourceID, Collection[str]] | None = None,
 ) -> Plan:
     """Return a step for every selected persisted source, each after those it reads.
 
@@ -110,6 +139,8 @@ def plan(
     ----------
     force
         Build even what is up to date.
+    asked
+        Which partitions are wanted, of sources of which not all are.
     """
     chosen = set(selected)
     coming: dict[SourceID, Step] = {}
@@ -117,7 +148,14 @@ def plan(
     for source in project.persisted:
         if source.source_id in chosen:
             expected = _as_of(project, source, world, coming, inline)
-            coming[source.source_id] = _step(project, source, world, coming, expected, force=force)
+            if source.annotation.partition is not None:
+                wanted = (asked or {}).get(source.source_id)
+                step = _partition_step(
+                    project, source, world, coming, expected, wanted, force=force
+                )
+            else:
+                step = _step(project, source, world, coming, expected, force=force)
+            coming[source.source_id] = step
     return Plan(world.environment, tuple(coming.values()))
 
 
@@ -293,23 +331,7 @@ def _increment(
     if known is None:
         why = "the table is another environment's, or another source's too"
         return None, Reason("whole", f"everything is computed: {why}")
-    changes: dict[SourceID, Change | None] = {}
-    for source_id, change in known.items():
-        leaf = project.by_id.get(source_id)
-        changes[source_id] = change
-        if leaf is not None and leaf.raw is not None:
-            then, now = (
-                [v.version for v in versions if v.raw == leaf.build_id]
-                for versions in (base.as_of, expected)
-            )
-            if then == now and len(now) == 1:
-                changes[source_id] = Change()
-            elif now != [world.versions.get(source_id)]:
-                changes[source_id] = None  # what it reads mixes versions, or has an older one
-        elif leaf is not None and source_id not in coming:
-            table = world.readable(leaf)
-            if table is None or not rests_alike(table, expected):
-                changes[source_id] = None
+    changes = _changes(project, base.as_of, known, world, coming, expected)
     before = [s for s in changes if s in coming and coming[s].action == "build"]
     if before:
         names = ", ".join(project.by_id[s].name for s in before)
@@ -318,6 +340,41 @@ def _increment(
     if isinstance(found, Increment):
         return found, Reason("increment", _what_is_computed(project, source, found))
     return None, Reason("whole", f"everything is computed: {found}")
+
+
+def _changes(
+    project: Project,
+    then: AsOf,
+    known: Mapping[SourceID, Change | None],
+    world: World,
+    coming: Mapping[SourceID, Step],
+    expected: AsOf,
+) -> dict[SourceID, Change | None]:
+    """Return what became of tables between what rows rest on and what a build will rest on.
+
+    Parameters
+    ----------
+    known
+        What became of them until now.
+    """
+    changes: dict[SourceID, Change | None] = {}
+    for source_id, change in known.items():
+        leaf = project.by_id.get(source_id)
+        changes[source_id] = change
+        if leaf is not None and leaf.raw is not None:
+            before, after = (
+                [v.version for v in versions if v.raw == leaf.build_id]
+                for versions in (then, expected)
+            )
+            if before == after and len(after) == 1:
+                changes[source_id] = Change()
+            elif after != [world.versions.get(source_id)]:
+                changes[source_id] = None  # what it reads mixes versions, or has an older one
+        elif leaf is not None and source_id not in coming:
+            table = world.readable(leaf)
+            if table is None or not rests_alike(table, expected):
+                changes[source_id] = None
+    return changes
 
 
 def _what_is_computed(project: Project, source: Source, increment: Increment) -> str:
@@ -334,6 +391,241 @@ def _what_is_computed(project: Project, source: Source, increment: Increment) ->
         )
     grown = sorted(project.by_id[s].name for s, files in increment.added.items() if files)
     return f"only what was added to {', '.join(grown) or 'nothing'} is computed"
+
+
+# ----------------------------------------------------------------------------------- partitions
+
+
+def _partition_step(
+    project: Project,
+    source: Source,
+    world: World,
+    coming: Mapping[SourceID, Step],
+    expected: AsOf,
+    asked: Collection[str] | None,
+    *,
+    force: bool,
+) -> Step:
+    """Return a step that computes the partitions that are not there, or may have other rows."""
+    order = world.keys[source.source_id]
+    wanted = [key for key in order if asked is None or key in asked]
+    own = world.manifest.get(source.build_id)
+    gone = own is not None and source.build_id in world.missing
+    tables = [own] if own is not None and not gone else []
+    tables += (s for s in world.elsewhere.get(source.build_id, ()) if s.partitions is not None)
+    base: Snapshot | None = None
+    current = frozenset[str]()
+    todo = wanted
+    for table in tables:
+        good = _current(project, source, table, world, coming, expected)
+        lacking = [key for key in wanted if key not in good]
+        if base is None or len(lacking) < len(todo):
+            base, current, todo = table, good, lacking
+    if force:
+        todo = wanted
+    last = world.history.get(source.source_id)
+    there = filled_keys(order, base.partitions.filled) if base and base.partitions else frozenset()
+    reasons: list[Reason] = []
+    if base is None:
+        if gone and own is not None:
+            reasons.append(Reason("missing", f"its table {own.table} is gone"))
+        else:
+            reasons += _why_no_table(project, source, last, coming)
+    new, old = (
+        [key for key in todo if (key in there) is known and key not in current]
+        for known in (False, True)
+    )
+    if new:
+        reasons.append(Reason("partition", f"{_counted(order, new)} not built yet"))
+    if old:
+        assert base is not None
+        reasons.append(Reason("partition", f"{_counted(order, old)} may have other rows"))
+        reasons += _why_other_data(project, source, base, expected)
+    if force:
+        reasons.append(Reason("forced", "asked for"))
+    if reasons:
+        reasons += _what_is_old(project, source, world, coming)
+        reasons += _what_stops_it(project, source, world, coming, todo)
+        if last is not None and last.state == "failed":
+            error = (last.error or "").splitlines()
+            why = error[0] if error else "unknown"
+            reasons.append(Reason("failed", f"failed last time: {why}"))
+    done = current | {*todo}
+    filled = [Filled(runs(order, done), expected)] if done or not order else []
+    for group in base.partitions.filled if base and base.partitions else ():
+        rest = [key for key in expand(order, group.runs) if key not in done]
+        if rest:
+            filled.append(Filled(runs(order, rest), group.as_of))
+    partitions = Partitions(
+        tuple(filled), runs(order, todo), base.build_uid if base is not None else None
+    )
+    told = sha256(repr(partitions.filled).encode()).hexdigest()[:32]
+    version = RawVersion(PARTITIONS + source.build_id, told)
+    estimate = None
+    if reasons and last is not None and last.snapshot is not None:
+        seconds = last.seconds if last.action == "built" else None
+        estimate = Estimate(last.snapshot.rows, last.snapshot.bytes, seconds)
+    return Step(
+        source_id=source.source_id,
+        action="build" if reasons else "reuse",
+        build_id=source.build_id,
+        as_of=merge_as_of([[version], *(f.as_of for f in filled)]),
+        reasons=tuple(reasons),
+        estimate=estimate,
+        snapshot=None if reasons else base,
+        keys=tuple(todo),
+        base=base,
+        partitions=partitions,
+    )
+
+
+def _counted(order: Sequence[str], chosen: Collection[str]) -> str:
+    n = len(chosen)
+    return f"{n} partition{'s' * (n != 1)} ({keys_in_words(order, chosen)})"
+
+
+def _current(
+    project: Project,
+    source: Source,
+    table: Snapshot,
+    world: World,
+    coming: Mapping[SourceID, Step],
+    expected: AsOf,
+) -> frozenset[str]:
+    """Return the partitions of a table whose rows are those of what a build will rest on."""
+    assert table.partitions is not None
+    order, found = world.keys[source.source_id], set[str]()
+    alone = len(table.partitions.filled) == 1
+    same = alone and bool(table.inputs) and table.inputs == inputs(project, source, world, coming)
+    for group in table.partitions.filled:
+        keys = expand(order, group.runs)
+        found.update(keys)
+        if group.as_of != expected and not same:
+            found -= {*_stale(project, source, table, group, keys, world, coming, expected)}
+    return frozenset(found)
+
+
+def _stale(
+    project: Project,
+    source: Source,
+    table: Snapshot,
+    group: Filled,
+    keys: Sequence[str],
+    world: World,
+    coming: Mapping[SourceID, Step],
+    expected: AsOf,
+) -> Collection[str]:
+    """Return which partitions of a group may have other rows by now."""
+    partition, columns = source.annotation.partition, parted_by(source, table)
+    known = world.aged.get((source.source_id, group.as_of))
+    windows = next(iter(source.growth.columns), None) if source.growth else None
+    if known is None or windows is None or not columns or partition is None:
+        return keys
+    changes = _changes(project, group.as_of, known, world, coming, expected)
+    for source_id, change in changes.items():
+        step = coming.get(source_id)
+        if change is not None and step is not None and step.action == "build":
+            changes[source_id] = _with_partitions(project, change, step, world)
+    changed = {s: c for s, c in changes.items() if c is None or c.added or c.lost}
+    traces = [t for t in windows.traces if t.column.source_id in changed]
+    if None in changed.values() or windows.loose & changed.keys():
+        return keys
+    if {t.column.source_id for t in traces} != {*changed}:
+        return keys
+    sure = {s: c for s, c in changed.items() if c is not None}
+    told = touched(project, traces, sure, columns[0][1], world.zone)
+    return keys if told is None else reached(partition, columns[0][1], keys, told[0])
+
+
+def _with_partitions(project: Project, change: Change, step: Step, world: World) -> Change | None:
+    """Return what will have become of a table when a step has built some of its partitions."""
+    source = project.by_id[step.source_id]
+    partition, columns = source.annotation.partition, parted_by(source, step.base)
+    if partition is None or not columns or step.keys is None:
+        return None
+    column, kinds = columns[0][0].lower(), [kind for _, kind in columns]
+    if (change.added or change.lost) and column not in change.within:
+        return None
+    found = boxes(partition, kinds, step.keys, world.keys[step.source_id])
+    spans = merged_spans([*change.within.get(column, ()), *(box[0] for box in found)])
+    return Change((Piece(""),), within={column: spans}) if step.keys else change
+
+
+def needed(
+    project: Project,
+    source: Source,
+    upstream: Source,
+    keys: Collection[str] | None,
+    world: World,
+) -> tuple[str, ...]:
+    """Return the partitions of what a source reads that rows of partitions of it follow from.
+
+    Parameters
+    ----------
+    keys
+        Those partitions; None: `source` has none, or all of them are meant.
+    """
+    order = world.keys[upstream.source_id]
+    partition, columns = source.annotation.partition, parted_by(source)
+    theirs, parted = upstream.annotation.partition, parted_by(upstream)
+    windows = next(iter(source.growth.columns), None) if source.growth else None
+    if keys is None or partition is None or windows is None or not columns or not parted:
+        return order
+    assert theirs is not None
+    name, kind = parted[0][0].lower(), columns[0][1]
+    traces = [
+        t
+        for t in windows.traces
+        if t.column.source_id == upstream.source_id and t.column.column.lower() == name
+    ]
+    if not traces or upstream.source_id in windows.loose:
+        return order
+    wanted = boxes(partition, [k for _, k in columns], keys, world.keys[source.source_id])
+    spans = [box[0] for box in wanted]
+    found: list[str] = []
+    for key in order:
+        part = split(theirs, key)[0]
+        own = side(theirs, theirs.dimensions[0], part, parted[0][1])
+        change = {upstream.source_id: Change((Piece(""),), within={name: (own,)})}
+        led = touched(project, traces[:1], change, kind, world.zone)
+        if led is None or any(
+            low <= last and first <= high  # pyright: ignore[reportOperatorIssue]
+            for low, high in led[0]
+            for first, last in spans
+        ):
+            found.append(key)
+    return tuple(found)
+
+
+def lacking(
+    project: Project,
+    source: Source,
+    world: World,
+    keys: Collection[str] | None,
+    coming: Mapping[SourceID, Step] | None = None,
+) -> dict[SourceID, tuple[str, ...]]:
+    """Return the partitions that a build would read and that are not there, by their source.
+
+    Parameters
+    ----------
+    keys
+        The partitions that it would compute.
+    """
+    found: dict[SourceID, tuple[str, ...]] = {}
+    for upstream in project.inputs(source):
+        if upstream.annotation.partition is None or not upstream.persisted:
+            continue
+        order, there = world.keys[upstream.source_id], set[str]()
+        step, table = (coming or {}).get(upstream.source_id), world.readable(upstream)
+        for partitions in (step and step.partitions, table and table.partitions):
+            if partitions:
+                there |= filled_keys(order, partitions.filled)
+        if len(there) < len(order):
+            wanted = needed(project, source, upstream, keys, world)
+            missing = tuple(key for key in wanted if key not in there)
+            if missing:
+                found[upstream.source_id] = missing
+    return found
 
 
 def _is_kept_so(project: Project, source: Source) -> Callable[[Snapshot], bool]:
@@ -417,8 +709,15 @@ def _what_is_old(
 
 
 def _what_stops_it(
-    project: Project, source: Source, world: World, coming: Mapping[SourceID, Step]
+    project: Project,
+    source: Source,
+    world: World,
+    coming: Mapping[SourceID, Step],
+    keys: Collection[str] | None = None,
 ) -> Iterable[Reason]:
+    for upstream_id, missing in lacking(project, source, world, keys, coming).items():
+        message = what_lacks(project.by_id[upstream_id], world, missing)
+        yield Reason("partition", message, upstream_id)
     for upstream in project.reach(source.bindings, lambda s: _has_table(project, s, world, coming)):
         if upstream.raw is not None and upstream.source_id not in world.versions:
             why = world.absent.get(upstream.source_id, "its data is not there")
@@ -427,6 +726,12 @@ def _what_stops_it(
         yield Reason(
             "unchecked", f"{upstream.name} has to pass its checks first", upstream.source_id
         )
+
+
+def what_lacks(upstream: Source, world: World, missing: Collection[str]) -> str:
+    """Return in words which partitions of a source that is read are not built."""
+    order = world.keys[upstream.source_id]
+    return f"{upstream.name} lacks {_counted(order, missing)}"
 
 
 def _why_no_table(
@@ -488,6 +793,13 @@ def _why_other_data(
         upstream = names.get(raw)
         if raw == CLOCK:
             yield Reason("clock", f"`{source.name}` or what it reads looks at the clock")
+        elif raw.startswith(PARTITIONS):
+            parted = next(
+                (s for s in project.sources if PARTITIONS + s.build_id == raw and s != source), None
+            )
+            if parted is not None:
+                message = f"the partitions of {parted.name} changed"
+                yield Reason("upstream", message, parted.source_id)
         elif raw.startswith(DRAW):
             drawn = next((s for s in project.sources if DRAW + s.build_id == raw), None)
             name = drawn.name if drawn else "something it read"

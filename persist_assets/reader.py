@@ -18,14 +18,21 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.dialect import quote
-from persist_assets.errors import StaleError, StorageError, StrictError
+from persist_assets.errors import (
+    BuildError,
+    StaleError,
+    StorageError,
+    StrictError,
+    did_you_mean,
+)
 from persist_assets.functions import call
 from persist_assets.model import RawVersion, Snapshot
 from persist_assets.planner import UNVERSIONED, WHEN_OLD
 from persist_assets.session import translated
 from persist_assets.storage.raw import Pin, pin_raw
 from persist_assets.storage.tables import has_snapshot
-from persist_assets.substitution import Statement, merged, substitute
+from persist_assets.storage.types import columns_of_struct
+from persist_assets.substitution import Statement, kept, substitute
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -484,12 +491,21 @@ class Reader:
 
     def merged(self, source: Source, frame: DataFrame) -> DataFrame:
         """Return the rows that the table of a source has of all that it computes."""
-        if source.annotation.merge is None:
+        if source.annotation.merge is None and source.annotation.partition is None:
             return frame
-        columns = frame.columns
+        columns = columns_of_struct(frame.schema.jsonValue())
+        partition = source.annotation.partition
+        known = {c.name.lower() for c in columns}
+        for dimension in partition.dimensions if partition else ():
+            if dimension.column.lower() not in known:
+                raise BuildError(
+                    f"`{source.name}` has no column `{dimension.column}` to part it by",
+                    hint=did_you_mean(dimension.column, (c.name for c in columns)),
+                    location=source.location,
+                )
 
         def query(name: str) -> str:
-            return merged(source, f"SELECT * FROM {quote(name)}", columns)
+            return kept(source, f"SELECT * FROM {quote(name)}", columns)
 
         return self.engine.over(frame, query)
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from persist_assets.dialect import quote
+from persist_assets.partitions import bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from persist_assets.model import Project, Query, Source, SourceID
+    from persist_assets.model import Column, Project, Query, Source, SourceID
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,9 @@ def substitute(
 def _expression(source: Source, names: Mapping[SourceID, str]) -> str:
     assert source.query is not None
     body = splice(source.query, [names[b] for b in source.bindings])
-    if source.annotation.merge is not None:
-        names_of = [c.name for c in source.columns]
-        named = ", ".join(map(quote, names_of))
-        body = merged(source, f"SELECT * FROM (\n{body}\n) AS named({named})", names_of)
+    if source.annotation.merge is not None or source.annotation.partition is not None:
+        named = ", ".join(quote(c.name) for c in source.columns)
+        body = kept(source, f"SELECT * FROM (\n{body}\n) AS named({named})", source.columns)
     # The columns' names are ours, not those that Spark takes from the spelling of the query.
     columns = f"({', '.join(quote(c.name) for c in source.columns)})" if source.columns else ""
     return f"{quote(names[source.source_id])}{columns} AS (\n{body}\n)"
@@ -88,23 +88,31 @@ LAST, SHARING = "persist.last", "persist.sharing"
 """Names of columns that no table has."""
 
 
-def merged(source: Source, rows: str, names: Sequence[str]) -> str:
-    """Return a query for the one row of each key that the table of a source has.
+def kept(source: Source, rows: str, columns: Sequence[Column]) -> str:
+    """Return a query for the rows that the table of a source has of those of its query.
+
+    That is one of each key, or those that can be in partitions.
 
     Parameters
     ----------
     rows
         A query for all rows.
-    names
-        Of its columns.
+    columns
+        That it has.
     """
+    names = [c.name for c in columns]
+    partition = source.annotation.partition
+    if partition is not None:
+        types = {c.name.lower(): c.type or "" for c in columns}
+        condition = bounds(partition, [types[d.column.lower()] for d in partition.dimensions])
+        return f"SELECT {', '.join(map(quote, names))} FROM (\n{rows}\n) WHERE {condition}"
     merge, by = source.annotation.merge, source.annotation.time_column
     assert merge is not None
-    columns = ", ".join(map(quote, names))
+    named = ", ".join(map(quote, names))
     key = ", ".join(map(quote, merge.key))
     last = quote(by) if by else "true"
     if merge.on_tie == "greatest":
-        chosen = f"max(struct({last} AS {quote(LAST)}, {columns}))"
+        chosen = f"max(struct({last} AS {quote(LAST)}, {named}))"
         return (
             f"SELECT {', '.join(f'last.{quote(name)}' for name in names)} FROM"
             f" (SELECT {chosen} AS last FROM (\n{rows}\n) GROUP BY {key})"
@@ -113,8 +121,8 @@ def merged(source: Source, rows: str, names: Sequence[str]) -> str:
     said = f"{told} and the same {by}" if by else told
     message = said.replace("\\", "\\\\").replace("'", "\\'")
     return (
-        f"SELECT {columns} FROM (SELECT *, count(*) OVER (PARTITION BY {key}) AS {quote(SHARING)}"
-        f" FROM (SELECT DISTINCT {columns} FROM (SELECT *, max({last}) OVER (PARTITION BY {key})"
+        f"SELECT {named} FROM (SELECT *, count(*) OVER (PARTITION BY {key}) AS {quote(SHARING)}"
+        f" FROM (SELECT DISTINCT {named} FROM (SELECT *, max({last}) OVER (PARTITION BY {key})"
         f" AS {quote(LAST)} FROM (\n{rows}\n)) WHERE {last} <=> {quote(LAST)}))"
         f" WHERE CASE WHEN {quote(SHARING)} = 1 THEN true ELSE raise_error('{message}') END"
     )

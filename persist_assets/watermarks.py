@@ -17,19 +17,39 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from persist_assets.dialect import quote
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from persist_assets.model import Taken
+
 Value = date | datetime | int | Decimal | str
+Span = tuple[Value, Value]
+"""A least and a greatest value."""
 
 TIMES = ("date", "timestamp", "timestamp_ntz")
 """The types of which a duration makes sense."""
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-ZONE_S = 86_400
-"""More than any time zone's clock is ever put back, in seconds."""
+_WIDEST = timedelta(days=1)
+"""More than any time zone's clock is ever put back."""
+_UNITS = {
+    **dict.fromkeys(("second", "minute", "hour", "day"), 1),
+    "week": 7,
+    "month": 31,
+    "quarter": 92,
+    "year": 366,
+}
+_SHORT_UNITS = {"dd": "day", "mon": "month", "mm": "month", "yyyy": "year", "yy": "year"}
+UNIT_DAYS = _UNITS | {short: _UNITS[unit] for short, unit in _SHORT_UNITS.items()}
+"""The units that times are cut down to, and at most how many days they last."""
+DATE_UNITS = UNIT_DAYS.keys() - {"second", "minute", "hour", "day", "dd"}
+"""Those that dates are cut down to."""
 
 
 def is_ordered(kind: str | None) -> bool:
@@ -110,21 +130,87 @@ def from_statistics(value: Any, kind: str) -> Value | None:
     return None
 
 
-def within(
-    column: str, kind: str, spans: tuple[tuple[Value, Value | None], ...], nulls: bool
-) -> str:
-    """Return the SQL condition that a column's value is in one of several spans.
+def lead(span: Span, leaf: str, steps: Sequence[Taken], zone: str) -> Span | None:
+    """Return where steps lead the values of a span of a column: from where, up to where.
 
-    Their ends count, and may be open above. Never NULL itself.
+    None where that cannot be told, or not be said in Python's dates.
 
     Parameters
     ----------
-    nulls
-        Whether NULL counts as in.
+    leaf
+        The column's type.
+    zone
+        The session's time zone.
+    """
+    if leaf in ("timestamp", "timestamp_ntz"):
+        # Other writers keep times of statistics to the millisecond; clocks are put back.
+        wider = timedelta(milliseconds=1) + (_WIDEST if steps and zone != "UTC" else timedelta())
+        low, high = span
+        if not isinstance(low, datetime) or not isinstance(high, datetime):
+            return None
+        try:
+            span = (low - wider, high + wider)
+        except OverflowError:
+            return None
+    low, high = (_after(value, steps, zone) for value in span)
+    return None if low is None or high is None else (low, high)
+
+
+def _after(value: Value | None, steps: Sequence[Taken], zone: str) -> Value | None:
+    """Return what steps make of a date or time, as Spark does."""
+    try:
+        for step in steps:
+            if not isinstance(value, date):
+                return None
+            value = _step(value, step, ZoneInfo(zone))
+    except (ValueError, OverflowError, ZoneInfoNotFoundError):
+        return None
+    return value
+
+
+def _step(value: date, step: Taken, zone: ZoneInfo) -> Value | None:
+    local = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
+    if local.tzinfo is not None:
+        local = local.astimezone(zone).replace(tzinfo=None)
+    unit = _SHORT_UNITS.get(step.unit, step.unit)
+    match step.function, unit:
+        case "cast", "date":
+            return local.date()
+        case "cast", "timestamp":
+            at_once = isinstance(value, datetime) and value.tzinfo is not None
+            return value if at_once else local.replace(tzinfo=zone).astimezone(UTC)
+        case "cast", "timestamp_ntz":
+            return local
+        case "date_trunc", _:
+            return _cut(local, unit).replace(tzinfo=zone).astimezone(UTC)
+        case "trunc", _:
+            return _cut(local, unit).date()
+        case "year", _:
+            return local.year
+        case _:
+            return None
+
+
+def _cut(value: datetime, unit: str) -> datetime:
+    """Return the beginning of the unit of time that a local time is in."""
+    if unit == "second":
+        return value.replace(microsecond=0)
+    if unit == "minute":
+        return value.replace(second=0, microsecond=0)
+    if unit == "hour":
+        return value.replace(minute=0, second=0, microsecond=0)
+    day = value.replace(hour=0, minute=0, second=0, microsecond=0)
+    if unit == "week":
+        return day - timedelta(days=day.weekday())
+    month = {"day": None, "month": day.month, "quarter": (day.month - 1) // 3 * 3 + 1, "year": 1}
+    return day if month[unit] is None else day.replace(month=month[unit] or 1, day=1)
+
+
+def within(column: str, kind: str, low: Value, high: Value | None) -> str:
+    """Return the SQL condition that a column's value is in a span. Never NULL itself.
+
+    Its ends count, and it may be open above.
     """
     name = quote(column)
-    tests = [f"{name} IS NULL"] if nulls else []
-    for low, high in spans:
-        above = "" if high is None else f" AND {name} <= {literal(high, kind)}"
-        tests.append(f"{name} IS NOT NULL AND {name} >= {literal(low, kind)}{above}")
-    return "(" + (" OR ".join(f"({test})" for test in tests) or "false") + ")"
+    above = "" if high is None else f" AND {name} <= {literal(high, kind)}"
+    return f"{name} IS NOT NULL AND {name} >= {literal(low, kind)}{above}"

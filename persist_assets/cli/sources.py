@@ -193,7 +193,8 @@ def _plan_json(project: Project, planned: Plan) -> dict[str, Any]:
         "steps": [
             {
                 "source_id": step.source_id,
-                "partition": step.partition,
+                "partition": step.keys[0] if step.keys and len(step.keys) == 1 else None,
+                "partitions": list(step.keys) if step.keys is not None else None,
                 "action": step.action,
                 "reasons": [
                     {"code": r.code, "message": r.message, "source_id": r.source_id}

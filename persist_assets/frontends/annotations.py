@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import datetime
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast, get_args
+from zoneinfo import ZoneInfo
 
 from persist_assets.errors import Location, Problem, did_you_mean
 from persist_assets.frontends.motly import Line, Tag, parse_tag
 from persist_assets.model import (
     Annotation,
+    Cadence,
     Check,
     CheckKind,
+    Dimension,
     Fallback,
     Freshness,
     Merge,
+    Partitioning,
     Refresh,
     Scalar,
     Strategy,
@@ -111,6 +116,67 @@ def _merge(tag: Tag, what: str) -> Merge:
         raise _Bad(f"`{what}` wants columns, each once", tag.location)
     how: Any = "fail" if on_tie is None else _one_of(("fail", "greatest"), on_tie, f"{what}.on_tie")
     return Merge(key, how)
+
+
+_PART = re.compile(r"[^|\x00-\x1f]+")
+
+
+def _partition(tag: Tag, what: str) -> tuple[Dimension, ...]:
+    """Return the dimensions of partitions; the one of the short form has no column yet."""
+    hint = "for example partition=daily, or partition { origin=[EWR, JFK] }"
+    if isinstance(tag.value, str) and not tag.properties:
+        return (_dimension("", tag, what),)
+    if tag.value is not None or not tag.properties:
+        raise _Bad(f"`{what}` wants a length of time, or columns", tag.location, hint)
+    found = [
+        _dimension(name, below, f"{what}.{name}")
+        for name, below in tag.properties.items()
+        if not below.deleted
+    ]
+    if len(found) > 2 or sum(d.every is not None for d in found) > 1:
+        message = f"`{what}` has one column, or two of which one at most is of times"
+        raise _Bad(message, tag.location)
+    return tuple(sorted(found, key=lambda d: d.every is None))
+
+
+def _dimension(column: str, tag: Tag, what: str) -> Dimension:
+    if not isinstance(tag.value, list):
+        every: Any = _one_of(get_args(Cadence), tag, what)
+        return Dimension(column, every)
+    values = _scalars(tag, what)
+    for value in values:
+        text = str(value)
+        if not isinstance(value, str | int) or isinstance(value, bool):
+            raise _Bad(f"`{what}` wants texts or whole numbers", tag.location)
+        if not _PART.fullmatch(text) or "..." in text or text != text.strip():
+            raise _Bad(f"`{text}` cannot be the key of a partition", tag.location)
+    if len({*map(str, values)}) < len(values) or len({*map(type, values)}) > 1:
+        raise _Bad(f"`{what}` wants values of one type, each once", tag.location)
+    return Dimension(column, None, cast("tuple[str | int, ...]", values))
+
+
+def _moment(tag: Tag, what: str) -> str:
+    text = _text(tag, what)
+    try:
+        if datetime.fromisoformat(text).tzinfo is not None:
+            raise _Bad(f"`{what}` is local time", tag.location, "take out the zone: timezone=…")
+    except ValueError:
+        hint = f'for example {what}="2013-01-01"'
+        raise _Bad(f"`{text}` is no date or time", tag.location, hint) from None
+    return text
+
+
+def _timezone(tag: Tag, what: str) -> str:
+    text = _text(tag, what)
+    try:
+        return ZoneInfo(text).key
+    except (ValueError, OSError, KeyError):
+        hint = 'for example timezone="Europe/Berlin"'
+        raise _Bad(f"`{text}` is no time zone", tag.location, hint) from None
+
+
+def _backfill(tag: Tag, what: str) -> str:
+    return _one_of(("single_run", "multi_run"), tag, what)
 
 
 def _assume(tag: Tag, what: str) -> str:
@@ -292,6 +358,11 @@ KEYS: Mapping[str, tuple[str | None, Callable[[Tag, str], object]]] = {
     "lookback": ("lookback_s", _duration),
     "assume": ("assume", _assume),
     "merge_key": ("merge", _merge),
+    "partition": ("partition", _partition),
+    "start": ("start", _moment),
+    "end": ("end", _moment),
+    "timezone": ("timezone", _timezone),
+    "backfill": ("backfill", _backfill),
     "owner": ("owners", _owners),
     "tags": ("tags", _tags),
     "group": ("group", _group),
@@ -302,8 +373,11 @@ KEYS: Mapping[str, tuple[str | None, Callable[[Tag, str], object]]] = {
 
 _INCREMENTAL = ("lookback", "assume")
 """Keys that mean something only where ``refresh=incremental``."""
+_PARTITION = ("start", "end", "timezone", "backfill")
+"""Keys that mean something only beside ``partition``."""
 NEEDS_TABLE = (
     *("name", "time_column", "watermark", "freshness", "refresh", "merge_key"),
+    *("partition", *_PARTITION),
     *_INCREMENTAL,
 )
 """Keys that mean something only for a source whose rows outlive a run."""
@@ -367,7 +441,51 @@ def read_annotation(
             if target:
                 fields[target] = value
     problems += _contradictions(dict(places))
+    try:
+        _complete(fields, dict(places))
+    except _Bad as bad:
+        problems.append(bad.problem)
     return Annotation(**fields, keys=tuple(places)), problems  # pyright: ignore[reportArgumentType]
+
+
+def _complete(fields: dict[str, object], places: Mapping[str, Location]) -> None:
+    """Make one value of what keys say of partitions."""
+    start, end, zone = (fields.pop(name, None) for name in ("start", "end", "timezone"))
+    dimensions = cast("tuple[Dimension, ...]", fields.pop("partition", ()))
+    if not dimensions:
+        return
+    place, column = places["partition"], fields.get("time_column")
+    lead = dimensions[0]
+    if not lead.column:
+        if not isinstance(column, str):
+            message = f"`partition={lead.every}` is by a time"
+            raise _Bad(message, place, "say of which column: time_column=…")
+        lead = replace(lead, column=column)
+        dimensions = (lead, *dimensions[1:])
+    if lead.every is None:
+        for name in ("start", "end", "timezone"):
+            if name in places:
+                raise _Bad(f"`{name}` is of partitions of time", places[name], "take it out")
+    elif not isinstance(start, str):
+        if "start" not in places:
+            hint = 'for example start="2013-01-01"'
+            raise _Bad("partitions of time want a start", place, hint)
+        return
+    else:
+        if isinstance(column, str) and column.lower() != lead.column.lower():
+            message = f"its partitions are by `{lead.column}`: that is its watermark"
+            raise _Bad(message, places.get("time_column") or places["watermark"])
+        fields["time_column"] = lead.column
+        if isinstance(end, str) and datetime.fromisoformat(end) <= datetime.fromisoformat(start):
+            raise _Bad("`end` is not after `start`", places["end"])
+        if lead.every == "hourly" and zone not in (None, "UTC"):
+            raise _Bad("hours are those of UTC", places["timezone"], "take it out")
+    fields["partition"] = Partitioning(
+        dimensions,
+        cast("str | None", start),
+        cast("str | None", end),
+        cast("str | None", zone) or "UTC",
+    )
 
 
 def _contradictions(places: Mapping[str, Location]) -> Iterator[Problem]:
@@ -423,8 +541,17 @@ def misplaced(declaration: Declaration) -> Iterator[Problem]:
         elif key in _INCREMENTAL and annotation.time_column is None:
             message = f"`{key}` counts from a watermark"
             yield Problem("annotation-misplaced", message, place, "add watermark=column")
-        elif (key == "merge_key" or (key == "refresh" and incremental)) and (
-            annotation.strategy == "view"
+        elif key in _PARTITION and annotation.partition is None:
+            if not any(k == "partition" for k, _ in annotation.keys):
+                message = f"`{key}` is of partitions"
+                yield Problem("annotation-misplaced", message, place, "add partition=daily")
+        elif annotation.partition is not None and (
+            key == "merge_key" or (key == "refresh" and incremental)
+        ):
+            message = f"`{key}` has no place beside `partition`: partitions are replaced"
+            yield Problem("annotation-misplaced", message, place, "take one of them out")
+        elif annotation.strategy == "view" and (
+            key in ("merge_key", "partition") or (key == "refresh" and incremental)
         ):
             message = "a view has no rows that a build could add to"
             yield Problem("annotation-misplaced", message, place, "take out materialized=view")

@@ -111,12 +111,18 @@ def _continue_tables(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN time_column TEXT")
 
 
+def _record_partitions(connection: Connection) -> None:
+    """Let builds tell which partitions their snapshots have; earlier ones have none."""
+    connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN partitions JSON")
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_parts,
     _record_changes,
     _collect,
     _name_for_malloy,
     _continue_tables,
+    _record_partitions,
 )
 """What brings a ledger from version n to n + 1, for every n from one."""
 VERSION = 1 + len(MIGRATIONS)

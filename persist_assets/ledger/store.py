@@ -40,10 +40,12 @@ from persist_assets.model import (
     CheckResult,
     Column,
     Event,
+    Filled,
     Holding,
     Leaf,
     ManifestChange,
     Move,
+    Partitions,
     Parts,
     RawVersion,
     Read,
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection, Row
 
-    from persist_assets.model import BuildID, SourceID
+    from persist_assets.model import BuildID, Runs, SourceID
 
     Given = ParamSpec("Given")
     Result = TypeVar("Result")
@@ -1252,7 +1254,29 @@ def _snapshot_values(snapshot: Snapshot) -> dict[str, Any]:
         "view": asdict(snapshot.view) if snapshot.view else None,
         "parts": [*snapshot.parts] or None,
         "time_column": snapshot.time_column,
+        "partitions": _partitions_values(snapshot.partitions) if snapshot.partitions else None,
     }
+
+
+def _partitions_values(partitions: Partitions) -> dict[str, Any]:
+    return {
+        "filled": [
+            [[*map(list, f.runs)], [[v.raw, v.version] for v in f.as_of]] for f in partitions.filled
+        ],
+        "built": [*map(list, partitions.built)],
+        "base": partitions.base,
+    }
+
+
+def _partitions(values: Mapping[str, Any]) -> Partitions:
+    def runs(told: Sequence[Sequence[str]]) -> Runs:
+        return tuple((first, last) for first, last in told)
+
+    filled = (
+        Filled(runs(told), tuple(RawVersion(raw, version) for raw, version in as_of))
+        for told, as_of in values["filled"]
+    )
+    return Partitions(tuple(filled), runs(values["built"]), values["base"])
 
 
 def _snapshot(row: Row[Any]) -> Snapshot:
@@ -1274,6 +1298,7 @@ def _snapshot(row: Row[Any]) -> Snapshot:
         view=_view(row.view) if row.view else None,
         parts=tuple(row.parts or ()),
         time_column=row.time_column,
+        partitions=_partitions(row.partitions) if row.partitions else None,
     )
 
 

@@ -102,6 +102,8 @@ builds = sa.Table(
     sa.Column("parts", sa.JSON(none_as_null=True)),
     # The column that the watermark is of; not known of snapshots before version 6.
     sa.Column("time_column", sa.Text),
+    # Which partitions the snapshot has, which of them the build computed, and of what.
+    sa.Column("partitions", sa.JSON(none_as_null=True)),
     # Since when nothing may refer to the snapshot any more: its files are deleted from then on.
     sa.Column("collected_at", Instant),
     # What a state means is written where the state is.

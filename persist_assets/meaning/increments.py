@@ -36,7 +36,7 @@ from persist_assets.meaning.algebra import (
     walk,
 )
 from persist_assets.model import Growth, Taken, Trace, Windows
-from persist_assets.watermarks import TIMES
+from persist_assets.watermarks import DATE_UNITS, TIMES, UNIT_DAYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -51,14 +51,6 @@ _MAX_DEPTH = 60
 _MOST_SUMS = 16
 """As many sets of tables are looked at; the others are not claimed."""
 
-_UNIT_DAYS = {
-    **dict.fromkeys(("second", "minute", "hour", "day", "dd"), 1),
-    "week": 7,
-    **dict.fromkeys(("month", "mon", "mm"), 31),
-    "quarter": 92,
-    **dict.fromkeys(("year", "yyyy", "yy"), 366),
-}
-"""The units that times are cut down to, and at most how many days they last."""
 _NOTHING: frozenset[str] = frozenset()
 
 
@@ -66,15 +58,15 @@ def _step(call: Call, types: Types) -> tuple[Expr, Taken] | None:
     """Return what a call is a monotone function of, and which."""
     match call:
         case Call("cast", (arg,), (("date" | "timestamp" | "timestamp_ntz") as kind,)):
-            step = Taken(f"CAST({{}} AS {kind})", 1)
+            step = Taken("cast", kind, 1)
         case Call("to_date", (arg,), ()):
-            step = Taken("CAST({} AS date)", 1)
-        case Call("date_trunc", (Call("string", (), (unit,)), arg)) if unit.lower() in _UNIT_DAYS:
-            step = Taken(f"date_trunc('{unit}', {{}})", _UNIT_DAYS[unit.lower()])
-        case Call("trunc", (arg, Call("string", (), (unit,)))) if unit.lower() in _UNIT_DAYS:
-            step = Taken(f"trunc({{}}, '{unit}')", _UNIT_DAYS[unit.lower()])
+            step = Taken("cast", "date", 1)
+        case Call("date_trunc", (Call("string", (), (unit,)), arg)) if unit.lower() in UNIT_DAYS:
+            step = Taken("date_trunc", unit.lower(), UNIT_DAYS[unit.lower()])
+        case Call("trunc", (arg, Call("string", (), (unit,)))) if unit.lower() in DATE_UNITS:
+            step = Taken("trunc", unit.lower(), UNIT_DAYS[unit.lower()])
         case Call("year", (arg,)):
-            step = Taken("year({})", -1)
+            step = Taken("year", "", -1)
         case _:
             return None
     return (arg, step) if types.of(arg) in TIMES else None

@@ -34,6 +34,7 @@ from persist_assets.meaning.lineage import Lineage
 from persist_assets.meaning.scope import Around, Unanalysable
 from persist_assets.meaning.syntax import called, names_in_text, unnamed_in_text
 from persist_assets.model import ColumnEdge, ColumnRef, shortened
+from persist_assets.partitions import spelled_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -171,7 +172,7 @@ def understand_function(
     clocks |= {"instant"} if instants else set[str]()
     clocks |= {u.reads_clock for u in inlined if u.reads_clock}
     notes = _told(sorted(lots), sorted({*days, *instants}), clocks)
-    merges = declaration.annotation.merge is not None
+    merges = _merges(declaration)
     fixed = merges or (declaration.persisted and bool(volatile or clocks))
     reads = frozenset[str]().union(*(given_growth(u.face.given).reads for u in upstream))
     own = frozenset((f"{declaration.name}@{declaration.location.path}",))
@@ -195,12 +196,23 @@ def understand_function(
 
 
 def _is_incremental(declaration: Declaration) -> bool:
-    return declaration.persisted and declaration.annotation.refresh == "incremental"
+    annotation = declaration.annotation
+    return declaration.persisted and (
+        annotation.refresh == "incremental" or annotation.partition is not None
+    )
+
+
+def _merges(declaration: Declaration) -> bool:
+    """Whether a table does not have just the rows that its query says."""
+    return declaration.annotation.merge is not None or declaration.annotation.partition is not None
 
 
 def _merged(declaration: Declaration, build_id: BuildID) -> BuildID:
-    """Return the BuildID of a source whose query has one, merged by key if it says so."""
+    """Return the BuildID of a source whose query has one, of the rows that its table has."""
     merge, by = declaration.annotation.merge, declaration.annotation.time_column or ""
+    partition = declaration.annotation.partition
+    if partition is not None:
+        return digest("partition", build_id, *spelled_bounds(partition))
     if merge is None:
         return build_id
     key = sorted(column.lower() for column in merge.key)
@@ -288,11 +300,17 @@ def _meaning(
     types = tuple(kind for _, kind in columns)
     own = own_origins(f"{declaration.name}@{declaration.location.path}", names)
     flat = None
-    merges = declaration.annotation.merge is not None
+    merges = _merges(declaration)
     if merges or (declaration.persisted and (volatile or clocks)):
         # Its readers see what the table says, not what the query does, another draw or a later
         # look would say.
         fixed = digest("table", build_id)
+        partition = declaration.annotation.partition
+        if partition is not None and not (volatile or clocks):
+            # Columns that nobody reads do not count, besides those that part the rows.
+            by = {d.column.lower() for d in partition.dimensions}
+            parted = [d for name, d in named if name.lower() in by]
+            fixed = _merged(declaration, digest("table", connection, digests.rows, parted))
         drawn = tuple(digest("column", fixed, d) for d in digests.columns)
         given = Given(fixed, drawn, digests.order, own, types)
     else:
@@ -330,7 +348,10 @@ def _growth(declaration: Declaration, increments: Increments, block: Block) -> G
     growth = increments.growth(block)
     if growth is None:
         return None
+    partition = declaration.annotation.partition
     named = (declaration.annotation.time_column or "").lower()
+    if partition is not None:
+        named = partition.dimensions[0].column.lower()
     columns = zip(block.columns, growth.columns, strict=True)
     return replace(growth, columns=tuple(w for o, w in columns if o.name.lower() == named))
 

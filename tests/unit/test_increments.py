@@ -53,7 +53,10 @@ def traces(growth: Growth) -> dict[str, str]:
     for trace in growth.columns[0].traces:
         said = trace.column.column
         for step in trace.steps:
-            said = step.sql.format(said)
+            said = {
+                "cast": f"CAST({said} AS {step.unit})",
+                "trunc": f"trunc({said}, '{step.unit}')",
+            }.get(step.function, f"{step.function}('{step.unit}', {said})")
         found[short(trace.column.source_id)] = said
     return found
 
@@ -106,12 +109,12 @@ WINDOWED: dict[str, tuple[str, dict[str, str], set[str]]] = {
     ),
     "SELECT date_trunc('MONTH', ts) AS m, usr, sum(amt) AS s FROM ev GROUP BY ALL HAVING s > 3": (
         "m",
-        {"ev": "date_trunc('MONTH', ts)"},
+        {"ev": "date_trunc('month', ts)"},
         set(),
     ),
     "SELECT trunc(CAST(ts AS DATE), 'MM') AS m FROM ev": (
         "m",
-        {"ev": "trunc(CAST(ts AS date), 'MM')"},
+        {"ev": "trunc(CAST(ts AS date), 'mm')"},
         set(),
     ),
     "SELECT e.ts, p.amt FROM ev e JOIN pay p ON e.usr = p.usr AND e.ts = p.ts": (

@@ -1,0 +1,283 @@
+"""Partitioned sources on Spark: partitions that may have other rows are computed, no others."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from growing import anew
+
+from persist_assets.builder import Builder
+from persist_assets.engine import Engine
+from persist_assets.errors import BuildError
+from persist_assets.ledger.store import Ledger
+from persist_assets.model import Snapshot, Source
+from persist_assets.partitions import expand
+from persist_assets.project import load_project, require
+from persist_assets.settings import load_settings
+
+Make = Callable[..., Builder]
+NOW = datetime(2024, 1, 29, 5, tzinfo=UTC)
+"""A Monday: the four weeks of January that began on a Monday have ended."""
+
+RAW = "CREATE TABLE f (day DATE, o STRING, n INT) USING delta LOCATION 'f';\n"
+DAILY = """
+--@ persist partition=daily time_column=day start="2024-01-01"
+CREATE VIEW daily AS SELECT day, o, sum(n) AS n FROM f GROUP BY day, o;
+"""
+WEEKLY = """
+--@ persist partition=weekly time_column=week start="2024-01-01"
+CREATE VIEW weekly AS SELECT CAST(date_trunc('week', day) AS DATE) AS week, sum(n) AS n
+FROM daily GROUP BY 1;
+"""
+TOTAL = """
+--@ persist
+CREATE VIEW total AS SELECT sum(n) AS n FROM daily;
+"""
+
+
+def put(root: Path, rows: list[tuple[date, str, int]], mode: Any = "append") -> None:
+    schema = pa.schema([("day", pa.date32()), ("o", pa.string()), ("n", pa.int32())])
+    listed = [dict(zip(("day", "o", "n"), row, strict=True)) for row in rows]
+    write_deltalake(str(root / "f"), pa.Table.from_pylist(listed, schema), mode=mode)
+
+
+def day(n: int) -> date:
+    return date(2024, 1, 1) + timedelta(n)
+
+
+def january(root: Path) -> None:
+    """Put rows of all days of January, a file for each week."""
+    for week in range(5):
+        put(root, [(day(n), o, n) for n in range(7 * week, 7 * week + 7) for o in ("EWR", "JFK")])
+
+
+@pytest.fixture
+def make_builder(make_project: Callable[..., Path], spark: Any) -> Iterator[Make]:
+    """Return a function that makes a builder, a new run, for a project of one SQL file."""
+    made: list[Ledger] = []
+
+    def make(text: str | None = None, settings: str = "", **how: Any) -> Builder:
+        root = how.pop("root", None) or make_project({"m.sql": text or ""}, settings)
+        read = load_settings(root, environment=how.pop("environment", None))
+        made.append(Ledger(read.ledger))
+        project = require(load_project(read))
+        now = how.pop("now", NOW)
+        return Builder(
+            read, project, made[-1], Engine(read, lambda: spark), run_id="run", clock=lambda: now
+        )
+
+    yield make
+    for ledger in made:
+        ledger.close()
+
+
+def named(builder: Builder, name: str) -> Source:
+    return builder.project.by_id[f"{name}@sources/m.sql"]
+
+
+def order(builder: Builder, source: Source) -> tuple[str, ...]:
+    return builder.world([source]).keys[source.source_id]
+
+
+def built(
+    builder: Builder, name: str, keys: Any = None, **how: Any
+) -> tuple[list[str] | None, Snapshot]:
+    """Build partitions, and return which were computed, and the snapshot."""
+    source = named(builder, name)
+    with builder.work(source, keys=keys, **how) as work:
+        snapshot = builder.publish(work)
+    if work.build.action == "reused":
+        return None, snapshot
+    return list(work.step.keys or ()), snapshot
+
+
+def check(builder: Builder, name: str) -> None:
+    """Compare the rows of partitions that are there with those that computing anew gives."""
+    source = named(builder, name)
+    snapshot = builder.manifest()[source.build_id]
+    assert snapshot.partitions is not None
+    there = {k for f in snapshot.partitions.filled for k in expand(order(builder, source), f.runs)}
+    rows, _ = anew(builder, source)
+    partition = source.annotation.partition
+    assert partition is not None
+    ends = {"daily": 1, "weekly": 7}[partition.dimensions[0].every or ""]
+    covered = {(date.fromisoformat(key) + timedelta(n)) for key in there for n in range(ends)}
+    wanted = Counter({row: n for row, n in rows.items() if row[0] in covered})
+    found = Counter(builder.load_snapshot(snapshot).collect())
+    assert found == wanted, name
+    assert sum(found.values()) == snapshot.rows
+
+
+@pytest.mark.proves("K8", "P18", "P31")
+def test_a_backfill_is_one_build_and_partitions_are_computed_alone(make_builder: Make) -> None:
+    builder = make_builder(RAW + DAILY + WEEKLY + TOTAL)
+    root = builder.settings.root
+    january(root)
+    some = ["2024-01-03", "2024-01-04"]
+    assert built(builder, "daily", some)[0] == some
+    check(builder, "daily")
+    with pytest.raises(BuildError, match=r"daily lacks 26 partitions \(2024-01-01 to 2024-01-02, "):
+        builder.build(named(builder, "total"))
+    with pytest.raises(BuildError, match=r"daily lacks 5 partitions \(2024-01-01 to 2024-01-02, "):
+        builder.build(named(builder, "weekly"), keys=["2024-01-01"])
+    computed, snapshot = built(builder, "daily")
+    assert computed is not None
+    assert len(computed) == 26
+    assert snapshot.rows == 2 * 28
+    check(builder, "daily")
+    assert built(builder, "daily")[0] is None
+    assert built(builder, "weekly", ["2024-01-08"])[0] == ["2024-01-08"]
+    check(builder, "weekly")
+    assert len(built(builder, "weekly")[0] or ()) == 3
+    check(builder, "weekly")
+    builder.build(named(builder, "total"))
+    assert builder.read(named(builder, "total")).collect()[0][0] == 2 * sum(range(28))
+
+
+@pytest.mark.proves("K8", "P34")
+def test_only_partitions_that_a_change_can_reach_are_stale(make_builder: Make) -> None:
+    builder = make_builder(RAW + DAILY + WEEKLY + TOTAL)
+    root = builder.settings.root
+    january(root)
+    for name in ("daily", "weekly", "total"):
+        builder.build(named(builder, name))
+    put(root, [(day(9), "LGA", 5)])
+    again = make_builder(root=root)
+    steps = {
+        s.source_id.partition("@")[0]: s
+        for s in again.plan([s.source_id for s in again.project.persisted]).steps
+    }
+    assert steps["daily"].keys == ("2024-01-10",)
+    assert [r.message for r in steps["daily"].reasons] == [
+        "1 partition (2024-01-10) may have other rows",
+        "the data of f changed",
+    ]
+    assert steps["weekly"].keys == ("2024-01-08",)
+    before = {f.name: f.stat().st_mtime_ns for f in root.rglob("*.parquet")}
+    assert built(again, "daily")[0] == ["2024-01-10"]
+    assert built(again, "weekly")[0] == ["2024-01-08"]
+    check(again, "daily")
+    check(again, "weekly")
+    assert {f.name: f.stat().st_mtime_ns for f in root.rglob("*.parquet")}.items() >= before.items()
+    # Others are as they were, and rest on the new data: nothing is left to do.
+    last = make_builder(root=root)
+    assert built(last, "daily")[0] is None
+    assert built(last, "weekly")[0] is None
+    # Tomorrow there is one more.
+    put(root, [(day(28), "LGA", 5)])
+    later = make_builder(root=root, now=NOW + timedelta(days=1))
+    assert built(later, "daily")[0] == ["2024-01-29"]
+    assert built(later, "weekly")[0] is None
+    check(later, "daily")
+    assert built(later, "total")[1].rows == 1
+
+
+@pytest.mark.proves("K8")
+def test_partitions_that_were_not_asked_for_stay_old_and_are_known_to_be(
+    make_builder: Make,
+) -> None:
+    builder = make_builder(RAW + DAILY)
+    root = builder.settings.root
+    january(root)
+    builder.build(named(builder, "daily"))
+    put(root, [(day(2), "LGA", 5), (day(3), "LGA", 7)])
+    again = make_builder(root=root)
+    computed, snapshot = built(again, "daily", ["2024-01-03"])
+    assert computed == ["2024-01-03"]
+    assert snapshot.partitions is not None
+    assert len(snapshot.partitions.filled) == 2
+    assert built(again, "daily", ["2024-01-03"])[0] is None
+    assert built(make_builder(root=root), "daily")[0] == ["2024-01-04"]
+    check(make_builder(root=root), "daily")
+
+
+def test_another_environment_starts_from_what_there_is(make_builder: Make) -> None:
+    builder = make_builder(RAW + DAILY, '[env.dev]\nreads = "prod"\n[env.prod]\n')
+    root = builder.settings.root
+    january(root)
+    prod = make_builder(root=root, environment="prod")
+    built(prod, "daily")
+    put(root, [(day(2), "LGA", 5)])
+    dev = make_builder(root=root, environment="dev")
+    computed, snapshot = built(dev, "daily")
+    assert computed == ["2024-01-03"]
+    check(dev, "daily")
+    assert snapshot.table != prod.manifest()[snapshot.build_id].table
+
+
+@pytest.mark.proves("K8")
+@pytest.mark.parametrize("seed", [1])
+def test_random_histories_of_partitions(make_builder: Make, seed: int) -> None:
+    rng = random.Random(seed)
+    builder = make_builder(RAW + DAILY + WEEKLY)
+    root = builder.settings.root
+    january(root)
+    for _ in range(7):
+        if rng.random() < 0.6:
+            put(root, [(day(rng.randrange(-2, 30)), "EWR", 1) for _ in range(rng.randrange(3))])
+        elif rng.random() < 0.5:
+            DeltaTable(str(root / "f")).delete(f"day = '{day(rng.randrange(28))}'")
+        else:
+            DeltaTable(str(root / "f")).update({"n": "n + 1"}, predicate=f"day > '{day(rng.randrange(28))}'")
+        again = make_builder(root=root)
+        every = order(again, named(again, "daily"))
+        if rng.random() < 0.5:
+            first = rng.randrange(len(every))
+            built(again, "daily", every[first : first + rng.randrange(1, 12)])
+        else:
+            built(again, "daily")
+            built(again, "weekly")
+            check(again, "weekly")
+        if again.manifest()[named(again, "daily").build_id].partitions:
+            # Those that are not stale have the rows of now.
+            step = again.plan([named(again, "daily").source_id]).steps[0]
+            snapshot = again.manifest()[step.build_id]
+            rows, _ = anew(again, named(again, "daily"))
+            stale = {date.fromisoformat(key) for key in step.keys or ()}
+            found = Counter(again.load_snapshot(snapshot).collect())
+            assert {r: n for r, n in found.items() if r[0] not in stale} == {
+                r: n for r, n in rows.items() if r[0] not in stale and day(0) <= r[0] < day(28)
+            }
+    last = make_builder(root=root)
+    built(last, "daily")
+    built(last, "weekly")
+    check(last, "daily")
+    check(last, "weekly")
+
+
+def test_listed_partitions_and_two_dimensions(make_builder: Make) -> None:
+    builder = make_builder(
+        RAW
+        + "--@ persist partition { o=[EWR, JFK] }\nCREATE VIEW l AS SELECT * FROM f;\n"
+        + '--@ persist partition { o=[EWR, JFK] day=daily } start="2024-01-20"\n'
+        + "CREATE VIEW b AS SELECT day, o, n FROM f;"
+    )
+    january(builder.settings.root)
+    put(builder.settings.root, [(day(1), "LGA", 1)])
+    assert built(builder, "l", ["JFK"])[0] == ["JFK"]
+    assert {r.o for r in builder.read(named(builder, "l")).collect()} == {"JFK"}
+    assert built(builder, "l")[1].rows == 70
+    some = ["2024-01-21|JFK", "2024-01-22|EWR"]
+    assert built(builder, "b", some)[0] == sorted(some)
+    found = {(r.day.isoformat(), r.o) for r in builder.read(named(builder, "b")).collect()}
+    assert found == {("2024-01-21", "JFK"), ("2024-01-22", "EWR")}
+    assert built(builder, "b")[1].rows == 2 * 9
+
+
+def test_a_table_whose_files_are_gone_is_built_again(make_builder: Make) -> None:
+    builder = make_builder(RAW + DAILY)
+    root = builder.settings.root
+    january(root)
+    snapshot = built(builder, "daily")[1]
+    shutil.rmtree(builder.settings.table_root(snapshot.table))
+    assert len(built(make_builder(root=root), "daily")[0] or ()) == 28
+    check(make_builder(root=root), "daily")

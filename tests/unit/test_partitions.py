@@ -1,0 +1,233 @@
+"""Partition keys and windows: those of Dagster's own definitions; annotations; what is stale."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import dagster as dg
+import pytest
+from conftest import compiled
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from persist_assets.model import Cadence, Dimension, Partitioning
+from persist_assets.partitions import (
+    between,
+    bounds,
+    boxes,
+    expand,
+    in_words,
+    keys,
+    limits,
+    reached,
+    runs,
+    side,
+    split,
+)
+
+ZONES = ("UTC", "Europe/Berlin", "America/New_York", "America/Sao_Paulo", "Asia/Kathmandu")
+THEIRS: dict[Cadence, Any] = {
+    "hourly": dg.HourlyPartitionsDefinition,
+    "daily": dg.DailyPartitionsDefinition,
+    "weekly": dg.WeeklyPartitionsDefinition,
+    "monthly": dg.MonthlyPartitionsDefinition,
+}
+
+
+def timed(every: Cadence, start: str, end: str | None = None, zone: str = "UTC") -> Partitioning:
+    return Partitioning((Dimension("t", every),), start, end, zone)
+
+
+@pytest.mark.proves("K8")
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from([*THEIRS]),
+    st.datetimes(datetime(2013, 1, 1), datetime(2013, 12, 31)),
+    st.none() | st.integers(1, 300),
+    st.integers(0, 300 * 24),
+    st.sampled_from(ZONES),
+)
+def test_keys_and_windows_are_those_of_dagster(
+    every: Cadence, start: datetime, days: int | None, hours: int, zone: str
+) -> None:
+    zone = "UTC" if every == "hourly" else zone
+    start = start.replace(minute=0, second=0, microsecond=0)
+    if every != "hourly":
+        start = start.replace(hour=0)
+    end = None if days is None else start + timedelta(days=days)
+    now = start.replace(tzinfo=UTC) + timedelta(hours=hours)
+    ours = timed(every, start.isoformat(), end and end.isoformat(), zone)
+    more = {"day_offset": 1} if every == "weekly" else {}
+    found = keys(ours, now)
+    first, last = limits(ours)
+    if first == last:
+        assert not found
+        return
+    theirs = THEIRS[every](start_date=first, end_date=last, timezone=zone, **more)
+    assert list(found) == theirs.get_partition_keys(current_time=now)
+    for key in (*found[:2], *found[-2:]):
+        window = theirs.time_window_for_partition_key(key)
+        low, high = side(ours, ours.dimensions[0], key, "timestamp")
+        assert (low, high) == (
+            window.start.astimezone(UTC),
+            window.end.astimezone(UTC) - timedelta(microseconds=1),
+        )
+
+
+def test_windows_of_local_times_and_of_dates() -> None:
+    week = timed("weekly", "2013-01-01")
+    assert keys(week, datetime(2013, 1, 21, tzinfo=UTC)) == ("2013-01-07", "2013-01-14")
+    told = side(week, week.dimensions[0], "2013-01-07", "date")
+    assert told == (date(2013, 1, 7), date(2013, 1, 13))
+    local = side(week, week.dimensions[0], "2013-01-07", "timestamp_ntz")
+    assert local == (datetime(2013, 1, 7), datetime(2013, 1, 13, 23, 59, 59, 999999))
+    berlin = timed("daily", "2013-03-30", zone="Europe/Berlin")
+    low, high = side(berlin, berlin.dimensions[0], "2013-03-31", "timestamp")
+    assert isinstance(low, datetime)
+    assert isinstance(high, datetime)
+    assert high - low == timedelta(hours=23, microseconds=-1)  # clocks are put forward
+
+
+def test_two_dimensions() -> None:
+    both = Partitioning(
+        (Dimension("t", "daily"), Dimension("origin", None, ("JFK", "EWR"))), "2013-01-01"
+    )
+    order = keys(both, datetime(2013, 1, 4, tzinfo=UTC))
+    assert order[:3] == ("JFK|2013-01-01", "EWR|2013-01-01", "JFK|2013-01-02")
+    assert split(both, order[0]) == ("2013-01-01", "JFK")
+    found = boxes(both, ["date", "string"], order[:4], order)
+    days = (date(2013, 1, 1), date(2013, 1, 2))
+    assert set(found) == {(days, ("JFK", "JFK")), (days, ("EWR", "EWR"))}
+    theirs = dg.MultiPartitionsDefinition(
+        {
+            "t": dg.DailyPartitionsDefinition("2013-01-01"),
+            "origin": dg.StaticPartitionsDefinition(["JFK", "EWR"]),
+        }
+    )
+    now = datetime(2013, 1, 4, tzinfo=UTC)
+    assert {*order} == {*theirs.get_partition_keys(current_time=now)}
+
+
+@given(st.lists(st.integers(0, 30)), st.integers(1, 31))
+def test_runs_are_the_keys_they_are_of(chosen: list[int], n: int) -> None:
+    order = [f"k{i:02}" for i in range(n)]
+    some = {f"k{i:02}" for i in chosen if i < n}
+    assert expand(order, runs(order, some)) == tuple(sorted(some))
+    # More keys at the end change nothing.
+    assert expand([*order, "z"], runs(order, some)) == tuple(sorted(some))
+
+
+@given(st.sets(st.integers(0, 27)), st.integers(0, 27), st.integers(0, 27))
+def test_a_change_reaches_the_partitions_that_have_its_rows(
+    chosen: set[int], first: int, last: int
+) -> None:
+    days = timed("daily", "2013-01-01")
+    order = keys(days, datetime(2013, 1, 29, tzinfo=UTC))
+    first, last = min(first, last), max(first, last)
+    changed = (date(2013, 1, 1) + timedelta(first), date(2013, 1, 1) + timedelta(last))
+    assert reached(days, "date", order, [changed]) == {*order[first : last + 1]}
+    some = [order[n] for n in sorted(chosen)]
+    covered = {
+        low + timedelta(n)
+        for ((low, high),) in boxes(days, ["date"], some, order)
+        if isinstance(low, date) and isinstance(high, date)
+        for n in range((high - low).days + 1)
+    }
+    assert covered == {date.fromisoformat(key) for key in some}
+
+
+def test_a_row_that_can_be_in_no_partition_is_not_in_the_table() -> None:
+    ended = timed("monthly", "2013-01-15", "2013-04-10")
+    assert keys(ended, datetime(2020, 1, 1, tzinfo=UTC)) == ("2013-02-01", "2013-03-01")
+    said = "(`t` IS NOT NULL AND `t` >= DATE'2013-02-01' AND `t` <= DATE'2013-03-31')"
+    assert bounds(ended, ["date"]) == said
+    listed = Partitioning((Dimension("o", None, (1, 2)),))
+    assert "CAST('2' AS int)" in bounds(listed, ["int"])
+
+
+def test_a_range_of_partitions() -> None:
+    order = ["2013-01-01", "2013-01-02", "2013-01-03"]
+    assert between("d", order, "2013-01-01", "2013-01-02") == ("2013-01-01", "2013-01-02")
+    with pytest.raises(Exception, match="`d` has no partition `2014-01-01`"):
+        between("d", order, "2014-01-01", "2013-01-02")
+    with pytest.raises(Exception, match="comes after"):
+        between("d", order, "2013-01-02", "2013-01-01")
+    assert in_words(order, order[:2]) == "2013-01-01 to 2013-01-02"
+
+
+RAW = "CREATE TABLE f (day DATE, ts TIMESTAMP, o STRING, n INT) USING delta LOCATION 'f';\n"
+
+
+def project(annotation: str, query: str = "SELECT day, ts, o, n FROM f") -> Any:
+    return compiled({"m.sql": f"{RAW}--@ persist {annotation}\nCREATE VIEW q AS {query};"})
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        'partition=daily time_column=day start="2013-01-01"',
+        'partition=hourly time_column=ts start="2013-01-01" end="2014-01-01"',
+        'partition { ts=weekly } start="2013-01-01" timezone="Europe/Berlin"',
+        "partition { o=[EWR, JFK] }",
+        "partition { n=[1, 2] } backfill=multi_run",
+        'partition { o=[EWR, JFK] day=monthly } start="2013-01-01"',
+    ],
+)
+def test_what_partitions_can_be(annotation: str) -> None:
+    found = project(annotation)
+    assert not found.problems
+    partition = found.by_id["q@sources/m.sql"].annotation.partition
+    assert partition is not None
+    assert (partition.time is not None) == ("start" in annotation)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "said"),
+    [
+        ("partition=dayly time_column=day", "not `dayly`"),
+        ('partition=daily start="2013-01-01"', "is by a time"),
+        ("partition=daily time_column=day", "want a start"),
+        ('partition=daily time_column=dya start="2013-01-01"', "`dya` is not a column"),
+        ('partition=daily time_column=o start="2013-01-01"', "want a date or a timestamp"),
+        ('partition=hourly time_column=day start="2013-01-01"', "want a time of day"),
+        ('partition=daily time_column=day start="last year"', "is no date or time"),
+        ('partition=daily time_column=day start="2013-01-01" end="2012-01-01"', "is not after"),
+        ('partition=daily time_column=day start="2013-01-01" timezone="Mars"', "no time zone"),
+        ('partition=weekly time_column=day start="2013-01-01" end="2013-01-05"', "no window fits"),
+        ("partition=[EWR, JFK]", "wants a length of time, or columns"),
+        ("partition { o=[1, 2] }", "want the type of its values"),
+        ('partition { o=["a|b"] }', "cannot be the key"),
+        ("partition { o=[a, a] }", "each once"),
+        ("partition { o=[a] n=[1] day=daily }", "two of which one at most"),
+        ('partition { o=[a] } start="2013-01-01"', "is of partitions of time"),
+        ('start="2013-01-01"', "is of partitions"),
+        ("partition { o=[a] } merge_key=n", "no place beside"),
+        ("partition { o=[a] } refresh=incremental", "no place beside"),
+        ("partition { o=[a] } materialized=view", "no rows that a build could add to"),
+        ("partition { o=[a] } backfill=both", "not `both`"),
+    ],
+)
+def test_what_partitions_cannot_be(annotation: str, said: str) -> None:
+    messages = [p.message for p in project(annotation).problems]
+    assert any(said in message for message in messages), messages
+
+
+def test_a_table_that_is_not_one_function_of_the_data_has_no_partitions() -> None:
+    found = project("partition { o=[a] }", "SELECT o, rand() AS r FROM f")
+    assert "draws lots" in found.problems[0].message
+
+
+def test_readers_depend_on_the_columns_they_read_and_on_how_rows_are_parted() -> None:
+    def build_id(query: str, start: str = "2013-01-01") -> str:
+        text = (
+            f'{RAW}--@ persist partition=daily time_column=day start="{start}"\n'
+            f"CREATE VIEW q AS {query};\n--@ persist\nCREATE VIEW r AS SELECT sum(n) AS s FROM q;"
+        )
+        return compiled({"m.sql": text}).by_id["r@sources/m.sql"].build_id
+
+    plain = build_id("SELECT day, n, o FROM f")
+    assert build_id("SELECT day, n, upper(o) AS o FROM f") == plain
+    assert build_id("SELECT day, n, o FROM f", "2013-01-02") != plain
+    assert build_id("SELECT day, n + 1 AS n, o FROM f") != plain
+    assert build_id("SELECT CAST(ts AS DATE) AS day, n, o FROM f") != plain
