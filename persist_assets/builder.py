@@ -51,7 +51,7 @@ from persist_assets.model import (
     View,
 )
 from persist_assets.outside import check_catalog, check_leaves, show, shown_as
-from persist_assets.partitions import boxes, expand
+from persist_assets.partitions import between, boxes, expand
 from persist_assets.partitions import keys as partition_keys
 from persist_assets.planner import (
     UNVERSIONED,
@@ -420,6 +420,10 @@ class Builder(Reader):
             check_catalog(self.engine, name)
         with self._leased(source) as lease:
             world = self.world([source], is_whole)
+            order = world.keys.get(source.source_id, ())
+            unknown = sorted({*keys} - {*order}) if keys is not None else []
+            if unknown:
+                between(source.name, order, unknown[0], unknown[0])
             for upstream in self.project.inputs(source):
                 if upstream.raw is not None:
                     self.pin(upstream)

@@ -14,6 +14,7 @@ from persist_assets.compare import (
     line_of,
     what_changed_above,
 )
+from persist_assets.errors import NotFoundError
 from persist_assets.growth import grow, merged_spans, parted_by, touched
 from persist_assets.model import (
     AsOf,
@@ -35,6 +36,7 @@ from persist_assets.model import (
     mixed,
 )
 from persist_assets.partitions import (
+    between,
     boxes,
     expand,
     filled_keys,
@@ -625,6 +627,50 @@ def lacking(
             missing = tuple(key for key in wanted if key not in there)
             if missing:
                 found[upstream.source_id] = missing
+    return found
+
+
+def asked_for(
+    project: Project,
+    selected: Iterable[SourceID],
+    world: World,
+    first: str,
+    last: str,
+) -> dict[SourceID, tuple[str, ...]]:
+    """Return which partitions of selected sources are meant by the keys of a range.
+
+    They are those of the range, of sources that have them, and those that the selected readers'
+    rows follow from.
+
+    Raises
+    ------
+    NotFoundError
+        A selected source has no such partitions, and nothing selected reads it.
+    """
+    chosen = {*selected}
+    found: dict[SourceID, tuple[str, ...]] = {}
+    unknown: NotFoundError | None = None
+    for source in reversed(project.persisted):
+        order = world.keys.get(source.source_id)
+        if source.source_id not in chosen or order is None:
+            continue
+        keys = {
+            key
+            for reader in project.persisted
+            if reader.source_id in found and source in project.inputs(reader)
+            for key in needed(project, reader, source, found[reader.source_id], world)
+        }
+        try:
+            keys |= {*between(source.name, order, first, last)}
+        except NotFoundError as error:
+            if not keys:
+                unknown = error
+                continue
+        found[source.source_id] = tuple(key for key in order if key in keys)
+    if unknown is not None:
+        raise unknown
+    if not found:
+        raise NotFoundError(f"nothing selected has a partition `{first}`")
     return found
 
 

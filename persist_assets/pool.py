@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterable
+    from collections.abc import Collection, Generator, Iterable, Mapping
     from concurrent.futures import Future
 
     from persist_assets.builder import Builder, Work
@@ -34,6 +34,8 @@ class Pool:
         What the run builds.
     forced
         Which of them are built even if they are up to date.
+    asked
+        Which partitions are wanted, of sources of which not all are.
     late
         Which of them may begin only when their step does: they wait for more than sources.
     """
@@ -44,9 +46,11 @@ class Pool:
         sources: Iterable[Source],
         *,
         forced: Collection[SourceID] = (),
+        asked: Mapping[SourceID, Collection[str]] | None = None,
         late: Collection[SourceID] = (),
     ) -> None:
         self._builder, self._forced, self._late = builder, forced, late
+        self._asked = asked or {}
         self._lock = threading.Lock()
         self._begun: dict[SourceID, Future[Work]] = {}
         self._readers: dict[SourceID, list[SourceID]] = {}
@@ -85,7 +89,7 @@ class Pool:
         wanted = builder.settings.parallel
         if wanted == 1 or len(self._missing) < 2:
             return 1
-        steps = builder.plan(self._missing).steps
+        steps = builder.plan(self._missing, asked=self._asked).steps
         if not self._forced and not any(s.action == "build" for s in steps):
             return 1
         return wanted or min(builder.engine.parallelism(), MOST)
@@ -98,7 +102,8 @@ class Pool:
     def _park(self, source_id: SourceID) -> Work:
         builder = self._builder
         source = builder.project.by_id[source_id]
-        work = builder.park(source, force=source_id in self._forced)
+        force, keys = source_id in self._forced, self._asked.get(source_id)
+        work = builder.park(source, force=force, keys=keys)
         self._done(source_id)
         return work
 
@@ -119,13 +124,14 @@ class Pool:
         PersistError
             It failed; that is recorded.
         """
+        keys = self._asked.get(source.source_id)
         with self._lock:
             begun = self._begun.pop(source.source_id, None)
         if begun is not None:
-            with self._builder.resume(begun.result(), force=force) as work:
+            with self._builder.resume(begun.result(), force=force, keys=keys) as work:
                 yield work
         else:
-            with self._builder.work(source, force=force) as work:
+            with self._builder.work(source, force=force, keys=keys) as work:
                 yield work
             self._done(source.source_id)
 

@@ -165,6 +165,19 @@ ForceOption = Annotated[
         help="Build even what is up to date, and compute all rows of what is incremental.",
     ),
 ]
+PartitionOption = Annotated[
+    str | None, typer.Option("--partition", metavar="KEY", help="Only this partition.")
+]
+RangeOption = Annotated[
+    str | None,
+    typer.Option("--partition-range", metavar="A...B", help="Only the partitions from A to B."),
+]
+FromOption = Annotated[
+    str | None, typer.Option("--from", metavar="A", help="Only partitions from this one on.")
+]
+ToOption = Annotated[
+    str | None, typer.Option("--to", metavar="B", help="Only partitions up to this one.")
+]
 
 
 @app.callback()

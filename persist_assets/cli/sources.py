@@ -17,8 +17,12 @@ from persist_assets.cli.app import (
     SPARK_LOG,
     AgainstOption,
     ForceOption,
+    FromOption,
     Invocation,
+    PartitionOption,
+    RangeOption,
     SelectArgument,
+    ToOption,
     command,
     err,
     exit_code,
@@ -34,6 +38,7 @@ from persist_assets.compare import Change, Standings, compare, to_rebuild
 from persist_assets.errors import (
     NotFoundError,
     Problem,
+    SettingsError,
     SourcesError,
 )
 from persist_assets.frontends.malloy import SUFFIX as MALLOY
@@ -45,6 +50,7 @@ from persist_assets.model import (
     Source,
     SourceID,
 )
+from persist_assets.planner import asked_for
 from persist_assets.project import load_project
 from persist_assets.revisions import WORKING_TREE, find_places
 from persist_assets.selection import find_source
@@ -107,11 +113,16 @@ def plan(
     selection: SelectArgument = None,
     force: ForceOption = False,
     against: AgainstOption = None,
+    partition: PartitionOption = None,
+    partition_range: RangeOption = None,
+    first: FromOption = None,
+    last: ToOption = None,
 ) -> None:
     """Show what a build would do, and why. Builds nothing, starts no Spark."""
     chosen = given.select(selection)
+    asked, _ = _asked(given, chosen, _ends(partition, partition_range, first, last))
     compared = _against(given, against, chosen if selection else None) if against else None
-    planned = given.builder.plan(chosen, force=force)
+    planned = given.builder.plan(chosen, force=force, asked=asked)
     absent = {
         r.source_id: r.message for s in planned.steps for r in s.reasons if r.code == "no-data"
     }
@@ -194,7 +205,9 @@ def _plan_json(project: Project, planned: Plan) -> dict[str, Any]:
             {
                 "source_id": step.source_id,
                 "partition": step.keys[0] if step.keys and len(step.keys) == 1 else None,
-                "partitions": list(step.keys) if step.keys is not None else None,
+                "partitions": [list(run) for run in step.partitions.built]
+                if step.partitions
+                else None,
                 "action": step.action,
                 "reasons": [
                     {"code": r.code, "message": r.message, "source_id": r.source_id}
@@ -255,6 +268,10 @@ def build(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Build what is right although files are wrong.")
     ] = False,
+    partition: PartitionOption = None,
+    partition_range: RangeOption = None,
+    first: FromOption = None,
+    last: ToOption = None,
 ) -> None:
     """Build what is out of date, in one Dagster run."""
     if keep_going:
@@ -263,15 +280,24 @@ def build(
     chosen = [given.project.by_id[s] for s in given.select(selection)]
     if not chosen:
         raise NotFoundError("nothing is persisted", hint="annotate a source: --@ persist")
+    ends = _ends(partition, partition_range, first, last)
+    asked, order = _asked(given, [s.source_id for s in chosen], ends)
     since = given.ledger.position()
     if "spark.remote" not in dict(given.settings.spark):
         from persist_assets.session import check_java
 
         check_java()
+    from persist_assets.plugin.partitions import asked_tag
     from persist_assets.plugin.runs import run_assets
 
     with quiet(given), _progress(given, chosen, since):
-        result = run_assets(given.settings, chosen, force=force, verbose=given.verbose)
+        result = run_assets(
+            given.settings,
+            chosen,
+            force=force,
+            verbose=given.verbose,
+            more=asked_tag(asked, order),
+        )
     latest: dict[SourceID, Build] = {}
     for done in reversed(given.ledger.fetch_builds(run_id=result.run_id)):
         latest[done.source_id] = done
@@ -298,6 +324,42 @@ def build(
         raise typer.Exit(next((exit_code(f.kind) for f in result.failures), 1))
     if given.project.errors:
         raise typer.Exit(exit_code(SourcesError))
+
+
+def _ends(
+    partition: str | None, between: str | None, first: str | None, last: str | None
+) -> tuple[str | None, str | None] | None:
+    """Return the ends of the range of partitions that options say, None where they say none.
+
+    Raises
+    ------
+    SettingsError
+        They say it in two ways.
+    """
+    if sum(x is not None for x in (partition, between, first or last)) > 1:
+        raise SettingsError("--partition, --partition-range and --from, --to: say it in one way")
+    if partition is not None:
+        return partition, partition
+    if between is not None:
+        start, dots, end = between.partition("...")
+        if not (start and dots and end):
+            raise SettingsError(
+                f"`{between}` is no range of partitions", hint="for example 2013-01-01...2013-01-31"
+            )
+        return start, end
+    return (first, last) if first is not None or last is not None else None
+
+
+def _asked(
+    given: Invocation, chosen: Sequence[SourceID], ends: tuple[str | None, str | None] | None
+) -> tuple[dict[SourceID, tuple[str, ...]], Mapping[SourceID, tuple[str, ...]]]:
+    """Return the partitions of chosen sources in a range, and all there are."""
+    if ends is None:
+        return {}, {}
+    world = given.builder.world([given.project.by_id[s] for s in chosen])
+    order = next((world.keys[s] for s in chosen if world.keys.get(s)), ("?",))
+    first, last = ends[0] or order[0], ends[1] or order[-1]
+    return asked_for(given.project, chosen, world, first, last), world.keys
 
 
 @contextmanager
@@ -363,9 +425,12 @@ def _build_json(source: Source, done: Build | None, failure: str | None) -> dict
     action = "failed" if failure else "skipped"
     if done is not None:
         action = "failed" if done.state != "succeeded" else done.action
+    partitions = snapshot.partitions if snapshot and action == "built" else None
+    built = partitions.built if partitions else ()
     return {
         "source_id": source.source_id,
-        "partition": None,
+        "partition": built[0][0] if len(built) == 1 and built[0][0] == built[0][1] else None,
+        "partitions": [list(run) for run in built] if source.annotation.partition else None,
         "build_id": source.build_id,
         "action": action,
         "rows": snapshot.rows if snapshot else None,

@@ -6,8 +6,9 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -20,7 +21,9 @@ from persist_assets.errors import CheckFailedError, PersistError, SettingsError
 from persist_assets.model import CheckResult, Source
 from persist_assets.plugin import beta
 from persist_assets.plugin.io_manager import PersistIOManager
+from persist_assets.plugin.partitions import asked_by, backfill_policy
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, Runtime
+from persist_assets.plugin.sensors import stale_sensor
 from persist_assets.plugin.translator import AssetTranslator
 from persist_assets.pool import Pool
 from persist_assets.project import load_project, nothing_collected, require, sound
@@ -35,6 +38,23 @@ CODE_VERSION = "dagster/code_version"
 DATA_VERSION = "dagster/data_version"
 FORCE_TAG = "persist/force"
 """A run with this tag set to ``true`` builds even what is up to date."""
+
+
+_PARTED: ContextVar[bool] = ContextVar("parted", default=True)
+
+
+@contextmanager
+def of_all_partitions() -> Generator[None]:
+    """Load sources, within the block, as assets of which a run may build any partitions.
+
+    In one run of Dagster's, all partitioned assets are of the same partitions. To these it is
+    said by a tag which partitions are built (`PARTITIONS_TAG`), and they say themselves which were.
+    """
+    token = _PARTED.set(False)
+    try:
+        yield
+    finally:
+        _PARTED.reset(token)
 
 
 def load_sources(
@@ -101,6 +121,9 @@ def load_sources(
         for source in project.sources:
             if source.persisted:
                 spec = look.asset_spec(source)
+                if not _PARTED.get():
+                    deps = [d.asset_key for d in spec.deps]
+                    spec = spec.replace_attributes(partitions_def=None, deps=deps)
                 definitions.append(_asset(runtime, source, spec))
                 read = {s.asset_key for s in project.inputs(source)}
                 if not read >= {tuple(d.asset_key.path) for d in spec.deps}:
@@ -110,6 +133,7 @@ def load_sources(
         loaded = dg.Definitions(
             assets=[*definitions, *assets],
             schedules=[_gc_schedule(runtime, gc_cron)],
+            sensors=[stale_sensor(runtime, _name_of("persist_stale", runtime))],
             resources={
                 PYSPARK: _pyspark(runtime),
                 IO_MANAGER: _io_manager(runtime),
@@ -122,12 +146,14 @@ def load_sources(
     return loaded
 
 
+def _name_of(what: str, runtime: Runtime) -> str:
+    """Return a name; projects of one workspace are told apart by their prefixes."""
+    return re.sub(r"\W", "_", "_".join((what, *runtime.settings.key_prefix)), flags=re.ASCII)
+
+
 def _gc_schedule(runtime: Runtime, cron: str) -> dg.ScheduleDefinition:
     """Return a schedule of what `persist gc` does."""
-    # Projects of one workspace are told apart by their prefixes.
-    name = re.sub(
-        r"\W", "_", "_".join(("persist_gc", *runtime.settings.key_prefix)), flags=re.ASCII
-    )
+    name = _name_of("persist_gc", runtime)
 
     def gc_(context: dg.OpExecutionContext) -> None:
         try:
@@ -321,6 +347,8 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
             )
         },
         required_resource_keys={PYSPARK},
+        partitions_def=spec.partitions_def,
+        backfill_policy=backfill_policy(source) if spec.partitions_def else None,
     )
     return made(build)
 
@@ -330,9 +358,12 @@ def _pool(runtime: Runtime, builder: Builder, context: dg.AssetExecutionContext)
     executor = context.job_def.executor_def.name
     here = executor in (dg.in_process_executor.name, "execute_in_process_executor")
     steps = set(context.run.step_keys_to_execute or context.job_def.graph.node_names())
-    sources = [s for s in builder.project.persisted if here and op_name(s) in steps]
+    chosen = [s for s in builder.project.persisted if op_name(s) in steps]
+    sources = chosen if here else []
     forced = [s.source_id for s in sources if _is_forced(context.run, op_name(s))]
-    return Pool(builder, sources, forced=forced, late=runtime.late)
+    parted = [s for s in chosen if s.annotation.partition]
+    asked = asked_by(context.run, parted, builder.world(parted).keys) if parted else {}
+    return Pool(builder, sources, forced=forced, asked=asked, late=runtime.late)
 
 
 def _is_forced(run: dg.DagsterRun, op: str) -> bool:

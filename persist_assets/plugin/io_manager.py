@@ -44,7 +44,11 @@ class PersistIOManager(dg.IOManager):
         builder = self._builder()
         if isinstance(obj, Work):
             snapshot = builder.publish(obj)
-            context.add_output_metadata(self._metadata(builder, obj, snapshot))
+            metadata = self._metadata(builder, obj, snapshot)
+            context.add_output_metadata(metadata)
+            if obj.step.keys and not context.has_asset_partitions:
+                for key in obj.step.keys:
+                    context.log_event(dg.AssetMaterialization(context.asset_key, partition=key))
         elif obj is not None:
             context.add_output_metadata(self._write_frame(builder, context.asset_key, obj))
 
@@ -112,6 +116,8 @@ class PersistIOManager(dg.IOManager):
             metadata["query"] = dg.MetadataValue.md(f"```sql\n{snapshot.view.sql}\n```")
         if snapshot.watermark is not None:
             metadata["watermark"] = snapshot.watermark
+        if work.step.keys is not None:
+            metadata["partitions built"] = len(work.step.keys)
         return metadata
 
 

@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ import dagster as dg
 from persist_assets import errors
 from persist_assets.errors import PersistError, SettingsError
 from persist_assets.model import Source, SourceID
-from persist_assets.plugin.assets import FORCE_TAG, load_sources, op_name
+from persist_assets.plugin.assets import FORCE_TAG, load_sources, of_all_partitions, op_name
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG
 from persist_assets.settings import Settings
 
@@ -110,15 +110,26 @@ def load_definitions(root: str, sources: str) -> dg.Definitions:
 
 def project_job(root: str, sources: str) -> dg.JobDefinition:
     """Return a job of all assets of a project; Dagster calls this by its name."""
-    definitions = load_definitions(root, sources)
+    with of_all_partitions():
+        definitions = load_definitions(root, sources)
     job = dg.define_asset_job("persist_build", selection=dg.AssetSelection.all())
     return dg.Definitions.merge(definitions, dg.Definitions(jobs=[job])).resolve_job_def(job.name)
 
 
 def run_assets(
-    settings: Settings, sources: Iterable[Source], *, force: bool, verbose: bool
+    settings: Settings,
+    sources: Iterable[Source],
+    *,
+    force: bool,
+    verbose: bool,
+    more: Mapping[str, str] | None = None,
 ) -> RunResult:
     """Build sources in one Dagster run in this process, and return when it has ended.
+
+    Parameters
+    ----------
+    more
+        Further tags of the run.
 
     Raises
     ------
@@ -136,6 +147,7 @@ def run_assets(
         reconstructable_kwargs={"root": str(settings.root), "sources": settings.sources},
     )
     tags = {ENVIRONMENT_TAG: settings.environment, **({FORCE_TAG: "true"} if force else {})}
+    tags |= more or {}
     level = "DEBUG" if verbose else "CRITICAL"
     keys = [dg.AssetKey(s.asset_key) for s in sources]
     with dg.DagsterInstance.get() as instance, _insistent_interrupts():

@@ -7,7 +7,7 @@ raw data lies is part of BuildIDs, so each environment has the sources compiled 
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +16,9 @@ import dagster as dg
 from persist_assets.builder import Builder
 from persist_assets.collector import Collected, collect
 from persist_assets.engine import Engine
-from persist_assets.errors import ConflictError, SettingsError
+from persist_assets.errors import BuildError, ConflictError, SettingsError
 from persist_assets.ledger.store import Ledger
-from persist_assets.model import Project, SourceID
+from persist_assets.model import Plan, Project, SourceID
 from persist_assets.pool import Pool
 from persist_assets.project import load_project, require, sound
 from persist_assets.settings import Settings, load_settings
@@ -133,6 +133,15 @@ class Runtime:
                 self._ledger = Ledger(self.settings.ledger)
             return self._ledger
 
+    def plan(self) -> tuple[Plan, Mapping[SourceID, tuple[str, ...]]]:
+        """Return what building everything would do now, and the partitions there are."""
+        builder = Builder(
+            self.settings, self.project, self._open_ledger(), Engine(self.settings, _no_session)
+        )
+        sources = self.project.persisted
+        planned = builder.plan([s.source_id for s in sources])
+        return planned, builder.world(sources).keys
+
     def collect(self, run: dg.DagsterRun) -> list[Collected]:
         """Delete what nobody needs, in the environment of a run: see `collector.collect`."""
         settings = self.settings_of(run)
@@ -155,6 +164,10 @@ class Runtime:
             builder = self._builders.pop(run_id, None)
         if builder is not None:
             builder.close()
+
+
+def _no_session() -> Any:
+    raise BuildError("a plan computes nothing")
 
 
 def _said(project: Project) -> dict[SourceID, object]:

@@ -8,6 +8,7 @@ import dagster as dg
 
 from persist_assets.model import Column, Project, Source
 from persist_assets.plugin import beta
+from persist_assets.plugin.partitions import dependency, partitions_definition
 from persist_assets.settings import Settings
 
 
@@ -32,7 +33,10 @@ class AssetTranslator:
         freshness = annotation.freshness
         return dg.AssetSpec(
             dg.AssetKey(source.asset_key),
-            deps=[dg.AssetKey(s.asset_key) for s in self.project.inputs(source)],
+            deps=[dependency(source, s) for s in self.project.inputs(source)],
+            partitions_def=partitions_definition(annotation.partition)
+            if annotation.partition and source.persisted
+            else None,
             description=source.description,
             group_name=source.group,
             code_version=source.build_id if source.raw is None else None,

@@ -227,7 +227,9 @@ def test_random_histories_of_partitions(make_builder: Make, seed: int) -> None:
         elif rng.random() < 0.5:
             DeltaTable(str(root / "f")).delete(f"day = '{day(rng.randrange(28))}'")
         else:
-            DeltaTable(str(root / "f")).update({"n": "n + 1"}, predicate=f"day > '{day(rng.randrange(28))}'")
+            DeltaTable(str(root / "f")).update(
+                {"n": "n + 1"}, predicate=f"day > '{day(rng.randrange(28))}'"
+            )
         again = make_builder(root=root)
         every = order(again, named(again, "daily"))
         if rng.random() < 0.5:

@@ -66,6 +66,8 @@ def test_every_key_is_read() -> None:
     annotation, problems = read(
         'persist name="lake.daily" materialized=table watermark=day owner=["team:a", "b@c.de"]',
         'refresh=incremental lookback="2 days" assume=exact merge_key=[a, b]',
+        'partition { day=daily } start="2024-01-01" end="2025-01-01" timezone=UTC',
+        "backfill=multi_run",
         "tags=[nightly] tags.tier=gold group=flights freshness.window=24h freshness.warn='12 h'",
         'check { not_null=[a, b] unique=[a, b] expr="a > 0" }',
     )
@@ -99,7 +101,7 @@ def test_two_words_for_one_column_are_one_too_many() -> None:
     ("text", "code", "column", "says", "hint"),
     [
         ("presist", "annotation-key", 5, "unknown key `presist`", "did you mean `persist`?"),
-        ("persist start=2013-01-01", "annotation-key", 13, "unknown key `start`", None),
+        ("persist stat=2013-01-01", "annotation-key", 13, "unknown key `stat`", None),
         ("name=2013", "annotation-value", 5, "wants a text", 'put it in quotes: name="…"'),
         ("name=a.b", "annotation-syntax", 11, "expected a name", "quote a value"),
         ('name="a;b"', "annotation-value", 5, "`a;b` is not a table name", None),
@@ -160,7 +162,7 @@ def test_what_is_not_understood_is_a_problem_with_its_place(
 
 
 def test_an_unquoted_date_is_told_to_be_quoted() -> None:
-    _, problems = read("persist start=2013-01-01")
+    _, problems = read("persist stat=2013-01-01")
     assert [p.hint for p in problems][1] == 'a date wants quotes: "2013-01-01"'
 
 

@@ -1,0 +1,135 @@
+"""Partitioned sources as Dagster's partitioned assets: backfills, ranges, what is stale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import date, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from persist_assets import load_sources
+from persist_assets.plugin.partitions import FIRST, LAST
+
+SOURCES = """
+CREATE TABLE f (day DATE, n INT) USING delta LOCATION 'f';
+--@ persist partition=daily time_column=day start="2024-01-01" end="2024-02-05"
+CREATE VIEW daily AS SELECT day, sum(n) AS n FROM f GROUP BY day;
+--@ persist partition=weekly time_column=week start="2024-01-01" end="2024-02-05" backfill=multi_run
+CREATE VIEW weekly AS SELECT CAST(date_trunc('week', day) AS DATE) AS week, sum(n) AS n
+FROM daily GROUP BY 1;
+--@ persist
+CREATE VIEW total AS SELECT sum(n) AS n FROM weekly;
+--@ persist
+CREATE VIEW plain AS SELECT day, sum(n) AS n FROM f GROUP BY day;
+"""
+DAILY, WEEKLY, TOTAL = (dg.AssetKey(["m", name]) for name in ("daily", "weekly", "total"))
+
+
+def put(root: Path, *days: int) -> None:
+    schema = pa.schema([("day", pa.date32()), ("n", pa.int32())])
+    rows = [{"day": date(2024, 1, 1) + timedelta(n), "n": n} for n in days]
+    write_deltalake(str(root / "f"), pa.Table.from_pylist(rows, schema), mode="append")
+
+
+@pytest.fixture
+def root(make_project: Callable[..., Path]) -> Path:
+    made = make_project({"m.sql": SOURCES})
+    for week in range(5):
+        put(made, *range(7 * week, 7 * week + 7))
+    return made
+
+
+@pytest.fixture
+def load(spark: Any, root: Path) -> Callable[[], dg.Definitions]:
+    session = dg.ResourceDefinition.hardcoded_resource(SimpleNamespace(spark_session=spark))
+    return lambda: load_sources(root / "sources", resources={"pyspark": session})
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    (tmp_path / "dagster").mkdir()
+    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as made:
+        yield made
+
+
+def run(
+    definitions: dg.Definitions, instance: dg.DagsterInstance, *keys: dg.AssetKey, **tags: str
+) -> dg.ExecuteInProcessResult:
+    job = definitions.resolve_implicit_global_asset_job_def()
+    return job.execute_in_process(
+        instance=instance, asset_selection=[*keys], tags=tags, raise_on_error=False
+    )
+
+
+@pytest.mark.proves("K8")
+def test_a_month_is_one_run_and_has_the_rows_of_an_unpartitioned_build(
+    load: Callable[[], dg.Definitions], instance: dg.DagsterInstance
+) -> None:
+    definitions = load()
+    graph = definitions.resolve_asset_graph()
+    assert graph.get(DAILY).backfill_policy == dg.BackfillPolicy.single_run()
+    assert graph.get(WEEKLY).backfill_policy == dg.BackfillPolicy.multi_run()
+    done = run(definitions, instance, DAILY, **{FIRST: "2024-01-01", LAST: "2024-01-31"})
+    assert done.success
+    assert len(instance.get_materialized_partitions(DAILY)) == 31
+    assert len(instance.get_run_records()) == 1
+    assert run(definitions, instance, dg.AssetKey(["m", "plain"])).success
+    events = instance.fetch_materializations(DAILY, limit=40).records
+    assert {e.partition_key for e in events} == instance.get_materialized_partitions(DAILY)
+    rows = events[0].asset_materialization
+    assert rows is not None
+    assert rows.metadata["dagster/row_count"].value == 31
+
+
+@pytest.mark.proves("K8")
+def test_partitions_follow_from_those_of_what_they_read(
+    load: Callable[[], dg.Definitions], instance: dg.DagsterInstance
+) -> None:
+    definitions = load()
+    graph = definitions.resolve_asset_graph()
+    assert isinstance(graph.get_partition_mapping(WEEKLY, DAILY), dg.TimeWindowPartitionMapping)
+    assert isinstance(graph.get_partition_mapping(TOTAL, WEEKLY), dg.AllPartitionMapping)
+    first = {FIRST: "2024-01-01", LAST: "2024-01-10"}
+    assert run(definitions, instance, DAILY, **first).success
+    assert run(definitions, instance, WEEKLY, **{"dagster/partition": "2024-01-01"}).success
+    late = run(definitions, instance, WEEKLY, **{"dagster/partition": "2024-01-08"})
+    assert not late.success
+    said = next(e for e in late.all_events if e.is_step_failure).step_failure_data.error
+    assert "daily lacks 4 partitions (2024-01-11 to 2024-01-14)" in str(said)
+
+
+@pytest.mark.proves("K8")
+def test_the_sensor_asks_for_what_a_change_can_reach(
+    load: Callable[[], dg.Definitions], instance: dg.DagsterInstance, root: Path
+) -> None:
+    definitions = load()
+
+    def asked() -> list[dg.RunRequest]:
+        sensor = definitions.resolve_sensor_def("persist_stale")
+        with dg.build_sensor_context(instance=instance, definitions=definitions) as context:
+            return [*sensor.evaluate_tick(context).run_requests]
+
+    def obey() -> list[tuple[str, str | None, str | None]]:
+        found: list[tuple[str, str | None, str | None]] = []
+        for request in asked():
+            keys = request.asset_selection or []
+            assert run(definitions, instance, *keys, **dict(request.tags)).success
+            names = "+".join(sorted(key.path[-1] for key in keys))
+            found.append((names, request.tags.get(FIRST), request.tags.get(LAST)))
+        return found
+
+    assert obey() == [("daily", "2024-01-01", "2024-02-04"), ("plain", None, None)]
+    assert obey() == [("weekly", "2024-01-01", "2024-01-29")]
+    assert obey() == [("total", None, None)]
+    assert obey() == []
+    put(root, 9, 12)
+    assert obey() == [("daily", "2024-01-10", "2024-01-13"), ("plain", None, None)]
+    assert obey() == [("weekly", "2024-01-08", "2024-01-08")]
+    assert obey() == [("total", None, None)]
+    assert obey() == []
