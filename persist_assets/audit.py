@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from persist_assets.contracts import breaches
 from persist_assets.dialect import quote
 from persist_assets.errors import BuildError
-from persist_assets.model import CheckResult
+from persist_assets.model import CheckResult, Column
 from persist_assets.watermarks import from_spark, spelled, to_text
 
 if TYPE_CHECKING:
@@ -64,8 +66,8 @@ def measures(
     }
     if time_column and time_type:
         wanted[_WATERMARK] = spelled(f"max({quote(time_column)})", time_type)
-    failures = [_failures(c).alias(c.name) for c in checks if c.on_rows]
-    return [*(F.expr(f"{text} AS {quote(name)}") for name, text in wanted.items()), *failures]
+    asked = [_asked(c).alias(c.name) for c in checks if c.in_pass]
+    return [*(F.expr(f"{text} AS {quote(name)}") for name, text in wanted.items()), *asked]
 
 
 def type_in(frame: DataFrame, column: str) -> str:
@@ -101,7 +103,7 @@ def read_measures(
         rows=seen[_ROWS],
         content=_told(seen[_ROWS], (seen[name] or 0 for name in (_XOR, _HIGH, _LOW))),
         watermark=watermark,
-        checks=tuple(_result(c, seen[c.name]) for c in checks if c.on_rows),
+        checks=tuple(_result(c, seen[c.name]) for c in checks if c.in_pass),
     )
 
 
@@ -141,14 +143,30 @@ def _told(rows: int, parts: Iterable[int]) -> str:
 
 
 def audit(frame: DataFrame, checks: Sequence[Check]) -> tuple[CheckResult, ...]:
-    """Check rows that are there already."""
-    on_rows = [c for c in checks if c.on_rows]
+    """Check rows that are there already; only what the rows alone tell."""
     results: list[CheckResult] = []
-    if on_rows:
-        seen = frame.agg(*(_failures(c).alias(c.name) for c in on_rows)).collect()[0].asDict()
-        results += [_result(c, seen[c.name]) for c in on_rows]
-    results += [_result(c, _shared_keys(frame, c)) for c in checks if not c.on_rows]
+    in_pass = [c for c in checks if c.in_pass]
+    if in_pass:
+        seen = frame.agg(*(_asked(c).alias(c.name) for c in in_pass)).collect()[0].asDict()
+        results += [_result(c, seen[c.name]) for c in in_pass]
+    for check in checks:
+        if check.kind == "columns":
+            results.append(promised(check, columns_in(frame)))
+        elif not check.in_pass:
+            results.append(_result(check, _shared_keys(frame, check)))
     return tuple(results)
+
+
+def columns_in(frame: DataFrame) -> list[Column]:
+    """Return the columns of a frame, with Spark's names of their types."""
+    return [Column(f.name, f.dataType.simpleString()) for f in frame.schema.fields]
+
+
+def promised(check: Check, columns: Sequence[Column]) -> CheckResult:
+    """Return what comes of a contract, of rows that have columns."""
+    wrong = breaches(check, columns)
+    found = "; ".join(" ".join(line.split()) for line in wrong) or None
+    return CheckResult(check.name, not wrong, check.blocking, 0, check.definition, found)
 
 
 def _hash(value: str, kind: Any, depth: int = 0) -> str:
@@ -179,8 +197,22 @@ def _hash(value: str, kind: Any, depth: int = 0) -> str:
     return f"CASE WHEN {value} IS NULL THEN {0x5E_ED_0F_A_11}L ELSE xxhash64({made}) END"
 
 
-def _failures(check: Check) -> SparkColumn:
-    """Return how many rows fail a check on single rows."""
+def _asked(check: Check) -> SparkColumn:
+    """Return the aggregate that tells what comes of a check."""
+    from pyspark.sql import functions as F
+
+    match check.kind:
+        case "row_count":
+            return F.count(F.lit(1))
+        case "freshness":
+            # Dates begin at midnight, and times without a zone are of the session's.
+            return F.unix_micros(F.max(F.col(quote(check.columns[0])).cast("timestamp")))
+        case _:
+            return F.count_if(_fails(check))
+
+
+def _fails(check: Check) -> SparkColumn:
+    """Return whether a row fails a check on single rows."""
     from pyspark.sql import functions as F
 
     match check.kind:
@@ -188,19 +220,56 @@ def _failures(check: Check) -> SparkColumn:
             failed = F.col(quote(check.columns[0])).isNull()
         case "accepted_values":
             failed = ~F.col(quote(check.columns[0])).isin(list(check.values))
+        case "range":
+            value = F.col(quote(check.columns[0]))
+            failed = F.lit(False)
+            if check.least is not None:
+                failed = failed | (value < F.lit(check.least))
+            if check.most is not None:
+                failed = failed | (value > F.lit(check.most))
         case _:
             assert check.expression is not None
             failed = ~F.expr(f"({check.expression})")
-    return F.count_if(F.coalesce(failed, F.lit(False)))
+    return F.coalesce(failed, F.lit(False))
 
 
-def _result(check: Check, failed: int | None) -> CheckResult:
-    n = int(failed or 0)
-    return CheckResult(check.name, n == 0, check.blocking, n, check.definition)
+def _result(check: Check, found: int | None) -> CheckResult:
+    n = int(found or 0)
+    result = CheckResult(check.name, n == 0, check.blocking, n, check.definition)
+    match check.kind:
+        case "row_count":
+            low = 0 if check.least is None else check.least
+            fits = low <= n and (check.most is None or n <= check.most)  # pyright: ignore[reportOperatorIssue]
+            return replace(result, passed=fits, failed_rows=0, found=f"{n} rows")
+        case "freshness":
+            basis = None if found is None else str(found)
+            return aged(check, replace(result, failed_rows=0, basis=basis))
+        case _:
+            return result
 
 
-def _shared_keys(frame: DataFrame, check: Check) -> int:
-    """Count the rows that share a key with another row; keys that hold a NULL are not compared."""
+def aged(check: Check, result: CheckResult) -> CheckResult:
+    """Return what comes of a freshness check now, of rows of which it was asked before."""
+    assert check.since is not None
+    if result.basis is None:
+        return replace(result, passed=False, found="no value")
+    greatest = _EPOCH + timedelta(microseconds=int(result.basis))
+    found = f"{greatest.isoformat(sep=' ', timespec='seconds')}"
+    return replace(result, passed=greatest >= check.since, found=found)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def failing(frame: DataFrame, check: Check) -> DataFrame | None:
+    """Return the rows that fail a check on rows or on keys; None of one that no row fails."""
+    if check.on_rows:
+        return frame.where(_fails(check))
+    return _sharing(frame, check) if check.kind == "unique" else None
+
+
+def _keys(frame: DataFrame, check: Check) -> DataFrame:
+    """Return the keys that several rows have; those that hold a NULL are not compared."""
     from pyspark.sql import functions as F
 
     keys = [F.col(quote(c)) for c in check.columns]
@@ -209,5 +278,23 @@ def _shared_keys(frame: DataFrame, check: Check) -> int:
         known = known.where(key.isNotNull())
     # Keys that are equal for Spark but not to the eye (1.0 and 1) cannot be in one column.
     n = F.col(quote(_ROWS))  # a name that no column of a table has
-    shared = known.groupBy(*keys).agg(F.count(F.lit(1)).alias(_ROWS)).where(n > 1)
-    return int(shared.agg(F.sum(n)).collect()[0][0] or 0)
+    return known.groupBy(*keys).agg(F.count(F.lit(1)).alias(_ROWS)).where(n > 1)
+
+
+def _shared_keys(frame: DataFrame, check: Check) -> int:
+    """Count the rows that share a key with another row."""
+    from pyspark.sql import functions as F
+
+    n = F.col(quote(_ROWS))
+    return int(_keys(frame, check).agg(F.sum(n)).collect()[0][0] or 0)
+
+
+def _sharing(frame: DataFrame, check: Check) -> DataFrame:
+    """Return the rows that share a key with another row, beside each other."""
+    from pyspark.sql import functions as F
+
+    names = [f"persist.key{n}" for n, _ in enumerate(check.columns)]
+    keys = _keys(frame, check).select(*map(quote, check.columns)).toDF(*names)
+    pairs = zip(check.columns, names, strict=True)
+    same = F.expr(" AND ".join(f"{quote(c)} = {quote(n)}" for c, n in pairs))
+    return frame.join(keys, same, "left_semi").orderBy(*(quote(c) for c in check.columns))

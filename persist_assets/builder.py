@@ -28,14 +28,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
+from persist_assets.assertions import again, asked, bound, check_columns, failure
+from persist_assets.audit import columns_in
 from persist_assets.compare import what_it_reads
 from persist_assets.continuation import clustered_by, continue_table, find_window, window_of
-from persist_assets.errors import (
-    BuildError,
-    CheckFailedError,
-    ConflictError,
-    PersistError,
-)
+from persist_assets.errors import BuildError, ConflictError, PersistError
 from persist_assets.functions import place_of
 from persist_assets.growth import merged_spans, parted_by, time_type
 from persist_assets.manifest import export_manifest
@@ -68,7 +65,7 @@ from persist_assets.reader import HasSnapshot, Reader, Slice
 from persist_assets.session import translated
 from persist_assets.storage.changes import delta_change, keep_listing, raw_change
 from persist_assets.storage.files import delete_directory
-from persist_assets.storage.raw import pin_raw
+from persist_assets.storage.raw import Pin, pin_raw
 from persist_assets.storage.tables import (
     commit,
     find_table,
@@ -159,6 +156,8 @@ class Builder(Reader):
     ----------
     run_id
         The run that builds are recorded under.
+    changing
+        Tables may get other columns, whatever ``on_schema_change`` says.
     fed, fallback, clock
         See `Reader`.
 
@@ -178,10 +177,12 @@ class Builder(Reader):
         run_id: str | None = None,
         fed: Iterable[SourceID] = (),
         fallback: Fallback | None = None,
+        changing: bool = False,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         super().__init__(settings, project, ledger, engine, fed=fed, fallback=fallback, clock=clock)
         self.run_id = run_id
+        self.changing = changing
         self._parked: dict[SourceID, Work] = {}
         self._temporary: dict[SourceID, Snapshot] = {}
         self._temporary_locks: dict[SourceID, threading.Lock] = {}
@@ -468,7 +469,7 @@ class Builder(Reader):
                     work.current_at = self._current_at(source, world, step)
                     self._compute(work, world)
                 if any(not r.passed and r.blocking for r in work.checks):
-                    raise _checks_failed(source, work.checks)
+                    raise failure(source, work.checks)
                 yield work
 
     def _current_at(self, source: Source, world: World, step: Step) -> datetime:
@@ -635,11 +636,17 @@ class Builder(Reader):
         work.snapshot = present
         before = {c.name: c for c in self.ledger.fetch_checks(present.build_uid)}
         wanted = self._checks(work.source)
-        known = all(c.name in before and before[c.name].definition == c.definition for c in wanted)
-        if known and not any(_asks_the_clock(c) for c in wanted):
-            work.checks = tuple(replace(before[c.name], blocking=c.blocking) for c in wanted)
-        else:
-            work.checks = self.engine.audit(self.load_snapshot(present), wanted, present.table)
+        columns = present.columns or columns_in(self.load_snapshot(present))
+        check_columns(work.source, wanted, columns, self._published(work.source))
+        known = None
+        if not any(_asks_the_clock(c) for c in wanted):
+            known = again(self, work.source, wanted, before, world.manifest)
+        if known is None:
+            rows = self.load_snapshot(present)
+            alone = [c for c in wanted if c.alone]
+            results = self.engine.audit(rows, alone, present.table)
+            known = asked(self, work.source, wanted, results, lambda: rows, world.manifest)
+        work.checks = known
         guards = self.project.guards(work.source)
         if any(c.name not in before or before[c.name].definition != c.definition for c in guards):
             self._temporaries(work.source.bindings, world, guarding=True)
@@ -655,7 +662,21 @@ class Builder(Reader):
             for c in other.checks
             if c.blocking and c.definition not in own
         ]
-        return (*source.checks, *others)
+        return bound((*source.checks, *others), self.clock())
+
+    def _published(self, source: Source) -> Snapshot | None:
+        """Return what readers of a source see now, whatever it meant when that was built."""
+        if source.annotation.on_schema_change == "sync" or self.changing:
+            return None
+        current = self.ledger.fetch_current(*self.settings.environments, source_id=source.source_id)
+        build = current.get(source.source_id)
+        return build.snapshot if build else None
+
+    def _staged_rows(self, staged: Staged, kept: Sequence[str] = ()) -> DataFrame:
+        """Return the rows of files that are written, beside those of a table that stay."""
+        paths = (*kept, *(f.path for f in staged.files))
+        files = tuple(f"{staged.root}/{path}" for path in paths)
+        return self.engine.read_files("parquet", Pin(None, files), staged.columns, {})
 
     def _compute(self, work: Work, world: World) -> None:
         source = work.source
@@ -702,7 +723,11 @@ class Builder(Reader):
             seen = replace(source, columns=told)
             window = self._partitions_window(work, world, parted_by(seen))
         time_column = self._time_column(source)
-        checks = self._checks(source)
+        wanted = self._checks(source)
+        with translated(f"computing `{source.name}`"):
+            columns = columns_in(frame)
+        check_columns(source, wanted, columns, self._published(source))
+        checks = [c for c in wanted if c.alone]
         if view:
             statement = self.stated(source.query, source.bindings, read)
             work.view = self._stored(source, statement, read)
@@ -726,9 +751,20 @@ class Builder(Reader):
                 )
             assert work.staged is not None and work.measured is not None
             work.columns = work.staged.columns
-        work.checks = (*work.measured.checks, *_passed(self.project.guards(source)))
+        staged, kept = work.staged, work.continued.kept if work.continued else ()
+        results = asked(
+            self,
+            source,
+            wanted,
+            work.measured.checks,
+            lambda: self._staged_rows(staged, kept) if staged else frame,
+            world.manifest,
+        )
+        work.checks = (*results, *_passed(self.project.guards(source)))
         leaves = self.leaves(source.bindings, read)
         self._check_pins(leaves)
+        for other in source.compared:
+            self._check_pins(self.leaves([other], self.reading([other], world.manifest)))
         self._keep_listings(leaves)
 
     def _keep_listings(self, leaves: Iterable[Source]) -> None:
@@ -870,11 +906,22 @@ class Builder(Reader):
         frame = self.compute(source, read)
         build_uid = uuid.uuid4().hex
         table = f"{self._temporary_root}/{source.name}-{build_uid[:12]}"
-        staged, measured = self.engine.write(
-            frame, table, build_uid, source.checks, None, source.name
+        checks = bound(source.checks, self.clock())
+        with translated(f"computing `{source.name}`"):
+            columns = columns_in(frame)
+        check_columns(source, checks, columns, None)
+        alone = [c for c in checks if c.alone]
+        staged, measured = self.engine.write(frame, table, build_uid, alone, None, source.name)
+        results = asked(
+            self,
+            source,
+            checks,
+            measured.checks,
+            lambda: self._staged_rows(staged),
+            world.manifest,
         )
-        if any(not r.passed and r.blocking for r in measured.checks):
-            raise _checks_failed(source, measured.checks)
+        if any(not r.passed and r.blocking for r in results):
+            raise failure(source, results)
         self._check_pins(self.leaves(source.bindings, read))
         version = commit(staged, build_id=source.build_id, pinned=None)
         return Snapshot(
@@ -1016,10 +1063,3 @@ def _asks_the_clock(check: Check) -> bool:
 
 def _passed(checks: Iterable[Check]) -> tuple[CheckResult, ...]:
     return tuple(CheckResult(c.name, True, c.blocking, 0, c.definition) for c in checks)
-
-
-def _checks_failed(source: Source, results: Sequence[CheckResult]) -> CheckFailedError:
-    failed = [r for r in results if not r.passed and r.blocking]
-    said = ", ".join(f"{r.name} ({r.failed_rows} rows)" for r in failed)
-    message = f"`{source.name}` failed {said}; it was not published"
-    return CheckFailedError(message, results=results, location=source.location)

@@ -8,13 +8,16 @@ left out in silence.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 from unicodedata import normalize
 
 from sqlglot import exp
 
+from persist_assets.contracts import breaches, incomparable, listed, promised_by
 from persist_assets.dialect import parse, plain
 from persist_assets.errors import Location, Problem, SourcesError, did_you_mean
 from persist_assets.frontends.malloy import ALL_ROWS_OF, SUFFIX
@@ -23,7 +26,7 @@ from persist_assets.frontends.python import LANGUAGE as PYTHON
 from persist_assets.growth import column_type, obstacle, time_type
 from persist_assets.meaning.algebra import Given
 from persist_assets.meaning.binding import Face
-from persist_assets.meaning.functions import AGGREGATES, GENERATORS, SESSION, VOLATILE
+from persist_assets.meaning.functions import AGGREGATES, GENERATORS, SESSION, VOLATILE, drawn_by
 from persist_assets.meaning.identity import digest
 from persist_assets.meaning.syntax import called
 from persist_assets.meaning.understanding import (
@@ -36,8 +39,10 @@ from persist_assets.meaning.understanding import (
 from persist_assets.model import (
     FILE_FORMATS,
     Column,
+    ColumnRef,
     Declaration,
     Project,
+    Reference,
     Source,
     shortened,
 )
@@ -47,7 +52,7 @@ from persist_assets.watermarks import TIMES, is_ordered
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
-    from persist_assets.model import Query, Reference, SourceID
+    from persist_assets.model import Check, Query, SourceID
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,8 @@ class _Unit:
 
     Attributes
     ----------
+    compared
+        Other sources that its checks look at.
     key
         Digest of all that its meaning follows from: its words, and the keys of what it reads.
     """
@@ -107,6 +114,7 @@ class _Unit:
     source_id: SourceID
     asset_key: tuple[str, ...]
     bindings: tuple[SourceID, ...] = ()
+    compared: tuple[SourceID, ...] = ()
     broken: bool = False
     key: str = ""
     source: Source | None = None
@@ -349,6 +357,53 @@ def _resolve_names(compilation: Compilation) -> None:
     compilation.names = _Names(((u.asset_key, u.source_id) for u in units), guessed)
     for unit in units:
         _resolve(compilation, unit)
+        _resolve_checks(compilation, unit)
+
+
+def _resolve_checks(compilation: Compilation, unit: _Unit) -> None:
+    """Find what checks look at besides the rows of a source."""
+    annotation = unit.declaration.annotation
+    if all(c.alone for c in annotation.checks):
+        return
+    found: list[Check] = []
+    for check in annotation.checks:
+        if check.kind == "relationship":
+            check = _with_other(compilation, unit, check)
+        elif check.kind == "function":
+            check = _with_effects(compilation, unit, check)
+        found.append(check)
+    annotation = replace(annotation, checks=tuple(found))
+    unit.declaration = replace(unit.declaration, annotation=annotation)
+    others = (c.against.source_id for c in found if c.against is not None)
+    unit.compared = tuple(dict.fromkeys(s for s in others if s != unit.source_id))
+
+
+def _with_other(compilation: Compilation, unit: _Unit, check: Check) -> Check:
+    """Return a check against a column of a source that knows which source that is."""
+    declared = unit.declaration
+    name, _, column = str(check.values[0]).rpartition(".")
+    place = check.location or declared.location
+    reference = Reference(tuple(re.split(r"[/.]", name)), 0, 0, None, place)
+    other = compilation.names.resolve(reference, declared.location.path)
+    if isinstance(other, Problem):
+        hint = other.hint if (other.hint or "").startswith("did you") else None
+        compilation.problems.append(replace(other, hint=hint))
+        return check  # what it means is known all the same
+    return replace(check, against=ColumnRef(other, column))
+
+
+def _with_effects(compilation: Compilation, unit: _Unit, check: Check) -> Check:
+    """Return a check by a function that knows whether it may say something else each time."""
+    function = check.function
+    if function is None:
+        if unit.declaration.language != PYTHON:
+            place = check.location or unit.declaration.location
+            message = f"`{check.values[0]}` is a function of Python, this is none"
+            hint = 'expr="…" checks rows with SQL'
+            compilation.problems.append(Problem("check", message, place, hint))
+        return check
+    effects = drawn_by(function.names, function.methods, function.calls)
+    return replace(check, fickle=any(effects))
 
 
 def _resolve(compilation: Compilation, unit: _Unit) -> None:
@@ -404,7 +459,8 @@ def _put_in_order(compilation: Compilation) -> None:
                 continue
             trail.append(unit)
             stack.append((unit, True))
-            stack += [(compilation.units[b], False) for b in reversed(dict.fromkeys(unit.bindings))]
+            before = dict.fromkeys((*unit.bindings, *unit.compared))
+            stack += [(compilation.units[b], False) for b in reversed(before)]
     compilation.units = done
 
 
@@ -414,6 +470,17 @@ def _report_cycle(compilation: Compilation, cycle: Sequence[_Unit]) -> None:
     path = " → ".join(unit.asset_key[-1] for unit in cycle)
     for unit in cycle:
         unit.broken = True
+    for unit, other in pairwise(cycle):
+        if other.source_id not in unit.bindings:
+            checks = unit.declaration.annotation.checks
+            place = next(
+                c.location for c in checks if c.against and c.against.source_id == other.source_id
+            )
+            message = f"a check looks at what is computed from the rows that it is of: {path}"
+            hint = "check what comes of them instead"
+            place = place or unit.declaration.location
+            compilation.problems.append(Problem("cycle", message, place, hint))
+            return
     first = min(cycle, key=lambda u: u.declaration.location)
     compilation.report("cycle", f"sources read each other in a circle: {path}", first)
 
@@ -644,10 +711,20 @@ def _check_annotations(compilation: Compilation) -> None:
                 hint += f", or give `{within.declaration.name}` a table"
             problem = Problem("view", message, places["materialized"], hint)
             compilation.problems.append(problem)
+        for check in annotation.checks:
+            other = compilation.units[check.against.source_id] if check.against else None
+            if other and other.source and other.source.columns:
+                compilation.problems += _check_relationship(source, check, other.source)
         if not source.columns:
             continue
+        compilation.problems += _check_contract(source)
+        compilation.problems += _check_times(source)
+        promised = promised_by(annotation.checks)
         wanted = [
-            (c.location or places["check"], name) for c in annotation.checks for name in c.columns
+            (c.location or places.get("check") or source.location, name)
+            for c in annotation.checks
+            for name in c.columns
+            if name.lower() not in promised
         ]
         if annotation.partition:
             columns = [d.column for d in annotation.partition.dimensions]
@@ -717,6 +794,37 @@ def _missing_column(source: Source, name: str, place: Location) -> list[Problem]
         return []
     hint = did_you_mean(name, names.values())
     return [Problem("unknown-column", f"`{name}` is not a column of `{source.name}`", place, hint)]
+
+
+def _check_contract(source: Source) -> Iterable[Problem]:
+    """Yield what is certain to be otherwise than a source promises."""
+    for check in source.checks:
+        wrong = breaches(check, source.columns) if check.kind == "columns" else ()
+        if wrong:
+            message = f"`{source.name}` has other columns than it promises:{listed(wrong)}"
+            yield Problem("contract", message, check.location or source.location)
+
+
+def _check_relationship(source: Source, check: Check, other: Source) -> list[Problem]:
+    """Return what is wrong with the columns that a check compares."""
+    assert check.against is not None
+    place = check.location or source.location
+    missing = _missing_column(other, check.against.column, place)
+    own = column_type(source.columns, check.columns[0])
+    there = column_type(other.columns, check.against.column)
+    wrong = incomparable(check, own, there) if own and there else None
+    return [*missing, *([Problem("check", wrong, place)] if wrong else [])]
+
+
+def _check_times(source: Source) -> Iterable[Problem]:
+    """Yield a problem for each column that tells no time and is to be fresh."""
+    kinds = {c.name.lower(): c.type for c in source.columns}
+    for check in source.checks:
+        kind = kinds.get(check.columns[0].lower()) if check.kind == "freshness" else None
+        if kind is not None and kind not in TIMES:
+            message = f"`{check.columns[0]}` is {kind}, which has no age"
+            place = check.location or source.location
+            yield Problem("check", message, place, "a date or a timestamp has")
 
 
 def _check_condition(source: Source, text: str, place: Location) -> list[Problem]:

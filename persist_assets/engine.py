@@ -262,7 +262,7 @@ class Engine:
                 f"Spark wrote {staged.rows} rows of `{name}` and counted {n_rows}",
                 hint="run it again",
             )
-        rest = [c for c in checks if not c.on_rows]
+        rest = [c for c in checks if not c.in_pass]
         if rest:
             with translated(f"checking `{name}`"):
                 rows = self.session.read.parquet(spark_pattern(f"{staged.root}/{staged.build_uid}"))
@@ -283,7 +283,7 @@ class Engine:
             watched, measure = self._watched(frame, checks, time_column)
             watched.write.format("noop").mode("overwrite").save()
             measured = measure()
-            rest = audit(frame, [c for c in checks if not c.on_rows])
+            rest = audit(frame, [c for c in checks if not c.in_pass])
         return replace(measured, checks=(*measured.checks, *rest))
 
     def _watched(

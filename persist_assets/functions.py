@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from persist_assets.contracts import promised_by
 from persist_assets.decorators import NARROW
 from persist_assets.dialect import quote
 from persist_assets.errors import BuildError, Location, PersistError
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from persist_assets.model import Function, Source
+    from persist_assets.model import Check, Function, Source
 
 
 Since = tuple[Value, str]
@@ -65,8 +66,57 @@ def call(
     BuildError
         It fails, or what it returns is no frame that can be a table.
     """
-    function = source.function
-    assert function is not None
+    assert source.function is not None
+    narrow = None if since is None else _narrowing(source, *since)
+    token = NARROW.set(narrow)
+    try:
+        found = _result(source, source.function, source.name, root, frames, session)
+    finally:
+        NARROW.reset(token)
+    return _frame(source, found)
+
+
+def ask(
+    source: Source,
+    check: Check,
+    root: Path,
+    rows: DataFrame,
+    session: Callable[[], SparkSession],
+) -> DataFrame | bool:
+    """Return what a function of a project says of rows: whether they are right, or those that fail.
+
+    Raises
+    ------
+    BuildError
+        It fails, or says something else.
+    """
+    from pyspark.sql import DataFrame
+
+    assert check.function is not None
+    name = check.function.name
+    found = _result(source, check.function, name, root, lambda _: rows, session)
+    if type(found).__module__.partition(".")[0] == "narwhals" and hasattr(found, "to_native"):
+        found = found.to_native()
+    if type(found).__name__ in ("bool", "bool_"):
+        return bool(found)
+    if isinstance(found, DataFrame):
+        return found
+    raise BuildError(
+        f"`{name}` returned {_kind_of(found)}, which is no answer",
+        hint="a check returns the rows that fail, or whether all is well: True or False",
+        location=check.location,
+    )
+
+
+def _result(
+    source: Source,
+    function: Function,
+    name: str,
+    root: Path,
+    frames: Callable[[str], DataFrame],
+    session: Callable[[], SparkSession],
+) -> Any:
+    """Return what a function returns."""
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for parameter in function.parameters:
@@ -81,22 +131,17 @@ def call(
         else:
             named[parameter.name] = value
     modules = _Modules(function, root)
-    narrow = None if since is None else _narrowing(source, *since)
-    token = NARROW.set(narrow)
     try:
         made: Any = getattr(modules.load_file(function.path), function.name)
-        found = made(*positional, **named)
+        return made(*positional, **named)
     except PersistError:
         raise
     except (Exception, SystemExit) as error:
         raise BuildError(
-            f"`{source.name}` failed: {_said(error)}",
+            f"`{name}` failed: {_said(error)}",
             hint=_FROM_ROOT if isinstance(error, ModuleNotFoundError) else None,
             location=place_of(error, root) or source.location,
         ) from error
-    finally:
-        NARROW.reset(token)
-    return _frame(source, found)
 
 
 def _narrowing(source: Source, low: Value, kind: str) -> Callable[[Any, str], Any]:
@@ -163,12 +208,11 @@ def _frame(source: Source, found: Any) -> DataFrame:
         found = found.to_native()
     if not isinstance(found, DataFrame):
         kind = type(found)
-        name = "None" if found is None else f"{kind.__module__}.{kind.__qualname__}"
         hint = "a source returns a Spark DataFrame, or a LazyFrame of Narwhals over one"
         if kind.__module__.partition(".")[0] in ("pandas", "pyarrow", "polars"):
             hint += "; spark.createDataFrame(…) makes one, of a parameter spark: SparkSession"
         raise BuildError(
-            f"`{source.name}` returned {name.removeprefix('builtins.')}, not a frame",
+            f"`{source.name}` returned {_kind_of(found)}, not a frame",
             hint=hint,
             location=source.location,
         )
@@ -180,6 +224,12 @@ def _frame(source: Source, found: Any) -> DataFrame:
         ) from error
     _check_columns(source, names)
     return found
+
+
+def _kind_of(found: Any) -> str:
+    kind = type(found)
+    name = "None" if found is None else f"{kind.__module__}.{kind.__qualname__}"
+    return name.removeprefix("builtins.")
 
 
 def _check_columns(source: Source, names: Sequence[str]) -> None:
@@ -200,7 +250,13 @@ def _check_columns(source: Source, names: Sequence[str]) -> None:
             raise BuildError(message, hint=hint, location=source.location)
         seen.add(name.lower())
     places = dict(source.annotation.keys)
-    wanted = [(c.location or places.get("check"), n) for c in source.checks for n in c.columns]
+    promised = promised_by(source.checks)  # what lacks of those is told all together
+    wanted = [
+        (c.location or places.get("check"), n)
+        for c in source.checks
+        for n in c.columns
+        if n.lower() not in promised
+    ]
     if source.annotation.time_column:
         wanted.append((places.get("time_column"), source.annotation.time_column))
     for place, name in wanted:

@@ -33,7 +33,18 @@ class Kind(StrEnum):
 # ---------------------------------------------------------------------------------- annotations
 
 
-CheckKind = Literal["not_null", "unique", "accepted_values", "expr"]
+CheckKind = Literal[
+    "columns",
+    "not_null",
+    "unique",
+    "accepted_values",
+    "range",
+    "relationship",
+    "row_count",
+    "freshness",
+    "expr",
+    "function",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +58,27 @@ class Check:
     name
         Unique within the source, letters, digits and underscores.
     columns
-        For ``not_null`` and ``accepted_values`` one column, for ``unique`` the key's columns.
+        For ``unique`` the key's columns, for ``columns`` all that are promised, else the one column
+        that is looked at.
     values
-        The accepted values; NULL always passes.
+        For ``accepted_values`` the values, for ``columns`` the types, empty where any will do, for
+        ``relationship`` and ``function`` the name of the other, as written. NULL always passes.
     expression
         For ``expr``: a Spark SQL condition on one row. As in SQL's own CHECK, NULL passes.
+    least, most
+        For ``range`` and ``row_count``: the ends, which belong to it.
+    age_s
+        For ``freshness``: so many seconds old the greatest value may be.
+    since
+        For ``freshness``, when it is asked: the instant before which the greatest value is too old.
+    others
+        For ``columns``: there may be others too.
+    against
+        For ``relationship``: the column that has the values.
+    function, wording
+        For ``function``: what is called, and a digest of all its code.
+    fickle
+        It may have another answer later on the same rows: it looks at the clock, or draws lots.
     blocking
         A failure keeps the rows from being published.
     location
@@ -63,22 +90,84 @@ class Check:
     columns: tuple[str, ...] = ()
     values: tuple[Scalar, ...] = ()
     expression: str | None = None
+    least: Scalar | None = None
+    most: Scalar | None = None
+    age_s: int = 0
+    since: datetime | None = None
+    others: bool = False
+    against: ColumnRef | None = None
+    function: Function | None = None
+    wording: str = ""
+    fickle: bool = False
     blocking: bool = True
     location: Location | None = field(default=None, compare=False)
 
     @property
     def on_rows(self) -> bool:
         """Whether one row at a time tells: it needs no look at all rows together."""
-        return self.kind != "unique"
+        return self.kind in ("not_null", "accepted_values", "range", "expr")
+
+    @property
+    def in_pass(self) -> bool:
+        """Whether an aggregate tells, so that it is computed while rows are written."""
+        return self.on_rows or self.kind in ("row_count", "freshness")
+
+    @property
+    def alone(self) -> bool:
+        """Whether the rows tell, without other tables and code of the project."""
+        return self.kind not in ("relationship", "function")
 
     @property
     def definition(self) -> str:
         """What is checked, in words: equal for equal checks."""
-        if self.kind == "expr":
-            return f"{self.expression}"
-        if self.kind == "accepted_values":
-            return f"{self.columns[0]} in {list(self.values)}"
-        return f"{', '.join(self.columns)} {self.kind.replace('_', ' ')}"
+        match self.kind:
+            case "expr":
+                return f"{self.expression}"
+            case "accepted_values":
+                return f"{self.columns[0]} in {list(self.values)}"
+            case "columns":
+                named = zip(self.columns, self.values, strict=True)
+                told = ", ".join(f"{name} {kind}".strip() for name, kind in named)
+                return f"columns {told}{', and others' if self.others else ''}"
+            case "range":
+                return f"{self.columns[0]} {_between(self.least, self.most)}"
+            case "row_count":
+                return f"row count {_between(self.least, self.most)}"
+            case "freshness":
+                return f"greatest {self.columns[0]} at most {in_units(self.age_s)} old"
+            case "relationship":
+                other = self.against
+                told = f"{other.source_id}.{other.column}" if other else f"{self.values[0]}"
+                return f"{self.columns[0]} in {told}"
+            case "function":
+                return f"function {self.values[0]} ({self.wording[:12]})"
+            case _:
+                return f"{', '.join(self.columns)} {self.kind.replace('_', ' ')}"
+
+
+def _between(least: Scalar | None, most: Scalar | None) -> str:
+    if least is None or most is None:
+        return f"at most {most}" if least is None else f"at least {least}"
+    return f"between {least} and {most}"
+
+
+def in_units(seconds: int) -> str:
+    """Return a time in the largest unit that it is a whole number of.
+
+    Examples
+    --------
+    >>> in_units(172_800), in_units(5_400)
+    ('2 days', '90 minutes')
+    """
+    for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds and seconds % size == 0:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} seconds"
+
+
+SchemaChange = Literal["fail", "append", "sync"]
+"""What becomes of rows whose columns are others than those of the table that is published: nothing,
+they are published if columns were only added, or always."""
 
 
 Fallback = Literal["live", "stale_ok", "fail"]
@@ -200,6 +289,8 @@ class Annotation:
         How its rows are parted, or None.
     backfill
         Whether one run builds all partitions that are asked for, or each has its own.
+    on_schema_change
+        What becomes of rows that have other columns than the table that is published.
     tags
         Sorted pairs; a bare tag has the value ``""``.
     keys
@@ -216,6 +307,7 @@ class Annotation:
     merge: Merge | None = None
     partition: Partitioning | None = None
     backfill: Literal["single_run", "multi_run"] = "single_run"
+    on_schema_change: SchemaChange = "sync"
     owners: tuple[str, ...] = ()
     tags: tuple[tuple[str, str], ...] = ()
     group: str | None = None
@@ -649,6 +741,12 @@ class Source:
         return self.annotation.checks
 
     @property
+    def compared(self) -> tuple[SourceID, ...]:
+        """The other sources that its checks look at, each once."""
+        others = (c.against.source_id for c in self.checks if c.against is not None)
+        return tuple(dict.fromkeys(s for s in others if s != self.source_id))
+
+    @property
     def digests(self) -> Parts:
         """What it means, in parts."""
         marks = (self.marks[at : at + SHORT] for at in range(0, len(self.marks), SHORT))
@@ -740,6 +838,12 @@ class Project:
             for malloy_id in source.malloy_ids:
                 found.setdefault(malloy_id, set()).add(source.build_id)
         return {m: next(iter(ours)) for m, ours in found.items() if len(ours) == 1}
+
+    def waits_for(self, source: Source) -> tuple[Source, ...]:
+        """Return what a build of `source` reads, and what its checks do: see `inputs`."""
+        looked = self.reach(source.compared, lambda s: s.is_leaf)
+        found = {s.source_id: s for s in (*self.inputs(source), *looked) if s.is_leaf}
+        return tuple(found.values())
 
     def guards(self, source: Source) -> tuple[Check, ...]:
         """Return the blocking checks of the temporary sources that a source is computed from."""
@@ -836,8 +940,17 @@ class CheckResult:
 
     Attributes
     ----------
+    failed_rows
+        How many rows fail; 0 where no single row does.
     definition
         What was checked (`Check.definition`).
+    found
+        What there was, in words, where the number of rows does not tell.
+    sample
+        Some of the rows that fail, as JSON.
+    basis
+        What the answer rests on besides the rows: of a relationship what the other source was, of
+        freshness the greatest value, in microseconds since 1970.
     """
 
     name: str
@@ -845,6 +958,9 @@ class CheckResult:
     blocking: bool
     failed_rows: int
     definition: str
+    found: str | None = None
+    sample: tuple[str, ...] = ()
+    basis: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

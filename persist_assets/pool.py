@@ -64,14 +64,15 @@ class Pool:
                     self._begin(source_id)
 
     def _order(self, chosen: set[SourceID]) -> None:
-        """Note for every source what it waits for: what it reads of the run, however far up.
+        """Note for every source what it waits for: what it and its checks read of the run.
 
+        However far up.
         Tables that assets of the run may write are among that, and only steps wait for them.
         """
         above: dict[SourceID, set[SourceID]] = {}
         for source in self._builder.project.sources:
             found: set[SourceID] = set()
-            for upstream in source.bindings:
+            for upstream in (*source.bindings, *source.compared):
                 whole = upstream in chosen or upstream in self._builder.fed
                 found |= {upstream} if whole else above[upstream]
             above[source.source_id] = found

@@ -257,7 +257,9 @@ def sound(project: Project) -> Project:
     left: list[Source] = []
     kept: set[SourceID] = set()
     for source in project.sources:  # every one after all it reads
-        if source.location.path not in wrong and kept.issuperset(source.bindings):
+        if source.location.path not in wrong and kept.issuperset(
+            (*source.bindings, *source.compared)
+        ):
             left.append(source)
             kept.add(source.source_id)
     return replace(project, sources=tuple(left))

@@ -265,6 +265,13 @@ def build(
     given: Invocation,
     selection: SelectArgument = None,
     force: ForceOption = False,
+    allow_schema_change: Annotated[
+        bool,
+        typer.Option(
+            "--allow-schema-change",
+            help="Publish other columns this time, whatever on_schema_change says.",
+        ),
+    ] = False,
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Build what is right although files are wrong.")
     ] = False,
@@ -289,6 +296,7 @@ def build(
         check_java()
     from persist_assets.plugin.partitions import asked_tag
     from persist_assets.plugin.runs import run_assets
+    from persist_assets.plugin.runtime import SCHEMA_TAG
 
     with quiet(given), _progress(given, chosen, since):
         result = run_assets(
@@ -296,7 +304,10 @@ def build(
             chosen,
             force=force,
             verbose=given.verbose,
-            more=asked_tag(asked, order),
+            more={
+                **asked_tag(asked, order),
+                **({SCHEMA_TAG: "allow"} if allow_schema_change else {}),
+            },
         )
     latest: dict[SourceID, Build] = {}
     for done in reversed(given.ledger.fetch_builds(run_id=result.run_id)):
@@ -502,7 +513,12 @@ def show(
     for check in document["checks"]:
         passed = {None: "[dim]not yet[/]", True: "[green]passed[/]", False: "[red]failed[/]"}
         weight = "" if check["blocking"] else " [dim](warns only)[/]"
-        out.print(f"[dim]check[/] {passed[check['passed']]} {escape(check['check'])}{weight}")
+        found = f": {escape(check['found'])}" if check["found"] else ""
+        out.print(
+            f"[dim]check[/] {passed[check['passed']]} {escape(check['check'])}{weight}{found}"
+        )
+        for row in check["sample"][:1]:
+            out.print(f"[dim]      for example {escape(row)}[/]", soft_wrap=True)
     for title in ("tables", "builds"):
         for row in document[title]:
             said = ", ".join(f"{k} {in_words(v)}" for k, v in row.items() if v is not None)
@@ -605,6 +621,8 @@ def _show_json(given: Invocation, source: Source) -> dict[str, Any]:
                 "blocking": c.blocking,
                 "passed": checks[c.name].passed if c.name in checks else None,
                 "failed_rows": checks[c.name].failed_rows if c.name in checks else None,
+                "found": checks[c.name].found if c.name in checks else None,
+                "sample": list(checks[c.name].sample) if c.name in checks else [],
             }
             for c in source.checks
         ],

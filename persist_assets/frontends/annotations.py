@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from datetime import datetime
+from datetime import date, datetime
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast, get_args
 from zoneinfo import ZoneInfo
 
+from persist_assets.contracts import parse_type, type_hint
 from persist_assets.errors import Location, Problem, did_you_mean
 from persist_assets.frontends.motly import Line, Tag, parse_tag
 from persist_assets.model import (
@@ -28,6 +29,7 @@ from persist_assets.model import (
     Partitioning,
     Refresh,
     Scalar,
+    SchemaChange,
     Strategy,
 )
 from persist_assets.settings import parse_duration
@@ -179,6 +181,10 @@ def _backfill(tag: Tag, what: str) -> str:
     return _one_of(("single_run", "multi_run"), tag, what)
 
 
+def _on_schema_change(tag: Tag, what: str) -> str:
+    return _one_of(get_args(SchemaChange), tag, what)
+
+
 def _assume(tag: Tag, what: str) -> str:
     return _one_of(("exact",), tag, what)
 
@@ -298,11 +304,92 @@ def _expr(tag: Tag, named: Mapping[str, Tag]) -> Iterable[Check]:
             yield Check("expr", "expr", expression=condition)
 
 
+def _range(tag: Tag, named: Mapping[str, Tag]) -> Iterable[Check]:
+    if tag.value is not None or not named:
+        example = "for example range { dep_delay { min=-60 max=3000 } }"
+        raise _Bad("`range` wants bounds for each column", tag.location, example)
+    for column, bounds in named.items():
+        least, most = _bounds(bounds, f"range.{column}")
+        yield Check("range", f"range_{column}", columns=(column,), least=least, most=most)
+
+
+def _bounds(tag: Tag, what: str) -> tuple[Scalar | None, Scalar | None]:
+    """Return the ends of a range, in order, of which one may be missing."""
+    if tag.value is not None:
+        raise _Bad(f"`{what}` wants `min`, `max` or both", tag.location)
+    found: dict[str, str | int | float] = {}
+    for name, below in _known(tag, what, ("min", "max")):
+        _refuse(below.properties, f"{what}.{name}")
+        value = below.value.isoformat() if isinstance(below.value, date) else below.value
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise _Bad(f"`{what}.{name}` wants a number, a date or a text", below.location)
+        found[name] = value
+    least, most = found.get("min"), found.get("max")
+    if not found:
+        raise _Bad(f"`{what}` wants `min`, `max` or both", tag.location)
+    if least is not None and most is not None:
+        if isinstance(least, str) is not isinstance(most, str):
+            raise _Bad(f"the bounds of `{what}` are not of one kind", tag.location)
+        if least > most:  # pyright: ignore[reportOperatorIssue]
+            message = f"no value is between {least} and {most}"
+            raise _Bad(message, tag.location, f"`{what}.min` is the lesser of the two")
+    return least, most
+
+
+def _relationship(tag: Tag, named: Mapping[str, Tag]) -> Iterable[Check]:
+    example = 'for example relationship { carrier="carriers.code" }'
+    if tag.value is not None or not named:
+        raise _Bad("`relationship` wants a column of a source for each", tag.location, example)
+    for column, other in named.items():
+        written = _text(other, f"relationship.{column}")
+        if not all(re.split(r"[/.]", written)) or not re.fullmatch(r".+\.[^./]+", written):
+            message = f"`{written}` is not a column of a source"
+            raise _Bad(message, other.location, example)
+        name = f"relationship_{column}"
+        place = other.location
+        yield Check("relationship", name, columns=(column,), values=(written,), location=place)
+
+
+def _row_count(tag: Tag, named: Mapping[str, Tag]) -> Iterable[Check]:
+    if not named:
+        example = "for example row_count { min=1 }"
+        raise _Bad("`row_count` wants `min`, `max` or both", tag.location, example)
+    least, most = _bounds(Tag(tag.location, tag.value, dict(named)), "row_count")
+    for bound in (least, most):
+        if bound is not None and (not isinstance(bound, int) or bound < 0):
+            raise _Bad(f"`{bound}` is not a number of rows", tag.location)
+    yield Check("row_count", "row_count", least=least, most=most)
+
+
+def _freshness_of(tag: Tag, named: Mapping[str, Tag]) -> Iterable[Check]:
+    if tag.value is not None or not named:
+        example = 'for example freshness { time_hour="2 days" }'
+        raise _Bad("`freshness` wants a duration for each column", tag.location, example)
+    for column, age in named.items():
+        seconds = _duration(age, f"freshness.{column}")
+        yield Check("freshness", f"freshness_{column}", columns=(column,), age_s=seconds)
+
+
+def _function(tag: Tag, named: Mapping[str, Tag]) -> Iterable[Check]:
+    for name, below in named.items():
+        function = _text(below, f"function.{name}")
+        place = below.location
+        yield Check("function", f"function_{name}", values=(function,), location=place)
+    if tag.value is not None or not named:
+        for function in _texts(tag, "function"):
+            yield Check("function", f"function_{function}", values=(function,))
+
+
 _CHECKS: Mapping[CheckKind, Callable[[Tag, Mapping[str, Tag]], Iterable[Check]]] = {
     "not_null": _not_null,
     "unique": _unique,
     "accepted_values": _accepted_values,
+    "range": _range,
+    "relationship": _relationship,
+    "row_count": _row_count,
+    "freshness": _freshness_of,
     "expr": _expr,
+    "function": _function,
 }
 
 
@@ -313,12 +400,56 @@ def _check(tag: Tag, what: str) -> tuple[Check, ...]:
     for kind, below in _known(tag, what, _CHECKS):
         named = {k: v for k, v in (below.properties or {}).items() if not v.deleted}
         blocking = _blocking(named.pop("severity", None))
+        value = below.value
+        if kind in _OF_COLUMNS and value is None and "columns" in named:
+            value = named.pop("columns").value  # as decorators say what has properties too
         read = _CHECKS[kind]  # pyright: ignore[reportArgumentType]
-        for check in read(Tag(below.location, below.value), named):
+        for check in read(Tag(below.location, value), named):
             plain = re.sub(r"\W+", "_", check.name, flags=re.ASCII).strip("_")
             name = next(n for n in _numbered(plain) if n not in checks)
-            checks[name] = replace(check, name=name, blocking=blocking, location=below.location)
+            place = check.location or below.location
+            checks[name] = replace(check, name=name, blocking=blocking, location=place)
     return tuple(checks.values())
+
+
+_OF_COLUMNS = ("not_null", "unique")
+"""Kinds of checks whose value is columns, which a property of that name may hold as well."""
+
+_NOT_NULL = re.compile(r"(?P<type>.*?)\s*\bnot\s+null", re.IGNORECASE)
+
+
+def _columns(tag: Tag, what: str) -> tuple[Check, ...]:
+    """Return the checks that a contract consists of: which columns there are, and their NULLs."""
+    example = 'for example columns { carrier=string n="bigint not null" }'
+    if tag.value is not None or not tag.properties:
+        raise _Bad("`columns` wants a block of columns", tag.location, example)
+    promised: dict[str, str] = {}
+    checks: list[Check] = []
+    others = False
+    for name, below in tag.properties.items():
+        if below.deleted:
+            continue
+        if name == "*":
+            others = _flag(below, "columns.*")
+            continue
+        if name.lower() in map(str.lower, promised):
+            raise _Bad(f"`columns` has `{name}` twice", below.location)
+        written = "" if below.value in (None, True) else _text(below, f"columns.{name}")
+        _refuse(below.properties, f"columns.{name}")
+        if match := _NOT_NULL.fullmatch(written.strip()):
+            written, plain = match["type"], re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
+            checks.append(
+                Check("not_null", f"columns_{plain}", columns=(name,), location=below.location)
+            )
+        kind = parse_type(written) if written else ""
+        if kind is None:
+            raise _Bad(f"`{written}` is not a type", below.location, type_hint(written))
+        promised[name] = kind
+    if not promised:
+        raise _Bad("`columns` wants a block of columns", tag.location, example)
+    names, types = tuple(promised), tuple(promised.values())
+    whole = Check("columns", "columns", names, types, others=others, location=tag.location)
+    return (whole, *checks)
 
 
 def _blocking(severity: Tag | None) -> bool:
@@ -367,9 +498,12 @@ KEYS: Mapping[str, tuple[str | None, Callable[[Tag, str], object]]] = {
     "tags": ("tags", _tags),
     "group": ("group", _group),
     "freshness": ("freshness", _freshness),
+    "columns": ("columns", _columns),
+    "on_schema_change": ("on_schema_change", _on_schema_change),
     "check": ("checks", _check),
 }
-"""Every key: the field of `Annotation` it becomes, and the function that validates it."""
+"""Every key: the field of `Annotation` it becomes, and the function that validates it; a contract
+becomes checks too."""
 
 _INCREMENTAL = ("lookback", "assume")
 """Keys that mean something only where ``refresh=incremental``."""
@@ -378,10 +512,11 @@ _PARTITION = ("start", "end", "timezone", "backfill")
 NEEDS_TABLE = (
     *("name", "time_column", "watermark", "freshness", "refresh", "merge_key"),
     *("partition", *_PARTITION),
+    "on_schema_change",
     *_INCREMENTAL,
 )
 """Keys that mean something only for a source whose rows outlive a run."""
-NEEDS_PERSIST = (*NEEDS_TABLE, "materialized", "check")
+NEEDS_PERSIST = (*NEEDS_TABLE, "materialized", "columns", "check")
 """Keys that mean something only for a source that has a table."""
 
 
@@ -440,6 +575,9 @@ def read_annotation(
         else:
             if target:
                 fields[target] = value
+    promised: Any = fields.pop("columns", ())
+    checked: Any = fields.get("checks", ())
+    fields["checks"] = (*promised, *_besides(promised, checked))
     problems += _contradictions(dict(places))
     try:
         _complete(fields, dict(places))
@@ -486,6 +624,15 @@ def _complete(fields: dict[str, object], places: Mapping[str, Location]) -> None
         cast("str | None", end),
         cast("str | None", zone) or "UTC",
     )
+
+
+def _besides(promised: Iterable[Check], checks: Iterable[Check]) -> Iterator[Check]:
+    """Yield checks beside those of a contract, under names of their own."""
+    taken = {c.name for c in promised}
+    for check in checks:
+        name = next(n for n in _numbered(check.name) if n not in taken)
+        taken.add(name)
+        yield replace(check, name=name)
 
 
 def _contradictions(places: Mapping[str, Location]) -> Iterator[Problem]:

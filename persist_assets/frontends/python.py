@@ -12,6 +12,7 @@ import ast
 import io
 import re
 import tokenize
+from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
     from persist_assets.errors import Severity
     from persist_assets.frontends.modules import FunctionNode, Reached
+    from persist_assets.model import Check
 
 LANGUAGE = "python"
 SUFFIX = ".py"
@@ -244,6 +246,8 @@ class _File:
         said, inputs = self.said(decorator, kind)
         annotation, problems = read_annotation(lines, said)
         self.problems += problems
+        checks = tuple(c if c.alone else self.with_function(c) for c in annotation.checks)
+        annotation = replace(annotation, checks=checks)
         if not isinstance(node, ast.FunctionDef):
             hint = "Spark is asked and answers: take out async"
             raise _Refused("python-source", "a source is no coroutine", place, hint)
@@ -382,6 +386,8 @@ class _File:
                         raise _Refused("python-source", message, at)
                     below[key.value] = self.tag(value, f"{what}.{key.value}")
                 return Tag(place, properties=below)
+            case ast.Name() if what.startswith("check.function"):
+                return Tag(place, node.id)
             case ast.Name():
                 constant = self.constant(node.id)
                 if constant is not None:
@@ -411,15 +417,74 @@ class _File:
             case _:
                 return None
 
+    # ------------------------------------------------------------------------------------- checks
+
+    def with_function(self, check: Check) -> Check:
+        """Return a check by a function that knows it, with all code that it reaches."""
+        if check.kind != "function":
+            return check
+        name = str(check.values[0])
+        place = check.location or Location(self.path)
+        try:
+            module, node = self.function_of(name, place)
+        except _Refused:
+            if self.modules.problems:
+                return check  # it may be in a file that nobody can read
+            raise
+        parameters = self.parameters(node, module)
+        frames = [p for p in parameters if p.kind != "session"]
+        if len(frames) != 1:
+            message = f"`{name}` checks rows: it has one parameter for them, not {len(frames)}"
+            raise _Refused("python-check", message, place, f"def {name}(rows): …")
+        self.check_body(node, module.place(node), answers=True)
+        reached = self.modules.reach(module, node)
+        self.check_effects(name, reached, outside=True)
+        shown = repr([(p.name, p.kind, p.positional) for p in parameters])
+        function = Function(
+            self.path,
+            name,
+            parameters,
+            tuple((m.path, m.text) for m in self.modules.closure(self.module)),
+            tuple(sorted(reached.names)),
+            tuple(sorted(reached.methods)),
+            tuple(sorted({c for text in reached.texts for c in _called(text)})),
+        )
+        wording = sha256(f"{reached.wording} {shown}".encode()).hexdigest()
+        return replace(check, function=function, wording=wording)
+
+    def function_of(self, name: str, place: Location) -> tuple[Module, ast.FunctionDef]:
+        """Return the function of the project that a name of the file means, and its module."""
+        module, last = self.module, name
+        if name not in module.bindings and name in module.imports:
+            found = self.modules.resolve(module.imports[name][-1].dotted)
+            if found is not None and len(found[1]) == 1:
+                module, last = found[0], found[1][0]
+        bound = [module.body[n] for n in module.bindings.get(last, ())]
+        if len(bound) == 1 and isinstance(bound[0], ast.FunctionDef):
+            return module, bound[0]
+        known = [b for b, at in self.module.bindings.items() if self.defines(at)]
+        hint = did_you_mean(name, [*known, *self.module.imports])
+        message = f"`{name}` is no function of this file, and none that it imports"
+        if bound:
+            message, hint = f"`{name}` is not bound to one function", "give it a name of its own"
+        raise _Refused("python-check", message, place, hint or f"write one: def {name}(rows): …")
+
+    def defines(self, numbers: Sequence[int]) -> bool:
+        """Whether statements of the file are functions."""
+        return all(isinstance(self.module.body[n], ast.FunctionDef) for n in numbers)
+
     # --------------------------------------------------------------------------------- signatures
 
-    def parameters(self, node: ast.FunctionDef) -> tuple[Parameter, ...]:
+    def parameters(
+        self, node: ast.FunctionDef, module: Module | None = None
+    ) -> tuple[Parameter, ...]:
+        module = module or self.module
         arguments = node.args
         for more, star in ((arguments.vararg, "*"), (arguments.kwarg, "**")):
             if more is not None:
                 message = f"`{node.name}` has the parameter {star}{more.arg}: it names no source"
                 hint = "a parameter for each source that is read"
-                raise _Refused("python-source", message, self.module.place(more), hint)
+                raise _Refused("python-source", message, module.place(more), hint)
         plain = [*arguments.posonlyargs, *arguments.args]
         required = plain[: len(plain) - len(arguments.defaults)]
         named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
@@ -427,9 +492,9 @@ class _File:
         found: list[Parameter] = []
         wrong: list[Problem] = []
         for argument in required:
-            place = self.module.place(argument)
+            place = module.place(argument)
             try:
-                kind = self.kind(argument.annotation, f"the parameter `{argument.arg}`")
+                kind = self.kind(argument.annotation, f"the parameter `{argument.arg}`", module)
                 positional = argument in arguments.posonlyargs
                 found.append(Parameter(argument.arg, kind, place, positional))
             except _Refused as refused:
@@ -444,11 +509,12 @@ class _File:
             message = "the result is annotated as a session, not a frame"
             raise _Refused("annotation-type", message, self.module.place(node.returns))
 
-    def kind(self, annotation: ast.expr | None, what: str) -> str:
+    def kind(self, annotation: ast.expr | None, what: str, module: Module | None = None) -> str:
         """Return what is annotated: a frame of Spark, one of Narwhals, or the session."""
         if annotation is None:
             return "frame"
-        place = self.module.place(annotation)
+        module = module or self.module
+        place = module.place(annotation)
         written = ast.unparse(annotation)
         if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
             written = annotation.value
@@ -456,7 +522,7 @@ class _File:
                 annotation = ast.parse(written, mode="eval").body
             except SyntaxError:
                 annotation = None
-        for dotted in self.meanings(annotation):
+        for dotted in self.meanings(annotation, module):
             name = ".".join(dotted)
             if name in _FRAMES or name in _ANYTHING:
                 return "frame"
@@ -473,24 +539,27 @@ class _File:
             "what is no source has a default",
         )
 
-    def meanings(self, node: ast.expr | None, depth: int = 0) -> Iterator[tuple[str, ...]]:
+    def meanings(
+        self, node: ast.expr | None, module: Module, depth: int = 0
+    ) -> Iterator[tuple[str, ...]]:
         """Yield the dotted names that an annotation may mean."""
         chain = chain_of(node) if node is not None else ()
         if not chain or depth > 5:
             return
-        for imports in (self.module.imports, self.module.typed):
+        for imports in (module.imports, module.typed):
             for found in imports.get(chain[0], ()):
                 yield (*found.dotted, *chain[1:])
-        for star in self.module.stars:
+        for star in module.stars:
             yield (*Imported(star).dotted, *chain)
-        for number in self.module.bindings.get(chain[0], ()) if len(chain) == 1 else ():
-            statement = self.module.body[number]
+        for number in module.bindings.get(chain[0], ()) if len(chain) == 1 else ():
+            statement = module.body[number]
             if isinstance(statement, ast.Assign):
-                yield from self.meanings(statement.value, depth + 1)
+                yield from self.meanings(statement.value, module, depth + 1)
 
     # --------------------------------------------------------------------------------------- body
 
-    def check_body(self, node: ast.FunctionDef, place: Location) -> None:
+    def check_body(self, node: ast.FunctionDef, place: Location, *, answers: bool = False) -> None:
+        """Refuse a body that returns no frame, or, if it `answers`, nothing."""
         stack: list[ast.AST] = [*node.body]
         returns: list[ast.Return] = []
         raises = False
@@ -507,6 +576,8 @@ class _File:
             raises |= isinstance(this, ast.Raise)
             stack += ast.iter_child_nodes(this)
         empty = [r for r in returns if r.value is None or (isinstance(r.value, ast.Constant))]
+        if answers:
+            empty = [r for r in empty if r.value is None]
         if empty:
             at = self.module.place(empty[0])
             raise _Refused("python-source", f"`{node.name}` returns no frame here", at)

@@ -14,7 +14,7 @@ import socket
 import threading
 import uuid
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
@@ -570,10 +570,24 @@ class Ledger:
 
     @_repeated
     def fetch_checks(self, build_uid: str) -> list[CheckResult]:
-        """Return what came of the checks of a build."""
-        query = sa.select(builds.c.checks).where(builds.c.build_uid == build_uid)
+        """Return what came of the checks of a build's rows, in the end: others may have added some.
+
+        Builds that reuse them do, with checks that are new.
+        """
+        this = builds.c.build_uid == build_uid
+        same = sa.and_(builds.c.snapshot_uid == build_uid, builds.c.state == "succeeded")
+        query = (
+            sa.select(builds.c.checks)
+            .where(sa.or_(this, same))
+            .order_by(builds.c.started_at, builds.c.build_uid)
+        )
         with self._read() as connection:
-            return [CheckResult(**values) for values in connection.scalar(query) or ()]
+            rows = connection.scalars(query).all()
+        found: dict[str, CheckResult] = {}
+        for values in (values for row in rows for values in row or ()):
+            result = CheckResult(**values)
+            found[result.name] = replace(result, sample=tuple(result.sample))
+        return [*found.values()]
 
     @_repeated
     def fetch_passed(self, *environments: str) -> dict[BuildID, set[str]]:

@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import json
 import logging
 import os
 import re
@@ -125,7 +126,7 @@ def load_sources(
                     deps = [d.asset_key for d in spec.deps]
                     spec = spec.replace_attributes(partitions_def=None, deps=deps)
                 definitions.append(_asset(runtime, source, spec))
-                read = {s.asset_key for s in project.inputs(source)}
+                read = {s.asset_key for s in project.waits_for(source)}
                 if not read >= {tuple(d.asset_key.path) for d in spec.deps}:
                     runtime.late.add(source.source_id)
             elif source.raw is not None and source.source_id not in fed:
@@ -408,8 +409,23 @@ def _results(
                 "failed_rows": result.failed_rows,
                 "check": result.definition,
                 "environment": environment,
+                **({"found": result.found} if result.found else {}),
+                **({"sample": _table_of(result.sample)} if result.sample else {}),
             },
         )
+
+
+def _table_of(rows: Sequence[str]) -> dg.MetadataValue[Any]:
+    """Return rows in JSON as a table in Markdown."""
+    found: list[dict[str, Any]] = [json.loads(row) for row in rows]
+    lines = ["| " + " | ".join(map(_cell, found[0])) + " |", "| --- " * len(found[0]) + "|"]
+    lines += ("| " + " | ".join(map(_cell, row.values())) + " |" for row in found)
+    return dg.MetadataValue.md("\n".join(lines))
+
+
+def _cell(value: object) -> str:
+    text = "NULL" if value is None else str(value)
+    return re.sub(r"([\\|`*_<>\[\]])", r"\\\1", " ".join(text.split()))
 
 
 def report_raw_versions(instance: dg.DagsterInstance, builder: Builder) -> None:

@@ -25,6 +25,8 @@ from persist_assets.settings import Settings, load_settings
 
 ENVIRONMENT_TAG = "persist/environment"
 """The tag of a run that names the environment it builds in; events of assets have it too."""
+SCHEMA_TAG = "persist/schema-change"
+"""A run with this tag set to ``allow`` publishes other columns, whatever sources say of that."""
 
 
 class Runtime:
@@ -123,7 +125,13 @@ class Runtime:
                         )
                 engine = Engine(settings, session)
                 self._builders[run_id] = Builder(
-                    settings, project, self._open_ledger(), engine, run_id=run_id, fed=self.fed
+                    settings,
+                    project,
+                    self._open_ledger(),
+                    engine,
+                    run_id=run_id,
+                    fed=self.fed,
+                    changing=bool(run) and run.tags.get(SCHEMA_TAG, "").lower() == "allow",
                 )
             return self._builders[run_id]
 

@@ -33,7 +33,7 @@ class AssetTranslator:
         freshness = annotation.freshness
         return dg.AssetSpec(
             dg.AssetKey(source.asset_key),
-            deps=[dependency(source, s) for s in self.project.inputs(source)],
+            deps=[dependency(source, s) for s in self.project.waits_for(source)],
             partitions_def=partitions_definition(annotation.partition)
             if annotation.partition and source.persisted
             else None,

@@ -70,6 +70,7 @@ def test_every_key_is_read() -> None:
         "backfill=multi_run",
         "tags=[nightly] tags.tier=gold group=flights freshness.window=24h freshness.warn='12 h'",
         'check { not_null=[a, b] unique=[a, b] expr="a > 0" }',
+        'columns { a=INTEGER b="bigint not null" `*` } on_schema_change=append',
     )
     assert not problems
     assert annotation.persist is True
@@ -79,7 +80,10 @@ def test_every_key_is_read() -> None:
     assert annotation.tags == (("nightly", ""), ("tier", "gold"))
     assert annotation.group == "flights"
     assert annotation.freshness == Freshness(86_400, 43_200)
+    assert annotation.on_schema_change == "append"
     assert [c.name for c in annotation.checks] == [
+        "columns",
+        "columns_b",
         "not_null_a",
         "not_null_b",
         "unique_a_b",
@@ -142,6 +146,27 @@ def test_two_words_for_one_column_are_one_too_many() -> None:
             "`error` or `warn`",
             None,
         ),
+        ("check { range=[a] }", "annotation-value", 13, "bounds for each column", "min=-60"),
+        ("check { range { a=1 } }", "annotation-value", 21, "wants `min`, `max` or both", None),
+        ("check { range { a { mn=1 } } }", "annotation-value", 25, "property `mn`", "`min`"),
+        ("check { range { a { min=2 max=1 } } }", "annotation-value", 21, "between 2 and 1", "min"),
+        ("check { range { a { min=2 max=b } } }", "annotation-value", 21, "of one kind", None),
+        ("check { range { a { min=@true } } }", "annotation-value", 25, "wants a number", None),
+        ("check { relationship=[a] }", "annotation-value", 13, "of a source for each", "carriers"),
+        ("check { relationship { a=b } }", "annotation-value", 28, "`b` is not a column", None),
+        ("check { row_count { min=-1 } }", "annotation-value", 13, "not a number of rows", None),
+        ("check { row_count { min=1.5 } }", "annotation-value", 13, "not a number of rows", None),
+        ("check { row_count }", "annotation-value", 13, "wants `min`, `max` or both", None),
+        ("check { row_count { min=2 max=1 } }", "annotation-value", 13, "between 2 and 1", None),
+        ("check { freshness { ts=soon } }", "annotation-value", 25, "is not a duration", None),
+        ("check { freshness=ts }", "annotation-value", 13, "a duration for each", "2 days"),
+        ("check { freshness { ts { x } } }", "annotation-value", 30, "no property `x`", None),
+        ("columns=[a]", "annotation-value", 5, "wants a block of columns", "carrier=string"),
+        ("columns { a=bigintt }", "annotation-value", 15, "is not a type", "`bigint`"),
+        ('columns { a="decimal(x)" }', "annotation-value", 15, "is not a type", None),
+        ("columns { a=int A=int }", "annotation-value", 21, "has `A` twice", None),
+        ("columns { a=int { x } }", "annotation-value", 23, "no property `x`", None),
+        ("on_schema_change=stop", "annotation-value", 5, "is one of fail, append, sync", None),
         ("check { not_null=[a] { x=1 } }", "annotation-value", 28, "no property `x`", None),
         ('owner=["team:a"] { x }', "annotation-value", 24, "no property `x`", None),
         ("x=$y", "annotation-syntax", 7, "references", None),
@@ -187,6 +212,49 @@ def test_a_warning_does_not_block() -> None:
         ("expr_p", False),
         ("not_null_b", True),
     ]
+
+
+def test_a_contract_is_checks() -> None:
+    annotation, problems = read('columns { a="DEC(5) NOT NULL" b c="not null" d=@false }')
+    assert problems[0].message == "`columns.d` wants a text"
+    annotation, problems = read(
+        'columns { a="DEC(5) NOT NULL" b c="not null" } check { not_null=c }'
+    )
+    assert not problems
+    whole, *rest = annotation.checks
+    assert (whole.kind, whole.columns, whole.values) == (
+        "columns",
+        ("a", "b", "c"),
+        ("decimal(5,0)", "", ""),
+    )
+    assert whole.definition == "columns a decimal(5,0), b, c"
+    assert [(c.name, c.kind, c.columns) for c in rest] == [
+        ("columns_a", "not_null", ("a",)),
+        ("columns_c", "not_null", ("c",)),
+        ("not_null_c", "not_null", ("c",)),
+    ]
+    assert all(c.blocking for c in annotation.checks)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "definition"),
+    [
+        ("range { n { min=-60 max=3000 } }", "range_n", "n between -60 and 3000"),
+        ("range { d.min=@2013-01-01 }", "range_d", "d at least 2013-01-01"),
+        ('relationship { a="x/carriers.code" }', "relationship_a", "a in x/carriers.code"),
+        ("row_count { min=1 }", "row_count", "row count at least 1"),
+        ("row_count { max=9 severity=warn }", "row_count", "row count at most 9"),
+        ('freshness { ts="48h" }', "freshness_ts", "greatest ts at most 2 days old"),
+        ("not_null { columns=[a] severity=warn }", "not_null_a", "a not null"),
+        ("function=plausible", "function_plausible", "function plausible ()"),
+    ],
+)
+def test_every_kind_of_check_says_what_it_is(text: str, name: str, definition: str) -> None:
+    annotation, problems = read(f"check {{ {text} }}")
+    assert not problems
+    (check,) = annotation.checks
+    assert (check.name, check.definition) == (name, definition)
+    assert check.blocking is ("warn" not in text)
 
 
 @given(st.text(max_size=60))

@@ -69,9 +69,12 @@ def test_every_setting_of_the_shared_server_is_in_the_docs(key: str) -> None:
     assert f"| `[spark] {key}` |" in (DOCS / "settings.md").read_text()
 
 
+_OF_EACH = ("accepted_values", "range", "relationship", "row_count", "freshness")
+
+
 @pytest.mark.parametrize(
     "key",
-    [*KEYS, *(f"{kind}=" for kind in _CHECKS if kind != "accepted_values"), "accepted_values"],
+    [*KEYS, *(f"{kind} {{" if kind in _OF_EACH else f"{kind}=" for kind in _CHECKS)],
 )
 def test_every_key_and_check_is_in_the_docs(key: str) -> None:
     text = (DOCS / "annotations.md").read_text()

@@ -1,0 +1,261 @@
+"""Contracts and checks against what is known before anything is computed."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import compiled
+
+from persist_assets.contracts import alike, breaches, changes, parse_type
+from persist_assets.model import Check, Column, Project, SchemaChange, Source
+
+RAW = """
+CREATE TABLE t (a BIGINT, b STRING, ts TIMESTAMP) USING parquet LOCATION 'raw/t';
+CREATE TABLE carriers (code STRING, name STRING) USING parquet LOCATION 'raw/c';
+"""
+VIEW = "\nCREATE VIEW v AS SELECT a, b, ts, a / 2 AS half FROM t;\n"
+
+
+def project(annotation: str, view: str = VIEW, **files: str) -> Project:
+    return compiled({"m.sql": f"{RAW}--@ persist {annotation}{view}", **files})
+
+
+def wrong(annotation: str, view: str = VIEW) -> list[str]:
+    return [f"{p.message} | {p.hint}" for p in project(annotation, view).problems]
+
+
+def source(annotation: str, view: str = VIEW, name: str = "v@sources/m.sql") -> Source:
+    found = project(annotation, view)
+    assert not found.problems
+    return found.by_id[name]
+
+
+# ------------------------------------------------------------------------------------------- types
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("BIGINT", "bigint"),
+        ("integer", "int"),
+        ("dec(4)", "decimal(4,0)"),
+        ("numeric", "decimal(10,0)"),
+        ("DECIMAL( 10 , 2 )", "decimal(10,2)"),
+        ("varchar(10)", "string"),
+        (
+            "map<string, array<struct<aB: int, `c d` long>>>",
+            "map<string,array<struct<aB:int,`c d`:bigint>>>",
+        ),
+        ("bigintt", None),
+        ("", None),
+        ("int int", None),
+        ("array", None),
+        ("array<int", None),
+        ("array<int,int>", None),
+        ("map<int>", None),
+        ("decimal(1,2,3)", None),
+        ("int(3)", None),
+        ("varchar", "string"),
+        ("struct<>", None),
+        ("a;b", None),
+    ],
+)
+def test_types_are_as_spark_spells_them(text: str, name: str | None) -> None:
+    assert parse_type(text) == name
+
+
+def test_types_that_we_cannot_read_are_compared_as_they_are_written() -> None:
+    assert alike("interval day", "INTERVAL DAY")
+    assert not alike("interval day", "int")
+
+
+# --------------------------------------------------------------------------------------- contracts
+
+
+@pytest.mark.proves("P25")
+def test_a_contract_is_checked_where_the_columns_are_certain() -> None:
+    (told,) = wrong('columns { a=int B="string not null" ts=timestamp gone="date not null" }')
+    assert told == (
+        "`v` has other columns than it promises:\n"
+        "    added    half double\n"
+        "    removed  gone date\n"
+        "    retyped  a int → bigint | None"
+    )
+    assert wrong("columns { TS=timestamp b=string a=long half }") == []
+    assert wrong("columns { a=bigint `*` }") == []
+
+
+def test_a_type_that_is_not_certain_is_no_breach() -> None:
+    check = Check("columns", "columns", ("a", "b"), ("int", "date"))
+    assert breaches(check, [Column("a", None), Column("b", "date")]) == ()
+
+
+def test_a_contract_changes_no_build_id() -> None:
+    plain = source("")
+    for said in (
+        "columns { a b ts half }",
+        "on_schema_change=fail",
+        "check { row_count { min=1 } }",
+    ):
+        assert source(said).build_id == plain.build_id
+        assert source(said).definition == plain.definition
+
+
+@pytest.mark.parametrize(
+    ("rule", "after", "refused"),
+    [
+        ("fail", "a int, b date", []),
+        ("fail", "B DATE, a int", []),
+        ("fail", "a int", ["removed  b date"]),
+        ("fail", "a int, b date, c int", ["added    c int"]),
+        (
+            "fail",
+            "a bigint, c int",
+            ["added    c int", "removed  b date", "retyped  a int → bigint"],
+        ),
+        ("append", "a int, b date, c int", []),
+        ("append", "a int, b int, c int", ["added    c int", "retyped  b date → int"]),
+        ("append", "a int", ["removed  b date"]),
+        ("sync", "x int", []),
+    ],
+)
+def test_what_may_change(rule: SchemaChange, after: str, refused: list[str]) -> None:
+    def columns(text: str) -> list[Column]:
+        return [Column(*pair.split(" ")) for pair in text.split(", ")]
+
+    assert list(changes(rule, columns("a int, b date"), columns(after))) == refused
+
+
+@pytest.mark.parametrize("key", ["columns { a }", "on_schema_change=fail"])
+def test_only_what_is_persisted_promises_anything(key: str) -> None:
+    found = compiled({"m.sql": f"{RAW}--@ {key}\nCREATE VIEW w AS SELECT a FROM t"})
+    assert "has no effect on a source that is not persisted" in found.problems[0].message
+
+
+# ------------------------------------------------------------------------------------------ checks
+
+
+@pytest.mark.parametrize(
+    ("check", "expected"),
+    [
+        ("range { xyz.min=1 }", "`xyz` is not a column of `v`"),
+        ("range { haf.min=1 }", "`haf` is not a column of `v` | did you mean `half`?"),
+        ("freshness { tss=1h }", "`tss` is not a column of `v` | did you mean `ts`?"),
+        ("freshness { b=1h }", "`b` is string, which has no age | a date or a timestamp has"),
+        ('relationship { xyz="carriers.code" }', "`xyz` is not a column of `v`"),
+        (
+            'relationship { b="carrier.code" }',
+            "`carrier` is not a source of this project | did you mean `carriers`?",
+        ),
+        ('relationship { a="carriers.code" }', "`a` is bigint and `carriers.code` string: they"),
+        ('relationship { b="x.code" }', "`x` is not a source of this project | None"),
+        (
+            'relationship { b="carriers.codes" }',
+            "`codes` is not a column of `carriers` | did you mean `code`?",
+        ),
+        ("function=plausible", "`plausible` is a function of Python, this is none | expr="),
+    ],
+)
+def test_checks_are_checked_against_the_columns(check: str, expected: str) -> None:
+    (told,) = wrong(f"check {{ {check} }}")
+    assert told.startswith(expected)
+
+
+def test_a_relationship_stands_in_the_order_and_in_no_build_id() -> None:
+    other = "--@ persist\nCREATE VIEW zz AS SELECT code FROM carriers;\n"
+    found = project('check { relationship { b="m/zz.CODE" } }', VIEW + other)
+    assert not found.problems
+    assert [s.name for s in found.persisted] == ["zz", "v"]
+    v = found.by_id["v@sources/m.sql"]
+    assert v.compared == ("zz@sources/m.sql",)
+    assert [s.name for s in found.waits_for(v)] == ["t", "zz"]
+    assert [s.name for s in found.inputs(v)] == ["t"]
+    assert v.build_id == source("").build_id
+    assert v.checks[0].definition == "b in zz@sources/m.sql.CODE"
+
+
+def test_a_relationship_may_be_with_itself_and_with_nothing_computed_from_it() -> None:
+    assert source('check { relationship { a="v.half" } }').compared == ()
+    below = "--@ persist\nCREATE VIEW w AS SELECT b FROM v;\n"
+    (told,) = wrong('check { relationship { b="w.b" } }', VIEW + below)
+    assert told.startswith(
+        "a check looks at what is computed from the rows that it is of: v → w → v | "
+    )
+
+
+# --------------------------------------------------------------------------- functions that check
+
+HEAD = "from persist_assets import table\n"
+PLAUSIBLE = "def plausible(rows):\n    return rows.filter('a < 0')\n"
+
+
+def in_python(text: str, **files: str) -> Project:
+    others = {f"/{name}.py": helper for name, helper in files.items()}
+    return compiled({"raw.sql": RAW, "d.py": HEAD + text, **others})
+
+
+def function(decorator: str, before: str = PLAUSIBLE, **files: str) -> Source:
+    found = in_python(f"{before}@table({decorator})\ndef f(t): return t\n", **files)
+    assert not found.problems, [str(p) for p in found.problems]
+    return found.by_id["f@sources/d.py"]
+
+
+@pytest.mark.parametrize(
+    ("decorator", "blocking"),
+    [
+        ("check={'function': plausible}", True),
+        ("check={'function': [plausible]}", True),
+        ("check={'function': {'plausible': plausible, 'severity': 'warn'}}", False),
+    ],
+)
+def test_a_function_checks_rows(decorator: str, blocking: bool) -> None:
+    (check,) = function(decorator).checks
+    assert (check.name, check.blocking) == ("function_plausible", blocking)
+    assert check.function is not None and check.function.name == "plausible"
+    assert check.definition == f"function plausible ({check.wording[:12]})"
+    assert not check.fickle
+
+
+def test_a_function_that_checks_is_known_by_all_its_code_and_is_no_part_of_the_build_id() -> None:
+    head = "from rules import plausible\n"
+    rules = "LEAST = 0\ndef plausible(rows): return rows.filter(rows.a < LEAST)\n"
+    one = function("check={'function': plausible}", head, rules=rules)
+    two = function("check={'function': plausible}", head, rules=rules.replace("0", "1"))
+    assert one.checks[0].definition != two.checks[0].definition
+    assert one.build_id == two.build_id
+    assert one.build_id == function("", "").build_id
+    assert function("check={'function': plausible}").build_id == function("").build_id
+    spaced = rules.replace("rows.a < LEAST", "rows.a  <  LEAST")
+    again = function("check={'function': plausible}", head, rules=spaced)
+    assert again.checks[0].definition == one.checks[0].definition
+
+
+def test_a_function_that_looks_at_the_clock_is_asked_again() -> None:
+    clock = "import datetime\ndef plausible(rows): return datetime.datetime.now().year > 2000\n"
+    assert function("check={'function': plausible}", clock).checks[0].fickle
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        ("", "sources/d.py:2:27: error: `plausible` is no function of this file, and none that"),
+        ("def plausibel(rows): return True\n", "did you mean `plausibel`?"),
+        ("def plausible(rows, others): return True\n", "has one parameter for them, not 2"),
+        ("def plausible(): return True\n", "has one parameter for them, not 0"),
+        ("def plausible(rows): pass\n", "`plausible` returns nothing"),
+        ("def plausible(rows: int): return True\n", "is annotated `int`, which is no frame"),
+        ("plausible = 1\n", "`plausible` is not bound to one function"),
+        ("import os.path as plausible\n", "`plausible` is no function of this file"),
+    ],
+)
+def test_what_cannot_check_is_refused(before: str, told: str) -> None:
+    found = in_python(f"{before}@table(check={{'function': plausible}})\ndef f(t): return t\n")
+    assert len(found.problems) == 1
+    assert told in str(found.problems[0])
+
+
+def test_a_helper_that_is_no_python_is_told_once() -> None:
+    text = (
+        "from rules import plausible\n@table(check={'function': plausible})\ndef f(t): return t\n"
+    )
+    (told,) = in_python(text, rules="def plausible(rows: return 1\n").problems
+    assert told.location.path == "rules.py"
