@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         table,
     )
     from persist_assets.plugin.assets import load_sources
+    from persist_assets.plugin.runs import rerun
     from persist_assets.plugin.translator import AssetTranslator
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "incremental_table",
     "load_sources",
     "model",
+    "rerun",
     "source",
     "table",
 ]
@@ -40,6 +42,7 @@ _HOMES = {
     "incremental_table": "persist_assets.decorators",
     "load_sources": "persist_assets.plugin.assets",
     "model": "persist_assets.decorators",
+    "rerun": "persist_assets.plugin.runs",
     "source": "persist_assets.decorators",
     "table": "persist_assets.decorators",
 }

@@ -32,7 +32,7 @@ from persist_assets.assertions import again, asked, bound, check_columns, failur
 from persist_assets.audit import columns_in
 from persist_assets.compare import what_it_reads
 from persist_assets.continuation import clustered_by, continue_table, find_window, window_of
-from persist_assets.errors import BuildError, ConflictError, PersistError
+from persist_assets.errors import BuildError, ConflictError, PersistError, SettingsError
 from persist_assets.functions import place_of
 from persist_assets.growth import merged_spans, parted_by, time_type
 from persist_assets.manifest import export_manifest
@@ -48,7 +48,7 @@ from persist_assets.model import (
     View,
 )
 from persist_assets.outside import check_catalog, check_leaves, show, shown_as
-from persist_assets.partitions import between, boxes, expand
+from persist_assets.partitions import between, boxes, expand, reached
 from persist_assets.partitions import keys as partition_keys
 from persist_assets.planner import (
     UNVERSIONED,
@@ -74,6 +74,7 @@ from persist_assets.storage.tables import (
 )
 from persist_assets.storage.types import columns_of_struct, delta_schema
 from persist_assets.substitution import Statement
+from persist_assets.watermarks import is_ordered, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
     )
     from persist_assets.settings import Settings
     from persist_assets.storage.tables import Staged
+    from persist_assets.watermarks import Span
 
 log = logging.getLogger(__name__)
 
@@ -370,6 +372,7 @@ class Builder(Reader):
         *,
         force: bool = False,
         asked: Mapping[SourceID, Collection[str]] | None = None,
+        again: Mapping[SourceID, Span] | None = None,
     ) -> Plan:
         """Return what building `selected` would do.
 
@@ -377,15 +380,68 @@ class Builder(Reader):
         ----------
         asked
             Which partitions are wanted, of sources of which not all are.
+        again
+            The values of time columns whose rows are computed again; see `span`.
         """
         chosen = [self.project.by_id[s] for s in selected]
         names = [s.source_id for s in chosen]
-        return plan(self.project, names, self.world(chosen), force=force, asked=asked)
+        world = self.world(chosen)
+        return plan(self.project, names, world, force=force, asked=asked, again=again)
+
+    def span(self, source: Source, low: str, high: str) -> Span:
+        """Return the values of the time column of a source between two texts, both with them.
+
+        A day stands for all of its times.
+
+        Raises
+        ------
+        SettingsError
+            A text is none of the column's type, the first comes after the second, or the source is
+            not incremental.
+        """
+        column, known = source.annotation.time_column, self.manifest().get(source.build_id)
+        partition = source.annotation.partition
+        timed = partition.time if partition else source.annotation.refresh == "incremental"
+        if not timed or column is None:
+            raise SettingsError(
+                f"`{source.name}` has no windows that could be computed again",
+                hint="that is for refresh=incremental with a watermark, and for partitions",
+                location=source.location,
+            )
+        kind = time_type(source, known)
+        if kind is None or not is_ordered(kind):
+            raise SettingsError(
+                f"the type of `{column}` is not known before `{source.name}` is built",
+                hint=f"build it first: persist build {source.key}",
+            )
+        ends = (
+            parsed(low, kind, self.settings.timezone),
+            parsed(high, kind, self.settings.timezone, end=True),
+        )
+        for text, value in zip((low, high), ends, strict=True):
+            if value is None:
+                raise SettingsError(f"`{text}` is no {kind}, which `{column}` is")
+        if ends[0] > ends[1]:  # pyright: ignore[reportOperatorIssue, reportOptionalOperand]
+            raise SettingsError(f"`{low}` comes after `{high}`", hint="give the earlier one first")
+        return ends  # pyright: ignore[reportReturnType]
+
+    def keys_between(self, source: Source, low: str, high: str) -> frozenset[str]:
+        """Return the partitions that may have rows with times between two texts; see `span`."""
+        known = self.manifest().get(source.build_id)
+        partition, columns = source.annotation.partition, parted_by(source, known)
+        assert partition is not None
+        order = partition_keys(partition, self.started_at)
+        return reached(partition, columns[0][1], order, [self.span(source, low, high)])
 
     # ------------------------------------------------------------------------------ building
 
     def build(
-        self, source: Source, *, force: bool = False, keys: Collection[str] | None = None
+        self,
+        source: Source,
+        *,
+        force: bool = False,
+        keys: Collection[str] | None = None,
+        again: tuple[str, str] | None = None,
     ) -> Build:
         """Build a source, or reuse its table, and let readers see it.
 
@@ -393,19 +449,27 @@ class Builder(Reader):
         ----------
         keys
             The partitions that are wanted; None: all there are.
+        again
+            From where to where, both with them, rows are computed again by the time column: ISO
+            8601 for times, what has no zone in that of the settings.
 
         Raises
         ------
         PersistError
             It failed; readers see what they saw before.
         """
-        with self.work(source, force=force, keys=keys) as work:
+        with self.work(source, force=force, keys=keys, again=again) as work:
             self.publish(work)
             return work.build
 
     @contextmanager
     def work(
-        self, source: Source, *, force: bool = False, keys: Collection[str] | None = None
+        self,
+        source: Source,
+        *,
+        force: bool = False,
+        keys: Collection[str] | None = None,
+        again: tuple[str, str] | None = None,
     ) -> Generator[Work]:
         """Do everything up to publication, which is the block's business: see `publish`.
 
@@ -429,7 +493,10 @@ class Builder(Reader):
                 if upstream.raw is not None:
                     self.pin(upstream)
             asked = {} if keys is None else {source.source_id: keys}
-            (step,) = plan(self.project, [source.source_id], world, force=force, asked=asked).steps
+            spans = {} if again is None else {source.source_id: self.span(source, *again)}
+            (step,) = plan(
+                self.project, [source.source_id], world, force=force, asked=asked, again=spans
+            ).steps
             present = step.snapshot
             if present is None and step.base is not None and self._is_own(step.base):
                 step = replace(step, increment=Increment(step.base))
@@ -559,7 +626,12 @@ class Builder(Reader):
             raise
 
     def park(
-        self, source: Source, *, force: bool = False, keys: Collection[str] | None = None
+        self,
+        source: Source,
+        *,
+        force: bool = False,
+        keys: Collection[str] | None = None,
+        again: tuple[str, str] | None = None,
     ) -> Work:
         """Do everything up to publication, for `resume`; builds of this run see it at once.
 
@@ -568,7 +640,7 @@ class Builder(Reader):
         PersistError
             It failed; that is recorded.
         """
-        with self.work(source, force=force, keys=keys) as work:
+        with self.work(source, force=force, keys=keys, again=again) as work:
             self._commit(work)
             work.state = "parked"
             with self._lock:
@@ -577,7 +649,12 @@ class Builder(Reader):
 
     @contextmanager
     def resume(
-        self, work: Work, *, force: bool = False, keys: Collection[str] | None = None
+        self,
+        work: Work,
+        *,
+        force: bool = False,
+        keys: Collection[str] | None = None,
+        again: tuple[str, str] | None = None,
     ) -> Generator[Work]:
         """Go on with a parked build: its publication is the block's business, as with `work`.
 
@@ -604,7 +681,7 @@ class Builder(Reader):
                 with self._lock:
                     del self._parked[work.source.source_id]
         if not usable:
-            with self.work(work.source, force=force, keys=keys) as anew:
+            with self.work(work.source, force=force, keys=keys, again=again) as anew:
                 yield anew
 
     def _inputs(self, source: Source) -> AsOf:
@@ -715,8 +792,10 @@ class Builder(Reader):
         # What is too old is what the plan found so, on which what is recorded rests.
         read = self.reading(source.bindings, world.manifest, temporary, world.expired, only)
         since = None
-        if increment is not None and increment.past and window:
-            since = (window.boxes[0][0][0], time_type(source, increment.base) or "")
+        trusted = source.annotation.assume is not None
+        if increment is not None and trusted and window is not None and window.boxes:
+            low = min(box[0][0] for box in window.boxes)  # pyright: ignore[reportArgumentType]
+            since = (low, time_type(source, increment.base) or "")
         frame = self.compute(source, read, only, since)
         if work.step.keys is not None and window is None:  # a function, whose types Spark tells
             told = columns_of_struct(self.merged(source, frame).schema.jsonValue())

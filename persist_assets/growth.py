@@ -10,6 +10,7 @@ the tables. The invariant: either way the table then equals one that is computed
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from persist_assets.model import Increment, Taken, Trace
@@ -26,7 +27,11 @@ _MOST_SPANS = 16
 
 
 def grow(
-    project: Project, source: Source, base: Snapshot, changes: Mapping[SourceID, Change | None]
+    project: Project,
+    source: Source,
+    base: Snapshot,
+    changes: Mapping[SourceID, Change | None],
+    again: tuple[Span, ...] = (),
 ) -> Increment | str:
     """Return how a build continues a snapshot, or why it cannot.
 
@@ -36,6 +41,8 @@ def grow(
         A snapshot of the same BuildID.
     changes
         For each table that the source reads what became of it since.
+    again
+        Spans of the time column that are computed again besides.
     """
     known = {s: change for s, change in changes.items() if change is not None}
     changed = {s: change for s, change in known.items() if change.added or change.lost}
@@ -45,16 +52,19 @@ def grow(
         names = ", ".join(sorted(project.by_id[s].name for s in changes.keys() - known.keys()))
         found = f"what changed in {names} cannot be told"
     if found is None:
-        found = None if shrunk else _sum(source, base, known)
+        found = None if shrunk or again else _sum(source, base, known)
+    if again and not changed and len(known) == len(changes) and source.annotation.merge is None:
+        return Increment(base, again=again)
     if found is None and source.annotation.merge is None:
         found = _windows(project, source, base, changed)
+        found = replace(found, again=again) if found else None
     if found is None:
         names = ", ".join(sorted(project.by_id[s].name for s in shrunk or changed))
         said = "rows of {} changed or went" if shrunk else "its rows do not follow from those of {}"
         found = said.format(names)
     assumed = source.annotation.assume is not None and base.watermark is not None and not shrunk
     if isinstance(found, str) and assumed and is_ordered(time_type(source, base)):
-        return Increment(base, past=True)
+        return Increment(base, past=True, again=again)
     return found
 
 

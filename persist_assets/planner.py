@@ -46,11 +46,13 @@ from persist_assets.partitions import (
     split,
 )
 from persist_assets.partitions import in_words as keys_in_words
+from persist_assets.watermarks import to_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from persist_assets.model import BuildID, Project, SourceID
+    from persist_assets.watermarks import Span
 
 CLOCK = "clock"
 """The name under which the clock stands in an as_of, for sources that read it."""
@@ -134,6 +136,7 @@ def plan(
     *,
     force: bool = False,
     asked: Mapping[SourceID, Collection[str]] | None = None,
+    again: Mapping[SourceID, Span] | None = None,
 ) -> Plan:
     """Return a step for every selected persisted source, each after those it reads.
 
@@ -143,6 +146,8 @@ def plan(
         Build even what is up to date.
     asked
         Which partitions are wanted, of sources of which not all are.
+    again
+        The values of time columns whose rows are computed again, whatever changed.
     """
     chosen = set(selected)
     coming: dict[SourceID, Step] = {}
@@ -156,7 +161,9 @@ def plan(
                     project, source, world, coming, expected, wanted, force=force
                 )
             else:
-                step = _step(project, source, world, coming, expected, force=force)
+                span = (again or {}).get(source.source_id)
+                spans = () if span is None else (span,)
+                step = _step(project, source, world, coming, expected, spans, force=force)
             coming[source.source_id] = step
     return Plan(world.environment, tuple(coming.values()))
 
@@ -250,6 +257,7 @@ def _step(
     world: World,
     coming: Mapping[SourceID, Step],
     expected: AsOf,
+    again: tuple[Span, ...] = (),
     *,
     force: bool,
 ) -> Step:
@@ -286,9 +294,12 @@ def _step(
             if source.source_id in world.expired:
                 reasons.append(Reason("age", "its table is older than its freshness window"))
             reasons += _why_other_data(project, source, snapshot, expected)
-            if not force and source.annotation.refresh == "incremental":
+            if not (force or again) and source.annotation.refresh == "incremental":
                 increment, why = _increment(project, source, snapshot, world, coming, expected)
                 reasons.append(why)
+    if again and not force and increment is None and snapshot is not None:
+        increment, why = _increment(project, source, snapshot, world, coming, expected, again)
+        reasons.append(why)
     if force:
         reasons.append(Reason("forced", "asked for"))
     if reasons:
@@ -327,6 +338,7 @@ def _increment(
     world: World,
     coming: Mapping[SourceID, Step],
     expected: AsOf,
+    again: tuple[Span, ...] = (),
 ) -> tuple[Increment | None, Reason]:
     """Return how a build continues a table, if it does, and that it does or why not."""
     known = world.changes.get(source.source_id)
@@ -338,7 +350,7 @@ def _increment(
     if before:
         names = ", ".join(project.by_id[s].name for s in before)
         return None, Reason("increment", f"what is computed depends on what comes of {names}")
-    found = grow(project, source, base, changes)
+    found = grow(project, source, base, changes, again)
     if isinstance(found, Increment):
         return found, Reason("increment", _what_is_computed(project, source, found))
     return None, Reason("whole", f"everything is computed: {found}")
@@ -385,11 +397,15 @@ def _what_is_computed(project: Project, source: Source, increment: Increment) ->
             f"only rows later than {increment.base.watermark} are computed: assume=exact says that"
             " the others are as they were"
         )
+    column = source.annotation.time_column
+    asked = " and ".join(f"{to_text(a)} to {to_text(b)}" for a, b in increment.again)
+    if asked and not increment.traces:
+        return f"only rows whose {column} is {asked} are computed"
     if increment.traces:
         names = ", ".join(sorted(project.by_id[s].name for s in increment.changes))
         return (
-            f"only rows are computed whose {source.annotation.time_column} may be that of what"
-            f" changed in {names}"
+            f"only rows are computed whose {column} may be that of what"
+            f" changed in {names}{f', or is {asked}' if asked else ''}"
         )
     grown = sorted(project.by_id[s].name for s, files in increment.added.items() if files)
     return f"only what was added to {', '.join(grown) or 'nothing'} is computed"

@@ -36,6 +36,8 @@ class Pool:
         Which of them are built even if they are up to date.
     asked
         Which partitions are wanted, of sources of which not all are.
+    again
+        Between which values of their time columns rows are computed again; see `Builder.build`.
     late
         Which of them may begin only when their step does: they wait for more than sources.
     """
@@ -47,10 +49,11 @@ class Pool:
         *,
         forced: Collection[SourceID] = (),
         asked: Mapping[SourceID, Collection[str]] | None = None,
+        again: Mapping[SourceID, tuple[str, str]] | None = None,
         late: Collection[SourceID] = (),
     ) -> None:
         self._builder, self._forced, self._late = builder, forced, late
-        self._asked = asked or {}
+        self._asked, self._again = asked or {}, again or {}
         self._lock = threading.Lock()
         self._begun: dict[SourceID, Future[Work]] = {}
         self._readers: dict[SourceID, list[SourceID]] = {}
@@ -91,7 +94,7 @@ class Pool:
         if wanted == 1 or len(self._missing) < 2:
             return 1
         steps = builder.plan(self._missing, asked=self._asked).steps
-        if not self._forced and not any(s.action == "build" for s in steps):
+        if not (self._forced or self._again) and not any(s.action == "build" for s in steps):
             return 1
         return wanted or min(builder.engine.parallelism(), MOST)
 
@@ -104,7 +107,7 @@ class Pool:
         builder = self._builder
         source = builder.project.by_id[source_id]
         force, keys = source_id in self._forced, self._asked.get(source_id)
-        work = builder.park(source, force=force, keys=keys)
+        work = builder.park(source, force=force, keys=keys, again=self._again.get(source_id))
         self._done(source_id)
         return work
 
@@ -125,14 +128,14 @@ class Pool:
         PersistError
             It failed; that is recorded.
         """
-        keys = self._asked.get(source.source_id)
+        keys, again = self._asked.get(source.source_id), self._again.get(source.source_id)
         with self._lock:
             begun = self._begun.pop(source.source_id, None)
         if begun is not None:
-            with self._builder.resume(begun.result(), force=force, keys=keys) as work:
+            with self._builder.resume(begun.result(), force=force, keys=keys, again=again) as work:
                 yield work
         else:
-            with self._builder.work(source, force=force, keys=keys) as work:
+            with self._builder.work(source, force=force, keys=keys, again=again) as work:
                 yield work
             self._done(source.source_id)
 

@@ -94,6 +94,29 @@ def from_text(text: str, kind: str) -> Value | None:
     return value.astimezone(UTC) if value.tzinfo else None
 
 
+def parsed(text: str, kind: str, zone: ZoneInfo, *, end: bool = False) -> Value | None:
+    """Return the value of a column that a person means by a text, or None.
+
+    Parameters
+    ----------
+    zone
+        Of times that have none.
+    end
+        A day stands for its last moment, not for its first, where the column holds times.
+    """
+    if kind not in ("timestamp", "timestamp_ntz"):
+        return from_spark(text, kind)
+    try:
+        value = datetime.fromisoformat(text)
+        if end and len(text) == len("2013-01-01"):
+            value += timedelta(days=1) - _MICROSECOND
+    except (ValueError, OverflowError):
+        return None
+    if kind == "timestamp":
+        return (value if value.tzinfo else value.replace(tzinfo=zone)).astimezone(UTC)
+    return None if value.tzinfo else value
+
+
 def to_text(value: Value) -> str:
     """Return a value as text: times in ISO 8601, instants in UTC."""
     if isinstance(value, datetime):

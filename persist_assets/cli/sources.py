@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import PurePosixPath
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -55,6 +55,9 @@ from persist_assets.project import load_project
 from persist_assets.revisions import WORKING_TREE, find_places
 from persist_assets.selection import find_source
 from persist_assets.settings import KEEP_GOING, Settings
+
+if TYPE_CHECKING:
+    from persist_assets.plugin.runs import RunResult
 
 # -------------------------------------------------------------------------------------------- check
 
@@ -309,6 +312,42 @@ def build(
                 **({SCHEMA_TAG: "allow"} if allow_schema_change else {}),
             },
         )
+    _tell_result(given, chosen, result)
+
+
+@command("rerun")
+def rerun(
+    given: Invocation,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A name or an asset key.")],
+    first: Annotated[str, typer.Option("--from", metavar="A", help="From this time on.")],
+    last: Annotated[str, typer.Option("--to", metavar="B", help="Up to this time, with it.")],
+    cascade: Annotated[
+        bool, typer.Option("--cascade", help="Build all that reads it again too.")
+    ] = False,
+) -> None:
+    """Compute the rows between two values of the watermark again, in one commit."""
+    found = find_source(given.project, source)
+    if not found.persisted:
+        raise NotFoundError(f"`{found.name}` has no table", hint="annotate it: --@ persist")
+    given.builder.span(found, first, last)
+    since = given.ledger.position()
+    from persist_assets.plugin.runs import run_again
+
+    with quiet(given), _progress(given, given.project.persisted, since):
+        result, chosen = run_again(
+            given.settings,
+            given.builder,
+            found,
+            first,
+            last,
+            cascade=cascade,
+            verbose=given.verbose,
+        )
+    _tell_result(given, chosen, result)
+
+
+def _tell_result(given: Invocation, chosen: Sequence[Source], result: "RunResult") -> None:
+    """Print what came of a run, and end as it did."""
     latest: dict[SourceID, Build] = {}
     for done in reversed(given.ledger.fetch_builds(run_id=result.run_id)):
         latest[done.source_id] = done

@@ -38,7 +38,10 @@ PYSPARK = "pyspark"
 CODE_VERSION = "dagster/code_version"
 DATA_VERSION = "dagster/data_version"
 FORCE_TAG = "persist/force"
-"""A run with this tag set to ``true`` builds even what is up to date."""
+"""A run with this tag set to ``true`` builds even what is up to date; a list of SourceIDs in JSON:
+these."""
+AGAIN_TAG = "persist/again"
+"""A run with this tag computes rows again: JSON, by SourceID from where to where."""
 
 
 _PARTED: ContextVar[bool] = ContextVar("parted", default=True)
@@ -316,7 +319,7 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
     def build(context: dg.AssetExecutionContext) -> Iterator[Any]:
         run = context.run
         session = getattr(context.resources, PYSPARK)
-        force = _is_forced(run, op_name(source))
+        force = _is_forced(run, source)
         try:
             builder = runtime.builder(run, lambda: session.spark_session)
         except PersistError as error:
@@ -361,17 +364,20 @@ def _pool(runtime: Runtime, builder: Builder, context: dg.AssetExecutionContext)
     steps = set(context.run.step_keys_to_execute or context.job_def.graph.node_names())
     chosen = [s for s in builder.project.persisted if op_name(s) in steps]
     sources = chosen if here else []
-    forced = [s.source_id for s in sources if _is_forced(context.run, op_name(s))]
+    forced = [s.source_id for s in sources if _is_forced(context.run, s)]
     parted = [s for s in chosen if s.annotation.partition]
     asked = asked_by(context.run, parted, builder.world(parted).keys) if parted else {}
-    return Pool(builder, sources, forced=forced, asked=asked, late=runtime.late)
+    again = {s: (a, b) for s, (a, b) in json.loads(context.run.tags.get(AGAIN_TAG, "{}")).items()}
+    return Pool(builder, sources, forced=forced, asked=asked, again=again, late=runtime.late)
 
 
-def _is_forced(run: dg.DagsterRun, op: str) -> bool:
-    """Whether an op shall build even what is up to date."""
+def _is_forced(run: dg.DagsterRun, source: Source) -> bool:
+    """Whether a run shall build a source even if it is up to date."""
     ops: dict[str, Any] = dict(run.run_config).get("ops", {})  # pyright: ignore[reportAssignmentType]
-    tag = run.tags.get(FORCE_TAG, "").lower()
-    return tag == "true" or bool(ops.get(op, {}).get("config", {}).get("force", False))
+    tag = run.tags.get(FORCE_TAG, "")
+    named = tag.startswith("[") and source.source_id in json.loads(tag)
+    config = ops.get(op_name(source), {}).get("config", {})
+    return named or tag.lower() == "true" or bool(config.get("force", False))
 
 
 def _output(runtime: Runtime, work: Work) -> dg.Output[Work]:

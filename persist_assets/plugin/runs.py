@@ -1,25 +1,40 @@
 """Runs started from our own command line: they are Dagster runs, and appear in its UI."""
 
 import importlib.util
+import json
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
 from persist_assets import errors
+from persist_assets.builder import Builder
+from persist_assets.engine import Engine
 from persist_assets.errors import PersistError, SettingsError
+from persist_assets.ledger.store import Ledger
 from persist_assets.model import Source, SourceID
-from persist_assets.plugin.assets import FORCE_TAG, load_sources, of_all_partitions, op_name
-from persist_assets.plugin.runtime import ENVIRONMENT_TAG
-from persist_assets.settings import Settings
+from persist_assets.planner import needed
+from persist_assets.plugin.assets import (
+    AGAIN_TAG,
+    FORCE_TAG,
+    load_sources,
+    of_all_partitions,
+    op_name,
+)
+from persist_assets.plugin.partitions import asked_tag
+from persist_assets.plugin.runtime import ENVIRONMENT_TAG, no_session
+from persist_assets.project import load_project, require
+from persist_assets.selection import find_source
+from persist_assets.settings import Settings, find_root, load_settings
 
 _INSTANCE = """\
 telemetry:
@@ -168,6 +183,116 @@ def run_assets(
             if event.step_key
         )
         return RunResult(result.run_id, result.success, failures)
+
+
+def rerun(
+    source: str,
+    minimum: str | date,
+    maximum: str | date,
+    *,
+    project: str | Path = ".",
+    environment: str | None = None,
+    cascade: bool = False,
+) -> RunResult:
+    """Compute the rows of a source again whose watermark column is between two values.
+
+    What `persist rerun` does; see there.
+
+    Parameters
+    ----------
+    source
+        Its name, or its asset key.
+    minimum, maximum
+        Both count. Texts as of ISO 8601, dates, or datetimes; of datetimes without a zone, that of
+        the settings is meant. Other columns' values are given as texts.
+    project
+        Its root, or a directory in it.
+    cascade
+        Build all that reads the source too.
+
+    Raises
+    ------
+    TypeError
+        A bound is neither a text nor a date.
+    SettingsError
+        The source has no such window, or a text is none of its column's type.
+    NotFoundError
+        There is no such source.
+    """
+    for bound in (minimum, maximum):
+        if not isinstance(bound, str | date):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"{bound!r} is neither a text nor a date")
+    low, high = (b if isinstance(b, str) else b.isoformat() for b in (minimum, maximum))
+    settings = load_settings(find_root(Path(project)), environment=environment)
+    loaded = require(load_project(settings))
+    ledger = Ledger(settings.ledger)
+    try:
+        builder = Builder(settings, loaded, ledger, Engine(settings, no_session))
+        found = find_source(loaded, source)
+        return run_again(settings, builder, found, low, high, cascade=cascade)[0]
+    finally:
+        ledger.close()
+
+
+def run_again(
+    settings: Settings,
+    builder: Builder,
+    source: Source,
+    low: str,
+    high: str,
+    *,
+    cascade: bool = False,
+    verbose: bool = False,
+) -> tuple[RunResult, tuple[Source, ...]]:
+    """Compute the rows of a source again whose times are between two texts, in one Dagster run.
+
+    Parameters
+    ----------
+    builder
+        Of the same environment; it plans, and builds nothing.
+    cascade
+        Build all that reads the source too, as a whole; of partitions, those that follow.
+
+    Returns
+    -------
+    result, sources
+        What came of the run, and what it built.
+
+    Raises
+    ------
+    SettingsError
+        The source has no such window, or a text is none of its column's type.
+    """
+    builder.span(source, low, high)
+    project = builder.project
+    chosen, found = {source.source_id}, [source]
+    asked = dict[SourceID, Collection[str]]()
+    if source.annotation.partition is not None:
+        asked[source.source_id] = builder.keys_between(source, low, high)
+    world = builder.world(project.persisted)
+    if cascade:
+        for reader in project.persisted:
+            inputs = {s.source_id for s in project.inputs(reader)}
+            if inputs & chosen and reader.source_id not in chosen:
+                chosen.add(reader.source_id)
+                found.append(reader)
+                if reader.annotation.partition is not None:
+                    above = [s for s in project.inputs(reader) if s.source_id in asked]
+                    asked[reader.source_id] = [
+                        key
+                        for key in world.keys[reader.source_id]
+                        if len(above) < len(inputs & chosen)
+                        or any(
+                            {*needed(project, reader, s, [key], world)} & {*asked[s.source_id]}
+                            for s in above
+                        )
+                    ]
+    forced = sorted({*asked} | (chosen - {source.source_id}))
+    more = {**asked_tag(asked, world.keys), FORCE_TAG: json.dumps(forced)}
+    if source.source_id not in asked:
+        more[AGAIN_TAG] = json.dumps({source.source_id: [low, high]})
+    result = run_assets(settings, found, force=False, verbose=verbose, more=more)
+    return result, tuple(found)
 
 
 _PATIENCE_S = 5.0

@@ -144,7 +144,7 @@ class Runtime:
     def plan(self) -> tuple[Plan, Mapping[SourceID, tuple[str, ...]]]:
         """Return what building everything would do now, and the partitions there are."""
         builder = Builder(
-            self.settings, self.project, self._open_ledger(), Engine(self.settings, _no_session)
+            self.settings, self.project, self._open_ledger(), Engine(self.settings, no_session)
         )
         sources = self.project.persisted
         planned = builder.plan([s.source_id for s in sources])
@@ -174,7 +174,8 @@ class Runtime:
             builder.close()
 
 
-def _no_session() -> Any:
+def no_session() -> Any:
+    """Refuse to compute anything: the session of an engine that only plans."""
     raise BuildError("a plan computes nothing")
 
 
