@@ -32,9 +32,10 @@ from persist_assets.assertions import again, asked, bound, check_columns, failur
 from persist_assets.audit import columns_in
 from persist_assets.compare import what_it_reads
 from persist_assets.continuation import clustered_by, continue_table, find_window, window_of
+from persist_assets.dialect import quote
 from persist_assets.errors import BuildError, ConflictError, PersistError, SettingsError
 from persist_assets.functions import place_of
-from persist_assets.growth import merged_spans, parted_by, time_type
+from persist_assets.growth import column_type, in_order, merged_spans, parted_by, time_type
 from persist_assets.manifest import export_manifest
 from persist_assets.meaning.functions import CLOCK, SPECIAL_DATETIMES
 from persist_assets.model import (
@@ -48,7 +49,7 @@ from persist_assets.model import (
     View,
 )
 from persist_assets.outside import check_catalog, check_leaves, show, shown_as
-from persist_assets.partitions import between, boxes, expand, reached
+from persist_assets.partitions import between, boxes, expand, reached, side, split
 from persist_assets.partitions import keys as partition_keys
 from persist_assets.planner import (
     UNVERSIONED,
@@ -63,7 +64,7 @@ from persist_assets.planner import (
 )
 from persist_assets.reader import HasSnapshot, Reader, Slice
 from persist_assets.session import translated
-from persist_assets.storage.changes import delta_change, keep_listing, raw_change
+from persist_assets.storage.changes import delta_change, delta_pieces, keep_listing, raw_change
 from persist_assets.storage.files import delete_directory
 from persist_assets.storage.raw import Pin, pin_raw
 from persist_assets.storage.tables import (
@@ -74,7 +75,7 @@ from persist_assets.storage.tables import (
 )
 from persist_assets.storage.types import columns_of_struct, delta_schema
 from persist_assets.substitution import Statement
-from persist_assets.watermarks import is_ordered, parsed
+from persist_assets.watermarks import is_ordered, literal, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
@@ -813,8 +814,9 @@ class Builder(Reader):
             work.columns = columns_of_struct(json.loads(delta_schema(frame.schema.jsonValue())))
             work.measured = self.engine.measure(frame, checks, time_column, source.name)
         else:
+            bounds = self._bounds(work, world)
             if increment is not None and (increment.added or window):
-                self._continue(work, increment, window, frame, checks)
+                self._continue(work, increment, window, frame, checks, bounds)
             else:
                 whole = self.merged(source, frame)
                 if window is not None:
@@ -827,6 +829,7 @@ class Builder(Reader):
                     time_column,
                     source.name,
                     clustered=clustered_by(source),
+                    bounds=bounds,
                 )
             assert work.staged is not None and work.measured is not None
             work.columns = work.staged.columns
@@ -869,6 +872,40 @@ class Builder(Reader):
         found = boxes(partition, [kind for _, kind in columns], work.step.keys, order)
         return window_of(self.project, source, columns, found)
 
+    def _bounds(self, work: Work, world: World) -> tuple[str, ...]:
+        """Return where files of a partitioned table begin: conditions, one for each partition.
+
+        None where there is one partition, or the rows come in order by themselves.
+        """
+        source, partition = work.source, work.source.annotation.partition
+        columns = parted_by(source, work.step.base)
+        if partition is None or not columns or self._comes_in_order(source, world):
+            return ()
+        name, kind = columns[0]
+        firsts = dict.fromkeys(split(partition, key)[0] for key in work.step.keys or ())
+        lows = [side(partition, partition.dimensions[0], part, kind)[0] for part in firsts]
+        lows.sort()  # pyright: ignore[reportCallIssue, reportArgumentType]
+        return tuple(f"{quote(name)} >= {literal(low, kind)}" for low in lows[1:])
+
+    def _comes_in_order(self, source: Source, world: World) -> bool:
+        """Whether rows are computed one by one from files that each have other times."""
+        windows = next(iter(source.growth.columns), None) if source.growth else None
+        if windows is None or source.growth is None or len(source.growth.reads) != 1:
+            return False
+        (source_id,) = source.growth.reads
+        if frozenset((source_id,)) not in source.growth.sums or not windows.traces:
+            return False
+        leaf, column = self.project.by_id[source_id], windows.traces[0].column.column
+        table = world.readable(leaf) if leaf.raw is None else None
+        if leaf.raw is not None and leaf.raw.format == "delta" and leaf.function is None:
+            root = self.settings.resolve(leaf.raw.location or "")
+            version = int(world.versions[source_id].split(":")[1])
+        elif table is not None and table.view is None:
+            root, version = self.settings.table_root(table.table), table.version
+        else:
+            return False
+        return in_order(delta_pieces(root, version), column, column_type(leaf.columns, column))
+
     def _with_others(self, work: Work, window: Window, rows: DataFrame) -> DataFrame:
         """Return the rows of a window, and those beside it of what the step starts from."""
         rows = rows.where(window.condition)
@@ -897,6 +934,7 @@ class Builder(Reader):
         window: Window | None,
         frame: DataFrame,
         checks: Sequence[Check],
+        bounds: Sequence[str],
     ) -> None:
         """Write what a table has besides what it keeps."""
         source = work.source
@@ -911,6 +949,7 @@ class Builder(Reader):
             checks,
             before,
             lambda rows: self.merged(source, rows),
+            bounds,
         )
         work.staged, work.measured = work.continued.staged, work.continued.measured
 

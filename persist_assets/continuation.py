@@ -204,8 +204,6 @@ def clustered_by(source: Source) -> tuple[str, ...]:
     the order in which they came.
     """
     annotation = source.annotation
-    if annotation.partition is not None:
-        return tuple(d.column for d in annotation.partition.dimensions)
     if annotation.refresh != "incremental" or annotation.time_column is None:
         return ()
     adds = annotation.merge is None and source.growth and source.growth.sums
@@ -301,6 +299,7 @@ def continue_table(
     checks: Sequence[Check],
     before: Mapping[str, CheckResult],
     merged: Callable[[DataFrame], DataFrame],
+    bounds: Sequence[str] | None = None,
 ) -> Continued:
     """Write the files that a table has besides those that it keeps of its base.
 
@@ -314,6 +313,8 @@ def continue_table(
         What came of the base's checks, by name.
     merged
         Returns of rows the one for each key, where the source has a merge key.
+    bounds
+        Where files of a partitioned table begin; None: its rows come in order. See `Engine.write`.
     """
     base, time_column = increment.base, source.annotation.time_column
     root = engine.settings.table_root(base.table)
@@ -353,7 +354,7 @@ def continue_table(
             time_column,
             source.name,
             beside=beside,
-            clustered=clustered_by(source) if source.annotation.partition else (),
+            bounds=bounds or (),
         )
     measured = combined(of_snapshot(base, tuple(before.values())), gone, added)
     kept = tuple(sorted(live.keys() - touched))

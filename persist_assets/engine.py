@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 _ROWS_OF_A_FILE = 250_000
 """Where some rows of a table are replaced later, files are so large: few of them change then."""
+_BYTES_OF_A_FILE = 128 * 2**20
+"""As many a file of such a table is to have, as Spark counts them."""
 
 
 class Engine:
@@ -73,6 +75,16 @@ class Engine:
         """Return what kind of catalog the session has: ``hive`` or ``in-memory``."""
         with translated("asking Spark for its catalog"):
             return str(self.session.conf.get("spark.sql.catalogImplementation", "in-memory"))
+
+    def size(self, frame: DataFrame) -> int:
+        """Return how many bytes Spark expects the rows of a frame to have, from files' sizes."""
+        told = self.over(frame, lambda name: f"EXPLAIN COST SELECT * FROM {quote(name)}")
+        with translated("asking Spark how much there is"):
+            found = re.search(r"sizeInBytes=([\d.E+]+) (\w+)", told.collect()[0][0])
+        units = ("B", "KiB", "MiB", "GiB", "TiB")
+        if found is None or found[2] not in units:
+            return 0
+        return int(float(found[1]) * 1024 ** units.index(found[2]))
 
     def interrupt(self) -> None:
         """End everything that the session computes, whichever thread asked for it."""
@@ -221,6 +233,7 @@ class Engine:
         *,
         beside: DataFrame | None = None,
         clustered: Sequence[str] = (),
+        bounds: Sequence[str] = (),
     ) -> tuple[Staged, Measured]:
         """Write rows as files of a table, measured and checked in the same pass; commit nothing.
 
@@ -232,6 +245,9 @@ class Engine:
             Rows that are written too, and neither measured nor checked.
         clustered
             Columns of which each file has rows with other values.
+        bounds
+            Where there are some: conditions, each true for fewer rows than the one before. Each
+            file has rows between two of them.
 
         Raises
         ------
@@ -244,7 +260,12 @@ class Engine:
         from pyspark.sql import functions as F
 
         with ExitStack() as held, translated(f"computing `{name}`"):
-            if clustered:
+            if bounds:
+                n = min(len(bounds) + 1, max(1, round(self.size(frame) / _BYTES_OF_A_FILE)))
+                chosen = [bounds[k * len(bounds) // n] for k in range(1, n)]
+                bucket = " + ".join(f"CAST({test} AS INT)" for test in chosen) or "0"
+                frame = frame.repartitionById(n, F.expr(bucket))
+            elif clustered:
                 # Spark looks for bounds first, which computes the rows.
                 held.callback(frame.persist().unpersist)
                 n_files = max(1, round(frame.count() / _ROWS_OF_A_FILE))

@@ -11,6 +11,7 @@ the tables. The invariant: either way the table then equals one that is computed
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from persist_assets.model import Increment, Taken, Trace
@@ -178,6 +179,19 @@ def merged_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
     if len(merged) > _MOST_SPANS:
         merged = [(merged[0][0], merged[-1][1])]
     return tuple(merged)
+
+
+def in_order(pieces: Iterable[Piece], column: str, kind: str | None) -> bool:
+    """Whether several files each have values of a column that no other has, all but a few."""
+    told = [span(piece, column, kind or "") for piece in pieces]
+    spans = sorted((t[0], t[1]) for t in told if t is not None)  # pyright: ignore[reportArgumentType]
+    if len(spans) < max(2, len(told)):
+        return False
+    overlaps = sum(
+        after[0] < before[1]  # pyright: ignore[reportOperatorIssue]
+        for before, after in pairwise(spans)
+    )
+    return overlaps * 10 <= len(spans)
 
 
 def parted_by(source: Source, base: Snapshot | None = None) -> tuple[tuple[str, str], ...]:

@@ -36,6 +36,7 @@ TIMES = ("date", "timestamp", "timestamp_ntz")
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_MILLISECOND = timedelta(milliseconds=1)
 _WIDEST = timedelta(days=1)
 """More than any time zone's clock is ever put back."""
 _UNITS = {
@@ -166,13 +167,14 @@ def lead(span: Span, leaf: str, steps: Sequence[Taken], zone: str) -> Span | Non
         The session's time zone.
     """
     if leaf in ("timestamp", "timestamp_ntz"):
-        # Other writers keep times of statistics to the millisecond; clocks are put back.
-        wider = timedelta(milliseconds=1) + (_WIDEST if steps and zone != "UTC" else timedelta())
+        # Other writers cut times of statistics off at the millisecond; clocks are put back.
+        wider = _WIDEST if steps and zone != "UTC" else timedelta()
         low, high = span
         if not isinstance(low, datetime) or not isinstance(high, datetime):
             return None
+        early = low < _EPOCH.replace(tzinfo=low.tzinfo)
         try:
-            span = (low - wider, high + wider)
+            span = (low - wider - _MILLISECOND * early, high + wider + _MILLISECOND)
         except OverflowError:
             return None
     low, high = (_after(value, steps, zone) for value in span)

@@ -101,6 +101,12 @@ def delta_change(root: str, then: int, now: int) -> Change | None:
     )
 
 
+def delta_pieces(root: str, version: int) -> tuple[Piece, ...]:
+    """Return the files of a version of a Delta table; none where it is gone."""
+    table = find_table(root, version)
+    return tuple(_piece(file, root) for file in live_files(table).values()) if table else ()
+
+
 def _piece(file: Live, root: str) -> Piece:
     spans = {
         name: (file.least[name], file.greatest[name], file.nulls[name] > 0)

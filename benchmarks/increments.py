@@ -1,0 +1,185 @@
+"""Measure what builds of a part cost beside building all of it, over ten million rows of a year.
+
+Seconds on the wall and of all processors, in one warm session: everything first, twice; then one
+per cent is appended, one day of the year replaced, and one per cent of the keys merged.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from persist_assets.builder import Builder
+from persist_assets.engine import Engine
+from persist_assets.ledger.store import Ledger
+from persist_assets.project import load_project, require
+from persist_assets.session import create_session
+from persist_assets.settings import Settings, load_settings
+
+ROWS = 10_000_000
+SETTINGS = """
+[spark]
+"spark.master" = "local[*]"
+"spark.driver.memory" = "8g"
+"spark.ui.enabled" = "false"
+"spark.sql.shuffle.partitions" = "8"
+"""
+COLUMNS = "id BIGINT, ts TIMESTAMP, carrier STRING, origin STRING, dest STRING, tail STRING, "
+COLUMNS += "dep_delay INT, arr_delay INT, air_time INT, distance INT, fuel DOUBLE, price DOUBLE"
+QUERY = """SELECT id, ts, CAST(ts AS DATE) AS day, upper(carrier) AS carrier, origin, dest,
+concat(origin, '-', dest) AS route, tail, dep_delay, arr_delay, arr_delay - dep_delay AS gained,
+air_time, distance, distance / nullif(air_time, 0) AS speed, fuel, price,
+round(price * 1.19, 2) AS gross,
+CASE WHEN arr_delay > 15 THEN 'late' WHEN arr_delay < -15 THEN 'early' ELSE 'on time' END AS state,
+sha2(concat(tail, id), 256) AS token
+FROM flights WHERE distance > 0"""
+SOURCES = f"""
+CREATE TABLE flights ({COLUMNS}) USING delta LOCATION 'raw/flights';
+--@ persist refresh=incremental watermark=ts
+CREATE VIEW appended AS {QUERY};
+--@ persist
+CREATE VIEW plain AS {QUERY} AND id >= 0;
+--@ persist partition=daily time_column=day start="2023-01-01"
+CREATE VIEW partitioned AS {QUERY};
+--@ persist partition=daily time_column=day start="2023-01-01"
+CREATE VIEW by_day AS SELECT day, carrier, origin, count(*) AS n, avg(arr_delay) AS arr_delay,
+sum(price) AS price, max(token) AS token FROM ({QUERY}) GROUP BY day, carrier, origin;
+--@ persist refresh=incremental watermark=ts merge_key=id {{ on_tie=greatest }}
+CREATE VIEW merged AS {QUERY};
+"""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a build took, and wrote."""
+
+    seconds: float
+    cpu_s: float
+    rows: int
+    how: str
+
+
+class Year:
+    """A project whose raw table has a year of flights."""
+
+    def __init__(self, root: Path, rows: int = ROWS) -> None:
+        self.root, self.rows = root, rows
+        (root / "sources").mkdir(parents=True)
+        (root / "persist.toml").write_text(SETTINGS)
+        (root / "sources" / "m.sql").write_text(SOURCES)
+        self.settings: Settings = load_settings(root)
+        self.project = require(load_project(self.settings))
+        self.spark: Any = create_session(self.settings)
+
+    def put(self, first: int, last: int, day: int, days: int, ids: int | None = None) -> None:
+        """Append flights of some days, evenly, by the numbers of a generator."""
+        n, number = last - first, "id" if ids is None else f"id - {first} + {ids}"
+        frame = self.spark.range(first, last, 1, max(1, n // 700_000)).selectExpr(
+            f"{number} AS id",
+            f"timestamp_seconds(1672531200 + CAST({day} * 86400"
+            f" + (id - {first}) * {days} * 86400.0 / {n} AS BIGINT)) AS ts",
+            "elt(1 + CAST(pmod(hash(id), 14) AS INT), 'aa','as','b6','dl','ev','f9','fl','ha','mq',"
+            "'oo','ua','us','vx','wn') AS carrier",
+            "elt(1 + CAST(pmod(id, 3) AS INT), 'EWR', 'JFK', 'LGA') AS origin",
+            "concat('D', CAST(pmod(hash(id, 1), 105) AS STRING)) AS dest",
+            "concat('N', CAST(pmod(hash(id, 2), 4000) AS STRING)) AS tail",
+            "CAST(pmod(hash(id, 3), 120) - 20 AS INT) AS dep_delay",
+            "CAST(pmod(hash(id, 4), 140) - 40 AS INT) AS arr_delay",
+            "CAST(pmod(hash(id, 5), 400) + 20 AS INT) AS air_time",
+            "CAST(pmod(hash(id, 6), 2500) + 80 AS INT) AS distance",
+            "pmod(hash(id, 7), 100000) / 100.0D AS fuel",
+            "pmod(hash(id, 8), 80000) / 100.0D AS price",
+        )
+        from persist_assets.storage.tables import commit
+
+        root = str(self.root / "raw" / "flights")
+        staged = Engine(self.settings, lambda: self.spark).write_files(
+            frame, root, f"b{time.time_ns()}"
+        )
+        append(staged, root, commit)
+
+    def build(self, name: str, *, force: bool = False) -> Cost:
+        """Build a source in a run of its own."""
+        ledger = Ledger(self.settings.ledger)
+        engine = Engine(self.settings, lambda: self.spark)
+        builder = Builder(self.settings, self.project, ledger, engine)
+        source = self.project.by_id[f"{name}@sources/m.sql"]
+        before, begun = cpu_seconds(), time.monotonic()
+        with builder.work(source, force=force) as work:
+            builder.publish(work)
+        seconds, used = time.monotonic() - begun, cpu_seconds() - before
+        builder.close()
+        ledger.close()
+        how = "; ".join(r.message for r in work.step.reasons)
+        return Cost(seconds, used, work.staged.rows if work.staged else 0, how)
+
+
+def append(staged: Any, root: str, commit: Any) -> None:
+    """Make files one more version of a table, beside those it has."""
+    from persist_assets.storage.tables import find_table, live_files
+
+    table = find_table(root)
+    kept = tuple(live_files(table)) if table else ()
+    base = table.version() if table else None
+    commit(staged, build_id="", pinned=base, base=base, kept=kept)
+
+
+def cpu_seconds() -> float:
+    """Return what this process, its children and Spark's have used of the processors."""
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    total = own.ru_utime + own.ru_stime
+    tick = os.sysconf("SC_CLK_TCK")
+    for child in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = child.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == os.getpgrp() and child.parent.name != str(os.getpid()):
+            total += (int(fields[11]) + int(fields[12])) / tick
+    return total
+
+
+def measure(root: Path, rows: int = ROWS) -> dict[str, tuple[Cost, Cost]]:
+    """Return what parts cost, and what everything does, by what is done."""
+    year = Year(root, rows)
+    percent = rows // 100
+    year.put(0, rows, 0, 365)
+    names = ("plain", "appended", "partitioned", "by_day", "merged")
+    for name in names:
+        year.build(name)
+    whole = {name: year.build(name, force=True) for name in names}
+    found = {"backfill": (whole["partitioned"], whole["plain"])}
+    year.put(rows, rows + percent, 365, 1)
+    for name in ("appended", "merged"):
+        found[f"append {name}"] = (year.build(name), whole[name])
+    for name in ("partitioned", "by_day"):
+        year.build(name)
+    year.put(2 * rows, 2 * rows + 1000, 200, 1)
+    for name in ("partitioned", "by_day"):
+        found[f"one day {name}"] = (year.build(name), whole[name])
+    year.build("merged")
+    first = int(rows * 0.5)
+    year.put(3 * rows, 3 * rows + percent, 366, 1, ids=first)
+    found["merge"] = (year.build("merged"), whole["merged"])
+    found["nothing"] = (year.build("merged"), whole["merged"])
+    return found
+
+
+if __name__ == "__main__":
+    import shutil
+    import sys
+
+    place = Path(sys.argv[1])
+    shutil.rmtree(place, ignore_errors=True)
+    for what, (part, all_of_it) in measure(place, int(sys.argv[2])).items():
+        print(
+            f"{what}: {part.seconds:.2f} s, {part.cpu_s:.2f} CPU s, {part.rows} rows written;"
+            f" everything {all_of_it.seconds:.2f} s, {all_of_it.cpu_s:.2f} CPU s:"
+            f" {part.seconds / all_of_it.seconds:.3f}, {part.cpu_s / all_of_it.cpu_s:.3f}"
+            f"  [{part.how}]",
+            flush=True,
+        )
