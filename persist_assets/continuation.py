@@ -300,7 +300,8 @@ def continue_table(
     build_uid: str,
     checks: Sequence[Check],
     before: Mapping[str, CheckResult],
-    merged: Callable[[DataFrame], DataFrame],
+    key: Sequence[str],
+    merged: Callable[[DataFrame, DataFrame], DataFrame],
 ) -> Continued:
     """Write the files that a table has besides those that it keeps of its base.
 
@@ -312,8 +313,10 @@ def continue_table(
         The rows computed: those added, or all of the window's and maybe others.
     before
         What came of the base's checks, by name.
+    key
+        Rows take the place of those that have the same values of these columns; empty: of none.
     merged
-        Returns of rows the one for each key, where the source has a merge key.
+        Returns what is written of rows that are computed, and of those that have a key of theirs.
     """
     base, time_column = increment.base, source.annotation.time_column
     root = engine.settings.table_root(base.table)
@@ -325,7 +328,6 @@ def continue_table(
     live = live_files(table)
     touched = _small(live)
     on_rows = [c for c in checks if c.on_rows]
-    key = source.annotation.merge.key if source.annotation.merge else ()
     split: _Split | None = None
     if window is not None:
         frame = frame.where(window.condition)
@@ -344,7 +346,7 @@ def continue_table(
             old, beside = split(beside)
             gone = engine.measure(old, on_rows, None, source.name)
             if key:
-                rows = merged(frame.unionByName(old))
+                rows = merged(frame, old)
         staged, added = engine.write(
             rows,
             base.table,
