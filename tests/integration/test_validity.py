@@ -251,6 +251,25 @@ def test_versions_can_be_read_by_version_and_by_time(make: Make) -> None:
             assert sorted(row.a for row in so.collect()) == expected
 
 
+def test_what_comes_back_was_not_there_before_it_went(make: Make) -> None:
+    text = PLAIN.replace("key=id", "key=id watermark=at").replace("id, a, b", "id, a, at")
+    builder = make(text)
+    root = builder.settings.root
+    put(root, (1, "a", 0, 0), (2, "a", 0, 0))
+    build(builder)
+    put(root, (9, "x"))
+    build(make(root=root, at=4))
+    put(root, (9, "x"), (1, "a", 0, 2), (2, "a", 0, 5))
+    builder = make(root=root, at=6)
+    assert told(builder, build(builder)) == [
+        (1, "a", 0.0, 4.0),
+        (1, "a", 6.0, None),
+        (2, "a", 0.0, 4.0),
+        (2, "a", 5.0, None),
+        (9, "x", 4.0, None),
+    ]
+
+
 def test_several_rows_of_one_key_are_refused(make: Make) -> None:
     builder = make()
     root = builder.settings.root
