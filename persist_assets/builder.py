@@ -33,9 +33,22 @@ from persist_assets.audit import columns_in
 from persist_assets.compare import what_it_reads
 from persist_assets.continuation import clustered_by, continue_table, find_window, window_of
 from persist_assets.dialect import quote
-from persist_assets.errors import BuildError, ConflictError, PersistError, SettingsError
+from persist_assets.errors import (
+    BuildError,
+    ConflictError,
+    GoneError,
+    PersistError,
+    SettingsError,
+)
 from persist_assets.functions import place_of
-from persist_assets.growth import column_type, in_order, merged_spans, parted_by, time_type
+from persist_assets.growth import (
+    column_type,
+    in_order,
+    merged_spans,
+    mismatch,
+    parted_by,
+    time_type,
+)
 from persist_assets.manifest import export_manifest
 from persist_assets.meaning.functions import CLOCK, SPECIAL_DATETIMES
 from persist_assets.model import (
@@ -47,6 +60,7 @@ from persist_assets.model import (
     RawVersion,
     Snapshot,
     View,
+    merge_as_of,
 )
 from persist_assets.outside import check_catalog, check_leaves, show, shown_as
 from persist_assets.partitions import between, boxes, expand, reached, side, split
@@ -56,7 +70,9 @@ from persist_assets.planner import (
     World,
     drawn,
     inputs,
+    is_history,
     lacking,
+    own_marks,
     plan,
     rests_alike,
     unchecked,
@@ -75,11 +91,11 @@ from persist_assets.storage.tables import (
 )
 from persist_assets.storage.types import columns_of_struct, delta_schema
 from persist_assets.substitution import Statement
+from persist_assets.validity import columns_of, identified_by, turn
 from persist_assets.watermarks import is_ordered, literal, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from pyspark.sql import DataFrame
 
@@ -130,6 +146,10 @@ class Work:
         What was written, and what is stored instead of it.
     continued
         Where rows of another snapshot stay: all about that.
+    before
+        What readers of the environment itself saw when it began.
+    latest
+        What a history would go on from then.
     state
         ``parked``: it waits for its publication, and the lease is given back.
     """
@@ -148,8 +168,15 @@ class Work:
     staged: Staged | None = None
     view: View | None = None
     continued: Continued | None = None
+    before: Snapshot | None = None
+    latest: Snapshot | None = None
     measured: Measured | None = None
     state: Literal["open", "parked", "published"] = "open"
+
+    @property
+    def is_within(self) -> bool:
+        """Whether it goes on in the table of what it goes on from, which is the environment's."""
+        return self.before is not None and self.before == self.step.goes_on_from
 
 
 class Builder(Reader):
@@ -234,6 +261,7 @@ class Builder(Reader):
             }
             world = replace(world, keys=order, zone=self.settings.timezone.key)
             world = replace(world, aged=self._aged(sources, world))
+        world = replace(world, latest=self._latest(sources, manifest, there))
         return replace(world, changes=self._changes(sources, world))
 
     def _aged(
@@ -255,6 +283,38 @@ class Builder(Reader):
                         }
         return found
 
+    def _latest(
+        self,
+        sources: Iterable[Source],
+        manifest: Mapping[BuildID, Snapshot],
+        there: HasSnapshot = has_snapshot,
+    ) -> dict[SourceID, Snapshot]:
+        """Return what readers last got of sources that may go on when their meaning changes.
+
+        A history goes on from one of an environment that is read, other tables do not.
+        """
+        found: dict[SourceID, Snapshot] = {}
+        wanted = [s for s in sources if s.keeps_history or s.annotation.goes_on]
+        own = self.settings.environment
+        current = self.ledger.fetch_current(own) if wanted else {}
+        read = self.ledger.fetch_current(*self.settings.environments) if wanted else {}
+        for source in wanted:
+            known = current if not source.keeps_history else read
+            last = known.get(source.source_id)
+            build_id = last.build_id if last else source.build_id
+            snapshot = self.ledger.find_snapshot(own, build_id)
+            if source.keeps_history:
+                # Another source of its meaning may have gone on with what both have.
+                shared = self.ledger.find_snapshot(own, source.build_id)
+                own_ones = [s for s in (snapshot, shared) if s and is_history(s)]
+                read_ones = [s for s in (manifest.get(build_id),) if s and is_history(s)]
+                snapshot = max(own_ones or read_ones, key=lambda s: s.known_at, default=None)
+            elif snapshot is not None and (snapshot.view or not self.is_there(snapshot, there)):
+                continue
+            if snapshot is not None:
+                found[source.source_id] = snapshot
+        return found
+
     def _changes(
         self, sources: Iterable[Source], world: World
     ) -> dict[SourceID, dict[SourceID, Change | None]]:
@@ -268,7 +328,10 @@ class Builder(Reader):
             if len({(a.refresh, a.time_column) for a in sharing}) > 1:
                 continue  # the table is kept in two ways
             own = self.ledger.find_snapshot(self.settings.environment, source.build_id)
-            if own is None or own != world.manifest.get(source.build_id) or own.view is not None:
+            seen = world.manifest.get(source.build_id)
+            if own is None and seen is None and annotation.goes_on:
+                own = seen = world.latest.get(source.source_id)
+            if own is None or own != seen or own.view is not None:
                 continue
             if own.time_column != annotation.time_column:
                 continue
@@ -501,7 +564,8 @@ class Builder(Reader):
             present = step.snapshot
             if present is None and step.base is not None and self._is_own(step.base):
                 step = replace(step, increment=Increment(step.base))
-            base = step.increment.base if step.increment else None
+            before = self.ledger.find_snapshot(self.settings.environment, source.build_id)
+            base = before if before == step.goes_on_from else None
             continued = present or base
             table = continued.table if continued else self._table(source)
             self._tidy(table)
@@ -519,7 +583,8 @@ class Builder(Reader):
                 reads=what_it_reads(self.project, source),
             )
             self.ledger.record_started(build, table, base=base)
-            work = Work(source, step, build, lease, table)
+            work = Work(source, step, build, lease, table, before=before)
+            work.latest = world.latest.get(source.source_id)
             work.inputs = inputs(self.project, source, world) or ()
             with self._recorded(work):
                 if present is not None:
@@ -603,8 +668,15 @@ class Builder(Reader):
                 stack += (self.project.by_id[s] for s in self.project.readers[source.source_id])
         return found.values()
 
-    def _leased(self, source: Source) -> AbstractContextManager[Lease]:
-        return self.ledger.lease(f"build {source.build_id}", self._holder(), over=self.over)
+    @contextmanager
+    def _leased(self, source: Source) -> Generator[Lease]:
+        """Hold the lease on a BuildID; of a history on the source too, whatever it means."""
+        with ExitStack() as held:
+            if source.keeps_history:
+                name = f"history {self.settings.environment} {source.source_id}"
+                held.enter_context(self.ledger.lease(name, self._holder(), over=self.over))
+            name = f"build {source.build_id}"
+            yield held.enter_context(self.ledger.lease(name, self._holder(), over=self.over))
 
     def _holder(self) -> str:
         return f"{self.run_id or 'a build'} on {socket.gethostname()}, process {os.getpid()}"
@@ -671,6 +743,7 @@ class Builder(Reader):
             usable = (
                 self.ledger.is_under_way(work.build)
                 and self._inputs(work.source) == work.inputs
+                and (not work.source.keeps_history or self._is_last(work))
                 and self.is_there(work.snapshot, is_whole)
             )
             try:
@@ -684,6 +757,11 @@ class Builder(Reader):
         if not usable:
             with self.work(work.source, force=force, keys=keys, again=again) as anew:
                 yield anew
+
+    def _is_last(self, work: Work) -> bool:
+        """Whether no other build has become what a history goes on from since one has begun."""
+        manifest = self.ledger.fetch_manifest(*self.settings.environments)
+        return work.latest == self._latest([work.source], manifest).get(work.source.source_id)
 
     def _inputs(self, source: Source) -> AsOf:
         return inputs(self.project, source, self.world([source])) or ()
@@ -775,6 +853,7 @@ class Builder(Reader):
             )
         view = self.project.is_view(source)
         increment = work.step.increment
+        self._check_base(work)
         # A view is read when they are gone, and an increment does not want all of their rows: then
         # they are only checked.
         guarding = view or increment is not None
@@ -815,11 +894,25 @@ class Builder(Reader):
             work.measured = self.engine.measure(frame, checks, time_column, source.name)
         else:
             bounds = self._bounds(work, world)
-            if increment is not None and (increment.added or window):
-                self._continue(work, increment, window, frame, checks, bounds)
+            if source.keeps_history:
+                self._keep(work, frame, checks, world)
+            elif work.is_within and increment is not None and (increment.added or window):
+                key = source.annotation.merge.key if source.annotation.merge else ()
+                self._continue(
+                    work,
+                    increment,
+                    window,
+                    frame,
+                    checks,
+                    key,
+                    lambda rows, old: self.merged(source, rows.unionByName(old)),
+                    bounds,
+                )
             else:
                 whole = self.merged(source, frame)
-                if window is not None:
+                if increment is not None and (increment.added or window):
+                    whole = self._gone_on(work, increment, window, frame)
+                elif window is not None:
                     whole = self._with_others(work, window, whole)
                 work.staged, work.measured = self.engine.write(
                     whole,
@@ -831,18 +924,21 @@ class Builder(Reader):
                     clustered=clustered_by(source),
                     bounds=bounds,
                 )
-            assert work.staged is not None and work.measured is not None
-            work.columns = work.staged.columns
-        staged, kept = work.staged, work.continued.kept if work.continued else ()
-        results = asked(
-            self,
-            source,
-            wanted,
-            work.measured.checks,
-            lambda: self._staged_rows(staged, kept) if staged else frame,
-            world.manifest,
-        )
-        work.checks = (*results, *_passed(self.project.guards(source)))
+            if work.snapshot is None:
+                assert work.staged is not None and work.measured is not None
+                work.columns = work.staged.columns
+        if work.snapshot is None:
+            assert work.measured is not None
+            staged, kept = work.staged, work.continued.kept if work.continued else ()
+            results = asked(
+                self,
+                source,
+                wanted,
+                work.measured.checks,
+                lambda: self._staged_rows(staged, kept) if staged else frame,
+                world.manifest,
+            )
+            work.checks = (*results, *_passed(self.project.guards(source)))
         leaves = self.leaves(source.bindings, read)
         self._check_pins(leaves)
         for other in source.compared:
@@ -934,7 +1030,9 @@ class Builder(Reader):
         window: Window | None,
         frame: DataFrame,
         checks: Sequence[Check],
-        bounds: Sequence[str],
+        key: Sequence[str],
+        merged: Callable[[DataFrame, DataFrame], DataFrame],
+        bounds: Sequence[str] = (),
     ) -> None:
         """Write what a table has besides what it keeps."""
         source = work.source
@@ -948,10 +1046,86 @@ class Builder(Reader):
             work.build.build_uid,
             checks,
             before,
-            lambda rows: self.merged(source, rows),
+            key,
+            merged,
             bounds,
         )
         work.staged, work.measured = work.continued.staged, work.continued.measured
+
+    def _check_base(self, work: Work) -> None:
+        """Refuse to go on from what rows of now cannot stand beside, or what is not there.
+
+        Raises
+        ------
+        BuildError
+            It has other columns.
+        GoneError
+            The table that holds a history is gone.
+        ConflictError
+            A history has gone on since this run began: what it reads may be older.
+        """
+        source, history = work.source, work.step.history
+        increment = work.step.increment
+        if increment is not None and not work.is_within and source.columns:
+            _check_columns(source, increment.base, source.columns)
+        if history is None:
+            return
+        if not self.is_there(history, is_whole):
+            raise GoneError(
+                f"the table {history.table} is gone, and the history of `{source.name}` with it",
+                hint="bring its files back; or begin anew: on_change=rebuild and --full-refresh",
+                location=source.location,
+            )
+        if history.known_at > self.started_at:
+            raise ConflictError(
+                f"the history of `{source.name}` went on since this run began", hint="run it again"
+            )
+
+    def _gone_on(
+        self, work: Work, increment: Increment, window: Window | None, frame: DataFrame
+    ) -> DataFrame:
+        """Return the rows of a table of older code, with what is computed in their place."""
+        source, base = work.source, increment.base
+        _check_columns(source, base, columns_of(frame))
+        kept = self.load_snapshot(base)
+        if window is not None:
+            frame = frame.where(window.condition)
+            if source.annotation.merge is None:
+                kept = kept.where(f"NOT ({window.condition})")
+        return self.merged(source, frame.unionByName(kept))
+
+    def _keep(self, work: Work, frame: DataFrame, checks: Sequence[Check], world: World) -> None:
+        """Write the versions that a history has from now on, if any of them changed."""
+        source, history = work.source, work.step.history
+        validity = source.annotation.validity
+        assert validity is not None
+        past = None if history is None else self.load_snapshot(history)
+        with turn(source, frame, past, self.started_at) as turned:
+            alike = history is not None and history.columns == columns_of(turned.versions)
+            if history is not None and work.is_within and alike and not turned.n:
+                as_of = merge_as_of([work.step.as_of, own_marks(history.as_of, source)])
+                told = {"as_of": as_of, "inputs": work.inputs, "current_at": work.current_at}
+                work.build = replace(work.build, action="reused")
+                self._reuse(work, replace(history, **told), world)
+            elif history is not None and work.is_within and alike:
+                self._continue(
+                    work,
+                    Increment(history),
+                    None,
+                    turned.changed,
+                    checks,
+                    identified_by(validity),
+                    lambda rows, _: rows,
+                )
+            else:
+                work.staged, work.measured = self.engine.write(
+                    turned.versions,
+                    work.table,
+                    work.build.build_uid,
+                    checks,
+                    self._time_column(source),
+                    source.name,
+                )
 
     def _stored(
         self, source: Source, statement: Statement, read: Mapping[SourceID, Snapshot]
@@ -1081,8 +1255,14 @@ class Builder(Reader):
         Raises
         ------
         ConflictError
-            The lease was lost, or somebody else wrote to the table; nothing was published.
+            The lease was lost, or somebody else wrote to the table, or to the history; nothing
+            was published.
         """
+        if work.source.keeps_history and not self._is_last(work):
+            raise ConflictError(
+                f"the history of `{work.source.name}` went on while it was built",
+                hint="run it again",
+            )
         self._commit(work)
         assert work.snapshot is not None
         # The other environment may have moved on since.
@@ -1111,13 +1291,13 @@ class Builder(Reader):
             version, size = 0, 0
             if work.staged is not None:
                 pinned = self.ledger.find_pinned_version(work.table)
-                continued, increment = work.continued, work.step.increment
+                continued, base = work.continued, work.step.goes_on_from
                 size = continued.bytes if continued else work.staged.bytes
                 version = commit(
                     work.staged,
                     build_id=work.source.build_id,
                     pinned=pinned,
-                    base=increment.base.version if continued and increment else None,
+                    base=base.version if continued and base else None,
                     kept=continued.kept if continued else (),
                 )
             work.snapshot = Snapshot(
@@ -1171,6 +1351,23 @@ TEMPORARY = ".temporary"
 def temporary_lease(token: str) -> str:
     """Return the name of the lease that a run holds as long as it needs its temporary tables."""
     return f"temporary {token}"
+
+
+def _check_columns(source: Source, base: Snapshot, columns: Iterable[Column]) -> None:
+    """Refuse columns that are not those of the table that a source goes on from.
+
+    Raises
+    ------
+    BuildError
+        They differ.
+    """
+    why = mismatch(base.columns, columns)
+    if why is not None:
+        raise BuildError(
+            f"`{source.name}` cannot go on from {base.table}: {why}",
+            hint="compute all of it: --full-refresh, or take out on_change=continue",
+            location=source.location,
+        )
 
 
 def _asks_the_clock(check: Check) -> bool:

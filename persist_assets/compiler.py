@@ -38,6 +38,8 @@ from persist_assets.meaning.understanding import (
 )
 from persist_assets.model import (
     FILE_FORMATS,
+    VALID_FROM,
+    VALID_TO,
     Column,
     ColumnRef,
     Declaration,
@@ -435,6 +437,9 @@ def resolve_query(
     names = _Names((s.asset_key, s.source_id) for s in project.sources)
     found = [names.resolve(reference, None, language) for reference in query.references]
     wrong = [f for f in found if isinstance(f, Problem)]
+    for reference, source_id in zip(query.references, found, strict=True):
+        if not isinstance(source_id, Problem):
+            wrong += _hidden_versions(language, reference, project.by_id[source_id])
     if wrong:
         raise SourcesError(wrong)
     return tuple(f for f in found if not isinstance(f, Problem))
@@ -571,6 +576,15 @@ def _compile_query(compilation: Compilation, unit: _Unit) -> None:
     query = declaration.query
     assert query is not None
     upstream = [compilation.units[b] for b in unit.bindings]
+    hidden = [
+        problem
+        for reference, read in zip(query.references, upstream, strict=True)
+        for problem in _hidden_versions(declaration.language, reference, read.source)
+    ]
+    if hidden:
+        compilation.problems += hidden
+        unit.broken = True
+        return
     unit.key = digest(
         "meaning",
         compilation.connection,
@@ -598,6 +612,22 @@ def _compile_query(compilation: Compilation, unit: _Unit) -> None:
             return
     compilation.memory.known[unit.key] = unit.meaning = meaning
     _made(unit, declaration, query, meaning)
+
+
+def _hidden_versions(
+    language: str | None, reference: Reference, source: Source | None
+) -> list[Problem]:
+    """Return what is wrong where Malloy would take all versions of rows for the rows of now.
+
+    Where it reads a source of its own it knows the columns of the query alone.
+    """
+    if language != MALLOY or source is None or not source.keeps_history:
+        return []
+    if "@" not in reference.parts[0]:
+        return []
+    message = f"this reads all versions of `{source.name}`, and cannot tell which are of now"
+    hint = f"read it as a table, with {VALID_FROM} and {VALID_TO}: ….table('{source.name}')"
+    return [Problem("versions", message, reference.location, hint)]
 
 
 def _made(unit: _Unit, declaration: Declaration, query: Query, meaning: Meaning) -> None:
@@ -646,6 +676,9 @@ def _merged_how(declaration: Declaration) -> tuple[object, ...]:
     partition = declaration.annotation.partition
     if partition is not None:
         return spelled_bounds(partition)
+    validity = declaration.annotation.validity
+    if validity is not None:
+        return (validity.key, validity.watch, validity.hard_deletes, by)
     return (merge.key, merge.on_tie, by) if merge else ()
 
 
@@ -731,11 +764,27 @@ def _check_annotations(compilation: Compilation) -> None:
             wanted += [(places["partition"], name) for name in columns]
         if annotation.merge:
             wanted += [(places["merge_key"], name) for name in annotation.merge.key]
+        wanted += [(places["key"], name) for name in annotation.key]
+        wanted += [(places["watch"], name) for name in annotation.watch]
         if annotation.time_column and not (annotation.partition and annotation.partition.time):
             place = places.get("time_column") or places["watermark"]
             wanted.append((place, annotation.time_column))
+            kind = time_type(source)
+            if annotation.validity and kind is not None and kind not in TIMES:
+                message = f"`{annotation.time_column}` is {kind}: nothing is valid from it on"
+                hint = "a date or a timestamp says from when on a row is so"
+                compilation.problems.append(Problem("watermark", message, place, hint))
         for place, name in wanted:
             compilation.problems += _missing_column(source, name, place)
+        if source.keeps_history:
+            made = {VALID_FROM, VALID_TO}
+            named = {k: [v] for k, v in (("watermark", annotation.time_column),) if v}
+            named |= {"key": [*annotation.key], "watch": [*annotation.watch]}
+            for key, names in named.items():
+                for name in made.intersection(n.lower() for n in names):
+                    message = f"`{name}` is what a history adds, not a column of its query"
+                    place = places.get(key) or places["time_column"]
+                    compilation.problems.append(Problem("unknown-column", message, place))
         for check in annotation.checks:
             if check.expression is not None:
                 place = check.location or places["check"]

@@ -298,8 +298,9 @@ def continue_table(
     build_uid: str,
     checks: Sequence[Check],
     before: Mapping[str, CheckResult],
-    merged: Callable[[DataFrame], DataFrame],
-    bounds: Sequence[str] | None = None,
+    key: Sequence[str],
+    merged: Callable[[DataFrame, DataFrame], DataFrame],
+    bounds: Sequence[str] = (),
 ) -> Continued:
     """Write the files that a table has besides those that it keeps of its base.
 
@@ -311,10 +312,12 @@ def continue_table(
         The rows computed: those added, or all of the window's and maybe others.
     before
         What came of the base's checks, by name.
+    key
+        Rows take the place of those that have the same values of these columns; empty: of none.
     merged
-        Returns of rows the one for each key, where the source has a merge key.
+        Returns what is written of rows that are computed, and of those that have a key of theirs.
     bounds
-        Where files of a partitioned table begin; None: its rows come in order. See `Engine.write`.
+        Where files of a partitioned table begin; none: its rows come in order. See `Engine.write`.
     """
     base, time_column = increment.base, source.annotation.time_column
     root = engine.settings.table_root(base.table)
@@ -326,7 +329,6 @@ def continue_table(
     live = live_files(table)
     touched = _small(live)
     on_rows = [c for c in checks if c.on_rows]
-    key = source.annotation.merge.key if source.annotation.merge else ()
     split: _Split | None = None
     if window is not None:
         frame = frame.where(window.condition)
@@ -345,7 +347,7 @@ def continue_table(
             old, beside = split(beside)
             gone = engine.measure(old, on_rows, None, source.name)
             if key:
-                rows = merged(frame.unionByName(old))
+                rows = merged(frame, old)
         staged, added = engine.write(
             rows,
             base.table,
@@ -354,7 +356,7 @@ def continue_table(
             time_column,
             source.name,
             beside=beside,
-            bounds=bounds or (),
+            bounds=bounds,
         )
     measured = combined(of_snapshot(base, tuple(before.values())), gone, added)
     kept = tuple(sorted(live.keys() - touched))

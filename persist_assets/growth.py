@@ -10,6 +10,7 @@ the tables. The invariant: either way the table then equals one that is computed
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -241,6 +242,32 @@ def obstacle(source: Source) -> str | None:
         f"its rows of a time do not follow from those of `{source.annotation.time_column}` in the"
         " tables it reads"
     )
+
+
+def mismatch(before: Iterable[Column], now: Iterable[Column], *, grows: bool = False) -> str | None:
+    """Return why rows of some columns cannot stand beside those of others, None if they can.
+
+    Parameters
+    ----------
+    grows
+        New columns may come: there is NULL in the rows before.
+    """
+    kinds = {c.name.lower(): c for c in now}
+    told = [
+        f"`{c.name}` was {c.type} and is {other.type}"
+        for c in before
+        if (other := kinds.get(c.name.lower())) and None not in (c.type, other.type)
+        if _stored(c) != _stored(other)
+    ]
+    had = {c.name.lower() for c in before}
+    told += [f"`{c.name}` is gone" for c in before if c.name.lower() not in kinds]
+    told += [f"`{c.name}` is new" for c in now if c.name.lower() not in had and not grows]
+    return "; ".join(told) or None
+
+
+def _stored(column: Column) -> str:
+    """Return the type that a column has in a table: CHAR and VARCHAR are strings there."""
+    return re.sub(r"\b(?:var)?char\(\d+\)", "string", (column.type or "").lower())
 
 
 def time_type(source: Source, base: Snapshot | None = None) -> str | None:

@@ -259,8 +259,31 @@ class Partitioning:
         return self.dimensions[0] if self.dimensions[0].every else None
 
 
-Refresh = Literal["full", "incremental"]
-"""What a build computes: all rows, or those that are not what they were."""
+Refresh = Literal["full", "incremental", "snapshot"]
+"""What a build makes: all rows anew, those that are not what they were, or new versions of rows
+beside the old ones."""
+
+VALID_FROM, VALID_TO = "valid_from", "valid_to"
+"""The columns that a history has besides those of its query: from when until when a row was so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Validity:
+    """How a table keeps what the rows of its query were: slowly changing dimensions of type 2.
+
+    Attributes
+    ----------
+    key
+        Columns that tell rows of one thing from those of others; NULL is a value like any other.
+    watch
+        Only a change of these makes a new version, others go into the current one; empty: all.
+    hard_deletes
+        What becomes of a current version whose key is gone: it is closed, or stays.
+    """
+
+    key: tuple[str, ...]
+    watch: tuple[str, ...] = ()
+    hard_deletes: Literal["close", "ignore"] = "close"
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +314,10 @@ class Annotation:
         Whether one run builds all partitions that are asked for, or each has its own.
     on_schema_change
         What becomes of rows that have other columns than the table that is published.
+    key, watch, hard_deletes
+        How versions are kept: see `Validity`.
+    on_change
+        Whether a table goes on when its source means something else, or is computed anew.
     tags
         Sorted pairs; a bare tag has the value ``""``.
     keys
@@ -308,12 +335,30 @@ class Annotation:
     partition: Partitioning | None = None
     backfill: Literal["single_run", "multi_run"] = "single_run"
     on_schema_change: SchemaChange = "sync"
+    key: tuple[str, ...] = ()
+    watch: tuple[str, ...] = ()
+    hard_deletes: Literal["close", "ignore"] = "close"
+    on_change: Literal["rebuild", "continue"] | None = None
     owners: tuple[str, ...] = ()
     tags: tuple[tuple[str, str], ...] = ()
     group: str | None = None
     freshness: Freshness | None = None
     checks: tuple[Check, ...] = ()
     keys: tuple[tuple[str, Location], ...] = field(default=(), compare=False)
+
+    @property
+    def validity(self) -> Validity | None:
+        """How the table keeps what rows were, None where it does not."""
+        if self.refresh != "snapshot":
+            return None
+        return Validity(self.key, self.watch, self.hard_deletes)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a table goes on when its source means something else; histories do by default."""
+        if self.refresh == "snapshot":
+            return self.on_change != "rebuild"
+        return self.on_change == "continue"
 
 
 # --------------------------------------------------------------------------------- declarations
@@ -716,6 +761,21 @@ class Source:
         return "/".join(self.asset_key)
 
     @property
+    def keeps_history(self) -> bool:
+        """Whether its rows follow from all its builds so far: nothing can compute them again."""
+        return self.annotation.refresh == "snapshot"
+
+    @property
+    def varies(self) -> bool:
+        """Whether another build on the same data may have other rows: readers rest on the build."""
+        return self.volatile or self.keeps_history
+
+    @property
+    def computed(self) -> tuple[Column, ...]:
+        """The columns of its query: those of its table but for what a history adds."""
+        return self.columns[:-2] if self.keeps_history else self.columns
+
+    @property
     def is_leaf(self) -> bool:
         """Whether its readers read data as it stands: from its table, or raw."""
         return self.persisted or self.raw is not None
@@ -831,11 +891,11 @@ class Project:
         """What the BuildIDs mean by which Malloy's own tools look for tables.
 
         Not those that two sources of different meaning have: Malloy's know the tables they read
-        by name only.
+        by name only. Nor those of histories, of which Malloy knows one row of each key.
         """
         found: dict[BuildID, set[BuildID]] = {}
         for source in self.sources:
-            for malloy_id in source.malloy_ids:
+            for malloy_id in () if source.keeps_history else source.malloy_ids:
                 found.setdefault(malloy_id, set()).add(source.build_id)
         return {m: next(iter(ours)) for m, ours in found.items() if len(ours) == 1}
 
@@ -1145,6 +1205,8 @@ ReasonCode = Literal[
     "partition",
     "increment",
     "whole",
+    "history",
+    "older",
     "forced",
     "failed",
 ]
@@ -1266,6 +1328,8 @@ class Step:
         What has the other partitions.
     partitions
         Which partitions its snapshot will have.
+    history
+        The history that it goes on with; None: there is none, or it begins anew.
     """
 
     source_id: SourceID
@@ -1279,6 +1343,12 @@ class Step:
     keys: tuple[str, ...] | None = None
     base: Snapshot | None = None
     partitions: Partitions | None = None
+    history: Snapshot | None = None
+
+    @property
+    def goes_on_from(self) -> Snapshot | None:
+        """What of its rows it keeps, in their table or in another one."""
+        return self.increment.base if self.increment else self.history
 
 
 @dataclass(frozen=True, slots=True)

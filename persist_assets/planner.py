@@ -15,8 +15,10 @@ from persist_assets.compare import (
     what_changed_above,
 )
 from persist_assets.errors import NotFoundError
-from persist_assets.growth import grow, merged_spans, parted_by, touched
+from persist_assets.growth import grow, merged_spans, mismatch, parted_by, touched
 from persist_assets.model import (
+    VALID_FROM,
+    VALID_TO,
     AsOf,
     Build,
     Change,
@@ -62,6 +64,9 @@ draws lots its readers rest on."""
 PARTITIONS = "partitions:"
 """What the names begin with under which partitioned tables stand in an as_of: which partitions
 there were, and of what."""
+OLDER = "older:"
+"""What the names begin with under which it stands in an as_of that some rows are of older code:
+the build is named whose table a source went on from when it came to mean something else."""
 NO_DATA = "no data"
 """The version of a raw table whose data is not there."""
 UNVERSIONED = "unversioned:"
@@ -100,6 +105,9 @@ class World:
         For partitioned sources and what some of their partitions rest on, the same.
     zone
         The session's time zone.
+    latest
+        For sources that keep a history, or go on when their meaning changes, what readers last
+        got of them, whatever they meant then.
     """
 
     environment: str
@@ -122,6 +130,7 @@ class World:
         default_factory=dict["tuple[SourceID, AsOf]", "Mapping[SourceID, Change | None]"]
     )
     zone: str = "UTC"
+    latest: Mapping[SourceID, Snapshot] = field(default_factory=dict[str, Snapshot])
 
     def readable(self, source: Source) -> Snapshot | None:
         """Return what readers of a source read, None where its query is computed for them."""
@@ -199,7 +208,7 @@ def _as_of(
         elif upstream.source_id in coming:
             step = coming[upstream.source_id]
             parts.append(step.as_of)
-            if upstream.volatile and step.action == "build":
+            if upstream.varies and step.action == "build":
                 parts.append([RawVersion(DRAW + upstream.build_id, "to come")])
         elif (snapshot := world.readable(upstream)) is not None:
             parts.append(snapshot.as_of)
@@ -262,9 +271,13 @@ def _step(
     force: bool,
 ) -> Step:
     snapshot = world.manifest.get(source.build_id)
+    latest = world.latest.get(source.source_id) or snapshot
+    changed = latest is not None and latest.build_id != source.build_id
+    if source.keeps_history and changed:
+        snapshot = None  # that of a meaning it had once, and has again: its history is elsewhere
     gone = snapshot is not None and source.build_id in world.missing
     fits = _is_kept_so(project, source)
-    if (
+    if not source.keeps_history and (
         snapshot is None
         or gone
         or not fits(snapshot)
@@ -272,15 +285,23 @@ def _step(
     ):
         # What another environment has may be the very rows.
         others = world.elsewhere.get(source.build_id, ())
-        fitting = [s for s in others if fits(s) and _without_draw(s.as_of, source) == expected]
+        fitting = [
+            s
+            for s in others
+            if fits(s) and _without_draw(s.as_of, source) == expected and older_code(s) is None
+        ]
         snapshot, gone = (fitting[0], False) if fitting else (snapshot, gone)
     if snapshot is not None and not gone and _is_young(source, snapshot, expected, world):
         expected = _without_draw(snapshot.as_of, source)
     last = world.history.get(source.source_id)
     reasons: list[Reason] = []
-    same_rows, increment = False, None
+    same_rows, increment, history = False, None, None
     if snapshot is None:
         reasons += _why_no_table(project, source, last, coming)
+        goes_on = source.annotation.refresh == "incremental" and source.annotation.goes_on
+        if changed and goes_on and not force and latest is not None:
+            increment, why = _increment(project, source, latest, world, coming, expected)
+            reasons.append(why)
     elif gone:
         reasons.append(Reason("missing", f"its table {snapshot.table} is gone"))
     elif not fits(snapshot):
@@ -302,6 +323,10 @@ def _step(
         reasons.append(why)
     if force:
         reasons.append(Reason("forced", "asked for"))
+    if reasons and source.keeps_history:
+        anew = not source.annotation.goes_on and (changed or force)
+        history = None if anew else latest
+        reasons += _what_becomes_of_it(source, latest, history)
     if reasons:
         reasons += _what_is_old(project, source, world, coming)
         reasons += _what_stops_it(project, source, world, coming)
@@ -315,10 +340,17 @@ def _step(
         estimate = Estimate(known.rows, known.bytes, seconds)
     action: Literal["build", "reuse"] = "build" if reasons else "reuse"
     if action == "reuse" and snapshot is not None:
-        own = [v for v in snapshot.as_of if v.raw == DRAW + source.build_id]
+        own = own_marks(snapshot.as_of, source)
         expected = merge_as_of([expected, own]) if same_rows else snapshot.as_of
     if action == "reuse" and same_rows:
         reasons.append(Reason("same-rows", "the data is newer, the rows it reads are the same"))
+    base = snapshot if action == "reuse" else increment and increment.base
+    if base is not None:
+        older = older_code(base) if base.build_id == source.build_id else base.build_uid
+        if older is not None:
+            expected = merge_as_of([expected, [RawVersion(OLDER + source.build_id, older)]])
+            told = f"rows that stay are of older code, of the build {older[:8]}: on_change=continue"
+            reasons.append(Reason("older", told))
     return Step(
         source_id=source.source_id,
         action=action,
@@ -328,7 +360,22 @@ def _step(
         estimate=estimate,
         snapshot=snapshot if action == "reuse" else None,
         increment=increment,
+        history=history,
     )
+
+
+def _what_becomes_of_it(
+    source: Source, latest: Snapshot | None, history: Snapshot | None
+) -> Iterable[Reason]:
+    """Yield whether a history goes on."""
+    if latest is None:
+        return
+    if history is None:
+        yield Reason("history", "its history begins anew: on_change=rebuild")
+        return
+    told = f"its history goes on from {history.table} version {history.version}"
+    why = mismatch(history.columns, source.columns, grows=True) if source.columns else None
+    yield Reason("history", told if why is None else f"its history cannot go on: {why}")
 
 
 def _increment(
@@ -341,9 +388,15 @@ def _increment(
     again: tuple[Span, ...] = (),
 ) -> tuple[Increment | None, Reason]:
     """Return how a build continues a table, if it does, and that it does or why not."""
+    if base.build_id != source.build_id and source.columns:
+        why = mismatch(base.columns, source.columns)
+        if why is not None:
+            return Increment(base), Reason("older", f"it cannot go on: {why}")
     known = world.changes.get(source.source_id)
     if known is None:
         why = "the table is another environment's, or another source's too"
+        if base.time_column != source.annotation.time_column:
+            why = "its watermark was another one"
         return None, Reason("whole", f"everything is computed: {why}")
     changes = _changes(project, base.as_of, known, world, coming, expected)
     before = [s for s in changes if s in coming and coming[s].action == "build"]
@@ -712,13 +765,32 @@ def _is_young(source: Source, snapshot: Snapshot, expected: AsOf, world: World) 
 
 def drawn(as_of: AsOf, source: Source, build_uid: str) -> AsOf:
     """Return what a new snapshot rests on: its own draw too, if its source draws lots."""
-    own = [RawVersion(DRAW + source.build_id, build_uid)] if source.volatile else []
+    own = [RawVersion(DRAW + source.build_id, build_uid)] if source.varies else []
     return merge_as_of([as_of, own])
 
 
 def _without_draw(as_of: AsOf, source: Source) -> AsOf:
-    """Return what a snapshot rests on besides its own draw."""
-    return tuple(v for v in as_of if v.raw != DRAW + source.build_id)
+    """Return what a snapshot rests on besides its own draw, and the older code of its own rows."""
+    return tuple(v for v in as_of if v not in own_marks(as_of, source))
+
+
+def own_marks(as_of: AsOf, source: Source) -> AsOf:
+    """Return what tells of a snapshot of a source which build it is of: no other is like it."""
+    own = (DRAW + source.build_id, OLDER + source.build_id)
+    return tuple(v for v in as_of if v.raw in own)
+
+
+def older_code(snapshot: Snapshot) -> str | None:
+    """Return the build whose table a snapshot has rows of that are of older code, or None."""
+    own = OLDER + snapshot.build_id
+    return next((v.version for v in snapshot.as_of if v.raw == own), None)
+
+
+def is_history(snapshot: Snapshot) -> bool:
+    """Whether a snapshot is one of a source that keeps a history, and did so then."""
+    times = [(c.name, c.type) for c in snapshot.columns[-2:]]
+    draws = any(v.raw == DRAW + snapshot.build_id for v in snapshot.as_of)
+    return draws and times == [(VALID_FROM, "timestamp"), (VALID_TO, "timestamp")]
 
 
 def unchecked(
@@ -739,6 +811,19 @@ def unchecked(
         if s.persisted
         and not _has_table(project, s, world, coming or {})
         and any(c.blocking for other in project.by_build_id[s.build_id] for c in other.checks)
+    )
+
+
+def unbuilt(
+    project: Project,
+    source: Source,
+    world: World,
+    coming: Mapping[SourceID, Step] | None = None,
+) -> tuple[Source, ...]:
+    """Return the histories that a build of `source` would read and that have no table yet."""
+    inline = project.reach(source.bindings, lambda s: _has_table(project, s, world, coming or {}))
+    return tuple(
+        s for s in inline if s.keeps_history and not _has_table(project, s, world, coming or {})
     )
 
 
@@ -784,6 +869,9 @@ def _what_stops_it(
         if upstream.raw is not None and upstream.source_id not in world.versions:
             why = world.absent.get(upstream.source_id, "its data is not there")
             yield Reason("no-data", f"{upstream.name}: {why}", upstream.source_id)
+    for upstream in unbuilt(project, source, world, coming):
+        what = f"{upstream.name} has to be built first: only its table knows its history"
+        yield Reason("history", what, upstream.source_id)
     for upstream in unchecked(project, source, world, coming):
         yield Reason(
             "unchecked", f"{upstream.name} has to pass its checks first", upstream.source_id
@@ -865,7 +953,14 @@ def _why_other_data(
         elif raw.startswith(DRAW):
             drawn = next((s for s in project.sources if DRAW + s.build_id == raw), None)
             name = drawn.name if drawn else "something it read"
-            yield Reason("upstream", f"{name} drew lots again", drawn.source_id if drawn else None)
+            history = drawn is not None and drawn.keeps_history
+            what = f"the history of {name} went on" if history else f"{name} drew lots again"
+            yield Reason("upstream", what, drawn.source_id if drawn else None)
+        elif raw.startswith(OLDER):
+            mixing = next((s for s in project.sources if OLDER + s.build_id == raw), None)
+            name = mixing.name if mixing else "something it read"
+            what = f"other rows of {name} are of older code"
+            yield Reason("upstream", what, mixing.source_id if mixing else None)
         elif upstream is None:
             yield Reason("input", "it rests on data that is no longer read")
         elif version.startswith(UNVERSIONED):

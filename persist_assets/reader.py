@@ -275,6 +275,8 @@ class Reader:
                 read[source.source_id] = snapshot
             elif source.persisted and source.source_id not in through:
                 missing.append(source)
+        for source in missing:
+            _refuse_history(source)
         if missing and self.settings.strict:
             names = ", ".join(sorted(s.key for s in missing))
             raise StrictError(
@@ -362,7 +364,7 @@ class Reader:
             )
         assert source.query is not None
         statement = self.stated(source.query, source.bindings, read, only)
-        return self.load(statement, read, source.columns, only)
+        return self.load(statement, read, source.computed, only)
 
     def forget(self) -> None:
         """Let go of what functions returned, which nobody reads after this run."""
@@ -487,6 +489,7 @@ class Reader:
         snapshot = manifest.get(source.build_id) if source.persisted else None
         if snapshot is not None and (snapshot := self._readable(source, snapshot)) is not None:
             return self.load_snapshot(snapshot)
+        _refuse_history(source)
         return self.merged(source, self.compute(source, self.reading(source.bindings, manifest)))
 
     def merged(self, source: Source, frame: DataFrame) -> DataFrame:
@@ -508,6 +511,22 @@ class Reader:
             return kept(source, f"SELECT * FROM {quote(name)}", columns)
 
         return self.engine.over(frame, query)
+
+
+def _refuse_history(source: Source) -> None:
+    """Refuse to compute what only a table knows.
+
+    Raises
+    ------
+    BuildError
+        The source keeps a history.
+    """
+    if source.keeps_history:
+        raise BuildError(
+            f"`{source.name}` keeps a history, and has no table to read it from",
+            hint=f"build it: persist build {source.key}",
+            location=source.location,
+        )
 
 
 def _apart(frame: DataFrame) -> DataFrame:

@@ -50,7 +50,7 @@ from persist_assets.model import (
     Source,
     SourceID,
 )
-from persist_assets.planner import asked_for
+from persist_assets.planner import asked_for, older_code
 from persist_assets.project import load_project
 from persist_assets.revisions import WORKING_TREE, find_places
 from persist_assets.selection import find_source
@@ -679,5 +679,6 @@ def _table_json(settings: Settings, snapshot: Snapshot) -> dict[str, Any]:
         "built_at": snapshot.built_at.isoformat(),
         "current_at": snapshot.known_at.isoformat(),
         "watermark": snapshot.watermark,
+        "older_code": older_code(snapshot),
         "as_of": {v.raw: v.version for v in snapshot.as_of},
     }

@@ -113,9 +113,7 @@ def _merge(tag: Tag, what: str) -> Merge:
     named = {k: v for k, v in (tag.properties or {}).items() if not v.deleted}
     on_tie = named.pop("on_tie", None)
     _refuse(named, what)
-    key = _texts(Tag(tag.location, tag.value), what)
-    if not key or len({k.lower() for k in key}) < len(key):
-        raise _Bad(f"`{what}` wants columns, each once", tag.location)
+    key = _column_names(Tag(tag.location, tag.value), what)
     how: Any = "fail" if on_tie is None else _one_of(("fail", "greatest"), on_tie, f"{what}.on_tie")
     return Merge(key, how)
 
@@ -183,6 +181,21 @@ def _backfill(tag: Tag, what: str) -> str:
 
 def _on_schema_change(tag: Tag, what: str) -> str:
     return _one_of(get_args(SchemaChange), tag, what)
+
+
+def _column_names(tag: Tag, what: str) -> tuple[str, ...]:
+    names = _texts(tag, what)
+    if not names or len({n.lower() for n in names}) < len(names):
+        raise _Bad(f"`{what}` wants columns, each once", tag.location)
+    return names
+
+
+def _hard_deletes(tag: Tag, what: str) -> str:
+    return _one_of(("close", "ignore"), tag, what)
+
+
+def _on_change(tag: Tag, what: str) -> str:
+    return _one_of(("rebuild", "continue"), tag, what)
 
 
 def _assume(tag: Tag, what: str) -> str:
@@ -494,6 +507,10 @@ KEYS: Mapping[str, tuple[str | None, Callable[[Tag, str], object]]] = {
     "end": ("end", _moment),
     "timezone": ("timezone", _timezone),
     "backfill": ("backfill", _backfill),
+    "key": ("key", _column_names),
+    "watch": ("watch", _column_names),
+    "hard_deletes": ("hard_deletes", _hard_deletes),
+    "on_change": ("on_change", _on_change),
     "owner": ("owners", _owners),
     "tags": ("tags", _tags),
     "group": ("group", _group),
@@ -509,11 +526,12 @@ _INCREMENTAL = ("lookback", "assume")
 """Keys that mean something only where ``refresh=incremental``."""
 _PARTITION = ("start", "end", "timezone", "backfill")
 """Keys that mean something only beside ``partition``."""
+_HISTORY = ("key", "watch", "hard_deletes")
+"""Keys that mean something only where ``refresh=snapshot``."""
 NEEDS_TABLE = (
     *("name", "time_column", "watermark", "freshness", "refresh", "merge_key"),
     *("partition", *_PARTITION),
-    "on_schema_change",
-    *_INCREMENTAL,
+    *("on_schema_change", "on_change", *_INCREMENTAL, *_HISTORY),
 )
 """Keys that mean something only for a source whose rows outlive a run."""
 NEEDS_PERSIST = (*NEEDS_TABLE, "materialized", "columns", "check")
@@ -671,6 +689,8 @@ def misplaced(declaration: Declaration) -> Iterator[Problem]:
     """Yield a problem for each key that has no effect on what it stands above."""
     annotation = declaration.annotation
     incremental = annotation.refresh == "incremental"
+    history = annotation.refresh == "snapshot"
+    live = annotation.freshness and replace(annotation.freshness, fallback="live")
     for key, place in annotation.keys:
         if declaration.raw is not None and key in ("persist", *NEEDS_PERSIST):
             message = f"`{key}` has no meaning for a raw table, which is data already"
@@ -693,12 +713,28 @@ def misplaced(declaration: Declaration) -> Iterator[Problem]:
                 message = f"`{key}` is of partitions"
                 yield Problem("annotation-misplaced", message, place, "add partition=daily")
         elif annotation.partition is not None and (
-            key == "merge_key" or (key == "refresh" and incremental)
+            key == "merge_key" or (key == "refresh" and (incremental or history))
         ):
             message = f"`{key}` has no place beside `partition`: partitions are replaced"
             yield Problem("annotation-misplaced", message, place, "take one of them out")
+        elif key in _HISTORY and not history:
+            message = f"`{key}` has no effect on a source that keeps no versions"
+            yield Problem("annotation-misplaced", message, place, "add refresh=snapshot")
+        elif key == "on_change" and not (incremental or history):
+            message = f"`{key}` has no effect on a source that is computed as a whole"
+            hint = "add refresh=incremental or refresh=snapshot"
+            yield Problem("annotation-misplaced", message, place, hint)
+        elif key == "merge_key" and history:
+            message = "`merge_key` keeps the last row of each key, refresh=snapshot all of them"
+            yield Problem("annotation-misplaced", message, place, "say key= instead")
+        elif key == "refresh" and history and not annotation.key:
+            message = "versions are told apart by a key"
+            yield Problem("annotation-misplaced", message, place, "add key=column")
+        elif key == "freshness" and history and annotation.freshness == live:
+            message = "`fallback=live` has no query to compute: versions are in the table alone"
+            yield Problem("annotation-misplaced", message, place, "take out fallback=live")
         elif annotation.strategy == "view" and (
-            key in ("merge_key", "partition") or (key == "refresh" and incremental)
+            key in ("merge_key", "partition") or (key == "refresh" and (incremental or history))
         ):
             message = "a view has no rows that a build could add to"
             yield Problem("annotation-misplaced", message, place, "take out materialized=view")

@@ -262,6 +262,7 @@ class Ledger:
             _refuse_collected(connection, {uid for uid in read | reused if uid})
             values = {
                 "state": "succeeded",
+                "action": build.action,
                 "finished_at": self._clock(),
                 "checks": [asdict(c) for c in checks],
                 **_snapshot_values(snapshot),

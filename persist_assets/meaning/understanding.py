@@ -33,7 +33,7 @@ from persist_assets.meaning.increments import Increments, given_growth, unknown
 from persist_assets.meaning.lineage import Lineage
 from persist_assets.meaning.scope import Around, Unanalysable
 from persist_assets.meaning.syntax import called, names_in_text, unnamed_in_text
-from persist_assets.model import ColumnEdge, ColumnRef, shortened
+from persist_assets.model import VALID_FROM, VALID_TO, ColumnEdge, ColumnRef, shortened
 from persist_assets.partitions import spelled_bounds
 
 if TYPE_CHECKING:
@@ -143,6 +143,7 @@ def understand(
         return [Problem("columns", message, declaration.location)]
     outs = tuple(replace(o, name=n, written=n) for o, n in zip(block.columns, names, strict=False))
     wrong = [] if query.column_names else _badly_named(declaration, binding, outs)
+    wrong += _taken(declaration, names)
     if wrong:
         return wrong
     block = replace(block, columns=outs)
@@ -172,8 +173,8 @@ def understand_function(
     clocks |= {"instant"} if instants else set[str]()
     clocks |= {u.reads_clock for u in inlined if u.reads_clock}
     notes = _told(sorted(lots), sorted({*days, *instants}), clocks)
-    merges = _merges(declaration)
-    fixed = merges or (declaration.persisted and bool(volatile or clocks))
+    kept = _is_kept(declaration)
+    fixed = kept or (declaration.persisted and bool(volatile or clocks))
     reads = frozenset[str]().union(*(given_growth(u.face.given).reads for u in upstream))
     own = frozenset((f"{declaration.name}@{declaration.location.path}",))
     given = Given(
@@ -202,9 +203,11 @@ def _is_incremental(declaration: Declaration) -> bool:
     )
 
 
-def _merges(declaration: Declaration) -> bool:
+def _is_kept(declaration: Declaration) -> bool:
     """Whether a table does not have just the rows that its query says."""
-    return declaration.annotation.merge is not None or declaration.annotation.partition is not None
+    annotation = declaration.annotation
+    made = (annotation.merge, annotation.partition, annotation.validity)
+    return any(one is not None for one in made)
 
 
 def _merged(declaration: Declaration, build_id: BuildID) -> BuildID:
@@ -213,6 +216,10 @@ def _merged(declaration: Declaration, build_id: BuildID) -> BuildID:
     partition = declaration.annotation.partition
     if partition is not None:
         return digest("partition", build_id, *spelled_bounds(partition))
+    validity = declaration.annotation.validity
+    if validity is not None:
+        columns = [sorted(c.lower() for c in some) for some in (validity.key, validity.watch)]
+        return digest("history", build_id, *columns, by.lower(), validity.hard_deletes)
     if merge is None:
         return build_id
     key = sorted(column.lower() for column in merge.key)
@@ -293,15 +300,17 @@ def _meaning(
     clocks = {"day" if f in DAY_CLOCK else "instant" for f in clock}
     clocks |= {u.reads_clock for u in inlined if u.reads_clock}
     notes += _told(lots, clock, clocks)
-    columns = tuple((o.name, o.type) for o in block.columns)
+    validity = declaration.annotation.validity
+    added = () if validity is None else ((VALID_FROM, "timestamp"), (VALID_TO, "timestamp"))
+    columns = (*((o.name, o.type) for o in block.columns), *added)
     named = [(o.name, d) for o, d in zip(block.columns, digests.columns, strict=True)]
     build_id = _merged(declaration, digest("build", connection, digests.rows, named))
     names = tuple(name for name, _ in columns)
     types = tuple(kind for _, kind in columns)
     own = own_origins(f"{declaration.name}@{declaration.location.path}", names)
     flat = None
-    merges = _merges(declaration)
-    if merges or (declaration.persisted and (volatile or clocks)):
+    marks = (*digests.columns, *(digest("column", name) for name, _ in added))
+    if _is_kept(declaration) or (declaration.persisted and (volatile or clocks)):
         # Its readers see what the table says, not what the query does, another draw or a later
         # look would say.
         fixed = digest("table", build_id)
@@ -311,7 +320,7 @@ def _meaning(
             by = {d.column.lower() for d in partition.dimensions}
             parted = [d for name, d in named if name.lower() in by]
             fixed = _merged(declaration, digest("table", connection, digests.rows, parted))
-        drawn = tuple(digest("column", fixed, d) for d in digests.columns)
+        drawn = tuple(digest("column", fixed, d) for d in marks)
         given = Given(fixed, drawn, digests.order, own, types)
     else:
         seen = own if declaration.persisted else origins
@@ -329,14 +338,14 @@ def _meaning(
         columns=columns,
         lineage=tuple(
             ColumnEdge(ref, name)
-            for name, refs in zip(names, origins, strict=True)
+            for name, refs in zip(names, origins, strict=not added)
             for ref in sorted(refs)
         ),
         volatile=volatile,
         reads_clock="instant" if "instant" in clocks else "day" if clocks else None,
         notes=tuple(notes),
         face=Face(flat, given, names or None),
-        marks=shortened(digests.rows, digests.columns),
+        marks=shortened(digests.rows, marks),
         growth=_growth(declaration, increments, block),
     )
 
@@ -354,6 +363,17 @@ def _growth(declaration: Declaration, increments: Increments, block: Block) -> G
         named = partition.dimensions[0].column.lower()
     columns = zip(block.columns, growth.columns, strict=True)
     return replace(growth, columns=tuple(w for o, w in columns if o.name.lower() == named))
+
+
+def _taken(declaration: Declaration, names: Iterable[str]) -> list[Problem]:
+    """Return what is wrong with names of columns that versions have themselves."""
+    if declaration.annotation.validity is None:
+        return []
+    name, place = declaration.name, declaration.location
+    taken = [n for n in names if n.lower() in (VALID_FROM, VALID_TO)]
+    hint = "rename it: … AS other_name"
+    told = "`{}` is a column of `{}`, and what refresh=snapshot adds"
+    return [Problem("column-name", told.format(n, name), place, hint) for n in taken]
 
 
 LOTS = VOLATILE | SESSION | {"limit", "tablesample"}

@@ -14,6 +14,7 @@ import dagster as dg
 from persist_assets.builder import Builder, Work
 from persist_assets.errors import BuildError, SettingsError
 from persist_assets.model import Column, Snapshot, Source
+from persist_assets.planner import older_code
 from persist_assets.plugin.translator import column_lineage, table_schema
 from persist_assets.settings import Settings, load_settings
 from persist_assets.storage.tables import find_table, read_sample, read_version
@@ -118,6 +119,8 @@ class PersistIOManager(dg.IOManager):
             metadata["watermark"] = snapshot.watermark
         if work.step.keys is not None:
             metadata["partitions built"] = len(work.step.keys)
+        if (older := older_code(snapshot)) is not None:
+            metadata["older_code"] = f"rows that stay are of the build {older[:8]}"
         return metadata
 
 

@@ -16,7 +16,7 @@ from malloy import there
 from persist_assets.builder import Builder
 from persist_assets.compiler import resolve_query
 from persist_assets.engine import Engine
-from persist_assets.errors import StrictError
+from persist_assets.errors import SourcesError, StrictError
 from persist_assets.ledger.store import Ledger
 from persist_assets.project import load_project, load_query, require
 from persist_assets.settings import load_settings
@@ -218,3 +218,31 @@ def test_other_strategies_read_back_equal(run: Callable[..., Run], strategy: str
     assert now.build(*names) == ["built"] * len(names)
     after = run()
     assert (after.rows("doubled"), after.rows("plain")) == before
+
+
+KEPT = """
+#@ persist refresh=snapshot key=plane
+source: kept is planes -> { group_by: plane, carrier }
+"""
+
+
+def test_malloy_reads_a_history_of_its_own_as_a_table(run: Callable[..., Run]) -> None:
+    sources = run().settings.root / "sources"
+    (sources / "model.malloy").write_text(MODEL + KEPT)
+    now = "source: today is spark.table('kept') -> { where: valid_to = null; group_by: carrier }\n"
+    (sources / "now.malloy").write_text(f"{FLAG}#@ persist\n{now}")
+    there = run()
+    assert there.build("kept", "today") == ["built", "built"]
+    kept = there.builder.read(there.source("kept"))
+    assert kept.columns == ["plane", "carrier", "valid_from", "valid_to"]
+    assert there.rows("today") == [("AA",), ("UA",)]
+    assert there.source("kept").build_id not in there.project.malloy.values()
+    assert there.source("today").build_id in there.project.malloy.values()
+    # Among its own sources it knows the columns of the query only, and not what rows are of now.
+    with pytest.raises(SourcesError, match="reads all versions of `kept`"):
+        there.query(text="run: kept -> { group_by: carrier }")
+    (sources / "now.malloy").write_text(
+        f'{FLAG}import "model.malloy"\nsource: x is kept -> {{ group_by: carrier }}\n'
+    )
+    with pytest.raises(SourcesError, match=r"now.malloy:3.*\n?.*all versions of `kept`"):
+        run()

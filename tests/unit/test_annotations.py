@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from persist_assets.errors import Location, Problem
 from persist_assets.frontends.annotations import KEYS, read_annotation
 from persist_assets.frontends.motly import Line, Tag, parse_tag
-from persist_assets.model import Annotation, Freshness
+from persist_assets.model import Annotation, Freshness, Validity
 
 CASES = json.loads((ROOT / "tests" / "golden" / "motly.json").read_text())["cases"]
 
@@ -91,7 +91,26 @@ def test_every_key_is_read() -> None:
     ]
     assert (annotation.refresh, annotation.lookback_s) == ("incremental", 172_800)
     assert annotation.assume == "exact"
-    assert {key for key, _ in annotation.keys} == set(KEYS) - {"time_column"}
+    assert {key for key, _ in annotation.keys} == set(KEYS) - {"time_column", *OF_HISTORIES}
+
+
+OF_HISTORIES = ("key", "watch", "hard_deletes", "on_change")
+
+
+def test_a_history_has_keys_of_its_own() -> None:
+    annotation, problems = read(
+        "persist refresh=snapshot key=id watch=[a, b] hard_deletes=ignore on_change=rebuild"
+    )
+    assert not problems
+    assert annotation.validity == Validity(("id",), ("a", "b"), "ignore")
+    assert not annotation.goes_on
+    assert {key for key, _ in annotation.keys} == {"persist", "refresh", *OF_HISTORIES}
+    annotation, _ = read("persist refresh=snapshot key=[a, b]")
+    assert annotation.validity == Validity(("a", "b"))
+    assert annotation.goes_on
+    annotation, _ = read("persist refresh=incremental")
+    assert (annotation.validity, annotation.goes_on) == (None, False)
+    assert read("persist refresh=incremental on_change=continue")[0].goes_on
 
 
 def test_two_words_for_one_column_are_one_too_many() -> None:

@@ -9,8 +9,29 @@ import pytest
 from conftest import compiled
 
 from persist_assets.compare import what_it_reads
-from persist_assets.model import AsOf, Build, Plan, Project, RawVersion, Read, Snapshot, Source
-from persist_assets.planner import DRAW, UNVERSIONED, World, as_of, drawn, inputs, plan
+from persist_assets.model import (
+    AsOf,
+    Build,
+    Change,
+    Plan,
+    Project,
+    RawVersion,
+    Read,
+    Snapshot,
+    Source,
+    merge_as_of,
+)
+from persist_assets.planner import (
+    DRAW,
+    OLDER,
+    UNVERSIONED,
+    World,
+    as_of,
+    drawn,
+    inputs,
+    older_code,
+    plan,
+)
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 RAW = "CREATE TABLE t (a INT, b INT) USING parquet LOCATION 't';\nCREATE TABLE j (a INT) USING jdbc OPTIONS (url 'x');\n"
@@ -353,3 +374,201 @@ def test_what_reads_the_same_rows_is_stamped_and_not_rebuilt() -> None:
     other = replace(again, content="other rows")
     changed = replace(newer, manifest={**newer.manifest, p.build_id: other})
     assert told(everything(made, changed)) == {"p": [], "q": ["input"], "r": ["input"]}
+
+
+HISTORY = f"""{RAW}
+--@ persist refresh=snapshot key=a
+CREATE VIEW h AS SELECT a, b FROM t;
+--@ persist
+CREATE VIEW r AS SELECT a FROM h WHERE valid_to IS NULL;
+"""
+
+
+def newer(world: World, version: str = "files:2") -> World:
+    return replace(world, versions={**world.versions, "t@sources/a.sql": version})
+
+
+def with_latest(made: Project, world: World) -> World:
+    """Return a world in which it is known what readers last got of sources that go on."""
+    known = {b.source_id: b.snapshot for b in world.history.values() if b.snapshot}
+    wanted = {s.source_id for s in made.persisted if s.annotation.goes_on or s.keeps_history}
+    return replace(world, latest={s: snapshot for s, snapshot in known.items() if s in wanted})
+
+
+def test_a_history_is_never_another_environments() -> None:
+    made = project(HISTORY)
+    source = named(made, "h")
+    there = snapshot(source, as_of(made, source, fresh(made)))
+    world = replace(fresh(made), elsewhere={source.build_id: [there]})
+    (step,) = plan(made, [source.source_id], world).steps
+    assert (step.action, step.history) == ("build", None)
+    full = project(
+        HISTORY.replace(" refresh=snapshot key=a", "").replace("WHERE valid_to IS NULL", "")
+    )
+    source = named(full, "h")
+    there = snapshot(source, as_of(full, source, fresh(full)))
+    world = replace(fresh(full), elsewhere={source.build_id: [there]})
+    assert plan(full, [source.source_id], world).steps[0].action == "reuse"
+
+
+def test_a_history_goes_on_and_its_readers_rest_on_the_build() -> None:
+    made = project(HISTORY)
+    source, reader = named(made, "h"), named(made, "r")
+    world = with_latest(made, built(made))
+    present = world.manifest[source.build_id]
+    assert RawVersion(DRAW + source.build_id, "uid") in world.manifest[reader.build_id].as_of
+    assert told(everything(made, world)) == {"h": [], "r": []}
+    step, after = everything(made, newer(world)).steps
+    assert [r.code for r in step.reasons] == ["input", "history"]
+    assert (step.history, step.goes_on_from) == (present, present)
+    assert RawVersion(DRAW + source.build_id, "to come") in after.as_of
+    forced, _ = everything(made, world, force=True).steps
+    assert ([r.code for r in forced.reasons], forced.history) == (["forced", "history"], present)
+
+
+def test_a_history_begins_anew_only_where_its_annotation_says_so() -> None:
+    made = project(HISTORY)
+    present = built(made).manifest[named(made, "h").build_id]
+    for more, goes_on in (("", True), (" on_change=continue", True), (" on_change=rebuild", False)):
+        text = HISTORY.replace("key=a", f"key=a{more}")
+        same, other = project(text), project(text.replace("a, b FROM t", "a, b + 1 AS b FROM t"))
+        assert named(same, "h").build_id == present.build_id != named(other, "h").build_id
+        world = with_latest(other, built(made))
+        step = plan(other, [named(other, "h").source_id], world).steps[0]
+        assert [r.code for r in step.reasons] == ["code", "history"]
+        assert step.history == (present if goes_on else None)
+        step = plan(same, [present.source_id], with_latest(same, built(made)), force=True).steps[0]
+        assert step.history == (present if goes_on else None)
+        assert ("anew" in step.reasons[-1].message) == (not goes_on)
+
+
+def test_what_a_source_meant_once_is_not_its_history() -> None:
+    made, other = project(HISTORY), project(HISTORY.replace("a, b FROM t", "a, b + 1 AS b FROM t"))
+    before = built(other, built(made))
+    source = named(made, "h")
+    later = replace(before.manifest[named(other, "h").build_id], build_uid="later")
+    world = replace(before, latest={source.source_id: later})
+    (step,) = plan(made, [source.source_id], world).steps
+    assert (step.action, step.history) == ("build", later)
+
+
+def test_a_reader_of_a_history_without_a_table_is_told() -> None:
+    made = project(HISTORY)
+    (step,) = plan(made, [named(made, "r").source_id], fresh(made)).steps
+    assert [r.message for r in step.reasons] == [
+        "never built",
+        "h has to be built first: only its table knows its history",
+    ]
+
+
+GOES_ON = f"""{RAW}
+--@ persist refresh=incremental on_change=continue
+CREATE VIEW p AS SELECT a, b FROM t WHERE a > 0;
+--@ persist
+CREATE VIEW r AS SELECT max(a) AS a FROM p;
+"""
+
+
+def test_a_table_goes_on_when_its_query_changes_and_bears_a_mark() -> None:
+    made, other = project(GOES_ON), project(GOES_ON.replace("a > 0", "a > 1"))
+    raw, source = named(made, "t"), named(other, "p")
+    before = built(made)
+    present = replace(before.manifest[named(made, "p").build_id], columns=source.columns)
+    changes = {source.source_id: {raw.source_id: Change()}}
+    world = replace(before, latest={source.source_id: present}, changes=changes)
+    step = plan(other, [source.source_id], world).steps[0]
+    mark = RawVersion(OLDER + source.build_id, present.build_uid)
+    assert [r.code for r in step.reasons] == ["code", "increment", "older"]
+    assert (step.goes_on_from, mark in step.as_of) == (present, True)
+    (whole,) = plan(other, [source.source_id], world, force=True).steps
+    assert (whole.goes_on_from, mark in whole.as_of) == (None, False)
+    rebuilding = GOES_ON.replace(" on_change=continue", "").replace("a > 0", "a > 1")
+    (step,) = plan(project(rebuilding), [source.source_id], world).steps
+    assert step.goes_on_from is None
+    # Its readers here bear it too; others do not take it for what the query says.
+    marked = snapshot(source, merge_as_of([as_of(other, source, world), [mark]]))
+    assert older_code(marked) == present.build_uid
+    here = built(other, replace(world, manifest={source.build_id: marked}))
+    here = replace(here, manifest={**here.manifest, source.build_id: marked})
+    assert plan(other, [source.source_id], here).steps[0].action == "reuse"
+    assert mark in as_of(other, named(other, "r"), here)
+    there = replace(fresh(other), elsewhere={source.build_id: [marked]})
+    assert plan(other, [source.source_id], there).steps[0].action == "build"
+    exact = replace(marked, as_of=as_of(other, source, world))
+    there = replace(fresh(other), elsewhere={source.build_id: [exact]})
+    assert plan(other, [source.source_id], there).steps[0].action == "reuse"
+
+
+def test_other_columns_are_told_before_a_table_goes_on() -> None:
+    made = project(GOES_ON)
+    present = built(made).manifest[named(made, "p").build_id]
+    present = replace(present, columns=named(made, "p").columns)
+    for query, why in (
+        ("a, b, 1 AS c FROM", "`c` is new"),
+        ("a FROM", "`b` is gone"),
+        ("a, CAST(b AS STRING) AS b FROM", "`b` was int and is string"),
+    ):
+        other = project(GOES_ON.replace("a, b FROM", query))
+        source = named(other, "p")
+        world = replace(built(made), latest={source.source_id: present})
+        (step,) = plan(other, [source.source_id], world).steps
+        assert f"it cannot go on: {why}" in [r.message for r in step.reasons]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "said"),
+    [
+        ("refresh=snapshot", "versions are told apart by a key"),
+        ("refresh=snapshot key=nobody", "`nobody` is not a column of `h`"),
+        ("refresh=snapshot key=[a, A]", "`key` wants columns, each once"),
+        ("refresh=snapshot key=a watch=nobody", "`nobody` is not a column of `h`"),
+        ("refresh=snapshot key=a watch=valid_from", "`valid_from` is what a history adds"),
+        ("refresh=snapshot key=a watermark=b", "`b` is int: nothing is valid from it on"),
+        ("refresh=snapshot key=a merge_key=a", "`merge_key` keeps the last row of each key"),
+        ("refresh=snapshot key=a hard_deletes=open", "is one of close, ignore, not `open`"),
+        ("refresh=snapshot key=a on_change=go", "is one of rebuild, continue, not `go`"),
+        ("refresh=snapshot key=a materialized=view", "a view has no rows"),
+        ("refresh=snapshot key=a materialized=temporary", "has no effect on rows that go"),
+        ("refresh=snapshot key=a lookback=1h", "`lookback` has no effect"),
+        (
+            'refresh=snapshot key=a freshness { window="1h" fallback=live }',
+            "has no query to compute",
+        ),
+        ("key=a", "`key` has no effect on a source that keeps no versions"),
+        ("refresh=incremental watch=a", "`watch` has no effect on a source that keeps no versions"),
+        ("on_change=continue", "`on_change` has no effect on a source that is computed as a whole"),
+    ],
+)
+def test_keys_of_histories_that_make_no_sense_are_refused(annotation: str, said: str) -> None:
+    text = f"{RAW}--@ persist {annotation}\nCREATE VIEW h AS SELECT a, b FROM t;"
+    made = compiled({"a.sql": text})
+    assert any(said in p.message for p in made.errors), made.problems
+    assert {p.location.line for p in made.errors} == {3}
+
+
+def test_a_query_has_no_columns_of_the_names_that_a_history_adds() -> None:
+    text = (
+        f"{RAW}--@ persist refresh=snapshot key=a\nCREATE VIEW h AS SELECT a, b AS Valid_To FROM t;"
+    )
+    assert [p.message for p in compiled({"a.sql": text}).errors] == [
+        "`Valid_To` is a column of `h`, and what refresh=snapshot adds"
+    ]
+
+
+def test_what_a_history_does_with_rows_is_part_of_what_it_means() -> None:
+    def build_id(more: str) -> str:
+        text = f"{RAW}--@ persist {more}\nCREATE VIEW h AS SELECT a, b FROM t;"
+        return named(project(text), "h").build_id
+
+    told = [
+        "",
+        "refresh=snapshot key=a",
+        "refresh=snapshot key=b",
+        "refresh=snapshot key=[a, b]",
+        "refresh=snapshot key=a watch=b",
+        "refresh=snapshot key=a hard_deletes=ignore",
+    ]
+    assert len({build_id(more) for more in told}) == len(told)
+    assert build_id("refresh=snapshot key=a") == build_id(
+        "refresh=snapshot key=A on_change=rebuild"
+    )

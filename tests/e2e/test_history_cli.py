@@ -1,0 +1,48 @@
+"""Histories on the command line: what is planned, built and told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from test_cli import document, persist
+
+TEXT = """
+CREATE TABLE t (id INT, x STRING) USING parquet LOCATION 'raw';
+--@ persist refresh=snapshot key=id
+CREATE VIEW h AS SELECT id, x FROM t;
+"""
+
+
+def told(*arguments: str, cwd: Path) -> Any:
+    return document(persist(*arguments, "--json", cwd=cwd))
+
+
+def put(root: Path, **rows: str) -> None:
+    (root / "raw").mkdir(exist_ok=True)
+    table = pa.table({"id": pa.array(map(int, rows), pa.int32()), "x": [*rows.values()]})
+    pq.write_table(table, root / "raw" / "a.parquet")
+
+
+@pytest.mark.proves("P19")
+def test_a_history_goes_on_whatever_is_asked_for(make_project: Callable[..., Path]) -> None:
+    root = make_project({"m.sql": TEXT})
+    put(root, **{"1": "a", "2": "b"})
+    refused = persist("query", "SELECT * FROM h", cwd=root)
+    assert refused.returncode != 0
+    assert "`h` keeps a history, and has no table" in refused.stderr
+    (first,) = told("build", cwd=root)["builds"]
+    put(root, **{"1": "c", "2": "b"})
+    (step,) = told("plan", cwd=root)["steps"]
+    assert [r["code"] for r in step["reasons"]] == ["input", "history"]
+    (second,) = told("build", "--full-refresh", cwd=root)["builds"]
+    assert (first["rows"], second["rows"], second["version"]) == (2, 3, 1)
+    rows = told("query", "SELECT id, x FROM h WHERE valid_to IS NULL ORDER BY id", cwd=root)["rows"]
+    assert rows == [[1, "c"], [2, "b"]]
+    (again,) = told("build", "--force", cwd=root)["builds"]
+    assert (again["action"], again["version"]) == ("reused", 1)
+    assert told("show", "h", cwd=root)["tables"][0]["older_code"] is None

@@ -1,0 +1,706 @@
+"""Tables that keep what rows were, on Spark: whatever happens, one version after the other."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from conftest import ROOT
+from deltalake import DeltaTable, write_deltalake
+
+from persist_assets.builder import Builder
+from persist_assets.collector import collect
+from persist_assets.engine import Engine
+from persist_assets.environments import roll_back
+from persist_assets.errors import BuildError, ConflictError, GoneError
+from persist_assets.ledger.store import Ledger
+from persist_assets.model import Snapshot, Source
+from persist_assets.planner import older_code
+from persist_assets.project import load_project, require
+from persist_assets.settings import load_settings
+
+Make = Callable[..., Builder]
+Row = dict[str, Any]
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+TICK = timedelta(microseconds=1)
+RAW = "CREATE TABLE t (id INT, a STRING, b INT, at TIMESTAMP) USING delta LOCATION 'raw';\n"
+PLAIN = RAW + "--@ persist refresh=snapshot key=id\nCREATE VIEW p AS SELECT id, a, b FROM t;\n"
+SCHEMA = pa.schema(
+    [("id", pa.int32()), ("a", pa.string()), ("b", pa.int32()), ("at", pa.timestamp("us", "UTC"))]
+)
+
+
+def day(n: float) -> datetime:
+    return START + timedelta(days=n)
+
+
+@pytest.fixture
+def make(make_project: Callable[..., Path], spark: Any) -> Iterator[Make]:
+    """Return a function that makes a builder, a run at a time of its own."""
+    made: list[Ledger] = []
+
+    def builder(
+        text: str = PLAIN,
+        root: Path | None = None,
+        at: float = 0,
+        settings: str = "",
+        environment: str | None = None,
+        **files: str,
+    ) -> Builder:
+        if root is None:
+            root = make_project(
+                {"m.sql": text, **{f"{k}.py": v for k, v in files.items()}}, settings
+            )
+        read = load_settings(root, environment=environment)
+        made.append(Ledger(read.ledger))
+        project = require(load_project(read))
+        return Builder(read, project, made[-1], Engine(read, lambda: spark), clock=lambda: day(at))
+
+    yield builder
+    for ledger in made:
+        ledger.close()
+
+
+def put(root: Path, *rows: tuple[Any, ...]) -> None:
+    """Let raw data be some rows: id, a, b, and the day since when."""
+    names = ("id", "a", "b", "at")
+    said = [dict(zip(names, (*row, None, None)[:4], strict=True)) for row in rows]
+    for row in said:
+        row["at"] = None if row["at"] is None else day(row["at"])
+    table = pa.Table.from_pylist(said, SCHEMA)
+    write_deltalake(str(root / "raw"), table, mode="overwrite")
+
+
+def named(builder: Builder, name: str) -> Source:
+    return next(s for s in builder.project.sources if s.name == name)
+
+
+def build(builder: Builder, name: str = "p", *, force: bool = False) -> Snapshot:
+    snapshot = builder.build(named(builder, name), force=force).snapshot
+    assert snapshot is not None
+    return snapshot
+
+
+def rows_of(builder: Builder, snapshot: Snapshot) -> list[Row]:
+    found = [row.asDict() for row in builder.load_snapshot(snapshot).collect()]
+    for row in found:
+        for name in ("valid_from", "valid_to", "at"):
+            if row.get(name) is not None:
+                row[name] = row[name].astimezone(UTC)
+    return found
+
+
+def told(builder: Builder, snapshot: Snapshot, *names: str) -> list[tuple[Any, ...]]:
+    """Return columns of versions, and from which day until which they are valid, in order."""
+    found = [
+        (
+            *(row[n] for n in names or ("id", "a")),
+            *(
+                None if row[n] is None else (row[n] - START) / timedelta(days=1)
+                for n in ("valid_from", "valid_to")
+            ),
+        )
+        for row in rows_of(builder, snapshot)
+    ]
+    return sorted(found, key=repr)
+
+
+# ------------------------------------------------------------------------------------ the oracle
+
+
+class Oracle:
+    """What a history holds, by plain words of Python."""
+
+    def __init__(self, watch: tuple[str, ...], by: str | None, close: bool) -> None:
+        self.watch, self.by, self.close = watch, by, close
+        self.versions: list[Row] = []
+
+    def turn(self, rows: list[Row], now: datetime) -> int:
+        """Take rows for what is so now; return how many versions that touched."""
+        n = 0
+        current = {v["id"]: v for v in self.versions if v["valid_to"] is None}
+        for row in rows:
+            old, said = current.pop(row["id"], None), row[self.by] if self.by else None
+            if old is None:
+                ended = max(
+                    (v["valid_to"] for v in self.versions if v["id"] == row["id"]), default=None
+                )
+                since = said if said is not None and (ended is None or said >= ended) else now
+                since = since if ended is None else max(since, ended)
+            elif all(row[c] == old[c] for c in self.watch):
+                n += any(row[c] != old[c] for c in row)
+                old.update(row)
+                continue
+            else:
+                least = old["valid_from"] + TICK
+                since = said if said is not None and said >= least else max(now, least)
+                old["valid_to"] = since
+                n += 1
+            self.versions.append({**row, "valid_from": since, "valid_to": None})
+            n += 1
+        for old in current.values() if self.close else ():
+            old["valid_to"] = max(now, old["valid_from"] + TICK)
+            n += 1
+        return n
+
+
+def counted(rows: list[Row]) -> Counter[Any]:
+    return Counter(tuple(sorted(row.items())) for row in rows)
+
+
+KINDS = {
+    "plain": ("key=id", Oracle(("a", "b", "at"), None, close=True)),
+    "watched": ("key=ID watch=[A] watermark=at", Oracle(("a",), "at", close=True)),
+    "kept": (
+        "key=id watermark=at hard_deletes=ignore",
+        Oracle(("a", "b", "at"), "at", close=False),
+    ),
+}
+
+
+@pytest.mark.proves("P19")
+def test_random_histories_are_what_python_says(make: Make) -> None:
+    views = (
+        f"--@ persist refresh=snapshot {how}\nCREATE VIEW {name} AS SELECT id, a, b, at FROM t;\n"
+        for name, (how, _) in KINDS.items()
+    )
+    builder, chance = make(RAW + "".join(views)), random.Random(5)
+    root = builder.settings.root
+    state: dict[int | None, Row] = {}
+    tally, versions = Counter[str](), Counter[str]()
+    at = 0.0
+    for step in range(6):
+        at += chance.choice((0, 0.5, 1))  # a tie: two runs at one instant
+        for key in (*range(5), None):
+            act = chance.choice(("insert", "update", "correct", "delete", "leave", "leave"))
+            if step == 3:
+                act = "leave"  # an empty run, of data written again
+            since = chance.choice((None, day(at - 1), day(at), day(at + 2)))
+            if act == "insert" and key not in state:
+                state[key] = {"id": key, "a": "new", "b": 0, "at": since}
+            elif act == "update" and key in state:
+                state[key] = {**state[key], "a": chance.choice("xyz"), "at": since}
+            elif act == "correct" and key in state:
+                state[key] = {**state[key], "b": chance.choice((None, step))}
+            elif act == "delete":
+                state.pop(key, None)
+        table = pa.Table.from_pylist([*state.values()], SCHEMA)
+        write_deltalake(str(root / "raw"), table, mode="overwrite")
+        builder = make(root=root, at=at)
+        for name, (_, oracle) in KINDS.items():
+            n = oracle.turn([dict(row) for row in state.values()], day(at))
+            before = versions[name]
+            with builder.work(named(builder, name)) as work:
+                snapshot = builder.publish(work)
+            versions[name] = snapshot.version
+            said = f"step {step} of {name}"
+            found = rows_of(builder, snapshot)
+            assert counted(found) == counted(oracle.versions), said
+            assert snapshot.rows == len(found), said
+            if step:
+                assert (snapshot.version > before) == (n > 0), said
+            if step > 3:
+                frame = builder.load_snapshot(snapshot)
+                seen = builder.engine.measure(frame, (), None, name).content
+                assert seen == snapshot.content, said
+            tally[work.build.action if step else "first"] += 1
+            tally["files kept"] += bool(snapshot.parts)
+    assert min(tally["built"], tally["reused"], tally["files kept"]) > 2, tally
+
+
+# -------------------------------------------------------------------------------------- one by one
+
+
+@pytest.mark.proves("P19")
+def test_versions_can_be_read_by_version_and_by_time(make: Make) -> None:
+    builder = make()
+    root = builder.settings.root
+    made: list[Snapshot] = []
+    for n, text in enumerate(("one", "two", "three")):
+        put(root, (1, text), (2, "same"))
+        builder = make(root=root, at=n)
+        made.append(build(builder))
+    table = builder.settings.table_root(made[-1].table)
+    by_version = [
+        sorted(
+            row["a"]
+            for row in DeltaTable(table, version=s.version).to_pyarrow_table().to_pylist()
+            if row["valid_to"] is None
+        )
+        for s in made
+    ]
+    assert by_version == [["one", "same"], ["same", "two"], ["same", "three"]]
+    assert [told(builder, s)[-1] for s in made] == [(2, "same", 0.0, None)] * 3
+    frame = builder.load_snapshot(made[-1])
+    for n, (before, now) in enumerate(pairwise(by_version), 1):
+        for instant, expected in ((day(n) - TICK, before), (day(n), now)):
+            at = f"TIMESTAMP'{instant.isoformat()}'"
+            so = frame.where(f"valid_from <= {at} AND (valid_to IS NULL OR {at} < valid_to)")
+            assert sorted(row.a for row in so.collect()) == expected
+
+
+def test_what_comes_back_was_not_there_before_it_went(make: Make) -> None:
+    text = PLAIN.replace("key=id", "key=id watermark=at").replace("id, a, b", "id, a, at")
+    builder = make(text)
+    root = builder.settings.root
+    put(root, (1, "a", 0, 0), (2, "a", 0, 0))
+    build(builder)
+    put(root, (9, "x"))
+    build(make(root=root, at=4))
+    put(root, (9, "x"), (1, "a", 0, 2), (2, "a", 0, 5))
+    builder = make(root=root, at=6)
+    assert told(builder, build(builder)) == [
+        (1, "a", 0.0, 4.0),
+        (1, "a", 6.0, None),
+        (2, "a", 0.0, 4.0),
+        (2, "a", 5.0, None),
+        (9, "x", 4.0, None),
+    ]
+
+
+def test_several_rows_of_one_key_are_refused(make: Make) -> None:
+    builder = make()
+    root = builder.settings.root
+    put(root, (1, "a"))
+    first = build(builder)
+    put(root, (1, "a"), (1, "b"), (None, "x"), (None, "x"))
+    with pytest.raises(BuildError, match=r"one key: id=1 \(2 rows\); id=None \(2 rows\)") as caught:
+        build(make(root=root, at=1))
+    assert "longer key" in (caught.value.hint or "")
+    builder = make(root=root, at=1)
+    assert builder.ledger.fetch_manifest("dev") == {first.build_id: first}
+    put(root, *((n, "a") for n in range(5) for _ in range(2)))
+    with pytest.raises(BuildError, match=r"… 5 keys in all"):
+        build(make(root=root, at=1))
+
+
+def test_a_build_asked_for_keeps_the_history(make: Make) -> None:
+    builder = make()
+    root = builder.settings.root
+    put(root, (1, "a"))
+    first = build(builder)
+    put(root, (1, "b"))
+    builder = make(root=root, at=1)
+    second = build(builder, force=True)
+    assert told(builder, second) == [(1, "a", 0.0, 1.0), (1, "b", 1.0, None)]
+    again = build(make(root=root, at=2), force=True)
+    assert (again.build_uid, again.version) == (second.build_uid, second.version)
+    assert (first.version, second.version) == (0, 1)
+    text = PLAIN.replace("key=id", "key=id on_change=rebuild")
+    (root / "sources" / "m.sql").write_text(text)
+    builder = make(root=root, at=3)
+    assert build(builder).build_uid == second.build_uid
+    anew = build(builder, force=True)
+    assert told(builder, anew) == [(1, "b", 3.0, None)]
+
+
+READERS = PLAIN + (
+    "--@ persist\nCREATE VIEW now AS SELECT id, a FROM p WHERE valid_to IS NULL;\n"
+    "--@ persist refresh=incremental\nCREATE VIEW all_of_it AS SELECT id, a, valid_from FROM p;\n"
+)
+
+
+def test_readers_rest_on_the_table_and_never_compute_it(make: Make) -> None:
+    builder = make(READERS)
+    root = builder.settings.root
+    put(root, (1, "a"), (2, "b"))
+    assert [(c.name, c.type) for c in named(builder, "p").columns[2:]] == [
+        ("b", "int"),
+        ("valid_from", "timestamp"),
+        ("valid_to", "timestamp"),
+    ]
+    (step,) = builder.plan([named(builder, "now").source_id]).steps
+    assert [r.code for r in step.reasons] == ["new", "history"]
+    with pytest.raises(BuildError, match="`p` keeps a history, and has no table"):
+        build(builder, "now")
+    with pytest.raises(BuildError, match="`p` keeps a history, and has no table"):
+        builder.read(named(builder, "p"))
+    build(builder)
+    build(builder, "all_of_it")
+    assert rows_of(builder, build(builder, "now")) == [{"id": 1, "a": "a"}, {"id": 2, "a": "b"}]
+    put(root, (1, "c"), (2, "b"))
+    builder = make(root=root, at=1)
+    build(builder)
+    found = rows_of(builder, build(builder, "now"))
+    assert sorted(row["a"] for row in found) == ["b", "c"]
+    snapshot = build(builder, "all_of_it")
+    assert sorted((r["a"], r["valid_from"]) for r in rows_of(builder, snapshot)) == [
+        ("a", day(0)),
+        ("b", day(0)),
+        ("c", day(1)),
+    ]
+    put(root, (1, "c"), (2, "b"))  # newer data, the same rows
+    builder = make(root=root, at=2)
+    build(builder)
+    with builder.work(named(builder, "now")) as work:
+        builder.publish(work)
+    assert work.build.action == "reused"
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_a_killed_build_leaves_no_trace_in_the_history(make: Make, where: str) -> None:
+    builder = make()
+    root = builder.settings.root
+    put(root, (1, "a"), (2, "x"))
+    first = build(builder)
+    put(root, (1, "b"))
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", KILLED, str(root), where],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL
+    table = builder.settings.table_root(first.table)
+    assert DeltaTable(table).version() == (0 if where == "before" else 1)
+    builder = make(root=root, at=2)
+    assert builder.ledger.fetch_manifest("dev") == {first.build_id: first}
+    snapshot = build(builder)
+    expected = [(1, "a", 0.0, 2.0), (1, "b", 2.0, None), (2, "x", 0.0, 2.0)]
+    assert told(builder, snapshot) == expected
+    head = DeltaTable(table).to_pyarrow_table().to_pylist()
+    assert sorted(row["a"] for row in head) == ["a", "b", "x"]
+    builder = make(root=root, at=3)
+    assert told(builder, build(builder)) == expected
+
+
+KILLED = """
+import os, signal, sys
+from datetime import UTC, datetime
+from pathlib import Path
+import deltalake
+from persist_assets.builder import Builder
+from persist_assets.engine import Engine
+from persist_assets.ledger.store import Ledger
+from persist_assets.project import load_project, require
+from persist_assets.session import create_session
+from persist_assets.settings import load_settings
+
+root, where = sys.argv[1:]
+write = deltalake.DeltaTable.create_write_transaction
+
+def killed(*given, **more):
+    if where == "after":
+        write(*given, **more)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+deltalake.DeltaTable.create_write_transaction = killed
+settings = load_settings(Path(root))
+project = require(load_project(settings))
+engine = Engine(settings, lambda: create_session(settings))
+builder = Builder(settings, project, Ledger(settings.ledger), engine,
+                  clock=lambda: datetime(2024, 1, 2, tzinfo=UTC))
+builder.build(next(s for s in project.sources if s.name == "p"))
+"""
+
+
+def test_a_history_goes_on_when_its_query_changes(make: Make) -> None:
+    builder = make()
+    root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
+    put(root, (1, "a", 1), (2, "b", 2))
+    build(builder)
+    put(root, (1, "c", 1), (2, "b", 2))
+    first = build(make(root=root, at=1))
+    code.write_text(PLAIN.replace("id, a, b", "id, upper(a) AS a, b * 2 AS b, 7 AS more"))
+    builder = make(root=root, at=2)
+    (step,) = builder.plan([named(builder, "p").source_id]).steps
+    assert [r.code for r in step.reasons] == ["code", "history"]
+    assert step.reasons[1].message.startswith("its history goes on from")
+    second = build(builder)
+    assert second.build_id != first.build_id
+    assert told(builder, second, "id", "a", "b", "more") == [
+        (1, "C", 2, 7, 2.0, None),
+        (1, "a", 1, None, 0.0, 1.0),
+        (1, "c", 1, None, 1.0, 2.0),
+        (2, "B", 4, 7, 2.0, None),
+        (2, "b", 2, None, 0.0, 2.0),
+    ]
+    put(root, (1, "c", 1))
+    third = build(make(root=root, at=3))
+    assert (third.table, third.version) == (second.table, 1)
+    for query, why in (
+        ("id, a, 7 AS more", "`b` is gone"),
+        ("id, a, 'x' AS b, 7 AS more", "`b` was"),
+    ):
+        code.write_text(PLAIN.replace("id, a, b", query))
+        builder = make(root=root, at=4)
+        (step,) = builder.plan([named(builder, "p").source_id]).steps
+        assert any(why in r.message for r in step.reasons)
+        with pytest.raises(BuildError, match=f"cannot go on: {why}"):
+            build(builder)
+    # Back to what it meant before: the history that goes on is the latest, not that one's.
+    code.write_text(PLAIN.replace("id, a, b", "id, a, b, 7 AS more"))
+    build(make(root=root, at=5))
+    code.write_text(PLAIN.replace("id, a, b", "id, upper(a) AS a, b * 2 AS b, 7 AS more"))
+    builder = make(root=root, at=6)
+    last = build(builder)
+    assert last.build_id == third.build_id
+    assert (1, "c", 5.0, 6.0) in told(builder, last)
+    assert last.rows == 7
+    code.write_text(PLAIN.replace("key=id", "key=id on_change=rebuild"))
+    builder = make(root=root, at=7)
+    assert told(builder, build(builder)) == [(1, "c", 7.0, None)]
+
+
+def test_environments_have_histories_of_their_own(make: Make) -> None:
+    settings = "[env.prod]\n[env.qa]\nreads = 'dev'\n"
+    builder = make(settings=settings)
+    root = builder.settings.root
+    put(root, (1, "a"))
+    first = build(builder)
+    builder = make(root=root, at=1, environment="prod")
+    own = build(builder)
+    assert own.table != first.table
+    assert told(builder, own) == [(1, "a", 1.0, None)]
+    builder = make(root=root, at=2, environment="qa")
+    assert builder.ledger.fetch_manifest(*builder.settings.environments) == {first.build_id: first}
+    put(root, (1, "b"))
+    builder = make(root=root, at=3, environment="qa")
+    branch = build(builder)
+    assert branch.table not in (own.table, first.table)
+    assert told(builder, branch) == [(1, "a", 0.0, 3.0), (1, "b", 3.0, None)]
+    builder = make(root=root, at=4)
+    assert told(builder, build(builder)) == [(1, "a", 0.0, 4.0), (1, "b", 4.0, None)]
+
+
+def test_a_history_that_is_gone_is_not_begun_anew_in_silence(make: Make) -> None:
+    builder = make()
+    root = builder.settings.root
+    put(root, (1, "a"))
+    snapshot = build(builder)
+    for path in Path(builder.settings.table_root(snapshot.table)).glob("*/*.parquet"):
+        path.unlink()
+    with pytest.raises(GoneError, match="is gone, and the history of `p` with it"):
+        build(make(root=root, at=1))
+    (root / "sources" / "m.sql").write_text(PLAIN.replace("key=id", "key=id on_change=rebuild"))
+    builder = make(root=root, at=2)
+    with pytest.raises(GoneError):
+        build(builder)
+    assert told(builder, build(builder, force=True)) == [(1, "a", 2.0, None)]
+
+
+def test_a_run_that_began_before_another_one_wrote_is_refused(make: Make) -> None:
+    builder = make()
+    root = builder.settings.root
+    put(root, (1, "a"))
+    build(builder)
+    put(root, (1, "b"))
+    late = make(root=root, at=1)
+    late.pin(named(late, "t"))
+    put(root, (1, "c"))
+    build(make(root=root, at=2))
+    with pytest.raises(ConflictError, match="went on since this run began"):
+        build(late)
+
+
+def test_a_parked_history_that_another_run_overtook_is_computed_again(make: Make) -> None:
+    builder = make()
+    root = builder.settings.root
+    put(root, (1, "a"))
+    build(builder)
+    put(root, (1, "b"))
+    waiting = make(root=root, at=2)
+    parked = waiting.park(named(waiting, "p"))
+    other = make(root=root, at=1)
+    build(other)
+    with waiting.resume(parked) as work:
+        snapshot = waiting.publish(work)
+    assert work is not parked
+    assert told(waiting, snapshot) == [(1, "a", 0.0, 1.0), (1, "b", 1.0, None)]
+
+
+def test_a_history_that_went_on_elsewhere_meanwhile_is_not_published(make: Make) -> None:
+    builder = make()
+    root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
+    put(root, (1, "a"))
+    first = build(builder)
+    code.write_text(PLAIN.replace("id, a, b", "id, upper(a) AS a, b"))
+    put(root, (1, "b"))
+    builder = make(root=root, at=1)
+    change = builder.ledger.fetch_history("dev")[0].change_id
+    second = build(builder)
+    put(root, (1, "c"))
+    late = make(root=root, at=2)
+    with (
+        pytest.raises(ConflictError, match="went on while it was built"),
+        late.work(named(late, "p")) as work,
+    ):
+        roll_back(late.settings, late.ledger, to=change)
+        late.publish(work)
+    assert late.ledger.fetch_manifest("dev") == {first.build_id: first}
+    builder = make(root=root, at=3)
+    assert told(builder, build(builder)) == [(1, "C", 3.0, None), (1, "a", 0.0, 3.0)]
+    assert second.build_id == named(builder, "p").build_id
+
+
+def test_a_table_that_kept_nothing_is_no_history(make: Make) -> None:
+    builder = make(PLAIN.replace(" refresh=snapshot key=id", ""))
+    root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
+    put(root, (1, "a"))
+    build(builder)
+    code.write_text(PLAIN)
+    builder = make(root=root, at=1)
+    assert told(builder, build(builder)) == [(1, "a", 1.0, None)]
+    # And back, and again: what was kept once goes on.
+    code.write_text(PLAIN.replace(" refresh=snapshot key=id", ""))
+    build(make(root=root, at=2))
+    code.write_text(PLAIN)
+    put(root, (1, "b"))
+    builder = make(root=root, at=3)
+    assert told(builder, build(builder)) == [(1, "a", 1.0, 3.0), (1, "b", 3.0, None)]
+
+
+def test_rolling_back_and_collecting_keep_what_is_shown(make: Make) -> None:
+    builder = make(settings='keep = "1 hour"\n')
+    root = builder.settings.root
+    for n, text in enumerate("abc"):
+        put(root, (1, text), (2, "x"))
+        builder = make(root=root, at=n)
+        build(builder)
+    later = datetime.now(UTC) + timedelta(days=3)
+    builder = make(root=root, at=3)
+    roll_back(builder.settings, builder.ledger, to=builder.ledger.fetch_history("dev")[1].change_id)
+    collect(builder.settings, builder.project, builder.ledger, clock=lambda: later)
+    put(root, (1, "d"), (2, "x"))
+    builder = make(root=root, at=4)
+    assert told(builder, build(builder)) == [
+        (1, "a", 0.0, 1.0),
+        (1, "b", 1.0, 4.0),
+        (1, "d", 4.0, None),
+        (2, "x", 0.0, None),
+    ]
+
+
+PYTHON = """
+from persist_assets import table
+
+@table(refresh="snapshot", key="id", watch=["a"], watermark="at")
+def f(t):
+    return t.select({columns})
+"""
+
+
+def test_a_function_may_keep_a_history(make: Make) -> None:
+    builder = make(RAW, f=PYTHON.format(columns="'id', 'a', 'at'"))
+    root = builder.settings.root
+    put(root, (1, "a", 0, 5))
+    build(builder, "f")
+    put(root, (1, "b", 0, 6))
+    builder = make(root=root, at=9)
+    assert told(builder, build(builder, "f")) == [(1, "a", 5.0, 6.0), (1, "b", 6.0, None)]
+    (root / "sources" / "f.py").write_text(PYTHON.format(columns="'id', 'a'"))
+    with pytest.raises(BuildError, match="`at` is not a column of `f`"):
+        build(make(root=root, at=10), "f")
+
+
+def test_a_map_is_compared_only_if_nobody_says_what_is_watched(make: Make) -> None:
+    text = PLAIN.replace("id, a, b", "id, a, map(a, b) AS m")
+    builder = make(text)
+    root = builder.settings.root
+    put(root, (1, "a", 1))
+    with pytest.raises(BuildError, match="`m` is map<string,int>, which cannot be compared"):
+        build(builder)
+
+
+# ---------------------------------------------------------------------------- tables that go on
+
+GOING_ON = RAW + (
+    "--@ persist refresh=incremental on_change=continue watermark=at\n"
+    "CREATE VIEW p AS SELECT id, a, at FROM t;\n"
+    "--@ persist\nCREATE VIEW reader AS SELECT count(*) AS n, max(a) AS a FROM p;\n"
+)
+
+
+def test_a_table_goes_on_with_new_code_and_says_so(make: Make) -> None:
+    settings = "[env.prod]\n"
+    builder = make(GOING_ON, settings=settings)
+    root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
+    write_deltalake(str(root / "raw"), rows_at((1, "a", 0)))
+    first = build(builder)
+    write_deltalake(str(root / "raw"), rows_at((2, "b", 1)), mode="append")
+    code.write_text(GOING_ON.replace("id, a, at", "id, upper(a) AS a, at"))
+    builder = make(root=root, at=1)
+    (step,) = builder.plan([named(builder, "p").source_id]).steps
+    assert [r.code for r in step.reasons] == ["code", "increment", "older"]
+    second = build(builder)
+    assert sorted(r["a"] for r in rows_of(builder, second)) == ["B", "a"]
+    assert (older_code(first), older_code(second)) == (None, first.build_uid)
+    assert second.watermark == "2024-01-02T00:00:00Z"
+    read = build(builder, "reader")
+    # Up to date here, and nothing that others take for what the query says.
+    builder = make(root=root, at=2)
+    steps = builder.plan([named(builder, n).source_id for n in ("p", "reader")]).steps
+    assert [(s.action, [r.code for r in s.reasons]) for s in steps] == [
+        ("reuse", ["older"]),
+        ("reuse", []),
+    ]
+    elsewhere = make(root=root, at=2, environment="prod")
+    whole = build(elsewhere)
+    assert sorted(r["a"] for r in rows_of(elsewhere, whole)) == ["A", "B"]
+    assert build(elsewhere, "reader").build_uid != read.build_uid
+    # The mark stays while such rows do, and goes when all is computed.
+    write_deltalake(str(root / "raw"), rows_at((3, "c", 2)), mode="append")
+    builder = make(root=root, at=3)
+    third = build(builder)
+    assert sorted(r["a"] for r in rows_of(builder, third)) == ["B", "C", "a"]
+    assert (third.table, older_code(third)) == (second.table, first.build_uid)
+    builder = make(root=root, at=4)
+    anew = build(builder, force=True)
+    assert sorted(r["a"] for r in rows_of(builder, anew)) == ["A", "B", "C"]
+    assert older_code(anew) is None
+    assert build(builder, "reader").build_uid != read.build_uid
+
+
+def rows_at(*rows: tuple[int, str, float]) -> pa.Table:
+    return pa.Table.from_pylist(
+        [{"id": i, "a": a, "b": 0, "at": day(n)} for i, a, n in rows], SCHEMA
+    )
+
+
+def test_other_columns_do_not_go_on(make: Make) -> None:
+    builder = make(GOING_ON)
+    root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
+    put(root, (1, "a", 0, 0))
+    build(builder)
+    code.write_text(GOING_ON.replace("id, a, at", "id, a, at, 1 AS more"))
+    builder = make(root=root, at=1)
+    (step,) = builder.plan([named(builder, "p").source_id]).steps
+    assert "it cannot go on: `more` is new" in [r.message for r in step.reasons]
+    with pytest.raises(BuildError, match=r"cannot go on from .*: `more` is new"):
+        build(builder)
+    assert older_code(build(builder, force=True)) is None
+
+
+def test_windows_of_a_table_of_older_code_are_computed_again(make: Make) -> None:
+    daily = RAW + (
+        "--@ persist refresh=incremental on_change=continue watermark=d\n"
+        "CREATE VIEW p AS SELECT CAST(at AS DATE) AS d, count(*) AS n FROM t GROUP BY 1;\n"
+    )
+    builder = make(daily)
+    root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
+    write_deltalake(str(root / "raw"), rows_at((1, "a", 0.5), (2, "b", 1.5)))
+    build(builder)
+    code.write_text(daily.replace("count(*) AS n", "10 * count(*) AS n"))
+    builder = make(root=root, at=1)
+    with builder.work(named(builder, "p")) as work:  # nothing changed but the code
+        snapshot = builder.publish(work)
+    assert sorted(r["n"] for r in rows_of(builder, snapshot)) == [1, 1]
+    assert older_code(snapshot) is not None
+    code.write_text(daily.replace("count(*) AS n", "100 * count(*) AS n"))
+    write_deltalake(str(root / "raw"), rows_at((3, "c", 1.5)), mode="append")
+    builder = make(root=root, at=2)
+    last = build(builder)
+    assert sorted(r["n"] for r in rows_of(builder, last)) == [1, 200]
+    assert older_code(last) == snapshot.build_uid
