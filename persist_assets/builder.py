@@ -52,9 +52,12 @@ from persist_assets.growth import (
 from persist_assets.manifest import export_manifest
 from persist_assets.meaning.functions import CLOCK, SPECIAL_DATETIMES
 from persist_assets.model import (
+    VALID_FROM,
+    VALID_TO,
     Build,
     Change,
     CheckResult,
+    Column,
     Increment,
     Leaf,
     RawVersion,
@@ -106,7 +109,6 @@ if TYPE_CHECKING:
         AsOf,
         BuildID,
         Check,
-        Column,
         Fallback,
         Plan,
         Project,
@@ -885,6 +887,8 @@ class Builder(Reader):
         wanted = self._checks(source)
         with translated(f"computing `{source.name}`"):
             columns = columns_in(frame)
+        if source.keeps_history:
+            columns = (*columns, *(Column(name, "timestamp") for name in (VALID_FROM, VALID_TO)))
         check_columns(source, wanted, columns, self._published(source))
         checks = [c for c in wanted if c.alone]
         if view:
