@@ -624,6 +624,11 @@ class Source:
         return "/".join(self.asset_key)
 
     @property
+    def kinds(self) -> frozenset[str]:
+        """What Dagster shows it to be made of."""
+        return frozenset({self.raw.format} if self.raw is not None else {"spark", self.language})
+
+    @property
     def is_leaf(self) -> bool:
         """Whether its readers read data as it stands: from its table, or raw."""
         return self.persisted or self.raw is not None

@@ -278,8 +278,12 @@ def build(
         given.keep_going = True
         os.environ[KEEP_GOING] = "true"  # for the project's own definitions
     chosen = [given.project.by_id[s] for s in given.select(selection)]
-    if not chosen:
+    if not chosen and not selection:
         raise NotFoundError("nothing is persisted", hint="annotate a source: --@ persist")
+    if not chosen:  # no source is in the state that was asked for
+        empty = {"run_id": None, "published": True, "builds": []}
+        print_json(empty) if given.as_json else out.print("nothing is selected: nothing to build")
+        return
     ends = _ends(partition, partition_range, first, last)
     asked, order = _asked(given, [s.source_id for s in chosen], ends)
     since = given.ledger.position()

@@ -42,7 +42,7 @@ class AssetTranslator:
             code_version=source.build_id if source.raw is None else None,
             owners=list(annotation.owners),
             tags=dict(annotation.tags),
-            kinds=self._kinds(source),
+            kinds=set(source.kinds),
             metadata=self._metadata(source),
             freshness_policy=dg.FreshnessPolicy.time_window(
                 fail_window=timedelta(seconds=freshness.window_s),
@@ -51,11 +51,6 @@ class AssetTranslator:
             if freshness
             else None,
         )
-
-    def _kinds(self, source: Source) -> set[str]:
-        if source.raw is not None:
-            return {source.raw.format}
-        return {"spark", source.language}
 
     def _metadata(self, source: Source) -> dict[str, Any]:
         location = source.location

@@ -42,3 +42,43 @@ def test_a_table_grows_and_says_up_to_where(make_project: Callable[..., Path]) -
         for n in (0, 1)
         for line in (log / f"{n:020}.json").read_text().splitlines()
     )
+
+
+@pytest.mark.proves("P20", "P21")
+def test_what_is_selected_is_built_from_scratch_and_nothing_else(
+    make_project: Callable[..., Path],
+) -> None:
+    more = """
+    --@ persist tags=nightly
+    CREATE VIEW r AS SELECT * FROM q;
+    --@ persist
+    CREATE VIEW s AS SELECT * FROM r;
+    """
+    root = make_project({"m.sql": PLAIN, "more.sql": more})
+    put(root, 0, (0, "a"))
+
+    def built(*arguments: str) -> dict[str, tuple[str, int]]:
+        return {
+            b["source_id"][0]: (b["action"], b["version"])
+            for b in told("build", *arguments, cwd=root)["builds"]
+        }
+
+    def states(state: str) -> list[str]:
+        return [s["source_id"][0] for s in told("plan", f"state:{state}", cwd=root)["steps"]]
+
+    assert states("missing") == ["q", "r", "s"]
+    assert built("+r") == {"q": ("built", 0), "r": ("built", 0)}
+    assert (states("current"), states("missing")) == (["q", "r"], ["s"])
+    assert built("--select", "state:missing") == {"s": ("built", 0)}
+    assert built("r", "--full-refresh") == {"r": ("built", 1)}
+    assert built("--full-refresh", "+tag:nightly") == {"q": ("built", 1), "r": ("built", 2)}
+    assert told("build", "state:stale or state:missing", cwd=root) == {
+        "run_id": None,
+        "published": True,
+        "builds": [],
+    }
+    put(root, 1, (1, "b"))
+    assert states("stale") == ["q", "r", "s"]
+    failed = persist("build", "tag:nightli and state:stale", "--json", cwd=root)
+    assert failed.returncode == 4
+    assert json.loads(failed.stdout)["error"]["hint"] == "did you mean `nightly`?"
