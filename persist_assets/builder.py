@@ -68,7 +68,7 @@ from persist_assets.reader import HasSnapshot, Reader, Slice
 from persist_assets.session import translated
 from persist_assets.storage.changes import delta_change, keep_listing, raw_change
 from persist_assets.storage.files import delete_directory
-from persist_assets.storage.raw import pin_raw
+from persist_assets.storage.raw import pin_raw, still_holds
 from persist_assets.storage.tables import (
     commit,
     find_table,
@@ -899,12 +899,15 @@ class Builder(Reader):
         self._temporary, self._temporary_root = {}, None
 
     def _check_pins(self, leaves: Iterable[Source]) -> None:
-        """Refuse rows that were computed while the files under them changed."""
+        """Refuse rows that were computed while the files under them changed.
+
+        More files may have come: they are the next build's.
+        """
         for source in leaves:
             if source.raw is None or source.raw.format == "delta" or self.pin(source).files is None:
                 continue
             now = pin_raw(source.raw, self.settings.resolve(source.raw.location or ""))
-            if now.version != self.pin(source).version:
+            if not still_holds(self.pin(source), now):
                 raise ConflictError(
                     f"the data of `{source.name}` changed while it was being read",
                     hint="run it again",

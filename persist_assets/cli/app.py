@@ -314,9 +314,11 @@ def print_problem(problem: Problem) -> None:
         err.print(f"  hint: {escape(problem.hint)}", soft_wrap=True)
 
 
-def print_json(document: object) -> None:
-    """Print one JSON document on stdout."""
-    sys.stdout.write(json.dumps(document, indent=2, default=str, ensure_ascii=False) + "\n")
+def print_json(document: object, *, lines: bool = False) -> None:
+    """Print one JSON document on stdout; on one line where `lines` of them follow each other."""
+    indent = None if lines else 2
+    sys.stdout.write(json.dumps(document, indent=indent, default=str, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
 
 
 def problem_json(problem: Problem) -> dict[str, Any]:

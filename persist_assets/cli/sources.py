@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import PurePosixPath
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -55,6 +55,9 @@ from persist_assets.project import load_project
 from persist_assets.revisions import WORKING_TREE, find_places
 from persist_assets.selection import find_source
 from persist_assets.settings import KEEP_GOING, Settings
+
+if TYPE_CHECKING:
+    from persist_assets.plugin.runs import RunResult
 
 # -------------------------------------------------------------------------------------------- check
 
@@ -292,24 +295,12 @@ def build(
 
         check_java()
     from persist_assets.plugin.partitions import asked_tag
-    from persist_assets.plugin.runs import run_assets
 
-    with quiet(given), _progress(given, chosen, since):
-        result = run_assets(
-            given.settings,
-            chosen,
-            force=force,
-            verbose=given.verbose,
-            more=asked_tag(asked, order),
-        )
-    latest: dict[SourceID, Build] = {}
-    for done in reversed(given.ledger.fetch_builds(run_id=result.run_id)):
-        latest[done.source_id] = done
-    failed = {f.source_id: f.message for f in result.failures}
-    rows = [_build_json(s, latest.get(s.source_id), failed.get(s.source_id)) for s in chosen]
-    _tell_skipped(given.project, rows)
+    with _progress(given, chosen, since):
+        result, document = run_build(given, chosen, force=force, more=asked_tag(asked, order))
+    rows = document["builds"]
     if given.as_json:
-        print_json({"run_id": result.run_id, "published": result.success, "builds": rows})
+        print_json(document)
     else:
         _print_builds(given.project, rows)
         if all(row["action"] == "reused" for row in rows):
@@ -318,8 +309,9 @@ def build(
             f"run {result.run_id} {'[green]succeeded[/]' if result.success else '[red]failed[/]'}"
         )
     if not result.success:
+        told = {row["source_id"] for row in rows if row["build_uid"]}
         for failure in result.failures:
-            if failure.source_id not in latest:  # its end was not told while it ran
+            if failure.source_id not in told:  # its end was not told while it ran
                 text = escape(f"{failure.step}: {failure.message}")
                 err.print(f"[red]error[/]: {text}", soft_wrap=True)
         if not given.verbose:
@@ -364,6 +356,30 @@ def _asked(
     order = next((world.keys[s] for s in chosen if world.keys.get(s)), ("?",))
     first, last = ends[0] or order[0], ends[1] or order[-1]
     return asked_for(given.project, chosen, world, first, last), world.keys
+
+
+def run_build(
+    given: Invocation,
+    chosen: Sequence[Source],
+    *,
+    force: bool = False,
+    more: Mapping[str, str] | None = None,
+) -> tuple["RunResult", dict[str, Any]]:
+    """Build sources in one run; return what came of it, and that as JSON has it.
+
+    `more` are further tags of the run.
+    """
+    from persist_assets.plugin.runs import run_assets
+
+    with quiet(given):
+        result = run_assets(given.settings, chosen, force=force, verbose=given.verbose, more=more)
+    latest: dict[SourceID, Build] = {}
+    for done in reversed(given.ledger.fetch_builds(run_id=result.run_id)):
+        latest[done.source_id] = done
+    failed = {f.source_id: f.message for f in result.failures}
+    rows = [_build_json(s, latest.get(s.source_id), failed.get(s.source_id)) for s in chosen]
+    _tell_skipped(given.project, rows)
+    return result, {"run_id": result.run_id, "published": result.success, "builds": rows}
 
 
 @contextmanager
@@ -443,6 +459,7 @@ def _build_json(source: Source, done: Build | None, failure: str | None) -> dict
         "table": snapshot.table if snapshot else None,
         "version": snapshot.version if snapshot else None,
         "error": done.error if done else failure,
+        "build_uid": done.build_uid if done else None,
     }
 
 

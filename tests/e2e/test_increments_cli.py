@@ -50,9 +50,9 @@ def test_what_is_selected_is_built_from_scratch_and_nothing_else(
 ) -> None:
     more = """
     --@ persist tags=nightly
-    CREATE VIEW r AS SELECT * FROM q;
+    CREATE VIEW r AS SELECT *, 1 AS one FROM q;
     --@ persist
-    CREATE VIEW s AS SELECT * FROM r;
+    CREATE VIEW s AS SELECT *, 2 AS two FROM r;
     """
     root = make_project({"m.sql": PLAIN, "more.sql": more})
     put(root, 0, (0, "a"))
@@ -67,18 +67,16 @@ def test_what_is_selected_is_built_from_scratch_and_nothing_else(
         return [s["source_id"][0] for s in told("plan", f"state:{state}", cwd=root)["steps"]]
 
     assert states("missing") == ["q", "r", "s"]
-    assert built("+r") == {"q": ("built", 0), "r": ("built", 0)}
+    assert built("+tag:nightly") == {"q": ("built", 0), "r": ("built", 0)}
     assert (states("current"), states("missing")) == (["q", "r"], ["s"])
-    assert built("--select", "state:missing") == {"s": ("built", 0)}
-    assert built("r", "--full-refresh") == {"r": ("built", 1)}
-    assert built("--full-refresh", "+tag:nightly") == {"q": ("built", 1), "r": ("built", 2)}
-    assert told("build", "state:stale or state:missing", cwd=root) == {
+    assert built("--full-refresh", "--select", "r") == {"r": ("built", 1)}
+    assert told("build", "state:stale", cwd=root) == {
         "run_id": None,
         "published": True,
         "builds": [],
     }
     put(root, 1, (1, "b"))
-    assert states("stale") == ["q", "r", "s"]
+    assert (states("stale"), states("missing")) == (["q", "r"], ["s"])
     failed = persist("build", "tag:nightli and state:stale", "--json", cwd=root)
     assert failed.returncode == 4
     assert json.loads(failed.stdout)["error"]["hint"] == "did you mean `nightly`?"

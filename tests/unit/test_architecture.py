@@ -20,7 +20,7 @@ ROOMS = [
     "decorators", "errors", "stores", "settings", "model", "dialect", "watermarks", "partitions", "frontends", "meaning", "growth", "compiler", "substitution",
     "compare", "planner", "promotion", "selection", "ledger", "manifest", "storage", "bridge", "cache", "malloy", "project",
     "revisions", "server", "session", "functions", "audit", "engine", "rows", "outside", "reader",
-    "continuation", "builder", "pool", "environments", "collector", "doctor", "plugin", "cli",
+    "continuation", "builder", "follow", "pool", "environments", "collector", "doctor", "plugin", "cli",
 ]  # fmt: skip
 # And so has it these.
 MEANING = [

@@ -23,13 +23,13 @@ PROJECT = compiled(
         CREATE VIEW other AS SELECT a FROM t;
         """,
         "d/b.sql": "CREATE VIEW p AS SELECT a FROM t",
-        "d/c.py": '''
+        "d/c.py": """
 from persist_assets import table
 
 @table
 def late_by_day(q):
     return q
-''',
+""",
     }
 )
 STATES: dict[str, State] = {
@@ -139,7 +139,7 @@ def test_a_state_that_no_table_has_selects_nothing() -> None:
         ("q and r", "`q and r` selects nothing that is persisted"),
         ("q r", "`q r` is not a selection: `r` is not expected"),
         ("q and", "a name is wanted"),
-        ("(q or r", "no `)`"),
+        ("(q or r", "a `)` is wanted"),
         ("q,r", "`,r` is not expected"),
         ("", "a name is wanted"),
         ("(" * 500 + "q" + ")" * 500, "nested too deeply"),
