@@ -49,6 +49,7 @@ from persist_assets.model import (
     RawVersion,
     Snapshot,
     View,
+    Written,
 )
 from persist_assets.outside import check_catalog, check_leaves, show, shown_as
 from persist_assets.partitions import between, boxes, expand
@@ -945,6 +946,9 @@ class Builder(Reader):
 
     def _commit(self, work: Work) -> None:
         """Make what was written a version of its table, once."""
+        staged = work.staged
+        written = Written(staged.rows, staged.bytes) if staged else Written(0, 0)
+        work.build = replace(work.build, written=written)
         if work.snapshot is None and work.measured is not None:
             version, size = 0, 0
             if work.staged is not None:

@@ -979,6 +979,14 @@ BuildState = Literal["started", "succeeded", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """How much a build wrote itself: the rest of its snapshot it found."""
+
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Build:
     """One recorded attempt to compute one source.
 
@@ -994,6 +1002,8 @@ class Build:
         What the source meant at the time, in parts; None of builds that did not record it.
     reads
         What it read meant at the time: leaves, and what was dissolved on the way to them.
+    written
+        None of builds that have not succeeded, or did not record it.
     """
 
     build_uid: str
@@ -1010,6 +1020,7 @@ class Build:
     snapshot: Snapshot | None = None
     digests: Parts | None = None
     reads: tuple[Read, ...] = ()
+    written: Written | None = None
 
     @property
     def seconds(self) -> float | None:

@@ -169,9 +169,7 @@ class _Reading:
     def _closed(self) -> set[SourceID]:
         found = self._expression()
         if not self._take(_CLOSE):
-            raise self._bad(
-                f"a `)` is wanted before `{self._rest()}`" if self._rest() else "no `)`"
-            )
+            raise self._bad("a `)` is wanted")
         return found
 
     def _ends(self, found: set[SourceID], which: str) -> set[SourceID]:

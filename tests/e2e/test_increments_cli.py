@@ -35,6 +35,20 @@ def test_a_table_grows_and_says_up_to_where(make_project: Callable[..., Path]) -
     (anew,) = told("build", "--full-refresh", cwd=root)["builds"]
     assert (anew["action"], anew["rows"], anew["version"]) == ("built", 4, 2)
     assert "2024-01-06T00:00:00Z" in persist("state", cwd=root).stdout
+    (runs,) = told("state", "--history", cwd=root).values()
+    upto = "2024-01-06T00:00:00Z"
+    facts = ("action", "rows", "rows_written", "watermark_before", "watermark_after")
+    assert [tuple(run[f] for f in facts) for run in runs] == [
+        ("built", 4, 4, upto, upto),
+        ("reused", 4, 0, upto, upto),
+        ("built", 4, 2, "2024-01-04T00:00:00Z", upto),
+        ("built", 2, 2, None, "2024-01-04T00:00:00Z"),
+    ]
+    assert len({run["run_id"] for run in runs}) == 4
+    assert runs[2]["bytes"] > runs[2]["bytes_written"] > 0 == runs[1]["bytes_written"]
+    (two,) = told("state", "q", "--history", "--limit", "2", cwd=root).values()
+    assert two == runs[:2]
+    assert persist("state", "--history", cwd=root).stdout.count(upto) == 3
     log = root / ".persist" / "warehouse" / built["table"].rpartition("/")[2] / "_delta_log"
     commits = [json.loads(line) for line in (log / f"{2:020}.json").read_text().splitlines()]
     assert sum("remove" in commit for commit in commits) == sum(
