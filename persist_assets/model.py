@@ -200,6 +200,9 @@ class Annotation:
         How its rows are parted, or None.
     backfill
         Whether one run builds all partitions that are asked for, or each has its own.
+    automation
+        When Dagster builds it by itself: ``eager``, ``missing`` or a schedule of cron's; None: it
+        does not.
     tags
         Sorted pairs; a bare tag has the value ``""``.
     keys
@@ -220,6 +223,7 @@ class Annotation:
     tags: tuple[tuple[str, str], ...] = ()
     group: str | None = None
     freshness: Freshness | None = None
+    automation: str | None = None
     checks: tuple[Check, ...] = ()
     keys: tuple[tuple[str, Location], ...] = field(default=(), compare=False)
 
