@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from commands import clean_environ
 from conftest import wait_for
 from deltalake import DeltaTable
 
@@ -39,11 +39,10 @@ def put(root: Path, n: int, rows: list[int | None] | None = None) -> None:
 
 def start(root: Path, *options: str) -> subprocess.Popen[str]:
     """Start a follower of everything, which tells its batches on its stdout."""
-    clean = {k: v for k, v in os.environ.items() if k not in ("DAGSTER_HOME", "PERSIST_ENV")}
     return subprocess.Popen(
         [sys.executable, "-m", "persist_assets.cli", "follow", "--interval", "1s", *options],
         cwd=root,
-        env=clean,
+        env=clean_environ(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -22,7 +22,7 @@ from persist_assets.cli.app import (
     print_json,
 )
 from persist_assets.cli.sources import run_build
-from persist_assets.errors import BuildError, NotFoundError, PersistError, SettingsError
+from persist_assets.errors import BuildError, NotFoundError, PersistError, SettingsError, Terminated
 from persist_assets.model import SourceID
 from persist_assets.settings import parse_duration
 
@@ -59,17 +59,11 @@ def follow(
     signal.signal(signal.SIGTERM, _end)
     try:
         _Follower(given, chosen, every_s, idle_s, max_batches, max_failures).run()
-    except KeyboardInterrupt as error:
-        from persist_assets.plugin.runs import Terminated
-
-        if not isinstance(error, Terminated):
-            raise
+    except Terminated:
         err.print("ended")
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    from persist_assets.plugin.runs import Terminated
-
     raise Terminated
 
 

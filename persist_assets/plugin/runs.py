@@ -15,7 +15,7 @@ from typing import Any
 import dagster as dg
 
 from persist_assets import errors
-from persist_assets.errors import PersistError, SettingsError
+from persist_assets.errors import PersistError, SettingsError, Terminated
 from persist_assets.model import Source, SourceID
 from persist_assets.plugin.assets import FORCE_TAG, load_sources, of_all_partitions, op_name
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG
@@ -27,10 +27,6 @@ telemetry:
 nux:
   enabled: false
 """
-
-
-class Terminated(KeyboardInterrupt):
-    """A run was interrupted by SIGTERM, which Dagster takes for an interrupt."""
 
 
 _FAILED = frozenset({"STEP_FAILURE", "PIPELINE_FAILURE", "PIPELINE_CANCELED"})
@@ -180,6 +176,7 @@ def run_assets(
 
 
 def _interrupt(signals: Collection[int]) -> KeyboardInterrupt:
+    """Return what interrupted a run: Dagster takes SIGTERM for an interrupt like any other."""
     return Terminated() if signal.SIGTERM in signals else KeyboardInterrupt()
 
 

@@ -5,37 +5,32 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from commands import document, persist
 from growing import PLAIN, put
-from test_cli import document, persist
-
-
-def told(*arguments: str, cwd: Path) -> Any:
-    return document(persist(*arguments, "--json", cwd=cwd))
 
 
 @pytest.mark.proves("P8", "P9", "P10", "P15", "P21")
 def test_a_table_grows_and_says_up_to_where(make_project: Callable[..., Path]) -> None:
     root = make_project({"m.sql": PLAIN})
     put(root, 0, (0, "a"), (3, "b"))
-    assert told("state", cwd=root) == {}
-    told("build", cwd=root)
+    assert document("state", cwd=root) == {}
+    document("build", cwd=root)
     put(root, 1, (1, "late"), (5, "c"))
-    (step,) = told("plan", cwd=root)["steps"]
+    (step,) = document("plan", cwd=root)["steps"]
     assert [r["code"] for r in step["reasons"]] == ["input", "increment"]
-    (built,) = told("build", cwd=root)["builds"]
+    (built,) = document("build", cwd=root)["builds"]
     assert (built["rows"], built["version"]) == (4, 1)
-    state = told("state", cwd=root)["q@sources/m.sql"]
+    state = document("state", cwd=root)["q@sources/m.sql"]
     assert state.pop("last_run").endswith("+00:00")
     assert state == {"last_max_value": "2024-01-06T00:00:00Z", "type": "timestamp", "rows": 4}
-    (again,) = told("build", cwd=root)["builds"]
+    (again,) = document("build", cwd=root)["builds"]
     assert (again["action"], again["version"]) == ("reused", 1)
-    (anew,) = told("build", "--full-refresh", cwd=root)["builds"]
+    (anew,) = document("build", "--full-refresh", cwd=root)["builds"]
     assert (anew["action"], anew["rows"], anew["version"]) == ("built", 4, 2)
     assert "2024-01-06T00:00:00Z" in persist("state", cwd=root).stdout
-    (runs,) = told("state", "--history", cwd=root).values()
+    (runs,) = document("state", "--history", cwd=root).values()
     upto = "2024-01-06T00:00:00Z"
     facts = ("action", "rows", "rows_written", "watermark_before", "watermark_after")
     assert [tuple(run[f] for f in facts) for run in runs] == [
@@ -46,7 +41,7 @@ def test_a_table_grows_and_says_up_to_where(make_project: Callable[..., Path]) -
     ]
     assert len({run["run_id"] for run in runs}) == 4
     assert runs[2]["bytes"] > runs[2]["bytes_written"] > 0 == runs[1]["bytes_written"]
-    (two,) = told("state", "q", "--history", "--limit", "2", cwd=root).values()
+    (two,) = document("state", "q", "--history", "--limit", "2", cwd=root).values()
     assert two == runs[:2]
     assert persist("state", "--history", cwd=root).stdout.count(upto) == 3
     log = root / ".persist" / "warehouse" / built["table"].rpartition("/")[2] / "_delta_log"
@@ -74,17 +69,17 @@ def test_what_is_selected_is_built_from_scratch_and_nothing_else(
     def built(*arguments: str) -> dict[str, tuple[str, int]]:
         return {
             b["source_id"][0]: (b["action"], b["version"])
-            for b in told("build", *arguments, cwd=root)["builds"]
+            for b in document("build", *arguments, cwd=root)["builds"]
         }
 
     def states(state: str) -> list[str]:
-        return [s["source_id"][0] for s in told("plan", f"state:{state}", cwd=root)["steps"]]
+        return [s["source_id"][0] for s in document("plan", f"state:{state}", cwd=root)["steps"]]
 
     assert states("missing") == ["q", "r", "s"]
     assert built("+tag:nightly") == {"q": ("built", 0), "r": ("built", 0)}
     assert (states("current"), states("missing")) == (["q", "r"], ["s"])
     assert built("--full-refresh", "--select", "r") == {"r": ("built", 1)}
-    assert told("build", "state:stale", cwd=root) == {
+    assert document("build", "state:stale", cwd=root) == {
         "run_id": None,
         "published": True,
         "builds": [],

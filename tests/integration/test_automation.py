@@ -6,14 +6,11 @@ import random
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
-import pytest
 from test_dagster import write
 
-from persist_assets import load_sources
 from persist_assets.frontends.cron import wrong_with
 
 SOURCES = """
@@ -38,19 +35,14 @@ def hourly(first):
 """
 
 
-@pytest.fixture
-def load(spark: Any) -> Callable[[Path], dg.Definitions]:
-    session = dg.ResourceDefinition.hardcoded_resource(SimpleNamespace(spark_session=spark))
-    return lambda root: load_sources(root / "sources", resources={"pyspark": session})
-
-
 def test_dagster_launches_what_annotations_say(
-    make_project: Callable[..., Path], load: Callable[[Path], dg.Definitions]
+    make_project: Callable[..., Path],
+    load: Callable[[Path], dg.Definitions],
+    instance: dg.DagsterInstance,
 ) -> None:
     root = make_project({"m.sql": SOURCES, "h.py": PYTHON}, 'timezone = "Europe/Berlin"\n')
     write(root, [(1, "x")])
     definitions = load(root)
-    instance = dg.DagsterInstance.ephemeral()
     cursor: Any = None
 
     def requested(hour: float) -> set[str]:
