@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 CAUSES: frozenset[ReasonCode] = frozenset(
     ("new", "code", "upstream", "input", "strategy", "mixed", "missing")
 )
-"""Why a build is due. Clocks and data without versions are none: they would make it always due."""
+"""Why a build is due. Clocks and data without versions are none: they would make it always due.
+
+So are partitions that are not built yet, or not any more right, unless those alone make them so.
+"""
+_ALWAYS: frozenset[ReasonCode] = frozenset(("clock", "unversioned"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +61,16 @@ def due(project: Project, planned: Plan) -> Due:
         if step.action != "build":
             continue
         above = (s for s in project.inputs(project.by_id[step.source_id]))
-        stops = [r.message for r in step.reasons if r.code == "no-data"]
+        reasons = step.reasons
+        stops = [r.message for r in reasons if r.code == "no-data"]
+        stops += [r.message for r in reasons if r.code == "partition" and r.source_id is not None]
         stops += [f"it reads {s.key}" for s in above if s.source_id in waiting]
         if stops:
             waiting[step.source_id] = stops[0]
-        elif any(r.code in CAUSES and r.source_id not in idle for r in step.reasons):
+        elif any(r.code in CAUSES and r.source_id not in idle for r in reasons) or (
+            any(r.code == "partition" for r in reasons)
+            and not any(r.code in _ALWAYS for r in reasons)
+        ):
             found.append(step.source_id)
         else:
             idle.add(step.source_id)

@@ -47,6 +47,13 @@ def test_what_would_be_due_at_every_look_is_not() -> None:
     assert found(because("clock", "input"), because("upstream", source=P)) == ((P, Q), [])
 
 
+def test_partitions_are_due_and_wait_for_those_they_read() -> None:
+    assert found(because("partition"), []) == ((P,), [])
+    assert found(because("partition", "clock"), []) == ((), [])
+    assert found(because("partition", "clock", "input"), []) == ((P,), [])
+    assert found([], [*because("partition"), *because("partition", source=P)]) == ((), [Q])
+
+
 def test_what_has_no_data_waits_and_so_does_what_reads_it() -> None:
     assert found(because("new", "no-data"), because("new")) == ((), [P, Q])
     assert found([], because("input", "no-data")) == ((), [Q])
