@@ -130,7 +130,7 @@ def test_query_shows_its_statement_without_spark(root: Path) -> None:
     [
         (["plan", "qq"], 4, "there is no source `qq`"),
         (["plan", "v"], 4, "`v` is not persisted"),
-        (["plan", "tag:none"], 4, "`tag:none` selects nothing"),
+        (["plan", "tag:none"], 4, "there is no tag `none`"),
         (["plan", "key:(("], 4, "`key:((` "),
         (["show", "nope"], 4, "there is no source `nope`"),
         (["query", "SELECT * FROM nope"], 3, "query:1:15: error: `nope` is not a source"),
