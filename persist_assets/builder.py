@@ -63,6 +63,7 @@ from persist_assets.model import (
     RawVersion,
     Snapshot,
     View,
+    Written,
     merge_as_of,
 )
 from persist_assets.outside import check_catalog, check_leaves, show, shown_as
@@ -85,7 +86,7 @@ from persist_assets.reader import HasSnapshot, Reader, Slice
 from persist_assets.session import translated
 from persist_assets.storage.changes import delta_change, delta_pieces, keep_listing, raw_change
 from persist_assets.storage.files import delete_directory
-from persist_assets.storage.raw import Pin, pin_raw
+from persist_assets.storage.raw import Pin, pin_raw, still_holds
 from persist_assets.storage.tables import (
     commit,
     find_table,
@@ -1242,12 +1243,15 @@ class Builder(Reader):
         self._temporary, self._temporary_root = {}, None
 
     def _check_pins(self, leaves: Iterable[Source]) -> None:
-        """Refuse rows that were computed while the files under them changed."""
+        """Refuse rows that were computed while the files under them changed.
+
+        More files may have come: they are the next build's.
+        """
         for source in leaves:
             if source.raw is None or source.raw.format == "delta" or self.pin(source).files is None:
                 continue
             now = pin_raw(source.raw, self.settings.resolve(source.raw.location or ""))
-            if now.version != self.pin(source).version:
+            if not still_holds(self.pin(source), now):
                 raise ConflictError(
                     f"the data of `{source.name}` changed while it was being read",
                     hint="run it again",
@@ -1291,6 +1295,9 @@ class Builder(Reader):
 
     def _commit(self, work: Work) -> None:
         """Make what was written a version of its table, once."""
+        staged = work.staged
+        written = Written(staged.rows, staged.bytes) if staged else Written(0, 0)
+        work.build = replace(work.build, written=written)
         if work.snapshot is None and work.measured is not None:
             version, size = 0, 0
             if work.staged is not None:

@@ -200,6 +200,10 @@ class JavaMissingError(StorageError):
     """Spark needs Java and there is none that fits."""
 
 
+class Terminated(KeyboardInterrupt):
+    """The process was told by SIGTERM to end: an interrupt that somebody meant to be no failure."""
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """Return a hint that names what was probably meant, or None.
 

@@ -318,6 +318,9 @@ class Annotation:
         How versions are kept: see `Validity`.
     on_change
         Whether a table goes on when its source means something else, or is computed anew.
+    automation
+        When Dagster builds it by itself: ``eager``, ``missing`` or a schedule of cron's; None: it
+        does not.
     tags
         Sorted pairs; a bare tag has the value ``""``.
     keys
@@ -343,6 +346,7 @@ class Annotation:
     tags: tuple[tuple[str, str], ...] = ()
     group: str | None = None
     freshness: Freshness | None = None
+    automation: str | None = None
     checks: tuple[Check, ...] = ()
     keys: tuple[tuple[str, Location], ...] = field(default=(), compare=False)
 
@@ -776,6 +780,11 @@ class Source:
         return self.columns[:-2] if self.keeps_history else self.columns
 
     @property
+    def kinds(self) -> frozenset[str]:
+        """What Dagster shows it to be made of."""
+        return frozenset({self.raw.format} if self.raw is not None else {"spark", self.language})
+
+    @property
     def is_leaf(self) -> bool:
         """Whether its readers read data as it stands: from its table, or raw."""
         return self.persisted or self.raw is not None
@@ -1150,6 +1159,14 @@ BuildState = Literal["started", "succeeded", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """How much a build wrote itself: the rest of its snapshot it found."""
+
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Build:
     """One recorded attempt to compute one source.
 
@@ -1165,6 +1182,8 @@ class Build:
         What the source meant at the time, in parts; None of builds that did not record it.
     reads
         What it read meant at the time: leaves, and what was dissolved on the way to them.
+    written
+        None of builds that have not succeeded, or did not record it.
     """
 
     build_uid: str
@@ -1181,6 +1200,7 @@ class Build:
     snapshot: Snapshot | None = None
     digests: Parts | None = None
     reads: tuple[Read, ...] = ()
+    written: Written | None = None
 
     @property
     def seconds(self) -> float | None:

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -188,3 +189,25 @@ def open_ledger(ledger_url: str) -> Iterator[Callable[..., Ledger]]:
     yield open_it
     for ledger in opened:
         ledger.close()
+
+
+@pytest.fixture
+def load(spark: Any) -> Callable[..., Any]:
+    """Return `load_sources` of a project's root, with the one Spark session."""
+    import dagster as dg
+
+    from persist_assets import load_sources
+
+    session = dg.ResourceDefinition.hardcoded_resource(SimpleNamespace(spark_session=spark))
+    return lambda root, **given: load_sources(
+        root / "sources", resources={"pyspark": session}, **given
+    )
+
+
+@pytest.fixture
+def instance() -> Iterator[Any]:
+    """A Dagster instance in memory."""
+    import dagster as dg
+
+    with dg.DagsterInstance.ephemeral() as made:
+        yield made

@@ -9,9 +9,19 @@ import gc
 from persist_assets.cli.app import EXIT_CODES, app, err
 
 # In this order `persist --help` has them.
-from persist_assets.cli import sources, reading, environments, servers  # isort: skip
+from persist_assets.cli import sources, following, reading, environments, servers  # isort: skip
 
-__all__ = ["EXIT_CODES", "app", "environments", "err", "main", "reading", "servers", "sources"]
+__all__ = [
+    "EXIT_CODES",
+    "app",
+    "environments",
+    "err",
+    "following",
+    "main",
+    "reading",
+    "servers",
+    "sources",
+]
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ from persist_assets.model import (
     SourceID,
 )
 from persist_assets.project import load_project, require, sound
-from persist_assets.selection import is_simple, select
+from persist_assets.selection import State, select, state_of
 from persist_assets.settings import Settings, find_root, load_settings
 from persist_assets.storage.files import know_stores
 
@@ -126,11 +126,12 @@ class Invocation:
         """Return the persisted sources that patterns select; no patterns: all."""
         if not patterns:
             return tuple(s.source_id for s in self.project.persisted)
-        if all(is_simple(p) for p in patterns):
-            return select(self.project, patterns)
-        from persist_assets.plugin.selection import select_as_dagster
+        return select(self.project, patterns, self._states)
 
-        return select_as_dagster(self.settings, self.project, patterns)
+    def _states(self) -> dict[SourceID, State]:
+        """Return what the tables of all persisted sources are to a plan."""
+        planned = self.builder.plan(s.source_id for s in self.project.persisted)
+        return {step.source_id: state_of(step) for step in planned.steps}
 
     def close(self) -> None:
         """Give back what was opened."""
@@ -150,6 +151,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on s
 SelectArgument = Annotated[
     list[str] | None,
     typer.Argument(help="Which sources, in Dagster's selection syntax; all if none."),
+]
+SelectOption = Annotated[
+    list[str] | None,
+    typer.Option("--select", metavar="SELECT", help="The same as an option; may be repeated."),
 ]
 AgainstOption = Annotated[
     str | None,
@@ -198,6 +203,8 @@ _COMMON = (
     ("as_json", JsonOption, False),
     ("verbose", VerboseOption, False),
 )
+_SELECT = ("select", SelectOption, None)
+"""Of commands that have a `selection`."""
 
 
 def command(
@@ -207,9 +214,10 @@ def command(
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         own = [p for n, p in inspect.signature(function).parameters.items() if n != "given"]
+        selects = any(p.name == "selection" for p in own)
         common = [
             inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
-            for n, kind, default in _COMMON
+            for n, kind, default in (*_COMMON, *([_SELECT] if selects else []))
         ]
 
         @functools.wraps(function)
@@ -221,6 +229,9 @@ def command(
                 values.pop("as_json"),
                 values.pop("verbose") or bool(before.get("verbose")),
             )
+            if selects:
+                named = (*(values["selection"] or ()), *(values.pop("select") or ()))
+                values["selection"] = list(named) or None
             with as_exit_codes(given):
                 function(given, **values)
 
@@ -303,9 +314,11 @@ def print_problem(problem: Problem) -> None:
         err.print(f"  hint: {escape(problem.hint)}", soft_wrap=True)
 
 
-def print_json(document: object) -> None:
-    """Print one JSON document on stdout."""
-    sys.stdout.write(json.dumps(document, indent=2, default=str, ensure_ascii=False) + "\n")
+def print_json(document: object, *, lines: bool = False) -> None:
+    """Print one JSON document on stdout; on one line where `lines` of them follow each other."""
+    indent = None if lines else 2
+    sys.stdout.write(json.dumps(document, indent=indent, default=str, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
 
 
 def problem_json(problem: Problem) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Commands about environments: manifest, promote, history, rollback, gc, doctor."""
 
 import os
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -29,15 +30,19 @@ from persist_assets.manifest import fetch_document
 from persist_assets.model import (
     ManifestChange,
     Snapshot,
+    Source,
+    SourceID,
 )
 from persist_assets.settings import find_root
 
 
 def _table(*titles: str) -> Table:
-    """Return an empty table of columns, in which numbers of rows stand right."""
+    """Return an empty table of columns, in which numbers stand right."""
     table = Table(box=None, pad_edge=False)
     for title in titles:
-        table.add_column(title, justify="right" if title == "rows" else "left")
+        table.add_column(
+            title, justify="right" if title in ("rows", "written", "seconds") else "left"
+        )
     return table
 
 
@@ -192,9 +197,19 @@ def history(
 
 
 @command("state")
-def state(given: Invocation, selection: SelectArgument = None) -> None:
+def state(
+    given: Invocation,
+    selection: SelectArgument = None,
+    runs: Annotated[
+        bool, typer.Option("--history", help="Tell of its builds instead, the latest first.")
+    ] = False,
+    limit: Annotated[int, typer.Option("--limit", help="How many builds of each.", min=1)] = 20,
+) -> None:
     """Tell of every table when it was built last, and up to which watermark it goes."""
     chosen = [given.project.by_id[s] for s in given.select(selection)]
+    if runs:
+        _tell_builds(given, {s.source_id: _history_json(given, s, limit) for s in chosen})
+        return
     last = given.ledger.fetch_last_builds(given.settings.environment)
     current = given.ledger.fetch_manifest(*given.settings.environments)
     told: dict[str, dict[str, Any]] = {}
@@ -221,6 +236,67 @@ def state(given: Invocation, selection: SelectArgument = None) -> None:
         out.print(table)
     else:
         out.print(f"nothing was built in {given.settings.environment} yet")
+
+
+def _history_json(given: Invocation, source: Source, limit: int) -> list[dict[str, Any]]:
+    """Return what became of builds of a source in the environment, the latest first."""
+    ledger, environment = given.ledger, given.settings.environment
+    builds = ledger.fetch_builds(source_id=source.source_id, environment=environment, limit=limit)
+    earlier = (
+        ledger.fetch_builds(
+            source_id=source.source_id,
+            environment=environment,
+            succeeded_before=builds[-1].started_at,
+            limit=1,
+        )
+        if builds
+        else []
+    )
+    before = next((b.snapshot.watermark for b in earlier if b.snapshot), None)
+    told: list[dict[str, Any]] = []
+    for build in reversed(builds):
+        snapshot, written = build.snapshot, build.written
+        after = snapshot.watermark if snapshot else None
+        told.append(
+            {
+                "build_uid": build.build_uid,
+                "build_id": build.build_id,
+                "run_id": build.run_id,
+                "started_at": build.started_at.isoformat(),
+                "seconds": build.seconds,
+                "state": build.state,
+                "action": build.action,
+                "rows": snapshot.rows if snapshot else None,
+                "rows_written": written.rows if written else None,
+                "bytes": snapshot.bytes if snapshot else None,
+                "bytes_written": written.bytes if written else None,
+                "watermark_before": before,
+                "watermark_after": after,
+                "table": snapshot.table if snapshot else None,
+                "version": snapshot.version if snapshot else None,
+                "error": build.error,
+            }
+        )
+        before = after if snapshot else before
+    return told[::-1]
+
+
+def _tell_builds(given: Invocation, told: Mapping[SourceID, Sequence[Mapping[str, Any]]]) -> None:
+    if given.as_json:
+        print_json(told)
+        return
+    for source_id, builds in told.items():
+        table = _table("started", "action", "rows", "written", "seconds", "up to", "run")
+        for row in builds:
+            numbers = ("" if row[k] is None else f"{row[k]:,}" for k in ("rows", "rows_written"))
+            seconds = "" if row["seconds"] is None else f"{row['seconds']:.1f}"
+            action = row["action"] if row["state"] == "succeeded" else row["state"]
+            upto = (row["error"] or "").partition("\n")[0] or row["watermark_after"] or ""
+            run = (row["run_id"] or "")[:8]
+            table.add_row(row["started_at"][:19], action, *numbers, seconds, escape(upto), run)
+        out.print(f"[bold]{escape(source_id)}[/]" + ("" if builds else " [dim]not built yet[/]"))
+        if builds:
+            out.print(table)
 
 
 @command("rollback")

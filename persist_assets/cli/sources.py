@@ -288,8 +288,12 @@ def build(
         given.keep_going = True
         os.environ[KEEP_GOING] = "true"  # for the project's own definitions
     chosen = [given.project.by_id[s] for s in given.select(selection)]
-    if not chosen:
+    if not chosen and not selection:
         raise NotFoundError("nothing is persisted", hint="annotate a source: --@ persist")
+    if not chosen:  # no source is in the state that was asked for
+        empty = {"run_id": None, "published": True, "builds": []}
+        print_json(empty) if given.as_json else out.print("nothing is selected: nothing to build")
+        return
     ends = _ends(partition, partition_range, first, last)
     asked, order = _asked(given, [s.source_id for s in chosen], ends)
     since = given.ledger.position()
@@ -298,21 +302,14 @@ def build(
 
         check_java()
     from persist_assets.plugin.partitions import asked_tag
-    from persist_assets.plugin.runs import run_assets
     from persist_assets.plugin.runtime import SCHEMA_TAG
 
-    with quiet(given), _progress(given, chosen, since):
-        result = run_assets(
-            given.settings,
-            chosen,
-            force=force,
-            verbose=given.verbose,
-            more={
-                **asked_tag(asked, order),
-                **({SCHEMA_TAG: "allow"} if allow_schema_change else {}),
-            },
-        )
-    _tell_result(given, chosen, result)
+    more = asked_tag(asked, order)
+    if allow_schema_change:
+        more[SCHEMA_TAG] = "allow"
+    with _progress(given, chosen, since):
+        result, document = run_build(given, chosen, force=force, more=more)
+    _tell_result(given, result, document)
 
 
 @command("rerun")
@@ -343,19 +340,14 @@ def rerun(
             cascade=cascade,
             verbose=given.verbose,
         )
-    _tell_result(given, chosen, result)
+    _tell_result(given, result, _document(given, chosen, result))
 
 
-def _tell_result(given: Invocation, chosen: Sequence[Source], result: "RunResult") -> None:
+def _tell_result(given: Invocation, result: "RunResult", document: dict[str, Any]) -> None:
     """Print what came of a run, and end as it did."""
-    latest: dict[SourceID, Build] = {}
-    for done in reversed(given.ledger.fetch_builds(run_id=result.run_id)):
-        latest[done.source_id] = done
-    failed = {f.source_id: f.message for f in result.failures}
-    rows = [_build_json(s, latest.get(s.source_id), failed.get(s.source_id)) for s in chosen]
-    _tell_skipped(given.project, rows)
+    rows: list[dict[str, Any]] = document["builds"]
     if given.as_json:
-        print_json({"run_id": result.run_id, "published": result.success, "builds": rows})
+        print_json(document)
     else:
         _print_builds(given.project, rows)
         if all(row["action"] == "reused" for row in rows):
@@ -364,8 +356,9 @@ def _tell_result(given: Invocation, chosen: Sequence[Source], result: "RunResult
             f"run {result.run_id} {'[green]succeeded[/]' if result.success else '[red]failed[/]'}"
         )
     if not result.success:
+        told = {row["source_id"] for row in rows if row["build_uid"]}
         for failure in result.failures:
-            if failure.source_id not in latest:  # its end was not told while it ran
+            if failure.source_id not in told:  # its end was not told while it ran
                 text = escape(f"{failure.step}: {failure.message}")
                 err.print(f"[red]error[/]: {text}", soft_wrap=True)
         if not given.verbose:
@@ -410,6 +403,35 @@ def _asked(
     order = next((world.keys[s] for s in chosen if world.keys.get(s)), ("?",))
     first, last = ends[0] or order[0], ends[1] or order[-1]
     return asked_for(given.project, chosen, world, first, last), world.keys
+
+
+def run_build(
+    given: Invocation,
+    chosen: Sequence[Source],
+    *,
+    force: bool = False,
+    more: Mapping[str, str] | None = None,
+) -> tuple["RunResult", dict[str, Any]]:
+    """Build sources in one run; return what came of it, and that as JSON has it.
+
+    `more` are further tags of the run.
+    """
+    from persist_assets.plugin.runs import run_assets
+
+    with quiet(given):
+        result = run_assets(given.settings, chosen, force=force, verbose=given.verbose, more=more)
+    return result, _document(given, chosen, result)
+
+
+def _document(given: Invocation, chosen: Sequence[Source], result: "RunResult") -> dict[str, Any]:
+    """Return what came of a run as JSON has it."""
+    latest: dict[SourceID, Build] = {}
+    for done in reversed(given.ledger.fetch_builds(run_id=result.run_id)):
+        latest[done.source_id] = done
+    failed = {f.source_id: f.message for f in result.failures}
+    rows = [_build_json(s, latest.get(s.source_id), failed.get(s.source_id)) for s in chosen]
+    _tell_skipped(given.project, rows)
+    return {"run_id": result.run_id, "published": result.success, "builds": rows}
 
 
 @contextmanager
@@ -489,6 +511,7 @@ def _build_json(source: Source, done: Build | None, failure: str | None) -> dict
         "table": snapshot.table if snapshot else None,
         "version": snapshot.version if snapshot else None,
         "error": done.error if done else failure,
+        "build_uid": done.build_uid if done else None,
     }
 
 

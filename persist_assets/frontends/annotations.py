@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 
 from persist_assets.contracts import parse_type, type_hint
 from persist_assets.errors import Location, Problem, did_you_mean
+from persist_assets.frontends.cron import NICKNAMES, wrong_with
 from persist_assets.frontends.motly import Line, Tag, parse_tag
 from persist_assets.model import (
     Annotation,
@@ -492,6 +493,22 @@ def _scalars(tag: Tag, what: str) -> tuple[Scalar, ...]:
     return tuple(values)
 
 
+def _automation(tag: Tag, what: str) -> str:
+    text = _text(tag, what)
+    if text in ("eager", "missing"):
+        return text
+    known = ("eager", "missing", *NICKNAMES)
+    if " " not in text and text not in known:
+        hint = did_you_mean(text, known) or f'for example {what}="0 6 * * *"'
+        message = f"`{what}` is `eager`, `missing` or a schedule, not `{text}`"
+        raise _Bad(message, tag.location, hint)
+    wrong = wrong_with(text)
+    if wrong is not None:
+        message = f"`{text}` is no schedule: {wrong}"
+        raise _Bad(message, tag.location, f'for example {what}="0 6 * * *"')
+    return text
+
+
 KEYS: Mapping[str, tuple[str | None, Callable[[Tag, str], object]]] = {
     "persist": ("persist", _flag),
     "name": ("name", _table_name),
@@ -517,6 +534,7 @@ KEYS: Mapping[str, tuple[str | None, Callable[[Tag, str], object]]] = {
     "freshness": ("freshness", _freshness),
     "columns": ("columns", _columns),
     "on_schema_change": ("on_schema_change", _on_schema_change),
+    "automation": ("automation", _automation),
     "check": ("checks", _check),
 }
 """Every key: the field of `Annotation` it becomes, and the function that validates it; a contract
@@ -529,7 +547,7 @@ _PARTITION = ("start", "end", "timezone", "backfill")
 _HISTORY = ("key", "watch", "hard_deletes")
 """Keys that mean something only where ``refresh=snapshot``."""
 NEEDS_TABLE = (
-    *("name", "time_column", "watermark", "freshness", "refresh", "merge_key"),
+    *("name", "time_column", "watermark", "freshness", "refresh", "merge_key", "automation"),
     *("partition", *_PARTITION),
     *("on_schema_change", "on_change", *_INCREMENTAL, *_HISTORY),
 )

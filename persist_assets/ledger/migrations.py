@@ -116,6 +116,12 @@ def _record_partitions(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN partitions JSON")
 
 
+def _count_written(connection: Connection) -> None:
+    """Let builds tell how much they wrote; of those that are there nobody knows."""
+    connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN written_rows BIGINT")
+    connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN written_bytes BIGINT")
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_parts,
     _record_changes,
@@ -123,6 +129,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _name_for_malloy,
     _continue_tables,
     _record_partitions,
+    _count_written,
 )
 """What brings a ledger from version n to n + 1, for every n from one."""
 VERSION = 1 + len(MIGRATIONS)

@@ -51,6 +51,7 @@ from persist_assets.model import (
     Read,
     Snapshot,
     View,
+    Written,
 )
 
 if TYPE_CHECKING:
@@ -265,6 +266,8 @@ class Ledger:
                 "action": build.action,
                 "finished_at": self._clock(),
                 "checks": [asdict(c) for c in checks],
+                "written_rows": build.written.rows if build.written else None,
+                "written_bytes": build.written.bytes if build.written else None,
                 **_snapshot_values(snapshot),
             }
             this = builds.c.build_uid == build.build_uid
@@ -464,12 +467,27 @@ class Ledger:
         *,
         run_id: str | None = None,
         source_id: SourceID | None = None,
+        environment: str | None = None,
+        succeeded_before: datetime | None = None,
         limit: int | None = None,
     ) -> list[Build]:
-        """Return builds, the latest first, of one run or one source, at most `limit`."""
+        """Return builds, the latest first, at most `limit`.
+
+        Parameters
+        ----------
+        run_id, source_id, environment
+            Only those of it.
+        succeeded_before
+            Only those that started before, and succeeded.
+        """
         query = (
             sa.select(builds).order_by(builds.c.started_at.desc(), builds.c.build_uid).limit(limit)
         )
+        if environment is not None:
+            query = query.where(builds.c.environment == environment)
+        if succeeded_before is not None:
+            earlier = builds.c.started_at < succeeded_before
+            query = query.where(earlier, builds.c.state == "succeeded")
         if run_id is not None:
             query = query.where(builds.c.run_id == run_id)
         if source_id is not None:
@@ -1344,4 +1362,5 @@ def _build(row: Row[Any]) -> Build:
             Read(source_id, definition, _parts(values))
             for source_id, definition, values in (row.digests or {}).get("reads", ())
         ),
+        written=None if row.written_rows is None else Written(row.written_rows, row.written_bytes),
     )

@@ -104,6 +104,9 @@ builds = sa.Table(
     sa.Column("time_column", sa.Text),
     # Which partitions the snapshot has, which of them the build computed, and of what.
     sa.Column("partitions", sa.JSON(none_as_null=True)),
+    # How much the build itself wrote; not known of builds before version 8.
+    sa.Column("written_rows", sa.BigInteger),
+    sa.Column("written_bytes", sa.BigInteger),
     # Since when nothing may refer to the snapshot any more: its files are deleted from then on.
     sa.Column("collected_at", Instant),
     # What a state means is written where the state is.

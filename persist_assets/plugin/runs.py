@@ -19,7 +19,7 @@ import dagster as dg
 from persist_assets import errors
 from persist_assets.builder import Builder
 from persist_assets.engine import Engine
-from persist_assets.errors import PersistError, SettingsError
+from persist_assets.errors import PersistError, SettingsError, Terminated
 from persist_assets.ledger.store import Ledger
 from persist_assets.model import Source, SourceID
 from persist_assets.planner import needed
@@ -150,8 +150,10 @@ def run_assets(
     ------
     SettingsError
         The project's `definitions.py` does not define the sources.
+    Terminated
+        It was ended by SIGTERM; the run is in Dagster's history as a failed one.
     KeyboardInterrupt
-        It was interrupted; the run is in Dagster's history as a failed one.
+        It was interrupted; likewise.
     """
     os.environ["DAGSTER_HOME"] = str(dagster_home(settings))
     os.environ["PERSIST_ENV"] = settings.environment
@@ -165,17 +167,20 @@ def run_assets(
     tags |= more or {}
     level = "DEBUG" if verbose else "CRITICAL"
     keys = [dg.AssetKey(s.asset_key) for s in sources]
-    with dg.DagsterInstance.get() as instance, _insistent_interrupts():
-        result = dg.execute_job(
-            job,
-            instance=instance,
-            asset_selection=keys,
-            tags=tags,
-            run_config={"loggers": {"console": {"config": {"log_level": level}}}},
-        )
+    with dg.DagsterInstance.get() as instance, _insistent_interrupts() as signals:
+        try:
+            result = dg.execute_job(
+                job,
+                instance=instance,
+                asset_selection=keys,
+                tags=tags,
+                run_config={"loggers": {"console": {"config": {"log_level": level}}}},
+            )
+        except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError) as error:
+            raise _interrupt(signals) from error
         ends = [e for e in result.all_events if e.event_type_value in _FAILED]
         if any(_interrupted(e.event_specific_data) for e in ends):
-            raise KeyboardInterrupt
+            raise _interrupt(signals)
         names = {op_name(s): s.source_id for s in sources}
         failures = tuple(
             _failure(event.step_key, names.get(event.step_key), event.event_specific_data)
@@ -295,19 +300,26 @@ def run_again(
     return result, tuple(found)
 
 
+def _interrupt(signals: Collection[int]) -> KeyboardInterrupt:
+    """Return what interrupted a run: Dagster takes SIGTERM for an interrupt like any other."""
+    return Terminated() if signal.SIGTERM in signals else KeyboardInterrupt()
+
+
 _PATIENCE_S = 5.0
 """How long an interrupt may take to end a run before it is sent again, in seconds."""
 
 
 @contextmanager
-def _insistent_interrupts() -> Generator[None]:
+def _insistent_interrupts() -> Generator[Collection[int]]:
     """Send an interrupt again, within the block, for as long as it has had no effect.
 
     Handlers of signals are Dagster's and Spark's while a run goes on, and one that interrupts at
-    a bad moment (between two steps, while a JVM starts) is lost.
+    a bad moment (between two steps, while a JVM starts) is lost. The block gets the signals that
+    have come.
     """
+    seen: set[int] = set()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield seen
         return
     reader, writer = socket.socketpair()
     writer.setblocking(False)
@@ -315,20 +327,24 @@ def _insistent_interrupts() -> Generator[None]:
 
     def watch() -> None:
         while signals := reader.recv(16):
-            while signal.SIGINT in signals and not over.wait(_PATIENCE_S):
+            seen.update(signals)
+            while seen & _INTERRUPTS and not over.wait(_PATIENCE_S):
                 os.kill(os.getpid(), signal.SIGINT)
 
     watcher = threading.Thread(target=watch, daemon=True, name="interrupts")
     watcher.start()
     before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     try:
-        yield
+        yield seen
     finally:
         over.set()
         signal.set_wakeup_fd(before)
         writer.close()
         watcher.join()
         reader.close()
+
+
+_INTERRUPTS = frozenset((signal.SIGINT, signal.SIGTERM))
 
 
 def _interrupted(data: Any) -> bool:

@@ -42,7 +42,7 @@ class AssetTranslator:
             code_version=source.build_id if source.raw is None else None,
             owners=list(annotation.owners),
             tags=dict(annotation.tags),
-            kinds=self._kinds(source),
+            kinds=set(source.kinds),
             metadata=self._metadata(source),
             freshness_policy=dg.FreshnessPolicy.time_window(
                 fail_window=timedelta(seconds=freshness.window_s),
@@ -50,12 +50,34 @@ class AssetTranslator:
             )
             if freshness
             else None,
+            automation_condition=self._automation(source),
         )
 
-    def _kinds(self, source: Source) -> set[str]:
-        if source.raw is not None:
-            return {source.raw.format}
-        return {"spark", source.language}
+    def _automation(self, source: Source) -> dg.AutomationCondition[Any] | None:
+        """Return when Dagster builds a source by itself.
+
+        Of raw tables it learns in runs only: nothing waits until they are there or are newer.
+        """
+        condition: Any = dg.AutomationCondition  # its types tell assets and checks apart
+        raws = [dg.AssetKey(i.asset_key) for i in self.project.inputs(source) if i.raw is not None]
+        told_late = dg.AssetSelection.assets(*raws)
+        lacking = condition.any_deps_missing()
+        lacking = lacking.ignore(told_late) if raws else lacking
+        match source.annotation.automation:
+            case None:
+                return None
+            case "eager":
+                return condition.eager().replace("any_deps_missing", lacking)
+            case "missing":
+                # `on_missing()` is about partitions that are added later: a whole asset that is
+                # missing when it is first looked at would stay so.
+                handled = condition.newly_requested() | condition.newly_updated()
+                missing = condition.missing().newly_true().since(handled)
+                latest = condition.in_latest_time_window()
+                return (latest & missing & ~lacking).with_label("missing")
+            case cron:
+                on_tick = condition.on_cron(cron, str(self.settings.timezone))
+                return on_tick.ignore(told_late) if raws else on_tick
 
     def _metadata(self, source: Source) -> dict[str, Any]:
         location = source.location

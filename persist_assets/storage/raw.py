@@ -93,6 +93,23 @@ def pin_raw(raw: RawTable, location: str) -> Pin:
     return Pin(f"{OF_FILES}{told_digest[:32]}", tuple(f.location for f in found), base, known)
 
 
+def still_holds(pin: Pin, now: Pin) -> bool:
+    """Whether the files of a pin are there as they were; others may have come since.
+
+    Examples
+    --------
+    >>> a, b = (1, 2, "x"), (1, 3, "y")
+    >>> still_holds(Pin("v", ("f",), told=(a,)), Pin("w", ("e", "f"), told=(b, a)))
+    True
+    >>> still_holds(Pin("v", ("f",), told=(a,)), Pin("w", ("f",), told=(b,)))
+    False
+    """
+    if pin.version == now.version:
+        return True
+    there = dict(zip(now.files or (), now.told, strict=True))
+    return all(there.get(f) == t for f, t in zip(pin.files or (), pin.told, strict=True))
+
+
 _TICK_S = 1.1
 """Object stores tell times to the second, so that two changes within one may look like one."""
 _RECENT_S = 5.0

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from commands import document, persist
 from conftest import need
 from malloy import there
 
@@ -39,18 +36,6 @@ def root(make_project: Callable[..., Path]) -> Path:
     table = pa.table({"carrier": ["AA", "AA", "UA"], "distance": pa.array([5, 9, 7], pa.int32())})
     pq.write_table(table, made / "raw" / "f" / "p.parquet")
     return made
-
-
-def persist(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if k not in ("DAGSTER_HOME", "PERSIST_ENV")}
-    command = [sys.executable, "-m", "persist_assets.cli", *arguments]
-    return subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, timeout=180)
-
-
-def document(*arguments: str, cwd: Path) -> Any:
-    done = persist(*arguments, "--json", cwd=cwd)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 def test_what_a_file_holds_and_what_would_run(root: Path) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from commands import document
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION '{place}';
@@ -51,32 +50,18 @@ with open(told, "w") as file:
 """
 
 
-def persist(*arguments: str, cwd: Path) -> Any:
-    clean = {k: v for k, v in os.environ.items() if k not in ("DAGSTER_HOME", "PERSIST_ENV")}
-    done = subprocess.run(
-        [sys.executable, "-m", "persist_assets.cli", *arguments, "--json"],
-        cwd=cwd,
-        env=clean,
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 def actions(root: Path) -> dict[str, str]:
-    built = persist("build", cwd=root)["builds"]
+    built = document("build", cwd=root)["builds"]
     return {b["source_id"].partition("@")[0]: b["action"] for b in built}
 
 
 def messages(root: Path) -> set[str]:
-    return {r["message"] for s in persist("plan", cwd=root)["steps"] for r in s["reasons"]}
+    return {r["message"] for s in document("plan", cwd=root)["steps"] for r in s["reasons"]}
 
 
 def total(root: Path) -> int:
     """Return what readers of `q` read, without Spark."""
-    (entry,) = (e for e in persist("manifest", cwd=root)["entries"].values() if e["rows"] == 1)
+    (entry,) = (e for e in document("manifest", cwd=root)["entries"].values() if e["rows"] == 1)
     (path,) = Path(entry["path"], entry["buildUid"]).glob("*.parquet")
     return pq.read_table(path).to_pylist()[0]["s"]
 
@@ -128,7 +113,7 @@ def test_two_projects_with_the_same_names_mistake_no_table_for_another(
     assert (total(a), total(b)) == (5, 41)
     assert messages(a) == messages(b) == set()
     for root in (a, b):
-        assert persist("doctor", cwd=root)["problems"] == []
+        assert document("doctor", cwd=root)["problems"] == []
 
 
 # --------------------------------------------------------------------------------------- workspaces
@@ -183,6 +168,6 @@ def test_two_projects_are_locations_of_one_workspace(
     }
     assert told["executable"] == 4
     # What the command line calls them is what Dagster does.
-    assert {s["asset_key"] for s in persist("check", cwd=a)["sources"]} == found["a"]
-    steps = persist("plan", "team_a/m/q", cwd=a)["steps"]
+    assert {s["asset_key"] for s in document("check", cwd=a)["sources"]} == found["a"]
+    steps = document("plan", "team_a/m/q", cwd=a)["steps"]
     assert [step["source_id"] for step in steps] == ["q@sources/m.sql"]

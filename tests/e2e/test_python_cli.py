@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+import commands
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+persist = partial(commands.persist, seconds=240)
+document = partial(commands.document, seconds=240)
 
 DELAYS = '''import narwhals as nw
 from persist_assets import model, table
@@ -46,18 +47,6 @@ def root(make_project: Callable[..., Path]) -> Path:
     rows = pa.table({"carrier": ["AA", "AA", "UA", "UA"], "delay": [5.0, 90.0, 20.0, 40.0]})
     pq.write_table(rows, made / "raw" / "f" / "p.parquet")
     return made
-
-
-def persist(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if k not in ("DAGSTER_HOME", "PERSIST_ENV")}
-    command = [sys.executable, "-m", "persist_assets.cli", *arguments]
-    return subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, timeout=240)
-
-
-def document(*arguments: str, cwd: Path) -> Any:
-    done = persist(*arguments, "--json", cwd=cwd)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 def test_what_is_wrong_is_said_with_its_place(root: Path) -> None:

@@ -547,6 +547,19 @@ def test_data_that_changes_while_it_is_read_is_refused(
     assert builder.ledger.fetch_manifest("dev") == {}
 
 
+def test_files_that_come_while_data_is_read_are_for_the_next_build(
+    make_builder: Callable[..., Builder],
+) -> None:
+    builder = make_builder()
+    builder.pin(named(builder, "t"))
+    file = builder.settings.root / "raw" / "t" / "part-0.parquet"
+    file.with_name("part-1.parquet").write_bytes(file.read_bytes())
+    first = builder.build(named(builder, "p")).snapshot
+    again = make_builder(root=builder.settings.root)
+    second = again.build(named(again, "p")).snapshot
+    assert first and second and 2 * first.rows == second.rows > 0
+
+
 def test_types_that_have_no_place_in_a_table(make_builder: Callable[..., Builder]) -> None:
     builder = make_builder("--@ persist\nCREATE VIEW p AS SELECT NULL AS x")
     with pytest.raises(BuildError, match="column `x` has the type void"):

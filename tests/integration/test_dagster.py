@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -55,14 +54,6 @@ def root(make_project: Callable[..., Path]) -> Path:
     return made
 
 
-@pytest.fixture
-def load(spark: Any) -> Callable[..., dg.Definitions]:
-    session = dg.ResourceDefinition.hardcoded_resource(SimpleNamespace(spark_session=spark))
-    return lambda root, **given: load_sources(
-        root / "sources", resources={"pyspark": session}, **given
-    )
-
-
 def run(definitions: dg.Definitions, instance: dg.DagsterInstance, **given: Any) -> Any:
     job = definitions.resolve_implicit_global_asset_job_def()
     return job.execute_in_process(instance=instance, raise_on_error=False, **given)
@@ -71,12 +62,6 @@ def run(definitions: dg.Definitions, instance: dg.DagsterInstance, **given: Any)
 def materializations(result: Any) -> dict[str, dg.AssetMaterialization]:
     events = result.get_asset_materialization_events()
     return {e.asset_key.path[-1]: e.materialization for e in events if e.asset_key}
-
-
-@pytest.fixture
-def instance() -> Any:
-    with dg.DagsterInstance.ephemeral() as made:
-        yield made
 
 
 # ------------------------------------------------------------------------------------- definitions

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -14,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import wait_for
 
-from persist_assets import load_sources
 from persist_assets.builder import Builder
 from persist_assets.engine import Engine
 from persist_assets.errors import CheckFailedError, ConflictError, PersistError, SettingsError
@@ -84,18 +82,11 @@ def rows(builder: Builder, name: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as made:
-        yield made
-
-
-@pytest.fixture
-def run(spark: Any, instance: dg.DagsterInstance) -> Callable[..., Any]:
+def run(load: Callable[..., dg.Definitions], instance: dg.DagsterInstance) -> Callable[..., Any]:
     """Return a function that builds all assets of a project in one run."""
-    session = dg.ResourceDefinition.hardcoded_resource(SimpleNamespace(spark_session=spark))
 
     def execute(root: Path, *more: Any, **given: Any) -> Any:
-        loaded = load_sources(root / "sources", resources={"pyspark": session}, **given)
+        loaded = load(root, **given)
         job = dg.Definitions.merge(loaded, *more).resolve_implicit_global_asset_job_def()
         return job.execute_in_process(instance=instance, raise_on_error=False)
 

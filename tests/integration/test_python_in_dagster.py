@@ -3,9 +3,8 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -59,20 +58,6 @@ def root(make_project: Callable[..., Path]) -> Path:
     path.parent.mkdir(parents=True)
     pq.write_table(pa.table({"a": [0, 1, 2], "b": ["x", "x", "y"]}), path)
     return made
-
-
-@pytest.fixture
-def load(spark: Any) -> Callable[..., dg.Definitions]:
-    session = dg.ResourceDefinition.hardcoded_resource(SimpleNamespace(spark_session=spark))
-    return lambda root, **given: load_sources(
-        root / "sources", resources={"pyspark": session}, **given
-    )
-
-
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as made:
-        yield made
 
 
 def run(definitions: dg.Definitions, instance: dg.DagsterInstance) -> Any:

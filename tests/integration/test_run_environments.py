@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -19,7 +18,6 @@ import pytest
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
 
-from persist_assets import load_sources
 from persist_assets.errors import ConflictError
 from persist_assets.ledger.store import Ledger
 from persist_assets.model import Project, Snapshot
@@ -60,20 +58,6 @@ def root(make_project: Callable[..., Path]) -> Path:
     write(made, [1, 2], "raw/t")
     write(made, [5], "sample/t")
     return made
-
-
-@pytest.fixture
-def load(spark: Any) -> Callable[..., dg.Definitions]:
-    session = dg.ResourceDefinition.hardcoded_resource(SimpleNamespace(spark_session=spark))
-    return lambda root, **given: load_sources(
-        root / "sources", resources={"pyspark": session}, **given
-    )
-
-
-@pytest.fixture
-def instance() -> Any:
-    with dg.DagsterInstance.ephemeral() as made:
-        yield made
 
 
 def run(

@@ -69,11 +69,12 @@ def test_every_key_is_read() -> None:
         'partition { day=daily } start="2024-01-01" end="2025-01-01" timezone=UTC',
         "backfill=multi_run",
         "tags=[nightly] tags.tier=gold group=flights freshness.window=24h freshness.warn='12 h'",
-        'check { not_null=[a, b] unique=[a, b] expr="a > 0" }',
+        'check { not_null=[a, b] unique=[a, b] expr="a > 0" } automation="0 6 * * mon-fri"',
         'columns { a=INTEGER b="bigint not null" `*` } on_schema_change=append',
     )
     assert not problems
     assert annotation.persist is True
+    assert annotation.automation == "0 6 * * mon-fri"
     assert annotation.name == "lake.daily"
     assert annotation.time_column == "day"
     assert annotation.owners == ("team:a", "b@c.de")
@@ -152,6 +153,13 @@ def test_two_words_for_one_column_are_one_too_many() -> None:
             "must be shorter",
             None,
         ),
+        ("automation=eagre", "annotation-value", 5, "not `eagre`", "`eager`"),
+        ("automation='@dailly'", "annotation-value", 5, "not `@dailly`", "`@daily`"),
+        ("automation='0 6 * *'", "annotation-value", 5, "five fields", None),
+        ("automation='0 24 * * *'", "annotation-value", 5, "`24` is no hour: 0 to 23", "0 6 * * *"),
+        ("automation='0 0 31 2,4 *'", "annotation-value", 5, "there is no such day", None),
+        ("automation='*/0 * * * *'", "annotation-value", 5, "no such step", None),
+        ("automation='0 6 * * fri-mon'", "annotation-value", 5, "ends before it begins", None),
         ("freshness=24h", "annotation-value", 5, "wants properties", None),
         ("freshness.window=30s", "annotation-value", 5, "at least 60s", None),
         ("check { not_nul=[a] }", "annotation-value", 13, "no property `not_nul`", "`not_null`"),

@@ -1,4 +1,4 @@
-"""Names and graph → sources."""
+"""Names, annotations and graph → sources."""
 
 from __future__ import annotations
 
@@ -6,66 +6,152 @@ import pytest
 from conftest import compiled
 
 from persist_assets.errors import ConflictError, NotFoundError
-from persist_assets.selection import find_source, is_simple, select
+from persist_assets.selection import State, find_source, select
 
 PROJECT = compiled(
     {
         "a.sql": """
         CREATE TABLE t (a INT) USING parquet LOCATION 't';
-        --@ persist
+        --@ persist tags=[nightly] { team=flights }
         CREATE VIEW p AS SELECT a FROM t;
         CREATE VIEW v AS SELECT a FROM p;
-        --@ persist
+        --@ persist tags=nightly group=late
         CREATE VIEW q AS SELECT a FROM v;
-        --@ persist
+        --@ persist owner="team:x"
         CREATE VIEW r AS SELECT a FROM q;
         --@ persist
         CREATE VIEW other AS SELECT a FROM t;
         """,
         "d/b.sql": "CREATE VIEW p AS SELECT a FROM t",
+        "d/c.py": """
+from persist_assets import table
+
+@table
+def late_by_day(q):
+    return q
+""",
     }
 )
+STATES: dict[str, State] = {
+    "p@sources/a.sql": "current",
+    "q@sources/a.sql": "stale",
+    "r@sources/a.sql": "missing",
+    "other@sources/a.sql": "missing",
+    "late_by_day@sources/d/c.py": "stale",
+}
+ALL = ["p", "q", "r", "other", "late_by_day"]
 
 
+def names(*patterns: str) -> set[str]:
+    return {s.partition("@")[0] for s in select(PROJECT, patterns, lambda: STATES)}
+
+
+@pytest.mark.proves("P20")
 @pytest.mark.parametrize(
     ("patterns", "expected"),
     [
         (["a/p"], "p"),
-        (["q", "a.p"], "pq"),
-        (["+r"], "pqr"),
-        (["2+q"], "pq"),
+        (["q", "a.p"], "p q"),
+        (["+r"], "p q r"),
+        (["2+q"], "p q"),
         (["1+q"], "q"),
-        (["a/p+"], "pqr"),
-        (["a/p+2"], "pq"),
-        (["+q+"], "pqr"),
-        (["v+"], "qr"),
-        (["t+1"], ["p", "other"]),
+        (["a/p+"], "p q r late_by_day"),
+        (["a/p+2"], "p q"),
+        (["+q+"], "p q r late_by_day"),
+        (["1+q+1"], "q r late_by_day"),
+        (["v+1"], "q"),
+        (["t+1"], "p other"),
         (["q@sources/a.sql"], "q"),
+        (['"q@sources/a.sql"'], "q"),
     ],
 )
-def test_patterns(patterns: list[str], expected: str | list[str]) -> None:
-    assert [s.partition("@")[0] for s in select(PROJECT, patterns)] == list(expected)
+def test_names_and_what_is_around_them(patterns: list[str], expected: str) -> None:
+    assert names(*patterns) == {*expected.split()}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*", "p q r other late_by_day"),
+        ("late*", "late_by_day"),
+        ("a/?", "p q r"),
+        ("d/*", "late_by_day"),
+        ('key:"a/*"', "p q r other"),
+        ("key:a/o*", "other"),
+        ("tag:nightly", "p q"),
+        ("tag:team", "p"),
+        ("tag:team=flights", "p"),
+        ('tag:"team"="flights"', "p"),
+        ("group:late", "q"),
+        ("group:l*", "q"),
+        ("kind:python", "late_by_day"),
+        ("kind:sql", "p q r other"),
+        ("kind:parquet+1", "p other"),
+        ("owner:team:x", "r"),
+        ("path:sources/d", "late_by_day"),
+        ("path:sources/*.sql", "p q r other"),
+        ("state:stale", "q late_by_day"),
+        ("state:missing", "r other"),
+        ("tag:nightly and state:stale", "q"),
+        ("not tag:nightly", "r other late_by_day"),
+        ("NOT tag:nightly AND kind:sql or q", "q r other"),
+        ("not (tag:nightly or kind:python)", "r other"),
+        ("other or +q and tag:nightly", "p q other"),
+        ("+(r or other)", "p q r other"),
+        ("(tag:nightly)+1", "p q r late_by_day"),
+        ("roots(+r)", "p"),
+        ("sinks(*)", "r other late_by_day"),
+        ("sinks( +r )+ or roots(d/*)", "r late_by_day"),
+    ],
+)
+def test_expressions(pattern: str, expected: str) -> None:
+    assert names(pattern) == {*expected.split()}
+
+
+def test_selected_sources_come_in_dependency_order() -> None:
+    found = [s.partition("@")[0] for s in select(PROJECT, ["*"])]
+    assert found.index("p") < found.index("q") < found.index("r")
+
+
+def test_a_state_that_no_table_has_selects_nothing() -> None:
+    assert names("state:current and q") == set()
 
 
 @pytest.mark.parametrize(
     ("pattern", "says"),
     [
         ("othr", "there is no source `othr`\n    hint: did you mean `other`?"),
+        ("tag:nightly and (q or othr)", "no source `othr`\n    hint: did you mean `other`?"),
+        ("lat_*", "there is no source `lat_*`"),
         ("v", "`v` is not persisted\n    hint: annotate it"),
         ("t", "`t` is not persisted\n    hint: it is a raw table"),
+        ("tag:nightl", "there is no tag `nightl`\n    hint: did you mean `nightly`?"),
+        ("tag:team=flight", "hint: did you mean `team=flights`?"),
+        ("group:lat+", "there is no group `lat`\n    hint: did you mean `late`?"),
+        ("not kind:pyton", "there is no kind `pyton`\n    hint: did you mean `python`?"),
+        ("kind:xxx", "hint: known here: parquet, python, spark, sql"),
+        ("path:sources/a.sq", "there is no path `sources/a.sq`\n    hint: did you mean"),
+        ('key:"a/qq"', "there is no key `a/qq`"),
+        ("state:stael", "there is no state `stael`\n    hint: did you mean `stale`?"),
+        ("tags:nightly", "there is no `tags:`\n    hint: did you mean `tag`?"),
+        ("status:stale", "there is no `status:`\n    hint: did you mean `state`?"),
+        ("p and r", "`p` may be any of a/p, d/b/p"),
+        ("q and r", "`q and r` selects nothing that is persisted"),
+        ("q r", "`q r` is not a selection: `r` is not expected"),
+        ("q and", "a name is wanted"),
+        ("(q or r", "a `)` is wanted"),
+        ("q,r", "`,r` is not expected"),
+        ("", "a name is wanted"),
+        ("(" * 500 + "q" + ")" * 500, "nested too deeply"),
+        ("not " * 500 + "q", "nested too deeply"),
     ],
 )
 def test_what_means_nothing(pattern: str, says: str) -> None:
-    with pytest.raises(NotFoundError) as error:
-        select(PROJECT, [pattern])
+    with pytest.raises((NotFoundError, ConflictError)) as error:
+        names(pattern)
     assert says in str(error.value)
 
 
 def test_a_name_of_several_sources() -> None:
     with pytest.raises(ConflictError, match="`p` may be any of a/p, d/b/p"):
         find_source(PROJECT, "p")
-
-
-@pytest.mark.parametrize("pattern", ["tag:nightly", "a and b", "kind:sql+", "*"])
-def test_the_rest_is_dagsters(pattern: str) -> None:
-    assert not is_simple(pattern)

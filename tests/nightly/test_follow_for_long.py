@@ -1,0 +1,17 @@
+"""A minute of data that comes while followers die."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from following import SOURCES, kill_while_data_grows
+
+
+@pytest.mark.proves("P28")
+@pytest.mark.parametrize("seed", [1, 2])
+def test_every_row_is_once_in_the_table_after_a_minute_of_kills(
+    make_project: Callable[..., Path], seed: int
+) -> None:
+    kill_while_data_grows(make_project({"m.sql": SOURCES}), seconds=60, kills=4, seed=seed)

@@ -1,0 +1,59 @@
+"""What of a plan is due to a follower."""
+
+from __future__ import annotations
+
+from conftest import compiled
+
+from persist_assets.follow import due
+from persist_assets.model import Plan, Reason, ReasonCode, Step
+
+PROJECT = compiled(
+    {
+        "a.sql": """
+        CREATE TABLE t (a INT) USING parquet LOCATION 't';
+        --@ persist
+        CREATE VIEW p AS SELECT a FROM t;
+        --@ persist
+        CREATE VIEW q AS SELECT a, 1 AS b FROM p;
+        """
+    }
+)
+P, Q = "p@sources/a.sql", "q@sources/a.sql"
+
+
+def found(p: list[Reason], q: list[Reason]) -> tuple[tuple[str, ...], list[str]]:
+    steps = tuple(
+        Step(s, "build" if reasons else "reuse", "", (), tuple(reasons))
+        for s, reasons in ((P, p), (Q, q))
+    )
+    told = due(PROJECT, Plan("dev", steps))
+    return told.sources, [s for s, _ in told.waiting]
+
+
+def because(*codes: ReasonCode, source: str | None = None) -> list[Reason]:
+    return [Reason(code, code, source) for code in codes]
+
+
+def test_what_new_data_or_code_changes_is_due() -> None:
+    assert found([], []) == ((), [])
+    assert found(because("input", "increment"), because("input")) == ((P, Q), [])
+    assert found([], because("code")) == ((Q,), [])
+    assert found(because("new", "failed"), []) == ((P,), [])
+
+
+def test_what_would_be_due_at_every_look_is_not() -> None:
+    assert found(because("clock"), because("clock")) == ((), [])
+    assert found(because("unversioned"), because("upstream", source=P)) == ((), [])
+    assert found(because("clock", "input"), because("upstream", source=P)) == ((P, Q), [])
+
+
+def test_partitions_are_due_and_wait_for_those_they_read() -> None:
+    assert found(because("partition"), []) == ((P,), [])
+    assert found(because("partition", "clock"), []) == ((), [])
+    assert found(because("partition", "clock", "input"), []) == ((P,), [])
+    assert found([], [*because("partition"), *because("partition", source=P)]) == ((), [Q])
+
+
+def test_what_has_no_data_waits_and_so_does_what_reads_it() -> None:
+    assert found(because("new", "no-data"), because("new")) == ((), [P, Q])
+    assert found([], because("input", "no-data")) == ((), [Q])
