@@ -78,7 +78,7 @@ class Year:
     def put(self, first: int, last: int, day: int, days: int, ids: int | None = None) -> None:
         """Append flights of some days, evenly, by the numbers of a generator."""
         n, number = last - first, "id" if ids is None else f"id - {first} + {ids}"
-        frame = self.spark.range(first, last, 1, max(1, n // 700_000)).selectExpr(
+        frame = self.spark.range(first, last, 1, days).selectExpr(
             f"{number} AS id",
             f"timestamp_seconds(1672531200 + CAST({day} * 86400"
             f" + (id - {first}) * {days} * 86400.0 / {n} AS BIGINT)) AS ts",

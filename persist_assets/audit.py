@@ -31,16 +31,19 @@ class Measured:
         Digest of the rows, whatever their order.
     watermark
         The greatest value of the time column, as text, or None.
+    timeless
+        How many rows that were computed have no value there.
     """
 
     rows: int
     content: str
     watermark: str | None
     checks: tuple[CheckResult, ...]
+    timeless: int = 0
 
 
-_ROWS, _XOR, _HIGH, _LOW, _WATERMARK = (
-    f"persist.{m}" for m in ("rows", "xor", "high", "low", "watermark")
+_ROWS, _XOR, _HIGH, _LOW, _WATERMARK, _TIMELESS = (
+    f"persist.{m}" for m in ("rows", "xor", "high", "low", "watermark", "timeless")
 )
 
 
@@ -66,6 +69,7 @@ def measures(
     }
     if time_column and time_type:
         wanted[_WATERMARK] = spelled(f"max({quote(time_column)})", time_type)
+        wanted[_TIMELESS] = f"count_if({quote(time_column)} IS NULL)"
     asked = [_asked(c).alias(c.name) for c in checks if c.in_pass]
     return [*(F.expr(f"{text} AS {quote(name)}") for name, text in wanted.items()), *asked]
 
@@ -104,6 +108,7 @@ def read_measures(
         content=_told(seen[_ROWS], (seen[name] or 0 for name in (_XOR, _HIGH, _LOW))),
         watermark=watermark,
         checks=tuple(_result(c, seen[c.name]) for c in checks if c.in_pass),
+        timeless=seen.get(_TIMELESS) or 0,
     )
 
 
@@ -115,7 +120,7 @@ def of_snapshot(snapshot: Snapshot, checks: tuple[CheckResult, ...]) -> Measured
 def combined(base: Measured, removed: Measured | None, added: Measured) -> Measured:
     """Return what `base` would measure without some of its rows and with others.
 
-    Its watermark is that of the rows added, and the checks are those of `added`.
+    Its watermark and who has none are those of the rows added, the checks those of `added`.
     """
     rows, xor, high, low = _content(base)
     minus = _content(removed) if removed else (0, 0, 0, 0)
@@ -129,7 +134,7 @@ def combined(base: Measured, removed: Measured | None, added: Measured) -> Measu
         for r in added.checks
         for n in (failed.get(r.name, 0) - gone.get(r.name, 0) + r.failed_rows,)
     ]
-    return Measured(rows, _told(rows, parts), added.watermark, tuple(checks))
+    return Measured(rows, _told(rows, parts), added.watermark, tuple(checks), added.timeless)
 
 
 def _content(measured: Measured) -> tuple[int, int, int, int]:

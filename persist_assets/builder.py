@@ -44,6 +44,7 @@ from persist_assets.functions import place_of
 from persist_assets.growth import (
     column_type,
     in_order,
+    meeting,
     merged_spans,
     mismatch,
     parted_by,
@@ -111,6 +112,7 @@ if TYPE_CHECKING:
         BuildID,
         Check,
         Fallback,
+        Piece,
         Plan,
         Project,
         Source,
@@ -355,7 +357,8 @@ class Builder(Reader):
         if len(then) != 1:
             return None
         place = self.settings.resolve(source.raw.location or "")
-        return raw_change(self.settings.warehouse, place, then[0], self.pin(source))
+        form = source.raw.format
+        return raw_change(self.settings.warehouse, place, then[0], self.pin(source), form)
 
     def _change_of_table(self, source: Source, as_of: AsOf, world: World) -> Change | None:
         """Return what became of the table of a persisted source.
@@ -872,6 +875,9 @@ class Builder(Reader):
             window = self._window(source, increment, world)
         if window is not None:
             only = {s: Slice(where=test) for s, test in window.leaves.items()}
+            only = self._narrowed(source, window, only, world)
+        groups = self._in_order(source, world, only) if len(work.step.keys or ()) > 1 else {}
+        only |= groups
         # What is too old is what the plan found so, on which what is recorded rests.
         read = self.reading(source.bindings, world.manifest, temporary, world.expired, only)
         since = None
@@ -898,7 +904,7 @@ class Builder(Reader):
             work.columns = columns_of_struct(json.loads(delta_schema(frame.schema.jsonValue())))
             work.measured = self.engine.measure(frame, checks, time_column, source.name)
         else:
-            bounds = self._bounds(work, world)
+            bounds = () if groups else self._bounds(work)
             if source.keeps_history:
                 self._keep(work, frame, checks, world)
             elif work.is_within and increment is not None and (increment.added or window):
@@ -934,6 +940,13 @@ class Builder(Reader):
                 work.columns = work.staged.columns
         if work.snapshot is None:
             assert work.measured is not None
+            if work.measured.timeless:
+                log.warning(
+                    "`%s`: %d rows were computed that have no `%s`; they count as in no time",
+                    source.key,
+                    work.measured.timeless,
+                    time_column,
+                )
             staged, kept = work.staged, work.continued.kept if work.continued else ()
             results = asked(
                 self,
@@ -973,14 +986,14 @@ class Builder(Reader):
         found = boxes(partition, [kind for _, kind in columns], work.step.keys, order)
         return window_of(self.project, source, columns, found)
 
-    def _bounds(self, work: Work, world: World) -> tuple[str, ...]:
+    def _bounds(self, work: Work) -> tuple[str, ...]:
         """Return where files of a partitioned table begin: conditions, one for each partition.
 
-        None where there is one partition, or the rows come in order by themselves.
+        None where there is one partition.
         """
         source, partition = work.source, work.source.annotation.partition
         columns = parted_by(source, work.step.base)
-        if partition is None or not columns or self._comes_in_order(source, world):
+        if partition is None or not columns:
             return ()
         name, kind = columns[0]
         firsts = dict.fromkeys(split(partition, key)[0] for key in work.step.keys or ())
@@ -988,24 +1001,62 @@ class Builder(Reader):
         lows.sort()  # pyright: ignore[reportCallIssue, reportArgumentType]
         return tuple(f"{quote(name)} >= {literal(low, kind)}" for low in lows[1:])
 
-    def _comes_in_order(self, source: Source, world: World) -> bool:
-        """Whether rows are computed one by one from files that each have other times."""
+    def _narrowed(
+        self, source: Source, window: Window, only: Mapping[SourceID, Slice], world: World
+    ) -> dict[SourceID, Slice]:
+        """Return what is read for a window without files that have no rows for it."""
+        found = {**only}
+        traces = source.growth.columns[0].traces if source.growth and source.growth.columns else ()
+        spans = [box[0] for box in window.boxes]
+        zone, kind = self.settings.timezone.key, window.columns[0][1]
+        for trace in traces:
+            source_id = trace.column.source_id
+            pieces = self._pieces(source, source_id, world)
+            if source_id in only and pieces is not None and not found[source_id].groups:
+                leaf = column_type(self.project.by_id[source_id].columns, trace.column.column)
+                some = meeting(pieces, trace, leaf, kind, zone, spans, nulls=window.nulls)
+                if len(some) < len(pieces):
+                    files = tuple(piece.path for piece in some)
+                    found[source_id] = replace(only[source_id], groups=(files,))
+        return found
+
+    def _pieces(
+        self, source: Source, source_id: SourceID, world: World
+    ) -> tuple[Piece, ...] | None:
+        """Return the files of a table that a source reads itself; None where they say nothing."""
+        leaf = self.project.by_id.get(source_id)
+        if leaf is None or leaf not in self.project.inputs(source):
+            return None
+        table = world.readable(leaf) if leaf.raw is None else None
+        if leaf.raw is not None and leaf.raw.format == "delta" and source_id in world.versions:
+            root = self.settings.resolve(leaf.raw.location or "")
+            return delta_pieces(root, int(world.versions[source_id].split(":")[1]))
+        if table is not None and table.view is None:
+            return delta_pieces(self.settings.table_root(table.table), table.version)
+        return None
+
+    def _in_order(
+        self, source: Source, world: World, only: Mapping[SourceID, Slice]
+    ) -> dict[SourceID, Slice]:
+        """Return what a source is computed of row by row, in files that each have other times.
+
+        Their rows come in order by themselves, where they are read in these groups.
+        """
         windows = next(iter(source.growth.columns), None) if source.growth else None
         if windows is None or source.growth is None or len(source.growth.reads) != 1:
-            return False
+            return {}
         (source_id,) = source.growth.reads
-        if frozenset((source_id,)) not in source.growth.sums or not windows.traces:
-            return False
-        leaf, column = self.project.by_id[source_id], windows.traces[0].column.column
-        table = world.readable(leaf) if leaf.raw is None else None
-        if leaf.raw is not None and leaf.raw.format == "delta" and leaf.function is None:
-            root = self.settings.resolve(leaf.raw.location or "")
-            version = int(world.versions[source_id].split(":")[1])
-        elif table is not None and table.view is None:
-            root, version = self.settings.table_root(table.table), table.version
-        else:
-            return False
-        return in_order(delta_pieces(root, version), column, column_type(leaf.columns, column))
+        pieces = self._pieces(source, source_id, world)
+        if pieces is None or frozenset((source_id,)) not in source.growth.sums:
+            return {}
+        if not windows.traces:
+            return {}
+        column, part = windows.traces[0].column.column, only.get(source_id, Slice())
+        chosen = {path for files in part.groups for path in files}
+        pieces = [p for p in pieces if not part.groups or p.path in chosen]
+        kind = column_type(self.project.by_id[source_id].columns, column)
+        groups = in_order(pieces, column, kind)
+        return {source_id: replace(part, groups=groups)} if groups else {}
 
     def _with_others(self, work: Work, window: Window, rows: DataFrame) -> DataFrame:
         """Return the rows of a window, and those beside it of what the step starts from."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _ROWS_OF_A_FILE = 250_000
 """Where some rows of a table are replaced later, files are so large: few of them change then."""
-_BYTES_OF_A_FILE = 128 * 2**20
+_BYTES_OF_A_FILE = 12 * 2**20
 """As many a file of such a table is to have, as Spark counts them."""
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Touched = tuple[tuple[Span, ...], bool]
 """The values that a column may have, and whether NULL is one."""
 _MOST_SPANS = 16
+_GROUP_BYTES = 4 * 2**20
+_MOST_GROUPS = 64
 
 
 def grow(
@@ -127,9 +129,7 @@ def touched(
         spans, some = told
         nulls |= some
         leaf = column_type(project.by_id[trace.column.source_id].columns, trace.column.column)
-        steps = trace.steps
-        if kind in TIMES and leaf != kind:
-            steps = (*steps, Taken("cast", kind, 0))
+        steps = _steps(trace, leaf, kind)
         for values in merged_spans(spans):
             led = lead(values, leaf or "", steps, zone)
             if led is None:
@@ -182,17 +182,78 @@ def merged_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
     return tuple(merged)
 
 
-def in_order(pieces: Iterable[Piece], column: str, kind: str | None) -> bool:
-    """Whether several files each have values of a column that no other has, all but a few."""
-    told = [span(piece, column, kind or "") for piece in pieces]
-    spans = sorted((t[0], t[1]) for t in told if t is not None)  # pyright: ignore[reportArgumentType]
-    if len(spans) < max(2, len(told)):
-        return False
+def meeting(
+    pieces: Iterable[Piece],
+    trace: Trace,
+    leaf: str | None,
+    kind: str,
+    zone: str,
+    spans: Iterable[tuple[Value, Value | None]],
+    *,
+    nulls: bool,
+) -> tuple[Piece, ...]:
+    """Return the files that may have rows which a trace leads to values of the spans.
+
+    Parameters
+    ----------
+    leaf, kind
+        The types of the trace's column, and of that to which it leads.
+    nulls
+        Whether NULL counts as such a value.
+    """
+    found: list[Piece] = []
+    wanted, steps = [*spans], _steps(trace, leaf, kind)
+    for piece in pieces:
+        told = span(piece, trace.column.column, leaf or "")
+        led = lead(told[:2], leaf or "", steps, zone) if told else None
+        if (
+            told is None
+            or led is None
+            or (nulls and told[2])
+            or any(
+                low <= led[1] and (high is None or led[0] <= high)  # pyright: ignore[reportOperatorIssue]
+                for low, high in wanted
+            )
+        ):
+            found.append(piece)
+    return tuple(found)
+
+
+def _steps(trace: Trace, leaf: str | None, kind: str) -> tuple[Taken, ...]:
+    """Return the steps from a column of a type to one of another."""
+    if kind in TIMES and leaf != kind:
+        return (*trace.steps, Taken("cast", kind, 0))
+    return trace.steps
+
+
+def in_order(pieces: Iterable[Piece], column: str, kind: str | None) -> tuple[tuple[str, ...], ...]:
+    """Return files in groups that follow one another in the values of a column, each large enough.
+
+    Nothing where files overlap, all but a few, or what is in them is not known.
+    """
+    told = [(span(piece, column, kind or ""), piece) for piece in pieces]
+    spans = sorted(
+        ((s[0], s[1], p) for s, p in told if s is not None),
+        key=lambda s: s[:2],  # pyright: ignore[reportArgumentType]
+    )
+    if len(spans) < len(told):
+        return ()
     overlaps = sum(
         after[0] < before[1]  # pyright: ignore[reportOperatorIssue]
         for before, after in pairwise(spans)
     )
-    return overlaps * 10 <= len(spans)
+    if overlaps * 10 > len(spans):
+        return ()
+    least = max(_GROUP_BYTES, sum(p.bytes for *_, p in spans) // _MOST_GROUPS)
+    groups: list[list[str]] = []
+    size = least
+    for *_, piece in spans:
+        if size >= least:
+            groups.append([])
+            size = 0
+        groups[-1].append(piece.path)
+        size += piece.bytes
+    return tuple(map(tuple, groups)) if len(groups) > 1 else ()
 
 
 def parted_by(source: Source, base: Snapshot | None = None) -> tuple[tuple[str, str], ...]:

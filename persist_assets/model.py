@@ -1258,12 +1258,15 @@ class Piece:
     spans
         By column, lower case, the least and the greatest value and whether there are NULLs;
         columns of which that is not certain are not there.
+    bytes
+        0 where it is not known.
     """
 
     path: str
     spans: Mapping[str, tuple[Any, Any, bool]] = field(
         default_factory=dict[str, tuple[Any, Any, bool]], hash=False
     )
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

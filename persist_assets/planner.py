@@ -527,9 +527,8 @@ def _partition_step(
         rest = [key for key in expand(order, group.runs) if key not in done]
         if rest:
             filled.append(Filled(runs(order, rest), group.as_of))
-    partitions = Partitions(
-        tuple(filled), runs(order, todo), base.build_uid if base is not None else None
-    )
+    stays = base if there - {*todo} else None
+    partitions = Partitions(tuple(filled), runs(order, todo), stays.build_uid if stays else None)
     told = sha256(repr(partitions.filled).encode()).hexdigest()[:32]
     version = RawVersion(PARTITIONS + source.build_id, told)
     estimate = None
@@ -545,7 +544,7 @@ def _partition_step(
         estimate=estimate,
         snapshot=None if reasons else base,
         keys=tuple(todo),
-        base=base,
+        base=stays,
         partitions=partitions,
     )
 

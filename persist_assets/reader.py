@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import reduce
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -61,15 +62,19 @@ class Slice:
         Of these files alone, absolute paths; None: of all.
     where
         For which that holds, SQL; None: all.
+    groups
+        Those of its files that matter, read group by group, so that rows come in their order;
+        empty: all, in any.
     """
 
     files: tuple[str, ...] | None = None
     where: str | None = None
+    groups: tuple[tuple[str, ...], ...] = ()
 
     @property
     def digest(self) -> str:
         """A short text that no other slice has."""
-        return sha256(repr((self.files, self.where)).encode()).hexdigest()[:16]
+        return sha256(repr((self.files, self.where, self.groups)).encode()).hexdigest()[:16]
 
 
 class Reader:
@@ -445,6 +450,11 @@ class Reader:
 
     def load_slice(self, source: Source, snapshot: Snapshot | None, part: Slice) -> DataFrame:
         """Return some rows of a raw table, or of a snapshot of a source."""
+        if part.groups:
+            slices = [
+                self.load_slice(source, snapshot, Slice(files, part.where)) for files in part.groups
+            ]
+            return reduce(lambda some, more: some.union(more), slices)
         if part.files is None and snapshot is not None:
             rows = self.load_snapshot(snapshot)
         elif part.files is None:

@@ -143,10 +143,10 @@ def literal(value: Value, kind: str) -> str:
 
 def from_statistics(value: Any, kind: str) -> Value | None:
     """Return the value of a file's statistics; None where it has none that is certain."""
-    if kind == "timestamp" and isinstance(value, datetime):
-        return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
-    if kind == "timestamp_ntz" and isinstance(value, datetime):
-        return value.replace(tzinfo=None)
+    if kind == "timestamp" and isinstance(value, datetime) and value.tzinfo:
+        return value.astimezone(UTC)
+    if kind == "timestamp_ntz" and isinstance(value, datetime) and not value.tzinfo:
+        return value
     if kind == "date" and isinstance(value, date) and not isinstance(value, datetime):
         return value
     if kind in _INTEGERS and isinstance(value, int) and not isinstance(value, bool):

@@ -117,6 +117,8 @@ class PersistIOManager(dg.IOManager):
             metadata["query"] = dg.MetadataValue.md(f"```sql\n{snapshot.view.sql}\n```")
         if snapshot.watermark is not None:
             metadata["watermark"] = snapshot.watermark
+        if work.measured is not None and work.measured.timeless:
+            metadata["computed without a watermark"] = work.measured.timeless
         if work.step.keys is not None:
             metadata["partitions built"] = len(work.step.keys)
         if (older := older_code(snapshot)) is not None:

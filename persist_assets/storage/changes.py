@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from persist_assets.storage.raw import Pin
     from persist_assets.storage.tables import Live
 
+_MOST_FOOTERS = 500
+"""Of so many files that came the footers are read."""
 LISTINGS = ".listings"
 """The directory of a warehouse that holds, by version, which files raw data had."""
 
@@ -53,7 +55,7 @@ def listed_version(location: str) -> str:
     return OF_FILES + location.rpartition("/")[2].removesuffix(".json")
 
 
-def raw_change(warehouse: str, location: str, then: str, pin: Pin) -> Change | None:
+def raw_change(warehouse: str, location: str, then: str, pin: Pin, form: str = "") -> Change | None:
     """Return what became of raw data since a version; None where that cannot be told.
 
     Parameters
@@ -62,6 +64,8 @@ def raw_change(warehouse: str, location: str, then: str, pin: Pin) -> Change | N
         Where it is, absolute.
     then
         The version, as in an as_of.
+    form
+        The format of plain files: those of Parquet that came tell what is in them.
     """
     now = pin.version or ""
     if then == now:
@@ -73,11 +77,41 @@ def raw_change(warehouse: str, location: str, then: str, pin: Pin) -> Change | N
         after = _listed(pin)
         lost = [path for path, told in before.items() if after.get(path) != told]
         added = [path for path, told in after.items() if before.get(path) != told]
-        return Change(tuple(map(Piece, added)), tuple(map(Piece, lost)))
+        looked_into = form == "parquet" and len(added) <= _MOST_FOOTERS
+        came = map(_parquet_piece if looked_into else Piece, added)
+        return Change(tuple(came), tuple(map(Piece, lost)))
     if then.startswith(OF_DELTA) and now.startswith(OF_DELTA):
         (_, first, table), (_, last, same) = then.split(":", 2), now.split(":", 2)
         return delta_change(location, int(first), int(last)) if table == same else None
     return None
+
+
+def _parquet_piece(place: str) -> Piece:
+    """Return a file of Parquet with what its footer tells of its columns."""
+    from pyarrow import ArrowException, types
+    from pyarrow.parquet import ParquetFile
+
+    spans: dict[str, tuple[Any, Any, bool]] = {}
+    try:
+        with reached(place) as (system, path), system.open_input_file(path) as stream:
+            file = ParquetFile(stream)
+            groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
+            for field in file.schema_arrow:
+                told = [c.statistics for group in groups for c in _chunks(group, field.name)]
+                known = all(s and s.has_min_max and s.has_null_count for s in told)
+                exact = types.is_temporal(field.type) or types.is_signed_integer(field.type)
+                if told and known and exact and len(told) == len(groups):
+                    low, high = min(s.min for s in told), max(s.max for s in told)
+                    spans[field.name.lower()] = (low, high, any(s.null_count for s in told))
+    except (OSError, ValueError, TypeError, ArrowException, StorageError):
+        return Piece(place)
+    return Piece(place, spans)
+
+
+def _chunks(group: Any, name: str) -> list[Any]:
+    """Return the chunks of a column in a row group: one, for a column that is not nested."""
+    columns = (group.column(n) for n in range(group.num_columns))
+    return [column for column in columns if column.path_in_schema == name]
 
 
 def _read_listing(place: str) -> dict[str, list[Any]] | None:
@@ -113,4 +147,4 @@ def _piece(file: Live, root: str) -> Piece:
         for name in file.least
         if name in file.greatest and name in file.nulls
     }
-    return Piece(file_location(file.path, root), spans)
+    return Piece(file_location(file.path, root), spans, file.bytes)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from growing import anew
@@ -283,3 +284,32 @@ def test_a_table_whose_files_are_gone_is_built_again(make_builder: Make) -> None
     shutil.rmtree(builder.settings.table_root(snapshot.table))
     assert len(built(make_builder(root=root), "daily")[0] or ()) == 28
     check(make_builder(root=root), "daily")
+
+
+@pytest.mark.proves("K8")
+def test_files_of_parquet_tell_which_partitions_they_reach(make_builder: Make) -> None:
+    builder = make_builder(
+        "CREATE TABLE p (ts TIMESTAMP, n INT) USING parquet LOCATION 'p';\n"
+        '--@ persist partition=daily time_column=day start="2024-01-01"\n'
+        "CREATE VIEW q AS SELECT CAST(ts AS DATE) AS day, sum(n) AS n FROM p GROUP BY 1;"
+    )
+    root = builder.settings.root
+    (root / "p").mkdir()
+
+    def add(name: str, hours: list[int], kind: Any) -> None:
+        stamps = [datetime(2024, 1, 1, tzinfo=UTC) + timedelta(hours=h) for h in hours]
+        pq.write_table(
+            pa.table({"ts": pa.array(stamps, kind), "n": pa.array([1] * len(hours), pa.int32())}),
+            root / "p" / f"{name}.parquet",
+        )
+
+    utc = pa.timestamp("us", "UTC")
+    add("a", [24 * n for n in range(28)], utc)
+    assert len(built(builder, "q")[0] or ()) == 28
+    add("b", [48, 71], utc)
+    assert built(make_builder(root=root), "q")[0] == ["2024-01-03"]
+    add("c", [23, 24], pa.timestamp("ms", "UTC"))
+    assert built(make_builder(root=root), "q")[0] == ["2024-01-01", "2024-01-02"]
+    (root / "p" / "c.parquet").unlink()  # what was in it nobody knows any more
+    assert len(built(make_builder(root=root), "q")[0] or ()) == 28
+    check(make_builder(root=root), "q")
