@@ -224,6 +224,7 @@ def main() -> None:
     parser.add_argument("--large", type=int, default=10_000)
     parser.add_argument("--rows", type=int, default=200_000, help="of each raw table built on")
     parser.add_argument("--scale", default="1", help="of TPC-H's data")
+    parser.add_argument("--year", type=int, default=10_000_000, help="rows that parts are of")
     parser.add_argument("--seconds", type=int, default=30, help="of work on each ledger")
     given = parser.parse_args()
     rows: list[tuple[str, str, str, str]] = []
@@ -299,6 +300,12 @@ def main() -> None:
             f"{small_s:.1f} (+{small_s - trivial_s:.1f})",
             "≤ +3",
         )
+        year = [sys.executable, str(ROOT / "benchmarks" / "increments.py")]
+        year += [str(Path(temporary, "year")), str(given.year)]
+        done = subprocess.run(year, capture_output=True, text=True, check=True)
+        for line in done.stdout.splitlines():
+            if line.startswith("["):
+                tell(*json.loads(line))
     for kind in KINDS:
         tell(*hammered(kind, given.seconds))
     lines = [

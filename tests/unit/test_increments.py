@@ -249,7 +249,7 @@ def decided(query: str, changes: dict[str, Change | None], **how: Any) -> Increm
 
 FILTER = "SELECT ts, usr FROM ev WHERE kind = 'a'"
 BY_TIME = "SELECT ts, count(*) AS n FROM ev GROUP BY ts"
-DAY = dt.datetime(2024, 1, 5)
+DAY = dt.datetime(2024, 1, 5, tzinfo=dt.UTC)
 
 
 def test_additions_are_added() -> None:
