@@ -674,7 +674,6 @@ class Histories(RuleBasedStateMachine):
         do = partial(begin, gateway.port, gateway.auth_token)
         child = Child(self.zygote, self.root, "dev", task, self.clock, place, gently=gently, do=do)
         if child.step is None:
-            self.tally.killed["at its end"] += not gently
             self.judge(child.result)
         else:
             self.tally.halted[child.step] += gently
