@@ -501,6 +501,7 @@ def _make_steps() -> None:
     _around(deltalake.DeltaTable, "create_write_transaction", "before delta", "after delta")
     _around(deltalake.DeltaTable, "restore", "before a restore", "after a restore")
     _around(transaction, "create_table_with_add_actions", "before delta", "after delta")
+    _around(Engine, "write_files", "before files", "after files")
     _around(manifest, "_export", "before an export", "after an export")
     _around(tables, "delete_file", *BRIEF)
     _around(tables, "delete_empty", "before a last deletion", "after a last deletion")
@@ -590,7 +591,7 @@ def _warm_up() -> None:
         run.close()
 
 
-def _step(
+def step(
     connection: Connection,
     root: Path,
     environment: str,
@@ -598,25 +599,33 @@ def _step(
     now: datetime,
     place: Place,
     gently: bool,
+    make: Callable[..., Run] = Run,
 ) -> None:
-    """Do a task in this process, step by step."""
+    """Do a task in this process, step by step, by a run that `make` makes."""
     clock = Clock(now)
     _make_steps()
     _Here.connection, _Here.clock, _Here.place, _Here.gently = connection, clock, place, gently
-    run = Run(root, environment, clock)
+    run = make(root, environment, clock)
     cross("begun")
     result = run.perform(task)
     connection.send(("done", result, clock.now))
 
 
 class Zygote:
-    """Where children come from."""
+    """Where children come from.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    modules
+        What is imported once, for all of them.
+    """
+
+    def __init__(self, *modules: str) -> None:
         self._directory = tempfile.TemporaryDirectory()
         address = f"{self._directory.name}/s"
         self._listener = Listener(address, "AF_UNIX")
-        code = "import sys, histories; histories.breed(sys.argv[1])"
+        names = ", ".join(("sys", "histories", *modules))
+        code = f"import {names}; histories.breed(sys.argv[1])"
         path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", code, address],
@@ -648,6 +657,8 @@ class Child:
         The step at which it halts.
     gently
         It halts only where nobody waits for it.
+    do
+        What it does, with all that.
 
     Attributes
     ----------
@@ -669,13 +680,14 @@ class Child:
         place: Place,
         *,
         gently: bool,
+        do: Callable[..., None] = step,
     ) -> None:
         self.environment, self.task, self._clock = environment, task, clock
         self.step: str | None = None
         self.beats = False
         self.result: Any = None
         self.pid, self._connection = zygote.fork()
-        self._connection.send((_step, root, environment, task, clock.now, place, gently))
+        self._connection.send((do, root, environment, task, clock.now, place, gently))
         self._wait()
 
     def go_on(self, place: Place | None = None, *, gently: bool = True) -> None:

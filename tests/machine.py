@@ -837,12 +837,26 @@ def explore(
     shrink
         Look, for minutes, for a shorter one if one is found where something is wrong.
     """
+    tally = Tally()
+    given = {"zygote": zygote, "engine": engine, "toml": toml, "tally": tally, "projects": {}}
+    repeat(Histories, given, n, seed=seed, steps=steps, first=first, shrink=shrink)
+    return tally
+
+
+def repeat(
+    machine: type[RuleBasedStateMachine],
+    given: Mapping[str, Any],
+    n: int,
+    *,
+    seed: int,
+    steps: int,
+    first: int,
+    shrink: bool,
+) -> None:
+    """Let so many machines run; `given` is what they have in common. See `explore`."""
     phases = [hypothesis.Phase.generate, *([hypothesis.Phase.shrink] if shrink else ())]
-    tally, projects = Tally(), dict[Any, Any]()
     for number in range(first, first + n):
-        given = {"zygote": zygote, "engine": engine, "toml": toml}
-        given |= {"tally": tally, "projects": projects}
-        made: Any = type("RandomHistories", (Histories,), given)
+        made: Any = type(f"Random{machine.__name__}", (machine,), dict(given))
         hypothesis.seed(f"{seed} {number}")(made)
         # Of more than one at once most would be made of others, and not differ much.
         chosen = hypothesis.settings(
@@ -858,4 +872,3 @@ def explore(
         except BaseException as error:
             error.add_note(f"history {number} from seed {seed}")
             raise
-    return tally
