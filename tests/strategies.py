@@ -428,9 +428,9 @@ _events = st.lists(
 )
 _places = st.tuples(
     st.sampled_from(
-        ("delta", "delta", "delta", "files", "transaction", "commit", "export", "rename", "")
+        ("delta", "delta", "delta", "files", "transaction", "commit", "export", "files", "")
     ),
-    st.sampled_from((0, 1, 1, 2, 3, 3, 5)),
+    st.sampled_from((0, 0, 1, 1, 2, 3)),
 )
 _acts = st.sampled_from(
     (
