@@ -26,4 +26,5 @@ def test_random_histories_of_every_strategy_equal_a_build_from_scratch(
     print(tally)
     for kind in ("whole", "added", "windows", "partitions", "reused"):
         assert tally.builds[kind] > 5, kind
-    assert min(tally.killed.total(), tally.halted.total()) > 10
+    assert tally.killed.total() > 10
+    assert tally.halted.total() > 3
