@@ -26,6 +26,7 @@ from persist_assets.decorators import NARROW
 from persist_assets.dialect import quote
 from persist_assets.errors import BuildError, Location, PersistError
 from persist_assets.frontends.modules import ROOTS, absolute, files_of, is_foreign, name_of
+from persist_assets.model import VALID_FROM, VALID_TO
 from persist_assets.session import first_line
 from persist_assets.watermarks import Value, literal
 
@@ -251,11 +252,12 @@ def _check_columns(source: Source, names: Sequence[str]) -> None:
         seen.add(name.lower())
     places = dict(source.annotation.keys)
     promised = promised_by(source.checks)  # what lacks of those is told all together
+    added = () if source.annotation.validity is None else (VALID_FROM, VALID_TO)
     wanted = [
         (c.location or places.get("check"), n)
         for c in source.checks
         for n in c.columns
-        if n.lower() not in promised
+        if n.lower() not in promised and n.lower() not in added
     ]
     if source.annotation.time_column:
         wanted.append((places.get("time_column"), source.annotation.time_column))

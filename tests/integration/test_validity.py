@@ -586,7 +586,10 @@ def test_rolling_back_and_collecting_keep_what_is_shown(make: Make) -> None:
 PYTHON = """
 from persist_assets import table
 
-@table(refresh="snapshot", key="id", watch=["a"], watermark="at")
+@table(
+    refresh="snapshot", key="id", watch=["a"], watermark="at",
+    check={{"unique": ["id", "valid_from"], "expr": "valid_to IS NULL OR valid_to > valid_from"}},
+)
 def f(t):
     return t.select({columns})
 """
