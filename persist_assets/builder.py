@@ -97,7 +97,7 @@ from persist_assets.storage.tables import (
 from persist_assets.storage.types import columns_of_struct, delta_schema
 from persist_assets.substitution import Statement
 from persist_assets.validity import columns_of, identified_by, turn
-from persist_assets.watermarks import is_ordered, literal, parsed
+from persist_assets.watermarks import TIMES, is_ordered, literal, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
@@ -490,7 +490,10 @@ class Builder(Reader):
         )
         for text, value in zip((low, high), ends, strict=True):
             if value is None:
-                raise SettingsError(f"`{text}` is no {kind}, which `{column}` is")
+                raise SettingsError(
+                    f"`{text}` is no {kind}, which `{column}` is",
+                    hint="write 2024-01-31, or 2024-01-31T12:00" if kind in TIMES else None,
+                )
         if ends[0] > ends[1]:  # pyright: ignore[reportOperatorIssue, reportOptionalOperand]
             raise SettingsError(f"`{low}` comes after `{high}`", hint="give the earlier one first")
         return ends  # pyright: ignore[reportReturnType]

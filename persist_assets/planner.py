@@ -738,7 +738,10 @@ def asked_for(
     if unknown is not None:
         raise unknown
     if not found:
-        raise NotFoundError(f"nothing selected has a partition `{first}`")
+        raise NotFoundError(
+            f"nothing selected has a partition `{first}`",
+            hint="none of it has partitions: select a source that says partition=…",
+        )
     return found
 
 

@@ -31,6 +31,7 @@ def main() -> None:
     persist("build")
     persist("query", "SELECT * FROM carrier_scorecard ORDER BY place", "--limit", "5")
     persist("query", "SELECT * FROM worst_routes WHERE place <= 2 ORDER BY origin, place")
+    persist("query", "SELECT * FROM rush_hours ORDER BY mean_delay DESC", "--limit", "5")
     persist("show", "carriers.malloy")
     persist("query", "carriers.malloy:punctuality", "--limit", "5")
     persist("query", "fleet.malloy", "--run", ENGINES)

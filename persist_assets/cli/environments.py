@@ -291,12 +291,16 @@ def _tell_builds(given: Invocation, told: Mapping[SourceID, Sequence[Mapping[str
             numbers = ("" if row[k] is None else f"{row[k]:,}" for k in ("rows", "rows_written"))
             seconds = "" if row["seconds"] is None else f"{row['seconds']:.1f}"
             action = row["action"] if row["state"] == "succeeded" else row["state"]
-            upto = (row["error"] or "").partition("\n")[0] or row["watermark_after"] or ""
+            upto = row["watermark_after"] or ""
             run = (row["run_id"] or "")[:8]
             table.add_row(row["started_at"][:19], action, *numbers, seconds, escape(upto), run)
         out.print(f"[bold]{escape(source_id)}[/]" + ("" if builds else " [dim]not built yet[/]"))
         if builds:
             out.print(table)
+        for row in builds:
+            if row["error"]:
+                why = row["error"].partition("\n")[0]
+                out.print(f"[dim]{row['started_at'][:19]}[/]  {escape(why)}")
 
 
 @command("rollback")

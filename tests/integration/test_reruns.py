@@ -125,6 +125,7 @@ def test_what_is_no_window_is_refused(
     text = f"{PLAIN}\n--@ persist\nCREATE VIEW plain AS SELECT ts FROM t;"
     builder = make(make_project({"m.sql": text}))
     put(builder.settings.root, 0, (1, "a"))
-    with pytest.raises(SettingsError, match=said):
+    with pytest.raises(SettingsError, match=said) as refused:
         build(builder, name, *window)
+    assert refused.value.hint
     assert not builder.manifest()

@@ -1,4 +1,4 @@
---@ persist owner="team:flights" tags=[cleaned] time_column=departs_at
+--@ persist refresh=incremental owner="team:flights" tags=[cleaned] time_column=departs_at
 --@ check { not_null=[carrier, origin, dest, flight_date] accepted_values { origin=[EWR, JFK, LGA] } }
 -- Flights that left, with real times instead of hours and minutes.
 CREATE VIEW flights AS

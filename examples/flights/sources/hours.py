@@ -10,24 +10,21 @@ from persist_assets import incremental_filter, table
     time_column="flight_date",
     start="2013-01-01",
     end="2013-02-01",
-    check={"unique": ["flight_date", "origin", "hour"]},
+    check={"unique": ["flight_date", "origin", "hour"], "range": {"hour": {"min": 0, "max": 23}}},
 )
 def departures_by_hour(flights):
-    """How many flights left in each hour, and how late."""
+    """How many flights of January left in which hour, New York's time, and how late in all."""
     days = flights.transform(incremental_filter("flight_date"))
-    hours = days.selectExpr("*", "hour(departs_at) AS hour").groupBy(
-        "flight_date", "origin", "hour"
-    )
-    return hours.agg({"*": "count", "dep_delay": "sum"}).toDF(
-        "flight_date", "origin", "hour", "n_flights", "delay"
-    )
+    hour = "hour(from_utc_timestamp(departs_at, 'America/New_York')) AS hour"
+    hours = days.selectExpr("flight_date", "origin", hour, "dep_delay")
+    summed = hours.groupBy("flight_date", "origin", "hour").agg({"*": "count", "dep_delay": "sum"})
+    return summed.toDF("flight_date", "origin", "hour", "n_flights", "delay")
 
 
 @table(check={"unique": ["origin", "hour"], "accepted_values": {"origin": ["EWR", "JFK", "LGA"]}})
 def rush_hours(departures_by_hour: nw.LazyFrame) -> nw.LazyFrame:
-    """How late one leaves in each hour: a Narwhals frame, of Spark here and of polars in tests."""
+    """When one leaves late: a frame of Narwhals, over Spark here and over polars in a test."""
     n_flights, delay = nw.col("n_flights").sum(), nw.col("delay").sum()
     hours = departures_by_hour.group_by("origin", "hour").agg(n_flights, delay)
-    return hours.select(
-        "origin", "hour", "n_flights", mean_delay=nw.col("delay") / nw.col("n_flights")
-    )
+    mean_delay = nw.col("delay") / nw.col("n_flights")
+    return hours.select("origin", "hour", "n_flights", mean_delay=mean_delay)
