@@ -14,7 +14,7 @@ from datetime import timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.audit import aged, columns_in, failing, promised, type_in
+from persist_assets.audit import aged, columns_in, promised, type_in
 from persist_assets.contracts import breaches, changes, incomparable, listed
 from persist_assets.dialect import quote
 from persist_assets.errors import BuildError, CheckFailedError
@@ -214,7 +214,7 @@ def asked(
                 results[check.name] = _counted(check, bad)
         result = results[check.name]
         if not result.passed and not result.sample:
-            bad = bad if bad is not None else failing(rows(), check)
+            bad = bad if bad is not None else reader.engine.failing(rows(), check)
             if bad is not None:
                 results[check.name] = replace(result, sample=_sample(bad, check))
     return tuple(results[c.name] for c in checks)

@@ -29,7 +29,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from persist_assets.assertions import again, asked, bound, check_columns, failure
-from persist_assets.audit import columns_in
 from persist_assets.compare import what_it_reads
 from persist_assets.continuation import clustered_by, continue_table, find_window, window_of
 from persist_assets.dialect import quote
@@ -801,7 +800,7 @@ class Builder(Reader):
         work.snapshot = present
         before = {c.name: c for c in self.ledger.fetch_checks(present.build_uid)}
         wanted = self._checks(work.source)
-        columns = present.columns or columns_in(self.load_snapshot(present))
+        columns = present.columns or self.engine.columns(self.load_snapshot(present), present.table)
         check_columns(work.source, wanted, columns, self._published(work.source))
         known = None
         if not any(_asks_the_clock(c) for c in wanted):
@@ -895,8 +894,7 @@ class Builder(Reader):
             window = self._partitions_window(work, world, parted_by(seen))
         time_column = self._time_column(source)
         wanted = self._checks(source)
-        with translated(f"computing `{source.name}`"):
-            columns = columns_in(frame)
+        columns = self.engine.columns(frame, source.name)
         if source.keeps_history:
             columns = (*columns, *(Column(name, "timestamp") for name in (VALID_FROM, VALID_TO)))
         check_columns(source, wanted, columns, self._published(source))
@@ -1258,8 +1256,7 @@ class Builder(Reader):
         build_uid = uuid.uuid4().hex
         table = f"{self._temporary_root}/{source.name}-{build_uid[:12]}"
         checks = bound(source.checks, self.clock())
-        with translated(f"computing `{source.name}`"):
-            columns = columns_in(frame)
+        columns = self.engine.columns(frame, source.name)
         check_columns(source, checks, columns, None)
         alone = [c for c in checks if c.alone]
         staged, measured = self.engine.write(frame, table, build_uid, alone, None, source.name)

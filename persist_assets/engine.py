@@ -12,7 +12,15 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.audit import Measured, audit, measures, read_measures, type_in
+from persist_assets.audit import (
+    Measured,
+    audit,
+    columns_in,
+    failing,
+    measures,
+    read_measures,
+    type_in,
+)
 from persist_assets.dialect import quote
 from persist_assets.errors import BuildError, StorageError
 from persist_assets.session import open_session, translated
@@ -324,6 +332,21 @@ class Engine:
         writer = frame.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
         writer.parquet(spark_uri(f"{root}/{build_uid}"))
         return find_staged(root, build_uid, schema)
+
+    def columns(self, frame: DataFrame, name: str) -> tuple[Column, ...]:
+        """Return the columns of rows that are not computed yet.
+
+        Raises
+        ------
+        BuildError
+            Spark does not understand what computes them.
+        """
+        with translated(f"computing `{name}`"):
+            return tuple(columns_in(frame))
+
+    def failing(self, frame: DataFrame, check: Check) -> DataFrame | None:
+        """Return the rows that fail a check, or their keys; None where no rows do."""
+        return failing(frame, check)
 
     def audit(
         self, frame: DataFrame, checks: Sequence[Check], name: str

@@ -256,6 +256,12 @@ class Quick(Engine):
             cross("wrote a file")
         return find_staged(root, build_uid, delta_schema({"type": "struct", "fields": fields}))
 
+    def columns(self, frame: Any, name: str) -> tuple[Column, ...]:
+        return tuple(Column(c, "bigint") for c in frame.columns)
+
+    def failing(self, frame: Any, check: Check) -> None:
+        """Show nothing of what fails."""
+
     def audit(self, frame: Any, checks: Sequence[Check], name: str) -> tuple[CheckResult, ...]:
         return self._check(frame.columns, read_rows(frame.paths), checks)
 

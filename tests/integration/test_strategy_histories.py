@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from conftest import SPARK_TOML
 from histories import Zygote
-from strategies import explore
+from strategies import Histories, Tally, explore
 
 
 @pytest.fixture(scope="module")
@@ -28,3 +28,22 @@ def test_random_histories_of_every_strategy_equal_a_build_from_scratch(
         assert tally.builds[kind] > 5, kind
     assert tally.killed.total() > 10
     assert tally.halted.total() > 3
+
+
+@pytest.mark.proves("P23")
+@pytest.mark.parametrize(
+    "place",
+    [("files", 0), ("files", 1), ("delta", 0), ("delta", 1), ("export", 0), ("export", 1)],
+    ids=lambda place: f"{place[0]} {place[1]}",
+)
+def test_a_builder_may_be_killed_at_every_commit_point(
+    spark: Any, zygote: Zygote, place: tuple[str, int]
+) -> None:
+    given = {"spark": spark, "zygote": zygote, "toml": SPARK_TOML}
+    made: Any = type("Killed", (Histories,), {**given, "tally": Tally(), "contents": {}})
+    history = made()
+    history.start(chosen={"windows"}, rows=[(0, 0, 1, 2), (3, 0, 1, 2)], built=True)
+    history.happen([("append", 0, [(1, 0, 2, 2)], 0)])
+    history.do_kill(5, place)
+    history.teardown()
+    assert history.tally.killed.total() == 1
