@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_cli import document, persist
+from commands import persist, printed
 
 TEXT = """
 CREATE TABLE t (id INT, x STRING) USING parquet LOCATION 'raw';
@@ -19,7 +19,7 @@ CREATE VIEW h AS SELECT id, x FROM t;
 
 
 def told(*arguments: str, cwd: Path) -> Any:
-    return document(persist(*arguments, "--json", cwd=cwd))
+    return printed(persist(*arguments, "--json", cwd=cwd))
 
 
 def put(root: Path, **rows: str) -> None:
