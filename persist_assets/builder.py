@@ -15,7 +15,6 @@ A build may stop before its publication and be parked, without its lease, until 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -30,7 +29,7 @@ from typing import TYPE_CHECKING, Literal
 
 from persist_assets.assertions import again, asked, bound, check_columns, failure
 from persist_assets.compare import what_it_reads
-from persist_assets.continuation import clustered_by, continue_table, find_window, window_of
+from persist_assets.continuation import continue_table, find_window, is_clustered, window_of
 from persist_assets.dialect import quote
 from persist_assets.errors import (
     BuildError,
@@ -93,7 +92,7 @@ from persist_assets.storage.tables import (
     has_snapshot,
     is_whole,
 )
-from persist_assets.storage.types import columns_of_struct, delta_schema
+from persist_assets.storage.types import columns_of_struct
 from persist_assets.substitution import Statement
 from persist_assets.validity import columns_of, identified_by, turn
 from persist_assets.watermarks import TIMES, is_ordered, literal, parsed
@@ -255,18 +254,23 @@ class Builder(Reader):
                 and (snapshot := manifest.get(source.build_id))
                 and self.is_expired(source, snapshot)
             },
+            keys=self.keys(),
+            zone=self.settings.timezone.key,
         )
-        parted = [s for s in self.project.persisted if s.annotation.partition]
-        if parted:
-            order = {
-                s.source_id: partition_keys(s.annotation.partition, self.started_at)
-                for s in parted
-                if s.annotation.partition
-            }
-            world = replace(world, keys=order, zone=self.settings.timezone.key)
-            world = replace(world, aged=self._aged(sources, world))
-        world = replace(world, latest=self._latest(sources, manifest, there))
+        world = replace(
+            world,
+            aged=self._aged(sources, world),
+            latest=self._latest(sources, manifest, there),
+        )
         return replace(world, changes=self._changes(sources, world))
+
+    def keys(self) -> dict[SourceID, tuple[str, ...]]:
+        """Return the partitions that there are of every partitioned source, in order."""
+        return {
+            source.source_id: partition_keys(partition, self.started_at)
+            for source in self.project.persisted
+            if (partition := source.annotation.partition) is not None
+        }
 
     def _aged(
         self, sources: Iterable[Source], world: World
@@ -502,7 +506,7 @@ class Builder(Reader):
         known = self.manifest().get(source.build_id)
         partition, columns = source.annotation.partition, parted_by(source, known)
         assert partition is not None
-        order = partition_keys(partition, self.started_at)
+        order = self.keys()[source.source_id]
         return reached(partition, columns[0][1], order, [self.span(source, low, high)])
 
     # ------------------------------------------------------------------------------ building
@@ -902,7 +906,7 @@ class Builder(Reader):
         if view:
             statement = self.stated(source.query, source.bindings, read)
             work.view = self._stored(source, statement, read)
-            work.columns = columns_of_struct(json.loads(delta_schema(frame.schema.jsonValue())))
+            work.columns = columns_of(frame)
             work.measured = self.engine.measure(frame, checks, time_column, source.name)
         else:
             bounds = () if groups else self._bounds(work)
@@ -933,7 +937,7 @@ class Builder(Reader):
                     checks,
                     time_column,
                     source.name,
-                    clustered=clustered_by(source),
+                    clustered=is_clustered(source),
                     bounds=bounds,
                 )
             if work.snapshot is None:
@@ -1007,7 +1011,7 @@ class Builder(Reader):
     ) -> dict[SourceID, Slice]:
         """Return what is read for a window without files that have no rows for it."""
         found = {**only}
-        traces = source.growth.columns[0].traces if source.growth and source.growth.columns else ()
+        traces = source.windows.traces if source.windows else ()
         spans = [box[0] for box in window.boxes]
         zone, kind = self.settings.timezone.key, window.columns[0][1]
         for trace in traces:
@@ -1043,7 +1047,7 @@ class Builder(Reader):
 
         Their rows come in order by themselves, where they are read in these groups.
         """
-        windows = next(iter(source.growth.columns), None) if source.growth else None
+        windows = source.windows
         if windows is None or source.growth is None or len(source.growth.reads) != 1:
             return {}
         (source_id,) = source.growth.reads
@@ -1124,7 +1128,7 @@ class Builder(Reader):
         source, history = work.source, work.step.history
         increment = work.step.increment
         if increment is not None and not work.is_within and source.columns:
-            _check_columns(source, increment.base, source.columns)
+            _check_fits(source, increment.base, source.columns)
         if history is None:
             return
         if not self.is_there(history, is_whole):
@@ -1143,7 +1147,7 @@ class Builder(Reader):
     ) -> DataFrame:
         """Return the rows of a table of older code, with what is computed in their place."""
         source, base = work.source, increment.base
-        _check_columns(source, base, columns_of(frame))
+        _check_fits(source, base, columns_of(frame))
         kept = self.load_snapshot(base)
         if window is not None:
             frame = frame.where(window.condition)
@@ -1415,7 +1419,7 @@ def temporary_lease(token: str) -> str:
     return f"temporary {token}"
 
 
-def _check_columns(source: Source, base: Snapshot, columns: Iterable[Column]) -> None:
+def _check_fits(source: Source, base: Snapshot, columns: Iterable[Column]) -> None:
     """Refuse columns that are not those of the table that a source goes on from.
 
     Raises

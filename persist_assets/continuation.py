@@ -40,6 +40,7 @@ from persist_assets.watermarks import (
     from_text,
     is_ordered,
     literal,
+    overlap,
     spelled,
     within,
 )
@@ -173,7 +174,7 @@ def _mattering(
     project: Project, source: Source, spans: Sequence[Span], kind: str, nulls: bool
 ) -> dict[SourceID, str]:
     """Return which rows of tables may matter for windows, with some that do not."""
-    windows = next(iter(source.growth.columns), None) if source.growth else None
+    windows = source.windows
     tests: dict[SourceID, list[str]] = {}
     unbounded = {*windows.loose} if windows else set[str]()
     for trace in windows.traces if windows else ():
@@ -197,17 +198,16 @@ def _mattering(
     return {s: " OR ".join(some) for s, some in tests.items() if s not in unbounded}
 
 
-def clustered_by(source: Source) -> tuple[str, ...]:
-    """Return the columns in whose order a table is written, so that its files differ in them.
+def is_clustered(source: Source) -> bool:
+    """Whether a table is written in the order of its time column, so that its files differ in it.
 
     So it is where later builds replace some of its rows. Where rows are only added, they are in
     the order in which they came.
     """
     annotation = source.annotation
     if annotation.refresh != "incremental" or annotation.time_column is None:
-        return ()
-    adds = annotation.merge is None and source.growth and source.growth.sums
-    return () if adds else (annotation.time_column,)
+        return False
+    return annotation.merge is not None or not (source.growth and source.growth.sums)
 
 
 def _looker(
@@ -252,24 +252,21 @@ def _meets(file: Live, window: Window) -> bool:
         return True
     return any(
         all(
-            _overlaps(file, name, kind, span)
+            _may_have(file, name, kind, span)
             for (name, kind), span in zip(window.columns, box, strict=True)
         )
         for box in window.boxes
     )
 
 
-def _overlaps(file: Live, column: str, kind: str, span: tuple[Value, Value | None]) -> bool:
+def _may_have(file: Live, column: str, kind: str, span: tuple[Value, Value | None]) -> bool:
     """Whether rows of a file may have a value of a span."""
     name = column.lower()
     if name not in file.nulls or name not in file.least or name not in file.greatest:
         return True
     low = from_statistics(file.least[name], kind)
     high = from_statistics(file.greatest[name], kind)
-    if low is None or high is None:
-        return True
-    first, last = span
-    return first <= high and (last is None or low <= last)  # pyright: ignore[reportOperatorIssue]
+    return low is None or high is None or overlap((low, high), span)
 
 
 def _small(live: Mapping[str, Live]) -> set[str]:

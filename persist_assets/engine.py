@@ -240,7 +240,7 @@ class Engine:
         name: str,
         *,
         beside: DataFrame | None = None,
-        clustered: Sequence[str] = (),
+        clustered: bool = False,
         bounds: Sequence[str] = (),
     ) -> tuple[Staged, Measured]:
         """Write rows as files of a table, measured and checked in the same pass; commit nothing.
@@ -252,7 +252,7 @@ class Engine:
         beside
             Rows that are written too, and neither measured nor checked.
         clustered
-            Columns of which each file has rows with other values.
+            Each file has rows with other values of the time column.
         bounds
             Where there are some: conditions, each true for fewer rows than the one before. Each
             file has rows between two of them.
@@ -273,11 +273,11 @@ class Engine:
                 chosen = [bounds[k * len(bounds) // n] for k in range(1, n)]
                 bucket = " + ".join(f"CAST({test} AS INT)" for test in chosen) or "0"
                 frame = frame.repartitionById(n, F.expr(bucket))
-            elif clustered:
+            elif clustered and time_column:
                 # Spark looks for bounds first, which computes the rows.
                 held.callback(frame.persist().unpersist)
                 n_files = max(1, round(frame.count() / _ROWS_OF_A_FILE))
-                frame = frame.repartitionByRange(n_files, *map(quote, clustered))
+                frame = frame.repartitionByRange(n_files, quote(time_column))
             watched, measure = self._watched(frame, checks, time_column)
             counted = Observation()
             if beside is not None:

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from persist_assets.model import Increment, Taken, Trace
-from persist_assets.watermarks import TIMES, Span, Value, from_statistics, is_ordered, lead
+from persist_assets.watermarks import TIMES, Span, Value, from_statistics, is_ordered, lead, overlap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -86,7 +86,7 @@ def _windows(
     project: Project, source: Source, base: Snapshot, changed: Mapping[SourceID, Change]
 ) -> Increment | None:
     """Return the increment that computes windows again, if the changes are known to be in some."""
-    windows = next(iter(source.growth.columns), None) if source.growth else None
+    windows = source.windows
     if windows is None or windows.loose & changed.keys() or not is_ordered(time_type(source)):
         return None
     traces = tuple(t for t in windows.traces if t.column.source_id in changed)
@@ -210,10 +210,7 @@ def meeting(
             told is None
             or led is None
             or (nulls and told[2])
-            or any(
-                low <= led[1] and (high is None or led[0] <= high)  # pyright: ignore[reportOperatorIssue]
-                for low, high in wanted
-            )
+            or any(overlap(led, one) for one in wanted)
         ):
             found.append(piece)
     return tuple(found)
@@ -271,6 +268,25 @@ def parted_by(source: Source, base: Snapshot | None = None) -> tuple[tuple[str, 
     return tuple(zip(names, kinds, strict=True)) if all(kinds) else ()  # pyright: ignore[reportReturnType]
 
 
+def trace_to_partitions(source: Source, upstream: Source) -> Trace | None:
+    """Return how the windows of a source lead to those of a partitioned table that it reads.
+
+    None where its rows may follow from any rows of the table.
+    """
+    windows, parted = source.windows, parted_by(upstream)
+    if windows is None or not parted or upstream.source_id in windows.loose:
+        return None
+    name = parted[0][0].lower()
+    return next(
+        (
+            t
+            for t in windows.traces
+            if t.column.source_id == upstream.source_id and t.column.column.lower() == name
+        ),
+        None,
+    )
+
+
 def span(piece: Piece, column: str, kind: str) -> tuple[Value, Value, bool] | None:
     """Return the least and greatest value of a column in a file, and whether it has NULLs.
 
@@ -292,7 +308,7 @@ def obstacle(source: Source) -> str | None:
         return "it draws lots"
     if source.reads_clock:
         return "it reads the clock: its rows change by themselves"
-    windows = next(iter(growth.columns), None)
+    windows = source.windows
     if source.annotation.merge is not None and not growth.sums:
         return "no table's new rows are its own new rows, which alone can be merged"
     if growth.sums or (windows is not None and not growth.reads <= windows.loose):

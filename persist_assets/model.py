@@ -765,6 +765,11 @@ class Source:
         return "/".join(self.asset_key)
 
     @property
+    def windows(self) -> Windows | None:
+        """What rows follow from that are together by what comes first: partitions, or time."""
+        return next(iter(self.growth.columns), None) if self.growth else None
+
+    @property
     def keeps_history(self) -> bool:
         """Whether its rows follow from all its builds so far: nothing can compute them again."""
         return self.annotation.refresh == "snapshot"

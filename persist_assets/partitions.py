@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from persist_assets.errors import NotFoundError, did_you_mean
-from persist_assets.watermarks import literal, within
+from persist_assets.watermarks import literal, overlap, within
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -188,11 +188,8 @@ def reached(
     for key in order:
         part = split(partitioning, key)[0]
         if part not in known:
-            low, high = side(partitioning, lead, part, kind)
-            known[part] = any(
-                low <= last and first <= high  # pyright: ignore[reportOperatorIssue]
-                for first, last in spans
-            )
+            own = side(partitioning, lead, part, kind)
+            known[part] = any(overlap(own, span) for span in spans)
         if known[part]:
             found.add(key)
     return frozenset(found)

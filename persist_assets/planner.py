@@ -15,7 +15,14 @@ from persist_assets.compare import (
     what_changed_above,
 )
 from persist_assets.errors import NotFoundError
-from persist_assets.growth import grow, merged_spans, mismatch, parted_by, touched
+from persist_assets.growth import (
+    grow,
+    merged_spans,
+    mismatch,
+    parted_by,
+    touched,
+    trace_to_partitions,
+)
 from persist_assets.model import (
     VALID_FROM,
     VALID_TO,
@@ -48,7 +55,7 @@ from persist_assets.partitions import (
     split,
 )
 from persist_assets.partitions import in_words as keys_in_words
-from persist_assets.watermarks import to_text
+from persist_assets.watermarks import overlap, to_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -330,14 +337,9 @@ def _step(
     if reasons:
         reasons += _what_is_old(project, source, world, coming)
         reasons += _what_stops_it(project, source, world, coming)
-    if reasons and last is not None and last.state == "failed":
-        error = (last.error or "").splitlines()
-        reasons.append(Reason("failed", f"failed last time: {error[0] if error else 'unknown'}"))
-    estimate = None
-    known = (last and last.snapshot) or snapshot
-    if reasons and known is not None:
-        seconds = last.seconds if last and last.action == "built" else None
-        estimate = Estimate(known.rows, known.bytes, seconds)
+    if reasons:
+        reasons += _how_it_failed(last)
+    estimate = _estimate(last, snapshot) if reasons else None
     action: Literal["build", "reuse"] = "build" if reasons else "reuse"
     if action == "reuse" and snapshot is not None:
         own = own_marks(snapshot.as_of, source)
@@ -362,6 +364,21 @@ def _step(
         increment=increment,
         history=history,
     )
+
+
+def _how_it_failed(last: Build | None) -> Iterable[Reason]:
+    if last is not None and last.state == "failed":
+        error = (last.error or "").splitlines()
+        yield Reason("failed", f"failed last time: {error[0] if error else 'unknown'}")
+
+
+def _estimate(last: Build | None, snapshot: Snapshot | None = None) -> Estimate | None:
+    """Return what the last build says of the next one; else what there is of `snapshot`."""
+    known = (last and last.snapshot) or snapshot
+    if known is None:
+        return None
+    seconds = last.seconds if last and last.action == "built" else None
+    return Estimate(known.rows, known.bytes, seconds)
 
 
 def _what_becomes_of_it(
@@ -517,10 +534,7 @@ def _partition_step(
     if reasons:
         reasons += _what_is_old(project, source, world, coming)
         reasons += _what_stops_it(project, source, world, coming, todo)
-        if last is not None and last.state == "failed":
-            error = (last.error or "").splitlines()
-            why = error[0] if error else "unknown"
-            reasons.append(Reason("failed", f"failed last time: {why}"))
+        reasons += _how_it_failed(last)
     done = current | {*todo}
     filled = [Filled(runs(order, done), expected)] if done or not order else []
     for group in base.partitions.filled if base and base.partitions else ():
@@ -531,17 +545,13 @@ def _partition_step(
     partitions = Partitions(tuple(filled), runs(order, todo), stays.build_uid if stays else None)
     told = sha256(repr(partitions.filled).encode()).hexdigest()[:32]
     version = RawVersion(PARTITIONS + source.build_id, told)
-    estimate = None
-    if reasons and last is not None and last.snapshot is not None:
-        seconds = last.seconds if last.action == "built" else None
-        estimate = Estimate(last.snapshot.rows, last.snapshot.bytes, seconds)
     return Step(
         source_id=source.source_id,
         action="build" if reasons else "reuse",
         build_id=source.build_id,
         as_of=merge_as_of([[version], *(f.as_of for f in filled)]),
         reasons=tuple(reasons),
-        estimate=estimate,
+        estimate=_estimate(last) if reasons else None,
         snapshot=None if reasons else base,
         keys=tuple(todo),
         base=stays,
@@ -588,7 +598,7 @@ def _stale(
     """Return which partitions of a group may have other rows by now."""
     partition, columns = source.annotation.partition, parted_by(source, table)
     known = world.aged.get((source.source_id, group.as_of))
-    windows = next(iter(source.growth.columns), None) if source.growth else None
+    windows = source.windows
     if known is None or windows is None or not columns or partition is None:
         return keys
     changes = _changes(project, group.as_of, known, world, coming, expected)
@@ -626,7 +636,8 @@ def needed(
     source: Source,
     upstream: Source,
     keys: Collection[str] | None,
-    world: World,
+    order: Mapping[SourceID, Sequence[str]],
+    zone: str,
 ) -> tuple[str, ...]:
     """Return the partitions of what a source reads that rows of partitions of it follow from.
 
@@ -634,35 +645,26 @@ def needed(
     ----------
     keys
         Those partitions; None: `source` has none, or all of them are meant.
+    order, zone
+        The partitions there are, and the session's time zone.
     """
-    order = world.keys[upstream.source_id]
+    every = (*order[upstream.source_id],)
     partition, columns = source.annotation.partition, parted_by(source)
     theirs, parted = upstream.annotation.partition, parted_by(upstream)
-    windows = next(iter(source.growth.columns), None) if source.growth else None
-    if keys is None or partition is None or windows is None or not columns or not parted:
-        return order
+    trace = trace_to_partitions(source, upstream)
+    if keys is None or partition is None or trace is None or not columns:
+        return every
     assert theirs is not None
-    name, kind = parted[0][0].lower(), columns[0][1]
-    traces = [
-        t
-        for t in windows.traces
-        if t.column.source_id == upstream.source_id and t.column.column.lower() == name
-    ]
-    if not traces or upstream.source_id in windows.loose:
-        return order
-    wanted = boxes(partition, [k for _, k in columns], keys, world.keys[source.source_id])
+    name, kind = trace.column.column.lower(), columns[0][1]
+    wanted = boxes(partition, [k for _, k in columns], keys, order[source.source_id])
     spans = [box[0] for box in wanted]
     found: list[str] = []
-    for key in order:
+    for key in every:
         part = split(theirs, key)[0]
         own = side(theirs, theirs.dimensions[0], part, parted[0][1])
         change = {upstream.source_id: Change((Piece(""),), within={name: (own,)})}
-        led = touched(project, traces[:1], change, kind, world.zone)
-        if led is None or any(
-            low <= last and first <= high  # pyright: ignore[reportOperatorIssue]
-            for low, high in led[0]
-            for first, last in spans
-        ):
+        led = touched(project, [trace], change, kind, zone)
+        if led is None or any(overlap(one, other) for one in led[0] for other in spans):
             found.append(key)
     return tuple(found)
 
@@ -691,7 +693,7 @@ def lacking(
             if partitions:
                 there |= filled_keys(order, partitions.filled)
         if len(there) < len(order):
-            wanted = needed(project, source, upstream, keys, world)
+            wanted = needed(project, source, upstream, keys, world.keys, world.zone)
             missing = tuple(key for key in wanted if key not in there)
             if missing:
                 found[upstream.source_id] = missing
@@ -701,7 +703,8 @@ def lacking(
 def asked_for(
     project: Project,
     selected: Iterable[SourceID],
-    world: World,
+    order: Mapping[SourceID, Sequence[str]],
+    zone: str,
     first: str,
     last: str,
 ) -> dict[SourceID, tuple[str, ...]]:
@@ -709,6 +712,11 @@ def asked_for(
 
     They are those of the range, of sources that have them, and those that the selected readers'
     rows follow from.
+
+    Parameters
+    ----------
+    order, zone
+        The partitions there are, and the session's time zone.
 
     Raises
     ------
@@ -719,22 +727,22 @@ def asked_for(
     found: dict[SourceID, tuple[str, ...]] = {}
     unknown: NotFoundError | None = None
     for source in reversed(project.persisted):
-        order = world.keys.get(source.source_id)
-        if source.source_id not in chosen or order is None:
+        own = order.get(source.source_id)
+        if source.source_id not in chosen or own is None:
             continue
         keys = {
             key
             for reader in project.persisted
             if reader.source_id in found and source in project.inputs(reader)
-            for key in needed(project, reader, source, found[reader.source_id], world)
+            for key in needed(project, reader, source, found[reader.source_id], order, zone)
         }
         try:
-            keys |= {*between(source.name, order, first, last)}
+            keys |= {*between(source.name, own, first, last)}
         except NotFoundError as error:
             if not keys:
                 unknown = error
                 continue
-        found[source.source_id] = tuple(key for key in order if key in keys)
+        found[source.source_id] = tuple(key for key in own if key in keys)
     if unknown is not None:
         raise unknown
     if not found:

@@ -231,6 +231,14 @@ def _cut(value: datetime, unit: str) -> datetime:
     return day if month[unit] is None else day.replace(month=month[unit] or 1, day=1)
 
 
+def overlap(one: tuple[Value, Value | None], other: tuple[Value, Value | None]) -> bool:
+    """Whether two spans share a value; each may be open above. Their values are of one type."""
+    (low, high), (least, most) = one, other
+    return (most is None or low <= most) and (  # pyright: ignore[reportOperatorIssue]
+        high is None or least <= high  # pyright: ignore[reportOperatorIssue]
+    )
+
+
 def within(column: str, kind: str, low: Value, high: Value | None) -> str:
     """Return the SQL condition that a column's value is in a span. Never NULL itself.
 

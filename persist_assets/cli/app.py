@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from persist_assets.errors import (
     BuildError,
@@ -312,6 +313,15 @@ def print_problem(problem: Problem) -> None:
     err.print(f"{problem.location}: [{colour}]{problem.severity}[/]: {text}", soft_wrap=True)
     if problem.hint:
         err.print(f"  hint: {escape(problem.hint)}", soft_wrap=True)
+
+
+def table_of(*titles: str) -> Table:
+    """Return an empty table of columns, in which numbers stand right."""
+    table = Table(box=None, pad_edge=False)
+    numbers = ("rows", "bytes", "written", "seconds")
+    for title in titles:
+        table.add_column(title, justify="right" if title in numbers else "left")
+    return table
 
 
 def print_json(document: object, *, lines: bool = False) -> None:

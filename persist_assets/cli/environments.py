@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 from rich.filesize import decimal
 from rich.markup import escape
-from rich.table import Table
 
 from persist_assets.cli.app import (
     Invocation,
@@ -21,6 +20,7 @@ from persist_assets.cli.app import (
     out,
     print_json,
     quiet,
+    table_of,
 )
 from persist_assets.errors import (
     SettingsError,
@@ -34,17 +34,6 @@ from persist_assets.model import (
     SourceID,
 )
 from persist_assets.settings import find_root
-
-
-def _table(*titles: str) -> Table:
-    """Return an empty table of columns, in which numbers stand right."""
-    table = Table(box=None, pad_edge=False)
-    for title in titles:
-        table.add_column(
-            title, justify="right" if title in ("rows", "written", "seconds") else "left"
-        )
-    return table
-
 
 # ----------------------------------------------------------------------------------------- manifest
 
@@ -68,7 +57,7 @@ def manifest(
     if given.as_json:
         print_json(document)
         return
-    table = _table("build", "source", "table", "rows")
+    table = table_of("build", "source", "table", "rows")
     for build_id, entry in document["entries"].items():
         if "buildId" in entry:  # the same table again, as Malloy's own tools look for it
             continue
@@ -227,7 +216,7 @@ def state(
     if given.as_json:
         print_json(told)
         return
-    table = _table("source", "last run", "up to", "rows")
+    table = table_of("source", "last run", "up to", "rows")
     for source_id, values in told.items():
         rows = "" if values["rows"] is None else f"{values['rows']:,}"
         upto = values["last_max_value"] or ""
@@ -286,7 +275,7 @@ def _tell_builds(given: Invocation, told: Mapping[SourceID, Sequence[Mapping[str
         print_json(told)
         return
     for source_id, builds in told.items():
-        table = _table("started", "action", "rows", "written", "seconds", "up to", "run")
+        table = table_of("started", "action", "rows", "written", "seconds", "up to", "run")
         for row in builds:
             numbers = ("" if row[k] is None else f"{row[k]:,}" for k in ("rows", "rows_written"))
             seconds = "" if row["seconds"] is None else f"{row['seconds']:.1f}"

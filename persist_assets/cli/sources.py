@@ -33,6 +33,7 @@ from persist_assets.cli.app import (
     print_problem,
     problem_json,
     quiet,
+    table_of,
 )
 from persist_assets.compare import Change, Standings, compare, to_rebuild
 from persist_assets.errors import (
@@ -399,10 +400,10 @@ def _asked(
     """Return the partitions of chosen sources in a range, and all there are."""
     if ends is None:
         return {}, {}
-    world = given.builder.world([given.project.by_id[s] for s in chosen])
-    order = next((world.keys[s] for s in chosen if world.keys.get(s)), ("?",))
-    first, last = ends[0] or order[0], ends[1] or order[-1]
-    return asked_for(given.project, chosen, world, first, last), world.keys
+    order, zone = given.builder.keys(), given.settings.timezone.key
+    some = next((order[s] for s in chosen if order.get(s)), ("?",))
+    first, last = ends[0] or some[0], ends[1] or some[-1]
+    return asked_for(given.project, chosen, order, zone, first, last), order
 
 
 def run_build(
@@ -516,11 +517,7 @@ def _build_json(source: Source, done: Build | None, failure: str | None) -> dict
 
 
 def _print_builds(project: Project, rows: Sequence[Mapping[str, Any]]) -> None:
-    table = Table(box=None, pad_edge=False)
-    for title in ("source", "action", "rows", "bytes", "seconds", "table"):
-        table.add_column(
-            title, justify="right" if title in ("rows", "bytes", "seconds") else "left"
-        )
+    table = table_of("source", "action", "rows", "bytes", "seconds", "table")
     colours = {"built": "yellow", "reused": "green", "failed": "red", "skipped": "dim"}
     for row in rows:
         action = row["action"]

@@ -366,7 +366,7 @@ def _pool(runtime: Runtime, builder: Builder, context: dg.AssetExecutionContext)
     sources = chosen if here else []
     forced = [s.source_id for s in sources if _is_forced(context.run, s)]
     parted = [s for s in chosen if s.annotation.partition]
-    asked = asked_by(context.run, parted, builder.world(parted).keys) if parted else {}
+    asked = asked_by(context.run, parted, builder.keys())
     again = {s: (a, b) for s, (a, b) in json.loads(context.run.tags.get(AGAIN_TAG, "{}")).items()}
     return Pool(builder, sources, forced=forced, asked=asked, again=again, late=runtime.late)
 

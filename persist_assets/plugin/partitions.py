@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import dagster as dg
 
-from persist_assets.growth import parted_by
+from persist_assets.growth import trace_to_partitions
 from persist_assets.model import Dimension, Partitioning, Source, SourceID
 from persist_assets.partitions import expand, limits, runs
 
@@ -58,17 +58,11 @@ def dependency(source: Source, upstream: Source) -> dg.AssetDep:
 def _follows(source: Source, upstream: Source) -> bool:
     """Whether windows of a source provably follow from the same windows of what it reads."""
     ours, theirs = source.annotation.partition, upstream.annotation.partition
-    windows = next(iter(source.growth.columns), None) if source.growth else None
-    parted = parted_by(upstream)
-    if not (ours and theirs and windows and parted) or upstream.source_id in windows.loose:
+    if not (ours and theirs and ours.time and theirs.time):
         return False
-    if len(ours.dimensions) > 1 or len(theirs.dimensions) > 1 or not (ours.time and theirs.time):
+    if len(ours.dimensions) > 1 or len(theirs.dimensions) > 1:
         return False
-    name = parted[0][0].lower()
-    return any(
-        t.column.source_id == upstream.source_id and t.column.column.lower() == name
-        for t in windows.traces
-    )
+    return trace_to_partitions(source, upstream) is not None
 
 
 def asked_by(

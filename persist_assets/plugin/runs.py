@@ -274,7 +274,7 @@ def run_again(
     asked = dict[SourceID, Collection[str]]()
     if source.annotation.partition is not None:
         asked[source.source_id] = builder.keys_between(source, low, high)
-    world = builder.world(project.persisted)
+    order, zone = builder.keys(), builder.settings.timezone.key
     if cascade:
         for reader in project.persisted:
             inputs = {s.source_id for s in project.inputs(reader)}
@@ -285,15 +285,16 @@ def run_again(
                     above = [s for s in project.inputs(reader) if s.source_id in asked]
                     asked[reader.source_id] = [
                         key
-                        for key in world.keys[reader.source_id]
+                        for key in order[reader.source_id]
                         if len(above) < len(inputs & chosen)
                         or any(
-                            {*needed(project, reader, s, [key], world)} & {*asked[s.source_id]}
+                            {*needed(project, reader, s, [key], order, zone)}
+                            & {*asked[s.source_id]}
                             for s in above
                         )
                     ]
     forced = sorted({*asked} | (chosen - {source.source_id}))
-    more = {**asked_tag(asked, world.keys), FORCE_TAG: json.dumps(forced)}
+    more = {**asked_tag(asked, order), FORCE_TAG: json.dumps(forced)}
     if source.source_id not in asked:
         more[AGAIN_TAG] = json.dumps({source.source_id: [low, high]})
     result = run_assets(settings, found, force=False, verbose=verbose, more=more)

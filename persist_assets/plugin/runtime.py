@@ -146,9 +146,7 @@ class Runtime:
         builder = Builder(
             self.settings, self.project, self._open_ledger(), Engine(self.settings, no_session)
         )
-        sources = self.project.persisted
-        planned = builder.plan([s.source_id for s in sources])
-        return planned, builder.world(sources).keys
+        return builder.plan([s.source_id for s in self.project.persisted]), builder.keys()
 
     def collect(self, run: dg.DagsterRun) -> list[Collected]:
         """Delete what nobody needs, in the environment of a run: see `collector.collect`."""

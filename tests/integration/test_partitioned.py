@@ -86,7 +86,7 @@ def named(builder: Builder, name: str) -> Source:
 
 
 def order(builder: Builder, source: Source) -> tuple[str, ...]:
-    return builder.world([source]).keys[source.source_id]
+    return builder.keys()[source.source_id]
 
 
 def built(
