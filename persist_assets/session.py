@@ -149,6 +149,7 @@ def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSe
         raise StorageError(f"Spark does not start: {first_line(error)}") from error
     with translated("opening a Spark session"):
         _align(session, dict(settings.connection))
+        _hasten(session)
     return session
 
 
@@ -194,6 +195,25 @@ def _align(session: SparkSession, wanted: Mapping[str, str]) -> None:
                 f"the Spark session has {key} = {value}, which can change results",
                 hint=f'put it into persist.toml, and so into BuildIDs: [spark] "{key}" = "{value}"',
             )
+
+
+_FAST = {
+    "spark.sql.codegen.useIdInClassName": "false",
+    "spark.sql.codegen.wholeStage.union.enabled": "false",
+}
+"""What lets queries that do the same share code, which the JVM compiles once for all of them.
+
+Else each of the files that are read in an order of their own (`Slice.groups`) gets its own code:
+a backfill of a year then takes half as long again.
+"""
+
+
+def _hasten(session: SparkSession) -> None:
+    """Give a session the settings that make it faster, where nobody has set them."""
+    present: Mapping[str, str] = session.conf.getAll
+    for key, value in _FAST.items():
+        if key not in present:
+            session.conf.set(key, value)
 
 
 _DISK_TROUBLE = re.compile(

@@ -125,6 +125,8 @@ _HARMLESS = (
     "spark.sql.artifact.",
     "spark.sql.autoBroadcastJoinThreshold",
     "spark.sql.catalogImplementation",
+    "spark.sql.codegen.useIdInClassName",
+    "spark.sql.codegen.wholeStage.union.enabled",
     "spark.sql.execution.arrow.",
     "spark.sql.files.maxPartitionBytes",
     "spark.sql.files.openCostInBytes",

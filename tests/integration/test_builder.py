@@ -600,6 +600,23 @@ def test_a_session_gets_the_projects_settings(
     spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
+def test_a_session_is_made_faster_unless_it_says_otherwise(
+    make_builder: Callable[..., Builder], spark: Any
+) -> None:
+    fused, named_alike = (
+        "spark.sql.codegen.wholeStage.union.enabled",
+        "spark.sql.codegen.useIdInClassName",
+    )
+    spark.conf.unset(named_alike)
+    spark.conf.set(fused, "true")
+    try:
+        session = make_builder().engine.session
+        assert session.conf.get(named_alike) == "false"
+        assert session.conf.get(fused) == "true"
+    finally:
+        spark.conf.set(fused, "false")
+
+
 def test_without_java_one_sentence_says_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(JavaMissingError, match="there is no Java") as error:
         check_java({"PATH": str(tmp_path)})
