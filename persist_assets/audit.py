@@ -10,7 +10,7 @@ from persist_assets.contracts import breaches
 from persist_assets.dialect import quote
 from persist_assets.errors import BuildError
 from persist_assets.model import CheckResult, Column
-from persist_assets.watermarks import from_spark, spelled, to_text
+from persist_assets.watermarks import ledger_text, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,6 +33,8 @@ class Measured:
         The greatest value of the time column, as text, or None.
     timeless
         How many rows that were computed have no value there.
+    gone
+        The same of rows whose place these take, where some were measured with them.
     """
 
     rows: int
@@ -40,6 +42,7 @@ class Measured:
     watermark: str | None
     checks: tuple[CheckResult, ...]
     timeless: int = 0
+    gone: Measured | None = None
 
 
 _ROWS, _XOR, _HIGH, _LOW, _WATERMARK, _TIMELESS = (
@@ -52,15 +55,24 @@ def measures(
     checks: Sequence[Check],
     time_column: str | None,
     time_type: str | None,
+    where: str | None = None,
 ) -> list[SparkColumn]:
-    """Return the aggregates that are observed while rows are written."""
+    """Return the aggregates that are observed while rows are written.
+
+    Parameters
+    ----------
+    where
+        Only of rows for which that holds, SQL; checks are then such as look at single rows.
+    """
     from pyspark.sql import functions as F
 
     # Text, for an expression that is made of calls costs a conversation with the JVM for each.
     hashes = ", ".join(_hash(quote(f.name), f.dataType) for f in frame.schema.fields)
     row = f"xxhash64({hashes})"
+    if where is not None:
+        row = f"CASE WHEN {where} THEN {row} END"
     wanted = {
-        _ROWS: "count(1)",
+        _ROWS: "count(1)" if where is None else f"count_if({where})",
         # XOR forgets rows that occur an even number of times, the sums do not; their parts are
         # of 24 bits, so that they do not overflow.
         _XOR: f"bit_xor({row})",
@@ -70,7 +82,11 @@ def measures(
     if time_column and time_type:
         wanted[_WATERMARK] = spelled(f"max({quote(time_column)})", time_type)
         wanted[_TIMELESS] = f"count_if({quote(time_column)} IS NULL)"
-    asked = [_asked(c).alias(c.name) for c in checks if c.in_pass]
+    asked = [
+        (_asked(c) if where is None else F.count_if(F.expr(where) & _fails(c))).alias(c.name)
+        for c in checks
+        if c.in_pass
+    ]
     return [*(F.expr(f"{text} AS {quote(name)}") for name, text in wanted.items()), *asked]
 
 
@@ -99,10 +115,7 @@ def read_measures(
     time_type
         Of the time column.
     """
-    watermark = seen.get(_WATERMARK)
-    if watermark is not None and time_type is not None:
-        value = from_spark(watermark, time_type)
-        watermark = watermark if value is None else to_text(value)
+    watermark = ledger_text(seen.get(_WATERMARK), time_type)
     return Measured(
         rows=seen[_ROWS],
         content=_told(seen[_ROWS], (seen[name] or 0 for name in (_XOR, _HIGH, _LOW))),

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 from persist_assets.audit import combined, of_snapshot
 from persist_assets.dialect import quote
+from persist_assets.engine import Beside
 from persist_assets.errors import GoneError
 from persist_assets.growth import (
     Touched,
@@ -38,15 +39,17 @@ from persist_assets.watermarks import (
     from_spark,
     from_statistics,
     from_text,
+    greatest,
     is_ordered,
     literal,
     overlap,
     spelled,
+    to_text,
     within,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -67,6 +70,8 @@ if TYPE_CHECKING:
 _MOST_PARTS = 32
 """From so many builds' files on, small ones are written together."""
 _FEWEST_MERGED = 8
+_CUT = timedelta(milliseconds=2)
+"""By how much less a file's greatest time may be than another's that holds no later one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,25 +331,22 @@ def continue_table(
     live = live_files(table)
     touched = _small(live)
     on_rows = [c for c in checks if c.on_rows]
-    split: _Split | None = None
     if window is not None:
         frame = frame.where(window.condition)
         if not key:
             touched |= {f.path for f in live.values() if _meets(f, window)}
-            split = _by_condition(window.condition)
     with ExitStack() as held:
         if key:
             held.callback(frame.persist().unpersist)
             touched |= _having(engine, root, live, frame, key, base.columns, source.name)
-            split = _by_key(frame, key)
         files = tuple(f"{root}/{path}" for path in sorted(touched))
-        beside = engine.read_files("parquet", Pin(None, files), base.columns, {})
+        there = engine.read_files("parquet", Pin(None, files), base.columns, {})
         gone, rows = None, frame
-        if split is not None:
-            old, beside = split(beside)
-            gone = engine.measure(old, on_rows, None, source.name)
-            if key:
-                rows = merged(frame, old)
+        beside = Beside(there, window.condition if window and not key else None)
+        if key:
+            old, others = _by_key(frame, key)(there)
+            gone = engine.measure(old, on_rows, None, source.name) if touched else None
+            rows, beside = merged(frame, old), Beside(others)
         staged, added = engine.write(
             rows,
             base.table,
@@ -352,9 +354,10 @@ def continue_table(
             on_rows,
             time_column,
             source.name,
-            beside=beside,
+            beside=beside if touched else None,
             bounds=bounds,
         )
+    gone = gone or added.gone
     measured = combined(of_snapshot(base, tuple(before.values())), gone, added)
     kept = tuple(sorted(live.keys() - touched))
     files = tuple(f"{root}/{path}" for path in (*kept, *(f.path for f in staged.files)))
@@ -364,11 +367,21 @@ def continue_table(
         results = {r.name: r for r in (*measured.checks, *engine.audit(rows, anew, source.name))}
         measured = replace(measured, checks=tuple(results[c.name] for c in checks))
     if time_column is not None:
-        replaced = window is not None or bool(key)
         kind = time_type(source, base)
+        replaced = bool(key) or _replaces(window, time_column, base.watermark, kind)
         watermark = _watermark(base.watermark, added.watermark, replaced, kind)
         if watermark is None:
-            watermark = engine.measure(rows, (), time_column, source.name).watermark
+
+            def ask(files: Sequence[Live]) -> str | None:
+                pin = Pin(None, tuple(f"{root}/{file.path}" for file in files))
+                there = engine.read_files("parquet", pin, base.columns, {})
+                return engine.greatest(there, time_column, source.name)
+
+            stay = [live[path] for path in kept]
+            try:
+                watermark = last_of(stay, added.watermark, time_column, kind, ask)
+            except ValueError:
+                watermark = engine.greatest(rows, time_column, source.name)
         measured = replace(measured, watermark=watermark)
     parts = {path.partition("/")[0] for path in kept}
     size = staged.bytes + sum(live[path].bytes for path in kept)
@@ -377,10 +390,6 @@ def continue_table(
 
 _Split = Callable[["DataFrame"], tuple["DataFrame", "DataFrame"]]
 """What tells rows that are replaced from those that stay."""
-
-
-def _by_condition(condition: str) -> _Split:
-    return lambda rows: (rows.where(condition), rows.where(f"NOT ({condition})"))
 
 
 def _by_key(frame: DataFrame, key: Sequence[str]) -> _Split:
@@ -453,7 +462,7 @@ def _watermark(
 ) -> str | None:
     """Return the greatest value of all rows, None where the rows have to be asked.
 
-    Those that stay are of `before` at most, and one is of it unless it was replaced.
+    Those in files that stay are of `before` at most, and some row is of it unless it was replaced.
     """
     if before is None or kind is None:
         return added if before is None and not replaced else None
@@ -462,3 +471,52 @@ def _watermark(
     if old is not None and new is not None and new >= old:  # pyright: ignore[reportOperatorIssue]
         return added
     return before if not replaced and old is not None else None
+
+
+def _replaces(window: Window | None, column: str, before: str | None, kind: str | None) -> bool:
+    """Whether rows that had the greatest value of the time column may be among those replaced."""
+    if window is None:
+        return False
+    value = from_text(before, kind) if before is not None and kind is not None else None
+    names = [(name.lower(), of) for name, of in window.columns]
+    if value is None or (column.lower(), kind) not in names:
+        return True
+    place = names.index((column.lower(), kind or ""))
+    return any(overlap((value, value), box[place]) for box in window.boxes)
+
+
+def last_of(
+    files: Iterable[Live],
+    others: str | None,
+    column: str,
+    kind: str | None,
+    ask: Callable[[Sequence[Live]], str | None],
+) -> str | None:
+    """Return the greatest value of a column, as text: of files, and what it is of other rows.
+
+    Parameters
+    ----------
+    ask
+        Returns it of files whose statistics do not tell. Those of times may be cut off.
+
+    Raises
+    ------
+    ValueError
+        Which is the greatest cannot be told here.
+    """
+    name = column.lower()
+    known: list[tuple[Value, Live]] = []
+    unknown: list[Live] = []
+    for file in files:
+        value = from_statistics(file.greatest.get(name), kind or "")
+        if value is None:
+            unknown.append(file)
+        else:
+            known.append((value, file))
+    last = max((value for value, _ in known), default=None)  # pyright: ignore[reportArgumentType]
+    found = others
+    if isinstance(last, datetime):
+        unknown += [f for value, f in known if value > last - _CUT]  # pyright: ignore[reportOperatorIssue]
+    elif last is not None:
+        found = greatest((others, to_text(last)), kind or "")
+    return greatest((found, ask(unknown)), kind or "") if unknown else found

@@ -9,7 +9,7 @@ import re
 import threading
 import uuid
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.audit import (
@@ -28,6 +28,7 @@ from persist_assets.storage.raw import Pin, missing_columns
 from persist_assets.storage.tables import find_staged, read_snapshot, read_version
 from persist_assets.storage.types import delta_schema
 from persist_assets.stores import spark_pattern, spark_uri
+from persist_assets.watermarks import greatest, ledger_text, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,6 +39,20 @@ if TYPE_CHECKING:
     from persist_assets.settings import Settings
     from persist_assets.storage.tables import Staged
     from persist_assets.substitution import Statement
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Rows of files that a table had, of which those that stay are written again.
+
+    Attributes
+    ----------
+    gone
+        Those for which that holds do not stay, SQL that is never NULL; None: all do.
+    """
+
+    rows: DataFrame
+    gone: str | None = None
 
 
 _ROWS_OF_A_FILE = 250_000
@@ -239,7 +254,7 @@ class Engine:
         time_column: str | None,
         name: str,
         *,
-        beside: DataFrame | None = None,
+        beside: Beside | None = None,
         clustered: bool = False,
         bounds: Sequence[str] = (),
     ) -> tuple[Staged, Measured]:
@@ -250,7 +265,8 @@ class Engine:
         name
             Of what computes the rows, for messages.
         beside
-            Rows that are written too, and neither measured nor checked.
+            Rows that are written too, and neither measured nor checked: all that is told of them
+            is their watermark, with that of the others. Those gone are measured (`Measured.gone`).
         clustered
             Each file has rows with other values of the time column.
         bounds
@@ -264,28 +280,39 @@ class Engine:
         StorageError
             They cannot be written.
         """
-        from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
         with ExitStack() as held, translated(f"computing `{name}`"):
             if bounds:
                 n = min(len(bounds) + 1, max(1, round(self.size(frame) / _BYTES_OF_A_FILE)))
                 chosen = [bounds[k * len(bounds) // n] for k in range(1, n)]
-                bucket = " + ".join(f"CAST({test} AS INT)" for test in chosen) or "0"
-                frame = frame.repartitionById(n, F.expr(bucket))
+                if chosen:  # else it is one file's
+                    bucket = " + ".join(f"CAST({test} AS INT)" for test in chosen)
+                    frame = frame.repartitionById(n, F.expr(bucket))
             elif clustered and time_column:
                 # Spark looks for bounds first, which computes the rows.
                 held.callback(frame.persist().unpersist)
                 n_files = max(1, round(frame.count() / _ROWS_OF_A_FILE))
                 frame = frame.repartitionByRange(n_files, quote(time_column))
             watched, measure = self._watched(frame, checks, time_column)
-            counted = Observation()
+            stay, stayed = None, None
             if beside is not None:
-                n = F.count(F.lit(1)).alias("n")
-                watched = watched.unionByName(beside.observe(counted, n))
+                stay, stayed = self._staying(beside, checks, time_column)
+                watched = watched.unionByName(stay)
             staged = self.write_files(watched, self.settings.table_root(table), build_uid)
             measured = measure()
-            n_rows = measured.rows + (counted.get["n"] if beside is not None else 0)
+            n_rows = measured.rows
+            if stayed is not None:
+                n, watermark, gone = stayed()
+                n_rows += n
+                kind = type_in(frame, time_column) if time_column else ""
+                try:
+                    latest = greatest((measured.watermark, watermark), kind)
+                except ValueError:
+                    assert time_column is not None
+                    written = self.session.read.parquet(_pattern(staged))
+                    latest = self.greatest(written, time_column, name)
+                measured = replace(measured, watermark=latest, gone=gone)
         if staged.rows != n_rows:
             raise StorageError(
                 f"Spark wrote {staged.rows} rows of `{name}` and counted {n_rows}",
@@ -294,7 +321,7 @@ class Engine:
         rest = [c for c in checks if not c.in_pass]
         if rest:
             with translated(f"checking `{name}`"):
-                rows = self.session.read.parquet(spark_pattern(f"{staged.root}/{staged.build_uid}"))
+                rows = self.session.read.parquet(_pattern(staged))
                 measured = replace(measured, checks=(*measured.checks, *audit(rows, rest)))
         return staged, measured
 
@@ -326,6 +353,46 @@ class Engine:
         watched = frame.observe(observation, *measures(frame, checks, time_column, kind))
         return watched, lambda: read_measures(observation.get, checks, kind)
 
+    def _staying(
+        self, beside: Beside, checks: Sequence[Check], time_column: str | None
+    ) -> tuple[DataFrame, Callable[[], tuple[int, str | None, Measured | None]]]:
+        """Return the rows that stay, and what tells when they are written.
+
+        That is how many there are, their watermark, and what was measured of those gone.
+        """
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F
+
+        rows, lost, stayed = beside.rows, Observation(), Observation()
+        if beside.gone is not None:
+            rows = rows.observe(lost, *measures(rows, checks, None, None, beside.gone))
+            rows = rows.where(f"NOT ({beside.gone})")
+        kind = type_in(rows, time_column) if time_column else None
+        wanted = [F.count(F.lit(1)).alias("n")]
+        if time_column and kind:
+            wanted.append(F.expr(f"{spelled(f'max({quote(time_column)})', kind)} AS last"))
+        rows = rows.observe(stayed, *wanted)
+
+        def told() -> tuple[int, str | None, Measured | None]:
+            seen = stayed.get
+            gone = None if beside.gone is None else read_measures(lost.get, checks)
+            return seen["n"], ledger_text(seen.get("last"), kind), gone
+
+        return rows, told
+
+    def greatest(self, frame: DataFrame, column: str, name: str) -> str | None:
+        """Return the greatest value of a column, as text, None where all are NULL.
+
+        Raises
+        ------
+        BuildError
+            Computing the rows failed.
+        """
+        kind = type_in(frame, column)
+        with translated(f"computing `{name}`"):
+            last = f"{spelled(f'max({quote(column)})', kind)} AS last"
+            return ledger_text(frame.selectExpr(last).collect()[0]["last"], kind)
+
     def write_files(self, frame: DataFrame, root: str, build_uid: str) -> Staged:
         """Write rows as files of a table, and do nothing else."""
         schema = delta_schema(frame.schema.jsonValue())
@@ -354,6 +421,11 @@ class Engine:
         """Check rows that are there already."""
         with translated(f"checking {name}"):
             return audit(frame, checks)
+
+
+def _pattern(staged: Staged) -> str:
+    """Return what Spark reads the files of a build by."""
+    return spark_pattern(f"{staged.root}/{staged.build_uid}")
 
 
 def _read_type(kind: str | None) -> str:

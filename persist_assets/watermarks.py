@@ -23,7 +23,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from persist_assets.dialect import quote
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from persist_assets.model import Taken
 
@@ -93,6 +93,29 @@ def from_text(text: str, kind: str) -> Value | None:
     except ValueError:
         return None
     return value.astimezone(UTC) if value.tzinfo else None
+
+
+def ledger_text(spelled: str | None, kind: str | None) -> str | None:
+    """Return what the ledger has of a text that Spark spelled; where Python cannot say it, that."""
+    value = None if spelled is None or kind is None else from_spark(spelled, kind)
+    return spelled if value is None else to_text(value)
+
+
+def greatest(texts: Iterable[str | None], kind: str) -> str | None:
+    """Return the text of the ledger that has the greatest value, None where all are None.
+
+    Raises
+    ------
+    ValueError
+        There are several, and Python has no value for one of them.
+    """
+    told = {text for text in texts if text is not None}
+    if len(told) < 2:
+        return next(iter(told), None)
+    values = {text: from_text(text, kind) for text in told}
+    if None in values.values():
+        raise ValueError(f"{', '.join(sorted(told))}: which is the greatest {kind}?")
+    return max(told, key=lambda text: values[text])  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def parsed(text: str, kind: str, zone: ZoneInfo, *, end: bool = False) -> Value | None:

@@ -129,6 +129,56 @@ def test_small_files_are_written_together(
     assert most == 3
 
 
+STAMPED = ONE.replace("parquet", "delta") + (
+    "--@ persist refresh=incremental watermark=ts\n"
+    "--@ check { not_null=ts { severity=warn } expr { few='n < 2' severity=warn } }\n"
+    "CREATE VIEW q AS SELECT ts, count(*) AS n FROM t GROUP BY ts;"
+)
+
+
+def add(root: Path, *rows: tuple[int | None, str]) -> None:
+    """Append a file to a Delta table: microseconds from the first of 2024, and texts."""
+    start = datetime(2024, 1, 1, tzinfo=UTC)
+    stamps = [None if at is None else start + timedelta(microseconds=at) for at, _ in rows]
+    columns = {"ts": pa.array(stamps, pa.timestamp("us", "UTC")), "x": [x for _, x in rows]}
+    write_deltalake(str(root / "raw"), pa.table(columns), mode="append")
+
+
+@pytest.mark.parametrize("kind", ["TIMESTAMP", "DATE"])
+def test_the_watermark_falls_when_the_newest_rows_go(make_builder: Make, kind: str) -> None:
+    text, day = STAMPED, 86_400_000_000
+    if kind == "DATE":
+        text = text.replace("SELECT ts,", "SELECT CAST(ts AS DATE) AS ts,").replace("BY ts", "BY 1")
+    root = make_builder(text).settings.root
+    add(root, (day, "a"), (None, "n"))
+    for at, x in ((7 * day + 1, "b"), (7 * day + 3, "c"), (7 * day + 2, "d"), (8 * day, "e")):
+        add(root, (at, x))
+        built(make_builder(root=root))
+    told: list[str | None] = []
+    for x in ("e", "c", "d", "b", "a"):
+        DeltaTable(str(root / "raw")).delete(f"x = '{x}'")
+        how, snapshot = built(make_builder(root=root))
+        assert how == "windows"
+        told.append(snapshot.watermark)
+    if kind == "DATE":
+        assert told == [*["2024-01-08"] * 3, "2024-01-02", None]
+    else:
+        week = "2024-01-08T00:00:00.00000"
+        assert told == [f"{week}3Z", f"{week}2Z", f"{week}1Z", "2024-01-02T00:00:00Z", None]
+
+
+def test_what_goes_is_measured_with_what_comes(make_builder: Make) -> None:
+    builder = make_builder(STAMPED)
+    root = builder.settings.root
+    add(root, (1, "a"), (1, "b"), (2, "c"), (None, "n"))
+    add(root, (3, "d"), (3, "e"))
+    built(builder)
+    add(root, (2, "f"), (None, "m"), (9, "g"))
+    assert built(make_builder(root=root))[0] == "windows"
+    DeltaTable(str(root / "raw")).delete("x = 'd'")
+    assert built(make_builder(root=root))[0] == "windows"
+
+
 @pytest.mark.proves("M15")
 def test_a_collection_keeps_the_files_that_a_table_still_has(make_builder: Make) -> None:
     builder = make_builder(PLAIN, 'keep = "1 hour"\n')

@@ -1,0 +1,93 @@
+"""The greatest value of a time column, from statistics of files where these tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+
+from persist_assets.continuation import last_of
+from persist_assets.storage.tables import Live
+from persist_assets.watermarks import greatest
+
+Ask = Callable[[Sequence[Live]], str | None]
+
+
+def file(name: str, last: Any = None) -> Live:
+    """Return a file of a table, with the greatest value that its statistics tell."""
+    told = {} if last is None else {"at": last}
+    return Live(name, 1, told, told, {"at": 0})
+
+
+def asking(truth: dict[str, str], kind: str) -> tuple[list[str], Ask]:
+    """Return which files were asked, and what answers of files what is true of them."""
+    asked: list[str] = []
+
+    def ask(files: Sequence[Live]) -> str | None:
+        asked.extend(f.path for f in files)
+        return greatest([truth.get(f.path) for f in files], kind)
+
+    return asked, ask
+
+
+def at(microsecond: int) -> datetime:
+    return datetime(2024, 1, 1, 12, 0, 0, microsecond, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "others", "wanted"),
+    [
+        ("date", [date(2024, 1, 9), date(2024, 1, 10)], "2024-01-02", "2024-01-10"),
+        ("date", [date(2024, 1, 9), date(2024, 1, 10)], "2024-01-11", "2024-01-11"),
+        ("int", [9, 10], None, "10"),
+        ("int", [], "3", "3"),
+        ("int", [], None, None),
+    ],
+)
+def test_statistics_of_dates_and_integers_tell_it(
+    kind: str, values: list[Any], others: str | None, wanted: str | None
+) -> None:
+    asked, ask = asking({}, kind)
+    files = [file(str(n), value) for n, value in enumerate(values)]
+    assert last_of(files, others, "AT", kind, ask) == wanted
+    assert asked == []
+
+
+def test_only_files_are_asked_whose_cut_off_times_may_be_the_last() -> None:
+    truth = {"a": "2024-01-01T12:00:00.005900Z", "b": "2024-01-01T12:00:00.006100Z"}
+    truth["c"] = "2024-01-01T12:00:00.001000Z"
+    asked, ask = asking(truth, "timestamp")
+    # The writer cut one off at the millisecond, and rounded the other up.
+    files = [file("a", at(6000)), file("b", at(6000)), file("c", at(1000))]
+    assert last_of(files, None, "at", "timestamp", ask) == truth["b"]
+    assert asked == ["a", "b"]
+    later = "2024-01-01T12:00:00.006101Z"
+    assert last_of(files, later, "at", "timestamp", ask) == later
+
+
+def test_files_without_statistics_are_asked() -> None:
+    asked, ask = asking({"old": "2024-02-01"}, "date")
+    files = [file("old"), file("empty"), file("new", date(2024, 1, 1))]
+    assert last_of(files, "2023-01-01", "at", "date", ask) == "2024-02-01"
+    assert asked == ["old", "empty"]
+
+
+def test_texts_are_all_asked() -> None:
+    asked, ask = asking({"a": "x", "b": "y"}, "string")
+    assert last_of([file("a", "x"), file("b", "y")], "w", "at", "string", ask) == "y"
+    assert asked == ["a", "b"]
+
+
+@pytest.mark.parametrize(("others", "kind"), [("2.5", "double"), ("+10000-01-01", "date")])
+def test_what_python_cannot_compare_is_not_guessed(others: str, kind: str) -> None:
+    _, ask = asking({"a": "1.5"}, kind)
+    with pytest.raises(ValueError, match="which is the greatest"):
+        last_of([file("a")], others, "at", kind, ask)
+
+
+def test_of_one_text_nothing_has_to_be_known() -> None:
+    assert greatest((None, "+10000-01-01", "+10000-01-01"), "date") == "+10000-01-01"
+    assert greatest((None, None), "date") is None
+    assert greatest(("9", "10"), "int") == "10"
