@@ -888,6 +888,8 @@ class Builder(Reader):
         read = self.reading(source.bindings, world.manifest, temporary, world.expired, only)
         since = None
         trusted = source.annotation.assume is not None
+        if source.function is None and increment is not None:
+            trusted = increment.past  # else windows are known to follow, whatever the query says
         if increment is not None and trusted and window is not None and window.boxes:
             low = min(box[0][0] for box in window.boxes)  # pyright: ignore[reportArgumentType]
             since = (low, time_type(source, increment.base) or "")

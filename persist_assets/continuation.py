@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         Column,
         Increment,
         Project,
+        Snapshot,
         Source,
         SourceID,
         Trace,
@@ -147,7 +148,7 @@ def find_window(
     if increment.past:
         assert increment.base.watermark is not None
         seen = from_text(increment.base.watermark, columns[0][1])
-        if seen is None:
+        if seen is None or (_is_bounded(source) and _has_timeless(engine, source, increment.base)):
             return None
         past = _past(seen, source.annotation.lookback_s)
         return Window(columns, (*past, *((span,) for span in increment.again)), nulls=True)
@@ -240,6 +241,18 @@ def _looker(
         return None if low is None or high is None else (((low, high),), row["nulls"] > 0)
 
     return look
+
+
+def _is_bounded(source: Source) -> bool:
+    """Whether a query computes less where less is wanted, because it says so."""
+    return source.query is not None and bool(source.query.bounds)
+
+
+def _has_timeless(engine: Engine, source: Source, base: Snapshot) -> bool:
+    """Whether a table may have rows without a time, which follow from rows of any."""
+    table = find_table(engine.settings.table_root(base.table), base.version)
+    name = (source.annotation.time_column or "").lower()
+    return table is None or any(f.nulls.get(name, 1) > 0 for f in live_files(table).values())
 
 
 def _past(seen: Value, lookback_s: int) -> tuple[tuple[tuple[Value, None]]]:

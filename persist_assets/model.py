@@ -407,6 +407,27 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """A condition of a query that compares something with a parameter.
+
+    Attributes
+    ----------
+    name
+        ``watermark``, ``partition_start`` or ``partition_end``.
+    start, end
+        Where the operator and the parameter stand in the text.
+    leads
+        The parameter stands before the operator.
+    """
+
+    name: str
+    start: int
+    end: int
+    leads: bool
+    location: Location = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
     """The text of a query with the places where it names other sources.
 
@@ -422,6 +443,8 @@ class Query:
         Digest of the text without comments and white space, its references by number.
     lost
         What `tree` does not tell of the text, or None where it is to be trusted.
+    bounds
+        The conditions by parameters, in the order of the text.
     tree
         What the parser made of the text: the compiler's input, gone afterwards, and not there
         before where the query's meaning may be remembered.
@@ -432,6 +455,7 @@ class Query:
     column_names: tuple[str, ...] = ()
     wording: str = ""
     lost: str | None = None
+    bounds: tuple[Bound, ...] = ()
     tree: Any = field(default=None, compare=False, repr=False, hash=False)
 
 

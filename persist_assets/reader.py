@@ -34,6 +34,7 @@ from persist_assets.storage.raw import Pin, pin_raw
 from persist_assets.storage.tables import has_snapshot
 from persist_assets.storage.types import columns_of_struct
 from persist_assets.substitution import Statement, kept, substitute
+from persist_assets.watermarks import literal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -296,8 +297,12 @@ class Reader:
         bindings: Sequence[SourceID],
         read: Mapping[SourceID, Snapshot],
         only: Mapping[SourceID, Slice] | None = None,
+        since: Since | None = None,
     ) -> Statement:
-        """Return a query as a statement over snapshots, raw tables and what functions return."""
+        """Return a query as a statement over snapshots, raw tables and what functions return.
+
+        Parameters are those of `compute`.
+        """
 
         def is_view(source: Source) -> bool:
             return source.is_read_as_it_is or source.source_id in read
@@ -313,7 +318,8 @@ class Reader:
         for source_id, part in (only or {}).items():
             if source_id in views:
                 views[source_id] = f"{views[source_id]}+{part.digest}"
-        return substitute(self.project, query, bindings, views)
+        low = None if since is None else literal(*since)
+        return substitute(self.project, query, bindings, views, low)
 
     def leaves(
         self, bindings: Sequence[SourceID], read: Mapping[SourceID, Snapshot]
@@ -360,7 +366,8 @@ class Reader:
         Parameters
         ----------
         since
-            Of a function, from where on its rows are wanted: there may be earlier ones too.
+            From where on its rows are wanted, as far as it says that these follow from rows from
+            there on: there may be earlier ones too.
         """
         read = {k: v for k, v in read.items() if k != source.source_id}
         if source.function is not None:
@@ -368,7 +375,7 @@ class Reader:
                 self._returned(source, read) if since is None else self._call(source, read, since)
             )
         assert source.query is not None
-        statement = self.stated(source.query, source.bindings, read, only)
+        statement = self.stated(source.query, source.bindings, read, only, since)
         return self.load(statement, read, source.computed, only)
 
     def forget(self) -> None:

@@ -2,7 +2,8 @@
 
 What is in the manifest is read from its table; what is not is inlined as a common table
 expression, under names that stand in none of the texts. The user's own text is never rewritten,
-except that names of other sources become names of those tables and expressions.
+except that names of other sources become names of those tables and expressions, and parameters
+what a build knows of them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from persist_assets.partitions import bounds
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from persist_assets.model import Column, Project, Query, Source, SourceID
+    from persist_assets.model import Bound, Column, Project, Query, Source, SourceID
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ def substitute(
     query: Query,
     bindings: Sequence[SourceID],
     views: Mapping[SourceID, str],
+    since: str | None = None,
 ) -> Statement:
     """Return a query as one statement over views and inlined sources.
 
@@ -53,13 +55,15 @@ def substitute(
     views
         For raw tables, and for sources that are read from their tables, the view that has
         their rows.
+    since
+        From where on rows of the query itself are wanted, SQL; None: all.
     """
     sources = project.reach(bindings, lambda s: s.source_id in views)
     inlined = [s for s in sources if s.source_id not in views]
     texts = [query.text, *(s.query.text for s in inlined if s.query)]
     names = {s.source_id: views.get(s.source_id) or _fresh(s.key, texts) for s in sources}
     expressions = [_expression(s, names) for s in inlined]
-    text = splice(query, [names[b] for b in bindings])
+    text = splice(query, [names[b] for b in bindings], since)
     if query.column_names:
         columns = ", ".join(quote(c) for c in query.column_names)
         text = f"SELECT * FROM (\n{text}\n) AS renamed({columns})"
@@ -135,14 +139,35 @@ def _fresh(name: str, texts: Iterable[str]) -> str:
     return name
 
 
-def splice(query: Query, names: Sequence[str]) -> str:
-    """Return a query's text with its references replaced, in order, by `names`."""
+def splice(query: Query, names: Sequence[str], since: str | None = None) -> str:
+    """Return a query's text with its references replaced, in order, by `names`.
+
+    Parameters
+    ----------
+    since
+        The watermark from which rows are wanted, which then count; None: all rows are.
+    """
+    edits: list[tuple[int, int, str]] = []
+    for reference, name in zip(query.references, names, strict=True):
+        if (at := reference.alias_at) is not None:
+            edits.append((at, at, f" AS {quote(reference.parts[-1])}"))
+        edits.append((reference.start, reference.end, quote(name)))
     text = query.text
-    for reference, name in sorted(
-        zip(query.references, names, strict=True), key=lambda pair: -pair[0].start
-    ):
-        if reference.alias_at is not None:
-            at = reference.alias_at
-            text = f"{text[:at]} AS {quote(reference.parts[-1])}{text[at:]}"
-        text = text[: reference.start] + quote(name) + text[reference.end :]
+    for bound in query.bounds:
+        ahead = "" if text[bound.start - 1].isspace() else " "
+        behind = "" if text[bound.end : bound.end + 1].isspace() else " "
+        edits.append((bound.start, bound.end, f"{ahead}{_condition(bound, since)}{behind}"))
+    for start, end, new in sorted(edits, reverse=True):
+        text = text[:start] + new + text[end:]
     return text
+
+
+def _condition(bound: Bound, since: str | None) -> str:
+    """Return what stands beside the other side of a condition by a parameter.
+
+    Nothing but NULL fails it where all rows are wanted. Windows of partitions are found by what
+    their rows are known to follow from.
+    """
+    if since is None or bound.name != "watermark":
+        return "NOT NULL <=>" if bound.leads else "IS NOT NULL"
+    return f"{since} <=" if bound.leads else f">= {since}"

@@ -35,6 +35,7 @@ from persist_assets.frontends.annotations import (
     read_annotation,
 )
 from persist_assets.frontends.motly import Line
+from persist_assets.frontends.parameters import bounds, joined, unfounded
 from persist_assets.model import (
     FILE_FORMATS,
     Annotation,
@@ -102,7 +103,14 @@ def parse_query(text: str, place: Location | None = None) -> Query:
         if len(statements) != 1:
             raise _Refused("syntax", "one query, please", file.location(0))
         tokens = [t for t in statements[0] if t.token_type is not TokenType.SEMICOLON]
-        return file.query(tokens, ())
+        query = file.query(tokens, ())
+        file.problems += (
+            Problem("parameter", f"`:{b.name}` has no value here", b.location, "write one out")
+            for b in query.bounds
+        )
+        if file.problems:
+            raise SourcesError(file.problems)
+        return query
     except _Refused as refused:
         raise SourcesError([refused.problem]) from refused
 
@@ -250,7 +258,7 @@ class _File:
         self.declared = None
         try:
             declaration = self.declaration(tokens, annotation, description)
-            self.problems += misplaced(declaration)
+            self.problems += (*misplaced(declaration), *unfounded(declaration))
         except _Refused as refused:
             self.problems.append(refused.problem)
             if self.declared is None:
@@ -443,7 +451,8 @@ class _File:
                     self.location(token.start),
                     "write the name itself",
                 )
-        tree = self.parse(faithful(tokens, self.text))
+        words = joined(faithful(tokens, self.text), self.text)
+        tree = self.parse(words)
         if not isinstance(tree, exp.Query | exp.Values):
             raise _Refused(
                 "syntax", "a source is a query", self.location(tokens[0].start), "SELECT …"
@@ -458,6 +467,8 @@ class _File:
                 self.location(base + misleading),
                 "no backslash at the end of its line, and no /*+ inside it",
             )
+        bounded, problems = bounds(tree, words, base, self.location)
+        self.problems += problems
         tables = _tables(tree)
         for i, table in enumerate(tables):
             table.meta[REFERENCE] = i
@@ -468,6 +479,7 @@ class _File:
             column_names,
             sha256("\0".join(self.words(tokens, references)).encode()).hexdigest(),
             what_is_lost(tokens, self.text),
+            bounded,
             tree,
         )
 

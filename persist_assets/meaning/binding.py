@@ -109,6 +109,8 @@ class Binding:
         What is read and is no table draws lots.
     depth
         How deep in the text what is being bound now is nested.
+    bounded
+        The parameters of the query, each with what it is compared with.
     origins
         For columns of what the query reads, the columns their values come from.
     """
@@ -125,6 +127,7 @@ class Binding:
     origins: dict[Expr, frozenset[ColumnRef]] = field(default_factory=dict)
     free: Free = field(default_factory=Free)
     depth: int = 0
+    bounded: list[tuple[Any, Expr]] = field(default_factory=list[tuple[Any, "Expr"]])
     only_given: bool = True
     windowed: bool = False
     limited: bool = False

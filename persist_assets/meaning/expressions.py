@@ -81,6 +81,9 @@ def expression(binding: Binding, node: Any, select: Select) -> Expr:
         made = _other(binding, node, select)
     for operator, right in reversed(chain):
         other = expression(binding, right, select)
+        for side, compared in ((right, made), (node, other)):
+            if isinstance(side, exp.Placeholder):
+                binding.bounded.append((side, compared))
         if operator in _EXACT_WITH_INTEGERS:
             made, other = _folded_beside(binding, made, other), _folded_beside(binding, other, made)
         made = binding.calls.call(operator, (made, other))
@@ -202,6 +205,10 @@ def _null_safe_unequal(binding: Binding, node: Any, select: Select) -> Expr:
         (expression(binding, node.this, select), expression(binding, node.expression, select)),
     )
     return binding.calls.call("not", (same,))
+
+
+def _parameter(binding: Binding, node: Any, select: Select) -> Expr:
+    return binding.calls.call("parameter", (), (node.name.removeprefix(":"),))
 
 
 def _boolean(binding: Binding, node: Any, select: Select) -> Expr:
@@ -551,6 +558,7 @@ EXPRESSIONS: Mapping[type[exp.Expr], Callable[[Binding, Any, Select], Expr]] = {
     exp.NullSafeNEQ: _null_safe_unequal,
     exp.Boolean: _boolean,
     exp.Null: _null,
+    exp.Placeholder: _parameter,
     exp.Is: _is,
     exp.Between: _between,
     exp.In: _in,

@@ -51,6 +51,7 @@ _MAX_DEPTH = 60
 _MOST_SUMS = 16
 """As many sets of tables are looked at; the others are not claimed."""
 
+_TO_DAY = Taken("cast", "date", 1)
 _NOTHING: frozenset[str] = frozenset()
 
 
@@ -254,6 +255,64 @@ class Increments:
             if isinstance(thing, Subquery) or not self._within(thing, forms):
                 loose |= self._read_by(thing)
         return Windows(tuple(sorted(traces)), frozenset(loose))
+
+    # --------------------------------------------------------------------------------- parameters
+
+    def keeps(self, block: Block, growth: Growth) -> bool:
+        """Whether conditions by parameters keep all rows of windows of the one column of `growth`.
+
+        So it is where they are about what that column has the value of, or the day, in tables of
+        which only these rows matter. Days begin at midnight for a time that is compared with one.
+        """
+        windows = growth.columns[0]
+        for this in walk(block):
+            if not isinstance(this, Block):
+                continue
+            for test in this.conjuncts:
+                match test:
+                    case Call("<" | "<=", (Call("parameter"), other)):
+                        pass
+                    case Call("<" | "<=", (other, Call("parameter"))):
+                        pass
+                    case _:
+                        continue
+                found = self._values(this, other) if windows.traces else None
+                if found is None:
+                    return False
+                days = {Trace(t.column, (*t.steps, _TO_DAY)) for t in found}
+                if not (found <= {*windows.traces} or days <= {*windows.traces}):
+                    return False
+                if any(trace.column.source_id in windows.loose for trace in found):
+                    return False
+        return True
+
+    def _values(self, block: Block, expr: Expr) -> frozenset[Trace] | None:
+        """Return of what columns an expression always has the value of one; None: of others."""
+        form = self._form(expr)
+        node = dict(block.leaves).get(form[0].instance) if form else None
+        if form is None or node is None:
+            return None
+        ref, steps = form
+        found: frozenset[Trace] | None = None
+        match node:
+            case Given():
+                windows = given_growth(node).columns[ref.column]
+                found = None if windows.loose else frozenset(windows.traces)
+            case Derived(below, False) | Outer("left", below) if ref.column < len(below.columns):
+                found = self._values(below, below.columns[ref.column].expr)
+            case Aggregate(rows, keys, _, sets) if ref.column < len(keys) and (
+                sets is None or all(ref.column in one for one in sets)
+            ):
+                found = self._values(rows, keys[ref.column])
+            case SetOperation(_, branches):
+                each = [self._values(b, b.columns[ref.column].expr) for b in branches]
+                known = [one for one in each if one]
+                found = frozenset[Trace]().union(*known) if len(known) == len(each) else None
+            case _:
+                pass
+        if not found:
+            return None
+        return frozenset(Trace(t.column, (*t.steps, *steps)) for t in found)
 
     def _within(self, window: Window, forms: set[Form]) -> bool:
         """Whether all rows that a window looks at have the value of one of `forms` in common."""

@@ -35,9 +35,10 @@ from persist_assets.meaning.scope import Around, Unanalysable
 from persist_assets.meaning.syntax import called, names_in_text, unnamed_in_text
 from persist_assets.model import VALID_FROM, VALID_TO, ColumnEdge, ColumnRef, shortened
 from persist_assets.partitions import spelled_bounds
+from persist_assets.watermarks import TIMES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from persist_assets.model import BuildID, Declaration, Growth, Query, SourceID
 
@@ -147,8 +148,11 @@ def understand(
     if wrong:
         return wrong
     block = replace(block, columns=outs)
-    functions = called(query.tree) if notes else _draws(binding, upstream, block)
     increments = Increments(binding.types, wanted=followed)
+    wrong = list(_unfollowed(declaration, binding, block, notes, increments))
+    if wrong:
+        return wrong
+    functions = called(query.tree) if notes else _draws(binding, upstream, block)
     return _meaning(declaration, upstream, connection, binding, block, functions, notes, increments)
 
 
@@ -363,6 +367,52 @@ def _growth(declaration: Declaration, increments: Increments, block: Block) -> G
         named = partition.dimensions[0].column.lower()
     columns = zip(block.columns, growth.columns, strict=True)
     return replace(growth, columns=tuple(w for o, w in columns if o.name.lower() == named))
+
+
+def _unfollowed(
+    declaration: Declaration,
+    binding: Binding,
+    block: Block,
+    notes: Sequence[str],
+    increments: Increments,
+) -> Iterator[Problem]:
+    """Yield what keeps builds from narrowing by parameters what they read."""
+    bounds = declaration.query.bounds if declaration.query else ()
+    if not bounds:
+        return
+    if notes:
+        message = f"`:{bounds[0].name}` stands in a query that is {notes[0].partition(':')[0]}"
+        hint = "take the condition out: builds keep the rows that they want by themselves"
+        yield Problem("parameter", message, bounds[0].location, hint)
+        return
+    annotation = declaration.annotation
+    if annotation.partition is not None:
+        growth = _growth(declaration, increments, block)
+        column = annotation.partition.dimensions[0].column
+        timed = annotation.partition.time is not None
+        if timed and growth and growth.columns and not increments.keeps(block, growth):
+            message = f"rows of a partition may be lost by `:{bounds[0].name}`"
+            hint = (
+                f"compare with what `{column}` is made of, as it stands in the query; or take the"
+                " condition out: builds read what partitions are known to follow from"
+            )
+            yield Problem("parameter", message, bounds[0].location, hint)
+        return
+    by = (annotation.time_column or "").lower()
+    kinds = {o.name.lower(): o.type for o in block.columns}
+    if annotation.refresh != "incremental" or by not in kinds:
+        return  # which is said elsewhere
+    kind = kinds[by]
+    for parameter, compared in binding.bounded:
+        found, place = binding.types.of(compared), binding.place(parameter)
+        if kind is None or found is None:
+            what = f"of `{by}`" if kind is None else "of what is compared with `:watermark`"
+            message, hint = f"the type {what} is not certain", "cast it: CAST(… AS timestamp)"
+            yield Problem("parameter", message, place, hint)
+        elif found != kind and not (kind == "date" and found in TIMES):
+            message = f"`:watermark` is {kind}, and is compared with {found}"
+            hint = f"compare what is {kind}, or take the condition out"
+            yield Problem("parameter", message, place, hint)
 
 
 def _taken(declaration: Declaration, names: Iterable[str]) -> list[Problem]:

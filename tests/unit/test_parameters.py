@@ -1,0 +1,259 @@
+"""Parameters of SQL queries: where they may stand, and what they mean."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import compiled
+
+from persist_assets.errors import SourcesError
+from persist_assets.frontends.sql import parse_query
+from persist_assets.model import Project, Source
+from persist_assets.substitution import substitute
+
+RAW = (
+    "CREATE TABLE t (ts TIMESTAMP, day DATE, x STRING, k INT) USING parquet LOCATION 't';\n"
+    "CREATE TABLE u (ts TIMESTAMP, k INT, y STRING) USING parquet LOCATION 'u';\n"
+)
+GROWS = "--@ persist refresh=incremental watermark=ts\n"
+DAILY = '--@ persist partition=daily time_column=day start="2024-01-01"\n'
+
+
+def project(above: str, query: str) -> Project:
+    return compiled({"m.sql": f"{RAW}{above}CREATE VIEW q AS\n{query};"})
+
+
+def wrong(above: str, query: str) -> list[str]:
+    """Return the places and words of what is wrong, of the query's first line on."""
+    lines = 4 + (above != "")
+    return [
+        f"{p.location.line - lines + 1}:{p.location.column} {p.message}"
+        for p in project(above, query).errors
+    ]
+
+
+def source(above: str, query: str) -> Source:
+    found = project(above, query)
+    assert not found.errors, found.errors
+    return found.by_id["q@sources/m.sql"]
+
+
+def sql(source: Source, since: str | None = None) -> str:
+    """Return what is run, of rows from somewhere on."""
+    assert source.query
+    views = {b: b.partition("@")[0] for b in source.bindings}
+    made = substitute(_of(source), source.query, source.bindings, views, since)
+    return " ".join(made.sql.replace("`", "").split())
+
+
+def _of(source: Source) -> Project:
+    leaves = compiled({"m.sql": RAW}).sources
+    return Project((*leaves, source), ())
+
+
+CONDITIONS = {
+    "ts > :watermark": ("ts IS NOT NULL", "ts >= LOW"),
+    "ts>=:watermark": ("ts IS NOT NULL", "ts >= LOW"),
+    ":watermark<ts": ("NOT NULL <=> ts", "LOW <= ts"),
+    "(ts > -- since\n : watermark) AND k + 1 = 2": (
+        "(ts IS NOT NULL ) AND k + 1 = 2",
+        "(ts >= LOW ) AND k + 1 = 2",
+    ),
+    "k = 1 AND :watermark <= coalesce(ts, ts) AND x = ':watermark'": (
+        "k = 1 AND NOT NULL <=> coalesce(ts, ts) AND x = ':watermark'",
+        "k = 1 AND LOW <= coalesce(ts, ts) AND x = ':watermark'",
+    ),
+}
+
+
+@pytest.mark.parametrize("written", CONDITIONS)
+def test_a_comparison_with_the_watermark_is_none_where_all_rows_are_wanted(written: str) -> None:
+    whole, some = CONDITIONS[written]
+    made = source(GROWS, f"SELECT ts, x FROM t WHERE {written}")
+    assert sql(made) == f"SELECT ts, x FROM t AS t WHERE {whole}"
+    assert sql(made, "LOW") == f"SELECT ts, x FROM t AS t WHERE {some}"
+
+
+def test_it_narrows_wherever_rows_are_read() -> None:
+    made = source(
+        GROWS,
+        "WITH late AS (SELECT * FROM u WHERE ts > :watermark)\n"
+        "SELECT t.ts, y FROM t JOIN late USING (k) WHERE EXISTS\n"
+        "(SELECT 1 FROM u AS v WHERE v.k = t.k AND v.ts >= :watermark)",
+    )
+    assert sql(made, "LOW").count(">= LOW") == 2
+    assert sql(made).count("IS NOT NULL") == 2
+
+
+REFUSED = {
+    "WHERE ts < :watermark": "1:35 `:watermark` only narrows what a build reads, and does more here",
+    "WHERE NOT ts > :watermark": "1:39 `:watermark` only narrows",
+    "WHERE ts > :watermark OR k = 1": "1:35 `:watermark` only narrows",
+    "WHERE ts > :watermark - INTERVAL 1 DAY": "1:35 `:watermark` only narrows",
+    "WHERE ts BETWEEN :watermark AND ts": "1:41 `:watermark` only narrows",
+    "WHERE (ts > :watermark) = true": "1:36 `:watermark` only narrows",
+    "GROUP BY ts, x HAVING ts > :watermark": "1:51 `:watermark` only narrows",
+    "LIMIT :watermark": "1:30 `:watermark` only narrows",
+    "WHERE ts > :watermrk": "1:35 `:watermrk` is no parameter",
+    "WHERE ts > :end": "1:35 `:end` is no parameter",
+    "WHERE ts > :Watermark": "1:35 `:Watermark` is no parameter",
+    "WHERE ts > ?": "1:35 `?` has no value",
+    "JOIN :watermark": "1:29 `:watermark` stands where no parameter can",
+    "WHERE day > :watermark": "1:36 `:watermark` is timestamp, and is compared with date",
+    "WHERE upper(x) > :watermark": "1:41 `:watermark` is timestamp, and is compared with string",
+    "WHERE from_json(x, 'a INT').a > :watermark": "1:56 the type of what is compared with",
+    "TABLESAMPLE (5 ROWS) WHERE ts > :watermark": "1:56 `:watermark` stands in a query that is",
+    "WHERE ts >= :partition_start": "1:36 `q` has no partitions of time",
+}
+
+
+@pytest.mark.parametrize("rest", REFUSED)
+def test_where_it_cannot_stand_it_is_refused_once_with_its_place(rest: str) -> None:
+    (said,) = wrong(GROWS, f"SELECT ts, x FROM t {' ' * 3}{rest}")
+    assert said.startswith(REFUSED[rest]), said
+
+
+def test_values_that_do_more_than_narrow_are_refused() -> None:
+    for above, query in (
+        (GROWS, "SELECT ts, :watermark AS x FROM t"),
+        (DAILY, "SELECT day, :partition_start AS x FROM t"),
+        (GROWS, "SELECT ts, count(*) FILTER (WHERE ts > :watermark) AS n FROM t GROUP BY ts"),
+        (GROWS, "SELECT DISTINCT :watermark AS x, ts FROM t"),
+        (DAILY, "SELECT day FROM t WHERE day > :partition_start"),
+        (DAILY, "SELECT day FROM t WHERE day <= :partition_end"),
+    ):
+        (said,) = wrong(above, query)
+        assert "only narrows" in said or "no parameter can" in said
+
+
+def test_unknown_parameters_have_a_suggestion() -> None:
+    (problem,) = project(GROWS, "SELECT ts FROM t WHERE ts > :watermrk").errors
+    assert problem.hint == "did you mean `:watermark`?"
+
+
+@pytest.mark.parametrize(
+    ("above", "said"),
+    [
+        ("", "`q` has no table that a build could add to"),
+        ("--@ persist materialized=temporary\n", "`q` has no table that a build could add to"),
+        ("--@ persist\n", "`q` is computed as a whole"),
+        ("--@ persist materialized=view\n", "`q` is computed as a whole"),
+        ("--@ persist refresh=snapshot key=x\n", "`q` is computed as a whole"),
+        ("--@ persist refresh=incremental\n", "`q` has no watermark"),
+        (DAILY.replace("=day ", "=ts "), "`q` is computed as a whole"),
+    ],
+)
+def test_a_source_without_increments_has_no_watermark(above: str, said: str) -> None:
+    (found,) = wrong(above, "SELECT ts, x FROM t WHERE ts > :watermark")
+    assert found.startswith(f"1:32 {said}"), found
+
+
+def test_a_query_of_no_file_has_no_parameters() -> None:
+    with pytest.raises(SourcesError, match="`:watermark` has no value here") as told:
+        parse_query("SELECT *\nFROM q WHERE ts > :watermark")
+    assert (told.value.problems[0].location.line, told.value.problems[0].location.column) == (2, 19)
+
+
+def test_colons_of_types_are_no_parameters() -> None:
+    query = "SELECT ts, CAST(NULL AS STRUCT<a: INT, on: STRING, day: DATE>) AS s FROM t"
+    assert not wrong(GROWS, f"{query} WHERE ts > :watermark")
+    assert not wrong("", query)
+
+
+# ---------------------------------------------------------------------------------- identity
+
+
+def test_a_build_id_holds_the_name_of_a_parameter() -> None:
+    def build_id(where: str, above: str = GROWS) -> str:
+        return source(above, f"SELECT ts, x FROM t{where}").build_id
+
+    said = build_id(" WHERE ts > :watermark")
+    assert said == build_id(" AS a where  a.ts>:watermark")
+    assert said == build_id(" WHERE :watermark < ts")
+    assert said == build_id(
+        " WHERE ts > :watermark",
+        GROWS.replace("watermark=", 'lookback="2 days" assume=exact time_column='),
+    )
+    others = ("", " WHERE ts IS NOT NULL", " WHERE ts > TIMESTAMP'2024-01-01 00:00:00'")
+    assert said not in {build_id(other) for other in others}
+    daily = {
+        source(DAILY, f"SELECT day, x FROM t WHERE day {rest}").build_id
+        for rest in (">= :partition_start", "< :partition_end", "IS NOT NULL")
+    }
+    assert len(daily) == 3
+
+
+def test_what_reads_such_a_source_depends_on_what_it_means() -> None:
+    def reader(where: str) -> str:
+        found = compiled(
+            {
+                "m.sql": f"{RAW}{GROWS}CREATE VIEW q AS SELECT ts, x FROM t {where};\n"
+                "--@ persist refresh=incremental watermark=ts\n"
+                "CREATE VIEW r AS SELECT ts, x FROM q WHERE ts >= :watermark;\n"
+                '--@ persist partition=daily time_column=day start="2024-01-01"\n'
+                "CREATE VIEW p AS SELECT CAST(ts AS DATE) AS day, x FROM q"
+                " WHERE CAST(ts AS DATE) >= :partition_start;"
+            }
+        )
+        assert not found.errors, found.errors
+        return found.by_id["r@sources/m.sql"].build_id
+
+    assert reader("WHERE ts > :watermark") != reader("")
+
+
+def test_what_is_proven_is_proven_with_a_parameter_too() -> None:
+    growth = source(GROWS, "SELECT ts, x FROM t WHERE ts > :watermark").growth
+    assert growth and growth.sums == (frozenset(("t@sources/m.sql",)),)
+    grouped = source(GROWS, "SELECT max(ts) AS ts, x FROM t WHERE ts > :watermark GROUP BY x")
+    assert grouped.growth and not grouped.growth.sums
+    assert grouped.growth.columns[0].loose == {"t@sources/m.sql"}
+
+
+# -------------------------------------------------------------------------------- partitions
+
+NARROWED = [
+    "SELECT day, x FROM t WHERE day >= :partition_start AND day < :partition_end",
+    "SELECT day, count(*) AS n FROM t WHERE :partition_end > day GROUP BY 1",
+    "SELECT CAST(ts AS DATE) AS day, x FROM t WHERE ts >= :partition_start AND ts < :partition_end",
+    "SELECT CAST(ts AS DATE) AS day, x FROM t WHERE CAST(ts AS DATE) >= :partition_start",
+    "WITH w AS (SELECT * FROM t WHERE day < :partition_end) SELECT day, sum(k) AS s FROM w GROUP BY day",
+    "SELECT t.day, y FROM t LEFT JOIN u USING (k) WHERE t.day >= :partition_start",
+    "SELECT day, sum(k) OVER (PARTITION BY day ORDER BY ts) AS s FROM t WHERE day < :partition_end",
+    "SELECT day, x FROM t WHERE day >= :partition_start UNION ALL SELECT day, x FROM t",
+    "SELECT day, x FROM (SELECT day, x, count(*) AS n FROM t GROUP BY 1, 2 UNION ALL"
+    " SELECT CAST(ts AS DATE), y, 1 FROM u) WHERE day >= :partition_start",
+]
+
+
+@pytest.mark.parametrize("query", NARROWED)
+def test_partitions_are_narrowed_by_what_they_are_made_of(query: str) -> None:
+    made = source(DAILY, query)
+    assert ":" not in sql(made)
+
+
+LOSING = [
+    "SELECT day, x FROM t WHERE CAST(ts AS DATE) >= :partition_start",
+    "SELECT CAST(ts AS DATE) AS day, x FROM t WHERE day < :partition_end",
+    "SELECT day, y FROM t LEFT JOIN (SELECT * FROM u WHERE CAST(ts AS DATE) < :partition_end) AS v USING (k)",
+    "SELECT day, sum(k) OVER (ORDER BY ts) AS s FROM t WHERE day >= :partition_start",
+    "SELECT day, x FROM (SELECT * FROM t ORDER BY ts LIMIT 5) WHERE day >= :partition_start",
+    "SELECT max(day) AS day, x FROM t WHERE day >= :partition_start GROUP BY x",
+    "SELECT day, x FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.k = t.k AND t.day >= :partition_start)",
+    "SELECT date_add(day, 1) AS day, x FROM t WHERE date_add(day, 1) >= :partition_start",
+    "SELECT DATE'2024-01-01' AS day, x FROM t WHERE day >= :partition_start",
+    "SELECT day, x FROM t WHERE day > DATE'2024-01-01' AND EXISTS"
+    " (SELECT 1 FROM t AS o WHERE o.k = t.k AND o.day < :partition_end)",
+    "SELECT day, x FROM (SELECT day, x FROM t UNION ALL SELECT DATE'2024-01-01', y FROM u)"
+    " WHERE day >= :partition_start",
+]
+
+
+@pytest.mark.parametrize("query", LOSING)
+def test_partitions_are_not_narrowed_by_anything_else(query: str) -> None:
+    (said,) = wrong(DAILY, query)
+    assert "rows of a partition may be lost by `:partition_" in said
+
+
+@pytest.mark.parametrize("above", [GROWS, "--@ persist partition { x=[a, b] }\n", ""])
+def test_only_partitions_of_time_start_and_end(above: str) -> None:
+    (said,) = wrong(above, "SELECT ts, x FROM t WHERE ts < :partition_end")
+    assert said.startswith("1:32 `q` has no")
