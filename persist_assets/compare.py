@@ -137,6 +137,7 @@ def what_changed_above(
     Sources that are dissolved count where their own words changed; of leaves only the columns
     count that `source` is known to be computed from, unless nothing else is found.
     """
+    known = _used(project, source)
     then = {read.source_id: read for read in last.reads}
     found: list[tuple[Source, Difference]] = []
     less: list[tuple[Source, Difference]] = []
@@ -148,15 +149,35 @@ def what_changed_above(
             continue
         difference = differ(before.digests, upstream.digests)
         used = {
-            edge.upstream.column
-            for edge in source.lineage
-            if edge.upstream.source_id == upstream.source_id
+            name
+            for name in difference.columns
+            if {(upstream.source_id, name), (upstream.source_id, None)} & known
         }
-        matters = not upstream.is_leaf or difference.rows or used & {*difference.columns}
-        if upstream.is_leaf and used & {*difference.columns}:
+        matters = not upstream.is_leaf or difference.rows or used
+        if upstream.is_leaf and used:
             difference = _only(difference, used)
         (found if matters else less).append((upstream, difference))
     return tuple(found or less)
+
+
+def _used(
+    project: Project, source: Source, columns: Sequence[str] | None = None
+) -> set[tuple[SourceID, str | None]]:
+    """Return the columns of leaves that some of a source's are computed from, None for any."""
+    if source.function is None:
+        return {
+            (edge.upstream.source_id, edge.upstream.column)
+            for edge in source.lineage
+            if columns is None or edge.column in columns
+        }
+    found: set[tuple[SourceID, str | None]] = set()
+    for parameter, source_id in zip(source.function.frames, source.bindings, strict=True):
+        upstream = project.by_id[source_id]
+        if upstream.is_leaf:
+            found |= {(source_id, name) for name in parameter.columns or (None,)}
+        else:
+            found |= _used(project, upstream, parameter.columns)
+    return found
 
 
 def _only(difference: Difference, names: set[str]) -> Difference:

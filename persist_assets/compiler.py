@@ -32,6 +32,7 @@ from persist_assets.meaning.syntax import called
 from persist_assets.meaning.understanding import (
     Meaning,
     Upstream,
+    narrowed,
     own_origins,
     understand,
     understand_function,
@@ -556,9 +557,15 @@ def _compile_function(compilation: Compilation, unit: _Unit) -> None:
     declaration = unit.declaration
     query = declaration.query
     assert query is not None
-    meaning = understand_function(declaration, _upstream(compilation, unit), compilation.connection)
+    assert declaration.function is not None
+    upstream = _upstream(compilation, unit)
+    shown = narrowed(declaration.function, [u.face.names for u in upstream])
+    declaration = replace(declaration, function=shown)
+    meaning = understand_function(declaration, upstream, compilation.connection)
     unit.meaning = meaning
-    unit.key = digest("function", unit.source_id, declaration.persisted, meaning.build_id)
+    # What it does not look at may draw lots too.
+    above = [compilation.units[b].key for b in unit.bindings]
+    unit.key = digest("function", unit.source_id, declaration.persisted, meaning.build_id, above)
     _made(unit, declaration, query, meaning)
 
 

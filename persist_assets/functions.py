@@ -124,7 +124,7 @@ def _result(
         if parameter.kind == "session":
             value: Any = session()
         else:
-            value = frames(parameter.name)
+            value = _only(frames(parameter.name), parameter.columns)
             if parameter.kind != "frame":
                 value = _narwhals(parameter.kind, source).from_native(value)
         if parameter.positional:
@@ -140,9 +140,17 @@ def _result(
     except (Exception, SystemExit) as error:
         raise BuildError(
             f"`{name}` failed: {_said(error)}",
-            hint=_FROM_ROOT if isinstance(error, ModuleNotFoundError) else None,
+            hint=_hint(error, function),
             location=place_of(error, root) or source.location,
         ) from error
+
+
+def _only(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
+    """Return some columns of a frame, beyond which nothing done to it can look.
+
+    Without a name, Spark finds what a filter or an order wants below the columns that there are.
+    """
+    return frame if columns is None else frame.select(*map(quote, columns)).alias("_given")
 
 
 def _narrowing(source: Source, low: Value, kind: str) -> Callable[[Any, str], Any]:
@@ -186,6 +194,18 @@ _MADE_UP = re.compile(r"_persist_[0-9a-f]{32}\.")
 _FROM_ROOT = "modules of a project are imported from its root, or relatively: from ._other import …"
 
 
+def _hint(error: BaseException, function: Function | None) -> str | None:
+    """Return what to do about what went wrong in a function, if that is known."""
+    if isinstance(error, ModuleNotFoundError):
+        return _FROM_ROOT
+    given = [p for p in (function.frames if function else ()) if p.columns is not None]
+    missing = "UNRESOLVED_COLUMN" in str(error) or type(error).__name__ == "ColumnNotFoundError"
+    if not (given and missing):
+        return None
+    told = ", ".join(f"{', '.join(p.columns or ())} of {p.name}" for p in given)
+    return f"it begins with .select(…) and is given no more: {told}; select there what it uses"
+
+
 def _said(error: BaseException) -> str:
     name = type(error).__name__
     told = _MADE_UP.sub("", first_line(error))
@@ -221,7 +241,9 @@ def _frame(source: Source, found: Any) -> DataFrame:
         names = found.columns  # where Spark is a server this asks it, and may fail
     except Exception as error:
         raise BuildError(
-            f"`{source.name}` failed: {_said(error)}", location=source.location
+            f"`{source.name}` failed: {_said(error)}",
+            hint=_hint(error, source.function),
+            location=source.location,
         ) from error
     _check_columns(source, names)
     return found

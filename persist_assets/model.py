@@ -468,12 +468,18 @@ class Parameter:
     kind
         ``frame`` for a Spark DataFrame, ``session`` for the Spark session; else the module of
         Narwhals whose LazyFrame it is.
+    selects
+        Texts in which every column of it stands that is looked at; None: it may be any.
+    columns
+        What it is given of its source, where `selects` tells; None: all.
     """
 
     name: str
     kind: str
     location: Location = field(compare=False)
     positional: bool = False
+    selects: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -351,8 +351,14 @@ class _Quiet:
 
 _BY_VALUE = frozenset("eval exec compile globals locals vars __import__".split())
 _LOOKING = frozenset(("importlib", "inspect", "runpy", "pkgutil", "gc", "ctypes"))
+_OF_SYS = frozenset(("sys.modules", "sys._getframe"))
 UNSEEN = frozenset(("eval", "exec", "__import__", "importlib", "runpy", "pkgutil"))
 """What imports or runs what no reading of a text finds."""
+
+
+def looks_around(names: Iterable[str]) -> bool:
+    """Whether one of these names finds what others stand for, wherever it is."""
+    return any(n in _BY_VALUE or n in _OF_SYS or n.partition(".")[0] in _LOOKING for n in names)
 
 
 @dataclass(slots=True)
@@ -580,9 +586,7 @@ class _Reach:
             if not self.modules.is_quiet(module):
                 self.whole(module)
         self.visit_all()
-        if self.names & _BY_VALUE or any(
-            n.partition(".")[0] in _LOOKING or n == "sys.modules" for n in self.names
-        ):
+        if looks_around(self.names):
             for module in closure:
                 self.whole(module)
             self.visit_all()

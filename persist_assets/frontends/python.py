@@ -23,6 +23,7 @@ from persist_assets.frontends.annotations import (
     misplaced,
     read_annotation,
 )
+from persist_assets.frontends.columns import selected
 from persist_assets.frontends.modules import (
     DECORATORS,
     PACKAGE,
@@ -277,6 +278,10 @@ class _File:
         text = self.text_of(node)
         references = tuple(_reference(p, inputs) for p in frames)
         shown = repr([(p.name, p.kind, p.positional) for p in parameters])
+        parameters = tuple(
+            replace(p, selects=selected(p.name, node, self.module, self.modules, reached))
+            for p in parameters
+        )
         function = Function(
             self.path,
             node.name,

@@ -7,6 +7,7 @@ be remembered by a digest of those (`compiler.Memory`).
 from __future__ import annotations
 
 import pickle
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -40,7 +41,15 @@ from persist_assets.watermarks import TIMES
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from persist_assets.model import BuildID, Declaration, Growth, Query, SourceID
+    from persist_assets.model import (
+        BuildID,
+        Declaration,
+        Function,
+        Growth,
+        Parameter,
+        Query,
+        SourceID,
+    )
 
 Clock = Literal["day", "instant"]
 
@@ -156,18 +165,49 @@ def understand(
     return _meaning(declaration, upstream, connection, binding, block, functions, notes, increments)
 
 
+def narrowed(function: Function, names: Sequence[tuple[str, ...] | None]) -> Function:
+    """Return a function that is given only what it looks at, where that is known.
+
+    Parameters
+    ----------
+    names
+        For each of its frames the columns of what it reads, None where they are not known.
+    """
+    known = dict(zip((p.name for p in function.frames), names, strict=True))
+    return replace(
+        function,
+        parameters=tuple(
+            replace(p, columns=_looked_at(p, known.get(p.name))) for p in function.parameters
+        ),
+    )
+
+
+def _looked_at(parameter: Parameter, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Return the columns that stand in the texts of a parameter, in an order of their own."""
+    words = "\n".join(parameter.selects or ()).lower()
+    found = [n for n in names or () if re.search(rf"(?<!\w){re.escape(n.lower())}(?!\w)", words)]
+    return tuple(sorted(found, key=str.lower)) or None
+
+
 def understand_function(
     declaration: Declaration, upstream: Sequence[Upstream], connection: str
 ) -> Meaning:
-    """Return what a declared function means: all of its code, over all of what it reads.
+    """Return what a declared function means: all of its code, over all of what it is given.
 
     Its columns are known when it is computed.
     """
     query, function = declaration.query, declaration.function
     assert query is not None
     assert function is not None
-    shown = [(u.face.given.rows, u.face.given.columns, u.face.given.order) for u in upstream]
-    names = [u.face.names for u in upstream]
+    shown: list[tuple[str, tuple[str, ...], str | None]] = []
+    names: list[tuple[str, ...] | None] = []
+    for parameter, one in zip(function.frames, upstream, strict=True):
+        given, columns = one.face.given, one.face.given.columns
+        if parameter.columns is not None:
+            by_name = dict(zip(one.face.names or (), columns, strict=True))
+            columns = tuple(by_name[name] for name in parameter.columns)
+        shown.append((given.rows, columns, given.order))
+        names.append(one.face.names if parameter.columns is None else parameter.columns)
     rows = digest("function", query.wording, shown, names)
     build_id = _merged(declaration, digest("build", connection, rows, ()))
     lots, days, instants = drawn_by(function.names, function.methods, function.calls)

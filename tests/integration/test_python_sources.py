@@ -209,6 +209,119 @@ def test_newer_data_and_newer_code_are_built_and_nothing_else(make: Callable[...
     assert rows(changed, "g") == [("x", 1)]
 
 
+# ------------------------------------------------------------------------- what it is given
+
+ABOVE = "--@ persist\nCREATE VIEW v AS SELECT a, b, {more} FROM t {rows};\n"
+SELECTING = f"""{IMPORTS}
+@table
+def few(v):
+    return v.select("A", F.col("b").alias("c")).filter("a > 1").orderBy("c")
+
+@table
+def lazy(v: nw.LazyFrame) -> nw.LazyFrame:
+    return v.select("a", c=nw.col("b")).filter(nw.col("a") > 1)
+
+@table
+def all_of_it(v):
+    return v.filter("a > 1")
+"""
+
+
+@pytest.mark.proves("K18")
+def test_a_column_that_a_function_does_not_select_rebuilds_nothing(
+    make: Callable[..., Builder],
+) -> None:
+    def built(name: str, more: str, rows: str = "") -> tuple[Builder, dict[str, str]]:
+        files = {"v.sql": ABOVE.format(more=more, rows=rows), "p.py": SELECTING}
+        there = roots.get(name)
+        if there is not None:
+            (there / "sources" / "v.sql").write_text(files["v.sql"])
+        builder = make(files, root=there, name=name)
+        roots[name] = builder.settings.root
+        return builder, build_all(builder)
+
+    roots: dict[str, Path] = {}
+    names = ("few", "lazy", "all_of_it")
+    first, _ = built("edited", "a + 1 AS d")
+    expected = {"few": [(2, "y"), (3, "x")], "lazy": [(2, "y"), (3, "x")]}
+    assert {n: rows(first, n) for n in expected} == expected
+    edits = {
+        "concat(b, 'x') AS f, a + 2 AS d, b AS e": "",  # others, and another one
+        "a AS d": "WHERE a < 3",  # other rows
+    }
+    for number, (more, where) in enumerate(edits.items()):
+        edited, done = built("edited", more, where)
+        kept = "built" if where else "reused"
+        assert done == {"v": "built", "few": kept, "lazy": kept, "all_of_it": "built"}
+        scratch, _ = built(f"scratch{number}", more, where)
+        assert [rows(edited, n) for n in names] == [rows(scratch, n) for n in names]
+        for name in names:
+            assert named(edited, name).build_id == named(scratch, name).build_id
+    (step,) = first.plan([named(first, "few").source_id]).steps[-1:]
+    assert step.action == "reuse"
+
+
+WITHOUT = {
+    "v.select('a').filter('d > 3')": "d",
+    "v.select('a').orderBy(F.col('d').desc()).limit(1)": "d",
+    "v.select('a', F.col('b')).groupBy('a').count().filter('d > 1')": "d",
+    "nw.from_native(v.select('a')).filter(nw.col('d') > 3)": "d",
+    "nw.from_native(v.select('a')).sort('d')": "d",
+}
+
+
+def test_what_is_not_selected_is_not_there_at_all(make: Callable[..., Builder]) -> None:
+    """Spark finds for filters and orders what a selection has left out: rows nobody knew of."""
+    functions = "\n".join(
+        f"@table\ndef f{i}(v):\n    return {text}" for i, text in enumerate(WITHOUT)
+    )
+    above = ABOVE.format(more="a + 1 AS d", rows="")
+    builder = make({"v.sql": above, "p.py": f"{IMPORTS}\n{functions}\n"})
+    builder.build(named(builder, "v"))
+    for number in range(len(WITHOUT)):
+        error = failure(builder, f"f{number}")
+        assert "failed" in str(error)
+        assert "is given no more: a" in (error.hint or ""), error
+        assert "of v; select there what it uses" in (error.hint or "")
+
+
+SAME = [
+    "'A', 'b'",
+    "F.upper('b').alias('u'), (F.col('a') + 1).alias('more'), F.lit('d').alias('l')",
+    "['a', 'B']",
+    "F.expr('a + d').alias('x')",
+    "F.when(F.col('a') > 1, 'b').otherwise(F.col('b')).alias('w')",
+    "'st.x', F.col('st').y.alias('y'), F.col('ST')['x'].alias('z')",
+    "F.date_format('t', 'd').alias('day')",
+    "F.lit(F.col('d')), 'a'",
+    "F.count('a').alias('n'), F.max(F.struct('a', 'b')).alias('most')",
+]
+ABOUT = "named_struct('x', a, 'y', b) AS st, a AS d, timestamp'2020-01-02' AS t, 1 AS unread"
+
+
+def test_a_function_says_the_same_of_what_it_selects_and_of_all(
+    make: Callable[..., Builder],
+) -> None:
+    """Names of columns, their types and rows: with only what was seen, and with everything."""
+    spoiled = "    if False: v.columns\n"
+    functions = "\n".join(
+        f"@model\ndef f{i}(v):\n    return v.select({text})\n"
+        f"@model\ndef g{i}(v):\n{spoiled}    return v.select({text})"
+        for i, text in enumerate(SAME)
+    )
+    above = ABOVE.format(more=ABOUT, rows="")
+    builder = make({"v.sql": above, "p.py": f"{IMPORTS}\n{functions}\n"})
+    for i in range(len(SAME)):
+        few, whole = named(builder, f"f{i}").function, named(builder, f"g{i}").function
+        assert few is not None
+        assert whole is not None
+        assert "unread" not in (few.parameters[0].columns or ("unread",))
+        assert whole.parameters[0].columns is None
+        one, other = (builder.read(named(builder, f"{n}{i}")) for n in "fg")
+        assert one.schema == other.schema, SAME[i]
+        assert sorted(map(tuple, one.collect())) == sorted(map(tuple, other.collect()))
+
+
 @pytest.mark.proves("P27")
 def test_frames_of_narwhals(make: Callable[..., Builder]) -> None:
     builder = make(
