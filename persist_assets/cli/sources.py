@@ -613,8 +613,18 @@ def _show_file(given: Invocation, written: str) -> None:
 
 _FACTS = (
     *("kind", "persisted", "build_id", "malloy_build_id", "group", "owners", "tags"),
-    *("freshness", "time_column", "reads", "readers"),
+    *("freshness", "time_column", "reads", "selects", "readers"),
 )
+
+
+def _selects(project: Project, source: Source) -> list[str]:
+    """Return the columns that a function is given of what it reads, where these are not all."""
+    frames = source.function.frames if source.function else ()
+    return [
+        f"{project.by_id[read].key}.{column}"
+        for parameter, read in zip(frames, source.bindings, strict=bool(frames))
+        for column in parameter.columns or ()
+    ]
 
 
 def _show_json(given: Invocation, source: Source) -> dict[str, Any]:
@@ -657,6 +667,7 @@ def _show_json(given: Invocation, source: Source) -> dict[str, Any]:
         else None,
         "malloy_build_id": next(iter(source.malloy_ids), None),
         "definition": source.query.text if source.query else None,
+        "selects": _selects(project, source),
         "readers": list(project.readers[source.source_id]),
         "tables": [_table_json(given.settings, snapshot)] if snapshot else [],
         "builds": [

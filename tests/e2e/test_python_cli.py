@@ -87,6 +87,20 @@ def test_from_plan_to_rows(root: Path) -> None:
     assert [s["action"] for s in document("plan", cwd=root)["steps"]] == ["reuse", "reuse"]
 
 
+def test_what_a_function_selects_is_shown(root: Path) -> None:
+    text = """from persist_assets import table
+
+@table
+def few(flights, worst):
+    return flights.select("Carrier").join(worst, "carrier")
+"""
+    (root / "sources" / "few.py").write_text(text)
+    assert document("show", "few", cwd=root)["selects"] == ["raw/flights.carrier"]
+    assert "selects" in persist("show", "few", cwd=root).stdout
+    assert document("show", "late_by_carrier", cwd=root)["selects"] == []
+    assert document("show", "worst", cwd=root)["selects"] == []
+
+
 def test_a_diff_with_a_revision_sees_helpers(root: Path) -> None:
     who = ("-c", "user.name=n", "-c", "user.email=e@x", "-c", "commit.gpgsign=false")
     for arguments in (["init", "-q"], ["add", "units.py", "sources"], ["commit", "-qm", "first"]):
