@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from jvm import quicken
 
 from persist_assets.compiler import RawFacts, compile_project, source_id
 from persist_assets.frontends import FRONTENDS
@@ -35,6 +36,8 @@ def pytest_configure() -> None:
     # What a test says of its own environment must not come from ours.
     for name in ("PERSIST_ENV", "DAGSTER_HOME"):
         os.environ.pop(name, None)
+    if "PERSIST_TEST_SPARK" not in os.environ:  # `make nightly` asks for Spark as users start it
+        quicken(os.environ)
 
 
 def need(tool: str | None, sentence: str) -> str:
