@@ -318,8 +318,11 @@ class RawData:
     def delete(self, name: str, rows: Sequence[Row], k: int) -> None:
         if name != "pq":
             deltalake.DeltaTable(str(self.root / name)).delete(f"k = {k}")
-        for file in self._files()[k : k + 1] if name == "pq" else ():
-            file.unlink()
+        elif len(self._files()) == 1:  # a directory without any file is refused
+            self.overwrite(name, [], k)
+        else:
+            for file in self._files()[k : k + 1]:
+                file.unlink()
 
     def compact(self, name: str, rows: Sequence[Row], k: int) -> None:
         """The same rows are in other files."""
