@@ -373,11 +373,18 @@ def continue_table(
     gone = gone or added.gone
     measured = combined(of_snapshot(base, tuple(before.values())), gone, added)
     kept = tuple(sorted(live.keys() - touched))
-    files = tuple(f"{root}/{path}" for path in (*kept, *(f.path for f in staged.files)))
-    rows = engine.read_files("parquet", Pin(None, files), base.columns, {})
+
+    def read(paths: Iterable[str]) -> DataFrame:
+        """Return the rows of files that the table will have."""
+        files = tuple(f"{root}/{path}" for path in paths)
+        return engine.read_files("parquet", Pin(None, files), base.columns, {})
+
+    def whole() -> DataFrame:
+        return read((*kept, *(f.path for f in staged.files)))
+
     anew = [c for c in checks if not c.on_rows or not _is_known(c, before)]
     if anew:
-        results = {r.name: r for r in (*measured.checks, *engine.audit(rows, anew, source.name))}
+        results = {r.name: r for r in (*measured.checks, *engine.audit(whole(), anew, source.name))}
         measured = replace(measured, checks=tuple(results[c.name] for c in checks))
     if time_column is not None:
         kind = time_type(source, base)
@@ -386,15 +393,13 @@ def continue_table(
         if watermark is None:
 
             def ask(files: Sequence[Live]) -> str | None:
-                pin = Pin(None, tuple(f"{root}/{file.path}" for file in files))
-                there = engine.read_files("parquet", pin, base.columns, {})
-                return engine.greatest(there, time_column, source.name)
+                return engine.greatest(read(f.path for f in files), time_column, source.name)
 
             stay = [live[path] for path in kept]
             try:
                 watermark = last_of(stay, added.watermark, time_column, kind, ask)
             except ValueError:
-                watermark = engine.greatest(rows, time_column, source.name)
+                watermark = engine.greatest(whole(), time_column, source.name)
         measured = replace(measured, watermark=watermark)
     parts = {path.partition("/")[0] for path in kept}
     size = staged.bytes + sum(live[path].bytes for path in kept)

@@ -129,7 +129,7 @@ def side(partitioning: Partitioning, dimension: Dimension, part: str, kind: str)
     if dimension.every is None:
         value: Value = next(v for v in dimension.values if str(v) == part)
         return value, value
-    begin = datetime.strptime(part, FORMATS[dimension.every])
+    begin = _begin(part)
     end = following(begin, dimension.every)
     if kind == "date":
         return begin.date(), (end - timedelta(days=1)).date()
@@ -137,6 +137,11 @@ def side(partitioning: Partitioning, dimension: Dimension, part: str, kind: str)
         zone = ZoneInfo(partitioning.timezone)
         begin, end = (t.replace(tzinfo=zone).astimezone(UTC) for t in (begin, end))
     return begin, end - _SMALLEST
+
+
+def _begin(part: str) -> datetime:
+    """Return the local time that a key of `FORMATS` spells; `strptime` takes ten times as long."""
+    return datetime.fromisoformat(f"{part[:10]}T{part[11:] or '00:00'}")
 
 
 def boxes(

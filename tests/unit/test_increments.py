@@ -10,7 +10,7 @@ import pytest
 from conftest import compiled
 
 from persist_assets import watermarks
-from persist_assets.growth import grow, obstacle
+from persist_assets.growth import grow, in_order, obstacle
 from persist_assets.model import Change, Growth, Increment, Piece, Project, Snapshot, Source
 
 RAW = """
@@ -429,3 +429,30 @@ def test_readers_of_what_is_merged_see_its_table_not_its_query() -> None:
     source = compiled({"m.sql": text}).by_id["q@sources/m.sql"]
     assert source.growth is not None
     assert {short(s) for s in source.growth.reads} == {"m"}
+
+
+def days(first: int, last: int, megabytes: int = 8) -> Piece:
+    span = (dt.date(2024, 1, 1) + dt.timedelta(first), dt.date(2024, 1, 1) + dt.timedelta(last))
+    return Piece(f"{first}-{last}", {"day": (*span, False)}, megabytes * 2**20)
+
+
+def test_files_that_follow_one_another_are_read_in_groups_of_some_size() -> None:
+    files = [days(n, n + 1, 3) for n in range(10)]
+    groups = in_order(reversed(files), "Day", "date")
+    assert [len(group) for group in groups] == [3, 3, 3, 1]
+    assert [path for group in groups for path in group] == [f.path for f in files]
+    many = in_order([days(n, n + 1, 80) for n in range(320)], "day", "date")
+    assert len(many) == 32
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        [days(0, 9), days(1, 10), days(2, 3)],
+        [days(0, 1), days(2, 3), Piece("unknown", {}, 8 * 2**20)],
+        [days(0, 1)],
+    ],
+    ids=["overlapping", "unknown", "one"],
+)
+def test_other_files_have_no_order(files: list[Piece]) -> None:
+    assert in_order(files, "day", "date") == ()
