@@ -361,6 +361,7 @@ def test_functions_that_read_other_columns_never_share_a_table() -> None:
     assert made(texts[1]).build_id != made(texts[1], swapped).build_id
     respelled = view().replace("AS carrier", "AS Carrier")
     assert made(texts[0]).build_id != made(texts[0], respelled).build_id
+    assert given(made(texts[0], respelled)) == ("Carrier",)
 
 
 def test_functions_that_are_given_the_same_share_a_table() -> None:
