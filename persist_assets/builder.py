@@ -25,7 +25,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from persist_assets.assertions import again, asked, bound, check_columns, failure
 from persist_assets.compare import what_it_reads
@@ -48,6 +48,7 @@ from persist_assets.growth import (
     parted_by,
     time_type,
 )
+from persist_assets.ledger.store import Publication
 from persist_assets.manifest import export_manifest
 from persist_assets.meaning.functions import CLOCK, SPECIAL_DATETIMES
 from persist_assets.model import (
@@ -95,6 +96,7 @@ from persist_assets.storage.tables import (
 from persist_assets.storage.types import columns_of_struct
 from persist_assets.substitution import Statement
 from persist_assets.validity import columns_of, identified_by, turn
+from persist_assets.wants import Want, ref_of
 from persist_assets.watermarks import TIMES, is_ordered, literal, parsed
 
 if TYPE_CHECKING:
@@ -119,6 +121,7 @@ if TYPE_CHECKING:
     )
     from persist_assets.settings import Settings
     from persist_assets.storage.tables import Staged
+    from persist_assets.wants import PartitionRef, Request
     from persist_assets.watermarks import Span
 
 log = logging.getLogger(__name__)
@@ -177,6 +180,11 @@ class Work:
     state: Literal["open", "parked", "published"] = "open"
 
     @property
+    def refs(self) -> tuple[PartitionRef, ...]:
+        """The partitions that it builds, by reference; of a table without any, the table."""
+        return tuple(ref_of(self.source.key, key) for key in self.step.keys or (None,))
+
+    @property
     def is_within(self) -> bool:
         """Whether it goes on in the table of what it goes on from, which is the environment's."""
         return self.before is not None and self.before == self.step.goes_on_from
@@ -191,6 +199,10 @@ class Builder(Reader):
         The run that builds are recorded under.
     changing
         Tables may get other columns, whatever ``on_schema_change`` says.
+    origin
+        Who wants what is built, for the audit: a `wants.SourceType` under ``type``, and details.
+    request
+        The build request that it all is for; None: each build is wanted for itself.
     fed, fallback, clock
         See `Reader`.
 
@@ -211,11 +223,15 @@ class Builder(Reader):
         fed: Iterable[SourceID] = (),
         fallback: Fallback | None = None,
         changing: bool = False,
+        origin: Mapping[str, Any] | None = None,
+        request: Request | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         super().__init__(settings, project, ledger, engine, fed=fed, fallback=fallback, clock=clock)
         self.run_id = run_id
         self.changing = changing
+        self.origin = {"type": "api"} if origin is None else origin
+        self.request = request
         self._parked: dict[SourceID, Work] = {}
         self._temporary: dict[SourceID, Snapshot] = {}
         self._temporary_locks: dict[SourceID, threading.Lock] = {}
@@ -594,8 +610,14 @@ class Builder(Reader):
                 digests=source.digests,
                 reads=what_it_reads(self.project, source),
             )
-            self.ledger.record_started(build, table, base=base)
             work = Work(source, step, build, lease, table, before=before)
+            self.ledger.record_started(
+                build,
+                table,
+                base=base,
+                wanted=() if self.request else self._wanted_by(work),
+                request_id=self.request.request_id if self.request else None,
+            )
             work.latest = world.latest.get(source.source_id)
             work.inputs = inputs(self.project, source, world) or ()
             with self._recorded(work):
@@ -616,6 +638,22 @@ class Builder(Reader):
                 if any(not r.passed and r.blocking for r in work.checks):
                     raise failure(source, work.checks)
                 yield work
+
+    def _wanted_by(self, work: Work) -> Sequence[Want]:
+        """Return what is wanted by a build that nobody has asked for by a want."""
+        build = work.build
+        return tuple(
+            Want(
+                f"{build.build_uid}/{ref}",
+                ref,
+                build.environment,
+                build.started_at,
+                source={**self.origin, "build_uid": build.build_uid, "run_id": build.run_id},
+                state="building",
+                request_id=build.build_uid,
+            )
+            for ref in work.refs
+        )
 
     def _current_at(self, source: Source, world: World, step: Step) -> datetime:
         """Return when all that a step rests on was last known to be current."""
@@ -750,14 +788,8 @@ class Builder(Reader):
         PersistError
             Something failed; it is recorded.
         """
-        assert work.snapshot is not None
         with self._leased(work.source) as lease:
-            usable = (
-                self.ledger.is_under_way(work.build)
-                and self._inputs(work.source) == work.inputs
-                and (not work.source.keeps_history or self._is_last(work))
-                and self.is_there(work.snapshot, is_whole)
-            )
+            usable = self._is_usable(work)
             try:
                 if usable:
                     work.lease, work.state = lease, "open"
@@ -769,6 +801,16 @@ class Builder(Reader):
         if not usable:
             with self.work(work.source, force=force, keys=keys, again=again) as anew:
                 yield anew
+
+    def _is_usable(self, work: Work) -> bool:
+        """Whether a parked build is still what one that begins now would be. Its lease is held."""
+        assert work.snapshot is not None
+        return (
+            self.ledger.is_under_way(work.build)
+            and self._inputs(work.source) == work.inputs
+            and (not work.source.keeps_history or self._is_last(work))
+            and self.is_there(work.snapshot, is_whole)
+        )
 
     def _is_last(self, work: Work) -> bool:
         """Whether no other build has become what a history goes on from since one has begun."""
@@ -1329,26 +1371,71 @@ class Builder(Reader):
                 hint="run it again",
             )
         self._commit(work)
+        told = self._publication(work)
+        self.ledger.publish(
+            told.build,
+            told.snapshot,
+            told.checks,
+            lease=told.lease,
+            moves=told.moves,
+            refs=told.refs,
+            malloy=self.project.malloy,
+        )
+        self._published_are([work])
+        return told.snapshot
+
+    def publish_parked(self, request: Request) -> None:
+        """Let readers see all that is parked, for a request, in one transaction.
+
+        Raises
+        ------
+        ConflictError
+            Somebody else has built something of it, or what it reads, meanwhile; nothing was
+            published.
+        """
+        with self._lock:
+            works = sorted(self._parked.values(), key=lambda w: w.source.build_id)
+        leases: dict[str, Lease] = {}
+        with ExitStack() as held:
+            for work in works:
+                build_id = work.source.build_id
+                if build_id not in leases:  # two sources may mean the same
+                    leases[build_id] = held.enter_context(self._leased(work.source))
+                if not self._is_usable(work):
+                    raise ConflictError(
+                        f"`{work.source.name}` changed while other partitions were built",
+                        hint="it is built again with the next request",
+                    )
+                work.lease = leases[build_id]
+            publications = [self._publication(work) for work in works]
+            self.ledger.publish_together(
+                publications, request_id=request.request_id, malloy=self.project.malloy
+            )
+            with self._lock:
+                self._parked.clear()
+        self._published_are(works)
+
+    def _publication(self, work: Work) -> Publication:
+        """Return what readers are to see of a build that is committed."""
         assert work.snapshot is not None
         # The other environment may have moved on since.
         inherited = work.inherited and self._is_inherited(work)
-        self.ledger.publish(
-            work.build,
-            work.snapshot,
-            work.checks,
-            lease=work.lease,
-            moves=not inherited,
-            malloy=self.project.malloy,
+        return Publication(
+            work.build, work.snapshot, work.checks, work.lease, not inherited, work.refs
         )
-        work.state = "published"
-        work.build = replace(
-            work.build, state="succeeded", finished_at=self.clock(), snapshot=work.snapshot
-        )
+
+    def _published_are(self, works: Iterable[Work]) -> None:
+        """Tell of what readers see from now on."""
+        sharing: list[Source] = []
+        for work in works:
+            work.state = "published"
+            work.build = replace(
+                work.build, state="succeeded", finished_at=self.clock(), snapshot=work.snapshot
+            )
+            # Readers of all sources of this meaning read it now.
+            sharing += self.project.by_build_id[work.source.build_id]
         export_manifest(self.settings, self.ledger)
-        # Readers of all sources of this meaning read it now.
-        sharing = self.project.by_build_id[work.source.build_id]
         show(self.settings, self.ledger, self.engine, sharing)
-        return work.snapshot
 
     def _commit(self, work: Work) -> None:
         """Make what was written a version of its table, once."""

@@ -152,6 +152,23 @@ class BuildError(PersistError):
     """A build failed; what readers see has not changed."""
 
 
+class MissingUpstream(BuildError):
+    """What a function raises that needs partitions which are not there yet.
+
+    Its build is given up, each of the partitions is wanted, and what wanted the build is tried
+    again when they are available.
+
+    Parameters
+    ----------
+    refs
+        Their references: ``departures/2013-01-01``, or of another graph ``users:data/users``.
+    """
+
+    def __init__(self, refs: Iterable[str]) -> None:
+        self.refs = tuple(refs)
+        super().__init__(f"it needs {', '.join(self.refs)}, which is not there yet")
+
+
 class CheckFailedError(BuildError):
     """The rows of a build failed a blocking check, so it was not published.
 

@@ -700,6 +700,35 @@ def lacking(
     return found
 
 
+def with_needed(
+    project: Project,
+    selected: Collection[SourceID],
+    wanted: Mapping[SourceID, Collection[str]],
+    order: Mapping[SourceID, Sequence[str]],
+    zone: str,
+) -> dict[SourceID, tuple[str, ...]]:
+    """Return the wanted partitions of selected sources, and those of others that these follow from.
+
+    Parameters
+    ----------
+    order, zone
+        The partitions there are, and the session's time zone.
+    """
+    found: dict[SourceID, tuple[str, ...]] = {}
+    for source in reversed(project.persisted):
+        own = order.get(source.source_id)
+        if source.source_id not in selected or own is None:
+            continue
+        keys = {*wanted.get(source.source_id, ())}
+        for reader in project.persisted:
+            if reader.source_id in found and source in project.inputs(reader):
+                theirs = found[reader.source_id]
+                keys |= {*needed(project, reader, source, theirs, order, zone)}
+        if keys:
+            found[source.source_id] = tuple(key for key in own if key in keys)
+    return found
+
+
 def asked_for(
     project: Project,
     selected: Iterable[SourceID],
@@ -724,27 +753,20 @@ def asked_for(
         A selected source has no such partitions, and nothing selected reads it.
     """
     chosen = {*selected}
-    found: dict[SourceID, tuple[str, ...]] = {}
-    unknown: NotFoundError | None = None
-    for source in reversed(project.persisted):
-        own = order.get(source.source_id)
-        if source.source_id not in chosen or own is None:
-            continue
-        keys = {
-            key
-            for reader in project.persisted
-            if reader.source_id in found and source in project.inputs(reader)
-            for key in needed(project, reader, source, found[reader.source_id], order, zone)
-        }
-        try:
-            keys |= {*between(source.name, own, first, last)}
-        except NotFoundError as error:
-            if not keys:
-                unknown = error
-                continue
-        found[source.source_id] = tuple(key for key in own if key in keys)
-    if unknown is not None:
-        raise unknown
+    wanted: dict[SourceID, tuple[str, ...]] = {}
+    unknown: dict[SourceID, NotFoundError] = {}
+    for source in project.persisted:
+        if source.source_id in chosen and source.source_id in order:
+            try:
+                wanted[source.source_id] = between(
+                    source.name, order[source.source_id], first, last
+                )
+            except NotFoundError as error:
+                unknown[source.source_id] = error
+    found = with_needed(project, chosen, wanted, order, zone)
+    for source_id, error in unknown.items():
+        if source_id not in found:
+            raise error
     if not found:
         raise NotFoundError(
             f"nothing selected has a partition `{first}`",

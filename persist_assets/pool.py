@@ -119,6 +119,18 @@ class Pool:
                 if not self._missing[reader]:
                     self._begin(reader)
 
+    def park(self, source: Source) -> Work:
+        """Do everything up to the publication of a source, or wait for it, and leave it parked.
+
+        Raises
+        ------
+        PersistError
+            It failed; that is recorded.
+        """
+        with self._lock:
+            begun = self._begun.pop(source.source_id, None)
+        return self._park(source.source_id) if begun is None else begun.result()
+
     @contextmanager
     def work(self, source: Source, *, force: bool = False) -> Generator[Work]:
         """Do everything up to the publication of a source, or wait for it: see `Builder.work`.

@@ -122,6 +122,57 @@ def _count_written(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE builds ADD COLUMN written_bytes BIGINT")
 
 
+def _record_wants(connection: Connection) -> None:
+    """Let the ledger know wants, what becomes of them, and by what events are asked for."""
+    instant = _instant(connection)
+    for column in (
+        "environment VARCHAR(64)",
+        "partition_ref TEXT",
+        "build_request_id VARCHAR(64)",
+        "task_id VARCHAR(64)",
+        "job_label TEXT",
+    ):
+        connection.exec_driver_sql(f"ALTER TABLE events ADD COLUMN {column}")
+    states = "'waiting', 'building', 'failing', 'satisfied', 'expired', 'cancelled'"
+    for statement in (
+        "CREATE INDEX ix_events_partition_ref ON events (partition_ref, idx)",
+        "CREATE TABLE wants (want_id VARCHAR(255) NOT NULL,"
+        " partition_ref TEXT NOT NULL, environment VARCHAR(64) NOT NULL,"
+        f" created_at {instant} NOT NULL, data_timestamp {instant}, ttl_seconds BIGINT,"
+        f" sla_seconds BIGINT, deadline {instant}, expires_at {instant},"
+        " external_dependencies JSON, source JSON NOT NULL, comment TEXT, parent VARCHAR(255),"
+        " state VARCHAR(16) NOT NULL, failures INTEGER NOT NULL, batch INTEGER,"
+        f" retry_at {instant}, error TEXT, request_id VARCHAR(64), ended_at {instant},"
+        " CONSTRAINT pk_wants PRIMARY KEY (want_id),"
+        f" CONSTRAINT ck_wants_state CHECK (state IN ({states})))",
+        "CREATE INDEX ix_wants_state ON wants (environment, state)",
+        "CREATE INDEX ix_wants_partition_ref ON wants (partition_ref)",
+        "CREATE INDEX ix_wants_request_id ON wants (request_id)",
+        "CREATE TABLE build_requests (request_id VARCHAR(64) NOT NULL,"
+        " environment VARCHAR(64) NOT NULL, partitions JSON NOT NULL, want_ids JSON NOT NULL,"
+        ' reason VARCHAR(64) NOT NULL, "trigger" VARCHAR(64) NOT NULL,'
+        f" state VARCHAR(16) NOT NULL, requested_at {instant} NOT NULL, started_at {instant},"
+        f" ended_at {instant}, run_id VARCHAR(64), error TEXT, culprits JSON,"
+        " CONSTRAINT pk_build_requests PRIMARY KEY (request_id),"
+        " CONSTRAINT ck_build_requests_state"
+        " CHECK (state IN ('requested', 'started', 'succeeded', 'failed')))",
+        "CREATE INDEX ix_build_requests_state ON build_requests (environment, state)",
+        "CREATE TABLE availability (graph VARCHAR(64) NOT NULL, environment VARCHAR(64) NOT NULL,"
+        f" partition_ref TEXT NOT NULL, state VARCHAR(16) NOT NULL, at {instant} NOT NULL,"
+        " idx BIGINT NOT NULL, build_uid VARCHAR(64),"
+        " CONSTRAINT pk_availability PRIMARY KEY (graph, environment, partition_ref),"
+        " CONSTRAINT ck_availability_state CHECK (state IN ('available', 'failed', 'tainted')))",
+        "CREATE TABLE sla_misses (want_id VARCHAR(255) NOT NULL, partition_ref TEXT NOT NULL,"
+        f" environment VARCHAR(64) NOT NULL, deadline {instant} NOT NULL,"
+        f" missed_at {instant} NOT NULL, delivered_at {instant}, blame JSON NOT NULL,"
+        " CONSTRAINT pk_sla_misses PRIMARY KEY (want_id))",
+        "CREATE TABLE upstreams (graph VARCHAR(64) NOT NULL, environment VARCHAR(64) NOT NULL,"
+        f' "cursor" TEXT NOT NULL, at {instant} NOT NULL, problem TEXT,'
+        " CONSTRAINT pk_upstreams PRIMARY KEY (graph, environment))",
+    ):
+        connection.exec_driver_sql(statement)
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_parts,
     _record_changes,
@@ -130,6 +181,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _continue_tables,
     _record_partitions,
     _count_written,
+    _record_wants,
 )
 """What brings a ledger from version n to n + 1, for every n from one."""
 VERSION = 1 + len(MIGRATIONS)

@@ -6,7 +6,6 @@ event in that same transaction. Readers see whole publications or nothing of the
 
 from __future__ import annotations
 
-import functools
 import getpass
 import logging
 import os
@@ -15,7 +14,7 @@ import threading
 import uuid
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,23 +22,20 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from persist_assets.errors import ConflictError, LedgerError
-from persist_assets.ledger.connection import Database
-from persist_assets.ledger.migrations import VERSION, migrate, version_of
+from persist_assets.ledger.log import repeated
 from persist_assets.ledger.tables import (
     builds,
-    counters,
-    events,
     leases,
     malloy_entries,
     manifest_changes,
     manifest_entries,
     manifest_moves,
 )
+from persist_assets.ledger.wanting import WantLog
 from persist_assets.model import (
     Build,
     CheckResult,
     Column,
-    Event,
     Filled,
     Holding,
     Leaf,
@@ -55,12 +51,13 @@ from persist_assets.model import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-    from typing import Concatenate, ParamSpec, TypeVar
+    from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+    from typing import ParamSpec, TypeVar
 
     from sqlalchemy.engine import Connection, Row
 
     from persist_assets.model import BuildID, Runs, SourceID
+    from persist_assets.wants import Want
 
     Given = ParamSpec("Given")
     Result = TypeVar("Result")
@@ -73,116 +70,48 @@ _INTERRUPTED = "interrupted"
 """The error of builds of which others recorded that they ended."""
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
-def _repeated(
-    method: Callable[Concatenate[Ledger, Given], Result],
-) -> Callable[Concatenate[Ledger, Given], Result]:
-    """Make a method, which is one transaction, one that survives when the database goes away.
-
-    It is done again as a whole if it did not take place.
-    """
-
-    @functools.wraps(method)
-    def run(ledger: Ledger, *args: Given.args, **values: Given.kwargs) -> Result:
-        return ledger._database.repeat(lambda: method(ledger, *args, **values))  # pyright: ignore[reportPrivateUsage]
-
-    return run
-
-
-class Ledger:
-    """A connection to a ledger, safe to share between threads.
-
-    Parameters
-    ----------
-    url
-        SQLAlchemy URL. A SQLite file is created with its directory.
-    clock
-        Returns the present instant, aware. On PostgreSQL leases go by the database's clock, so
-        that those of several machines need not agree.
-
-    Attributes
-    ----------
-    found
-        The version of the ledger when it was opened; 0 if there was none.
-
-    Raises
-    ------
-    LedgerError
-        It cannot be opened.
-    LedgerTooNewError
-        A newer release wrote it.
-    LedgerUnreachableError
-        Its database does not answer. An open one waits for its database to come back
-        (`connection.RETRY_S`) before a method raises this.
-    """
-
-    def __init__(self, url: str, *, clock: Callable[[], datetime] = _now) -> None:
-        self._clock = clock
-        self._database = Database(url)
-        self._read, self._write = self._database.read, self._database.write
-        try:
-            with self._read() as connection:
-                self.found = version_of(connection)
-            if self.found != VERSION:
-                with self._write(migrating=True) as connection:
-                    self.found = migrate(connection)
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Give back every connection."""
-        self._database.close()
-
-    # -------------------------------------------------------------------------------- events
-
-    def _append(self, connection: Connection, kind: str, data: Mapping[str, Any]) -> int:
-        """Append an event within a transaction; return its position."""
-        bumped = connection.execute(
-            counters.update()
-            .where(counters.c.name == "events")
-            .values(value=counters.c.value + 1)
-            .returning(counters.c.value)
-        ).scalar_one()
-        connection.execute(
-            events.insert().values(idx=bumped, at=self._clock(), kind=kind, data=data)
-        )
-        return bumped
-
-    @_repeated
-    def position(self) -> int:
-        """Return the position of the latest event, 0 before the first."""
-        with self._read() as connection:
-            query = sa.select(counters.c.value).where(counters.c.name == "events")
-            return connection.execute(query).scalar_one()
-
-    @_repeated
-    def fetch_events(self, since: int = 0, *, limit: int = 1000) -> list[Event]:
-        """Return the events after position `since`, in order, at most `limit`."""
-        query = sa.select(events).where(events.c.idx > since).order_by(events.c.idx).limit(limit)
-        with self._read() as connection:
-            return [Event(r.idx, r.at, r.kind, r.data) for r in connection.execute(query)]
+class Ledger(WantLog):
+    """A connection to a ledger, safe to share between threads: see `EventLog`."""
 
     # -------------------------------------------------------------------------------- builds
 
-    @_repeated
-    def record_started(self, build: Build, table: str, *, base: Snapshot | None = None) -> None:
-        """Record that a build has begun, and which snapshot's files its own may have too."""
+    @repeated
+    def record_started(
+        self,
+        build: Build,
+        table: str,
+        *,
+        base: Snapshot | None = None,
+        wanted: Sequence[Want] = (),
+        request_id: str | None = None,
+    ) -> None:
+        """Record that a build has begun, and for which wants.
+
+        Parameters
+        ----------
+        base
+            The snapshot whose files its own may have too.
+        wanted
+            What is wanted by the very build, and ends with it.
+        request_id
+            Else the request that it is of.
+        """
         parts = [*base.parts, base.build_uid] if base else None
         values = {**_build_values(build), "table_name": table, "parts": parts}
         with self._write() as connection:
             connection.execute(builds.insert().values(**values))
-            self._append(connection, "build-started", _event_data(build))
+            for want in wanted:
+                self._create(connection, want)
+            told = {"want_ids": [w.want_id for w in wanted], "build_request_id": request_id}
+            self._append(connection, "build-started", {**_event_data(build), **told})
 
-    @_repeated
+    @repeated
     def record_failed(self, build: Build, error: str) -> None:
         """Record that a build failed, unless it has ended; what readers see is as before."""
         with self._write() as connection:
             if self._fail(connection, build.build_uid, error):
                 self._append(connection, "build-failed", {**_event_data(build), "error": error})
+                self._give_up(connection, build.build_uid, error)
 
     def _fail(self, connection: Connection, build_uid: str, error: str) -> bool:
         """Record that a build failed, and return whether it was under way."""
@@ -192,14 +121,14 @@ class Ledger:
         values = {"state": "failed", "finished_at": self._clock(), "error": told}
         return bool(connection.execute(builds.update().where(started).values(**values)).rowcount)
 
-    @_repeated
+    @repeated
     def is_under_way(self, build: Build) -> bool:
         """Whether a build has begun, and nobody has recorded an end of it."""
         query = sa.select(builds.c.state).where(builds.c.build_uid == build.build_uid)
         with self._read() as connection:
             return connection.scalar(query) == "started"
 
-    @_repeated
+    @repeated
     def record_interrupted(self, table: str, *, alive: Sequence[str] = ()) -> list[str]:
         """Record builds of a table as failed that can never end; return their uids.
 
@@ -218,9 +147,10 @@ class Ledger:
                 self._append(
                     connection, "build-failed", {**_event_data(build), "error": _INTERRUPTED}
                 )
+                self._give_up(connection, build.build_uid, _INTERRUPTED)
         return [build.build_uid for build in dead]
 
-    @_repeated
+    @repeated
     def publish(
         self,
         build: Build,
@@ -229,18 +159,13 @@ class Ledger:
         *,
         lease: Lease | None = None,
         moves: bool = True,
+        refs: Sequence[str] = (),
         malloy: Mapping[BuildID, BuildID] | None = None,
     ) -> None:
-        """Let readers of the build's environment see what it produced.
+        """Let readers of the build's environment see what it produced: see `Publication`.
 
         Parameters
         ----------
-        checks
-            What came of them.
-        lease
-            Under which the snapshot was written.
-        moves
-            Whether the manifest entry moves; else they see the snapshot in another environment.
         malloy
             All that BuildIDs of Malloy's mean in the environment now; None: what they meant.
 
@@ -250,42 +175,78 @@ class Ledger:
             The lease is lost: somebody else may write the table by now; or the snapshot was
             collected. Nothing was published.
         """
+        publication = Publication(build, snapshot, checks, lease, moves, refs)
         with self._write() as connection:
-            if lease is not None:
-                held = sa.select(leases.c.token).where(leases.c.name == lease.name)
-                if connection.scalar(held) != lease.token:
-                    raise ConflictError(
-                        f"the lease on {lease.name} was lost while it was being built",
-                        hint="the build took no heartbeat for too long; run it again",
-                    )
-            read = {leaf.build_uid for leaf in snapshot.view.leaves} if snapshot.view else set()
-            reused = {snapshot.build_uid} - {build.build_uid}
-            _refuse_collected(connection, {uid for uid in read | reused if uid})
-            values = {
-                "state": "succeeded",
-                "action": build.action,
-                "finished_at": self._clock(),
-                "checks": [asdict(c) for c in checks],
-                "written_rows": build.written.rows if build.written else None,
-                "written_bytes": build.written.bytes if build.written else None,
-                **_snapshot_values(snapshot),
-            }
-            this = builds.c.build_uid == build.build_uid
-            connection.execute(builds.update().where(this).values(**values))
-            data = {
-                **_event_data(build),
-                "action": build.action,
-                "table": snapshot.table,
-                "version": snapshot.version,
-                "rows": snapshot.rows,
-            }
-            idx = self._append(connection, "build-succeeded", data)
-            if moves:
-                entries = {build.build_id: build.build_uid}
-                said = {"kind": "build", "run_id": build.run_id}
-                self._move(connection, idx, build.environment, entries, said)
-            if malloy is not None:
-                self._mean(connection, idx, build.environment, malloy)
+            self._publish(connection, publication, malloy)
+
+    @repeated
+    def publish_together(
+        self,
+        publications: Sequence[Publication],
+        *,
+        request_id: str,
+        malloy: Mapping[BuildID, BuildID] | None = None,
+    ) -> None:
+        """Let readers see everything that was built for a request, in one transaction.
+
+        Raises
+        ------
+        ConflictError
+            See `publish`; of any of them. Nothing was published.
+        """
+        with self._write() as connection:
+            for publication in publications:
+                self._publish(connection, publication, malloy, request_id=request_id)
+            self._succeed(connection, request_id)
+
+    def _publish(
+        self,
+        connection: Connection,
+        publication: Publication,
+        malloy: Mapping[BuildID, BuildID] | None,
+        *,
+        request_id: str | None = None,
+    ) -> None:
+        build, snapshot, lease = publication.build, publication.snapshot, publication.lease
+        if lease is not None:
+            held = sa.select(leases.c.token).where(leases.c.name == lease.name)
+            if connection.scalar(held) != lease.token:
+                raise ConflictError(
+                    f"the lease on {lease.name} was lost while it was being built",
+                    hint="the build took no heartbeat for too long; run it again",
+                )
+        read = {leaf.build_uid for leaf in snapshot.view.leaves} if snapshot.view else set()
+        reused = {snapshot.build_uid} - {build.build_uid}
+        _refuse_collected(connection, {uid for uid in read | reused if uid})
+        values = {
+            "state": "succeeded",
+            "action": build.action,
+            "finished_at": self._clock(),
+            "checks": [asdict(c) for c in publication.checks],
+            "written_rows": build.written.rows if build.written else None,
+            "written_bytes": build.written.bytes if build.written else None,
+            **_snapshot_values(snapshot),
+        }
+        this = builds.c.build_uid == build.build_uid
+        connection.execute(builds.update().where(this).values(**values))
+        told = {**_event_data(build), "build_request_id": request_id}
+        data = {
+            **told,
+            "action": build.action,
+            "table": snapshot.table,
+            "version": snapshot.version,
+            "rows": snapshot.rows,
+        }
+        idx = self._append(connection, "build-succeeded", data)
+        for ref in publication.refs:
+            self._append(connection, "partition-available", {**told, "partition_ref": ref})
+        self._satisfy(connection, build.build_uid)
+        if publication.moves:
+            entries = {build.build_id: build.build_uid}
+            said = {"kind": "build", "run_id": build.run_id}
+            self._move(connection, idx, build.environment, entries, said)
+        if malloy is not None:
+            self._mean(connection, idx, build.environment, malloy)
 
     def _mean(
         self,
@@ -354,7 +315,7 @@ class Ledger:
         if made:
             connection.execute(manifest_entries.insert(), made)
 
-    @_repeated
+    @repeated
     def promote(
         self,
         sources: Sequence[str],
@@ -400,7 +361,7 @@ class Ledger:
                 self._mean(connection, idx, target, malloy)
         return idx
 
-    @_repeated
+    @repeated
     def roll_back(self, environment: str, to: int, *, expected: int, why: str | None = None) -> int:
         """Put a manifest back to what it was right after a change; return the new change.
 
@@ -437,7 +398,7 @@ class Ledger:
             self._mean(connection, idx, environment, _meant(connection, environment, at=to))
         return idx
 
-    @_repeated
+    @repeated
     def fetch_history(self, environment: str, *, limit: int | None = None) -> list[ManifestChange]:
         """Return the changes of a manifest, the latest first, at most `limit`."""
         query = (
@@ -461,7 +422,7 @@ class Ledger:
             by_change[row.change_id].append(move)
         return [ManifestChange(**row, moves=tuple(by_change[row["change_id"]])) for row in changes]
 
-    @_repeated
+    @repeated
     def fetch_builds(
         self,
         *,
@@ -495,7 +456,7 @@ class Ledger:
         with self._read() as connection:
             return [_build(row) for row in connection.execute(query)]
 
-    @_repeated
+    @repeated
     def fetch_last_builds(self, environment: str) -> dict[SourceID, Build]:
         """Return the latest finished build of every source in an environment."""
         ranked = (
@@ -515,7 +476,7 @@ class Ledger:
             rows = connection.execute(sa.select(ranked).where(ranked.c.recency == 1))
             return {row.source_id: _build(row) for row in rows}
 
-    @_repeated
+    @repeated
     def fetch_environments(self) -> list[str]:
         """Return the names of all environments that have a manifest, sorted."""
         query = sa.select(manifest_entries.c.environment).distinct()
@@ -539,7 +500,7 @@ class Ledger:
             current |= self._current(environment, source_id)
         return current
 
-    @_repeated
+    @repeated
     def _current(self, environment: str, source_id: SourceID | None) -> dict[SourceID, Build]:
         entries = (
             sa.select(builds, manifest_entries.c.published_at.label("at"))
@@ -567,7 +528,7 @@ class Ledger:
         latest = {row.source_id: row for row in found}
         return {source_id: _build(row) for source_id, row in sorted(latest.items())}
 
-    @_repeated
+    @repeated
     def find_build(self, prefix: str) -> Build | None:
         """Return the latest build of the one BuildID that begins with `prefix`, or None.
 
@@ -587,7 +548,7 @@ class Ledger:
             raise ConflictError(f"several BuildIDs begin with {prefix}", hint="say more of it")
         return _build(found[0]) if found else None
 
-    @_repeated
+    @repeated
     def fetch_checks(self, build_uid: str) -> list[CheckResult]:
         """Return what came of the checks of a build's rows, in the end: others may have added some.
 
@@ -608,7 +569,7 @@ class Ledger:
             found[result.name] = replace(result, sample=tuple(result.sample))
         return [*found.values()]
 
-    @_repeated
+    @repeated
     def fetch_passed(self, *environments: str) -> dict[BuildID, set[str]]:
         """Return the definitions of the checks that what is published has passed."""
         query = (
@@ -625,7 +586,7 @@ class Ledger:
 
     # ------------------------------------------------------------------------------ manifest
 
-    @_repeated
+    @repeated
     def fetch_manifest(self, *environments: str) -> dict[BuildID, Snapshot]:
         """Return what readers of an environment read: one consistent state.
 
@@ -639,7 +600,7 @@ class Ledger:
         with self._read() as connection:
             return {row.build_id: _snapshot(row) for row in connection.execute(query)}
 
-    @_repeated
+    @repeated
     def fetch_malloy(self, environment: str) -> dict[BuildID, BuildID]:
         """Return what BuildIDs of Malloy's own tools mean in an environment.
 
@@ -649,7 +610,7 @@ class Ledger:
         with self._read() as connection:
             return _meant(connection, environment)
 
-    @_repeated
+    @repeated
     def fetch_elsewhere(self, *environments: str) -> dict[BuildID, list[Snapshot]]:
         """Return what readers of all other environments read, the latest first."""
         query = (
@@ -664,7 +625,7 @@ class Ledger:
                 found.setdefault(row.build_id, []).append(_snapshot(row))
         return found
 
-    @_repeated
+    @repeated
     def fetch_tables(self, build_id: BuildID) -> list[tuple[str, str]]:
         """Return the environments that have a BuildID, and the tables in which."""
         query = (
@@ -675,7 +636,7 @@ class Ledger:
         with self._read() as connection:
             return [(row.environment, row.table_name) for row in connection.execute(query)]
 
-    @_repeated
+    @repeated
     def find_snapshot(
         self, environment: str, build_id: BuildID, *, reads: Sequence[str] = ()
     ) -> Snapshot | None:
@@ -685,7 +646,7 @@ class Ledger:
             rows = connection.execute(query).all()
         return _snapshot(rows[-1]) if rows else None
 
-    @_repeated
+    @repeated
     def find_pinned_version(self, table: str) -> int | None:
         """Return the greatest version of a table that was published and is kept, or None."""
         query = sa.select(sa.func.max(builds.c.version)).where(
@@ -696,7 +657,7 @@ class Ledger:
         with self._read() as connection:
             return connection.scalar(query)
 
-    @_repeated
+    @repeated
     def find_written(self, build_uid: str) -> Snapshot | None:
         """Return the snapshot that a build wrote, unless it was collected, or None."""
         query = sa.select(builds).where(
@@ -708,13 +669,13 @@ class Ledger:
             row = connection.execute(query.order_by(builds.c.started_at)).first()
         return _snapshot(row) if row else None
 
-    @_repeated
+    @repeated
     def fetch_published(self, *environments: str) -> dict[BuildID, Build]:
         """Return the builds whose snapshots readers of an environment read: `fetch_manifest`."""
         with self._read() as connection:
             return {r.build_id: _build(r) for r in connection.execute(_published(*environments))}
 
-    @_repeated
+    @repeated
     def fetch_succeeded(self, build_id: BuildID) -> list[Build]:
         """Return all builds of a BuildID that ever succeeded, the latest first."""
         query = (
@@ -725,7 +686,7 @@ class Ledger:
         with self._read() as connection:
             return [_build(row) for row in connection.execute(query)]
 
-    @_repeated
+    @repeated
     def adopt(
         self,
         environment: str,
@@ -771,13 +732,13 @@ class Ledger:
             self._mean(connection, idx, environment, {**malloy, **own})
         return idx
 
-    @_repeated
+    @repeated
     def fetch_table_names(self) -> list[str]:
         """Return the names of all tables that were ever built or begun, sorted."""
         with self._read() as connection:
             return sorted(connection.scalars(sa.select(builds.c.table_name).distinct()))
 
-    @_repeated
+    @repeated
     def fetch_under_way(self) -> list[tuple[Build, str, bool]]:
         """Return the builds that have not ended, their process, and whether that is gone.
 
@@ -788,7 +749,7 @@ class Ledger:
             rows = connection.execute(query).all()
         return [(_build(r), r.process or "unknown", has_ended(r.process)) for r in rows]
 
-    @_repeated
+    @repeated
     def fetch_versions(self) -> set[str]:
         """Return the versions of raw data that snapshots rest on, unless they were collected."""
         query = sa.select(builds.c.as_of).where(
@@ -797,7 +758,7 @@ class Ledger:
         with self._read() as connection:
             return {version for as_of in connection.scalars(query) for _, version in as_of}
 
-    @_repeated
+    @repeated
     def fetch_leases(self) -> list[tuple[Lease, bool, bool]]:
         """Return who holds what, whether its process is gone, and whether it has expired."""
         with self._read() as connection:
@@ -810,7 +771,7 @@ class Ledger:
 
     # ---------------------------------------------------------------------------- collection
 
-    @_repeated
+    @repeated
     def collect(
         self,
         before: datetime,
@@ -858,7 +819,7 @@ class Ledger:
                 trial.rollback()
         return found
 
-    @_repeated
+    @repeated
     def fetch_holding(self, table: str) -> Holding:
         """Return what is known of the builds of one table."""
         with self._read() as connection:
@@ -867,7 +828,7 @@ class Ledger:
 
     # -------------------------------------------------------------------------------- leases
 
-    @_repeated
+    @repeated
     def is_leased(self, name: str) -> bool:
         """Whether somebody holds the lease of a name."""
         with self._read() as connection:
@@ -926,12 +887,12 @@ class Ledger:
             except LedgerError as error:  # it expires
                 log.warning("action=give-back lease=%s error=%s", name, error.message)
 
-    @_repeated
+    @repeated
     def _give_back(self, lease: Lease) -> None:
         with self._write() as connection:
             connection.execute(leases.delete().where(_mine(lease)))
 
-    @_repeated
+    @repeated
     def _take_lease(self, lease: Lease) -> bool:
         with self._write() as connection:
             now = self._database.now(connection, self._clock)
@@ -970,13 +931,37 @@ class Ledger:
                 log.warning("action=heartbeat lease=%s error=%s", lease.name, error.message)
                 pause = 1.0
 
-    @_repeated
+    @repeated
     def _holder(self, name: str) -> str:
         with self._read() as connection:
             return (
                 connection.scalar(sa.select(leases.c.holder).where(leases.c.name == name))
                 or "nobody"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What readers are to see of a build.
+
+    Attributes
+    ----------
+    checks
+        What came of them.
+    lease
+        Under which the snapshot was written.
+    moves
+        Whether the manifest entry moves; else they see the snapshot in another environment.
+    refs
+        The partitions that are available from then on, by reference.
+    """
+
+    build: Build
+    snapshot: Snapshot
+    checks: Sequence[CheckResult]
+    lease: Lease | None = None
+    moves: bool = True
+    refs: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,114 @@ events = sa.Table(
     sa.Column("at", Instant, nullable=False),
     sa.Column("kind", sa.String(64), nullable=False),
     sa.Column("data", sa.JSON, nullable=False),
+    # What others filter by; of events before version 9 nobody asks.
+    sa.Column("environment", sa.String(64)),
+    sa.Column("partition_ref", sa.Text),
+    sa.Column("build_request_id", sa.String(64)),
+    sa.Column("task_id", sa.String(64)),
+    sa.Column("job_label", sa.Text),
+    sa.Index("ix_events_partition_ref", "partition_ref", "idx"),
+)
+
+# The tables from here to `upstreams` are folds of the events: `projections.py` alone writes them.
+wants = sa.Table(
+    "wants",
+    metadata,
+    sa.Column("want_id", sa.String(255), primary_key=True),
+    sa.Column("partition_ref", sa.Text, nullable=False),
+    sa.Column("environment", sa.String(64), nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("data_timestamp", Instant),
+    sa.Column("ttl_seconds", sa.BigInteger),
+    sa.Column("sla_seconds", sa.BigInteger),
+    # When it is late and when it is given up, as the seconds above say.
+    sa.Column("deadline", Instant),
+    sa.Column("expires_at", Instant),
+    sa.Column("external_dependencies", sa.JSON(none_as_null=True)),
+    sa.Column("source", sa.JSON, nullable=False),
+    sa.Column("comment", sa.Text),
+    # The want for which a build found that this one's partition is missing.
+    sa.Column("parent", sa.String(255)),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("failures", sa.Integer, nullable=False),
+    sa.Column("batch", sa.Integer),
+    sa.Column("retry_at", Instant),
+    sa.Column("error", sa.Text),
+    sa.Column("request_id", sa.String(64)),
+    sa.Column("ended_at", Instant),
+    sa.CheckConstraint(
+        "state IN ('waiting', 'building', 'failing', 'satisfied', 'expired', 'cancelled')",
+        name="ck_wants_state",
+    ),
+    sa.Index("ix_wants_state", "environment", "state"),
+    sa.Index("ix_wants_partition_ref", "partition_ref"),
+    sa.Index("ix_wants_request_id", "request_id"),
+)
+
+build_requests = sa.Table(
+    "build_requests",
+    metadata,
+    sa.Column("request_id", sa.String(64), primary_key=True),
+    sa.Column("environment", sa.String(64), nullable=False),
+    sa.Column("partitions", sa.JSON, nullable=False),
+    sa.Column("want_ids", sa.JSON, nullable=False),
+    sa.Column("reason", sa.String(64), nullable=False),
+    sa.Column("trigger", sa.String(64), nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("requested_at", Instant, nullable=False),
+    sa.Column("started_at", Instant),
+    sa.Column("ended_at", Instant),
+    sa.Column("run_id", sa.String(64)),
+    sa.Column("error", sa.Text),
+    sa.Column("culprits", sa.JSON(none_as_null=True)),
+    sa.CheckConstraint(
+        "state IN ('requested', 'started', 'succeeded', 'failed')", name="ck_build_requests_state"
+    ),
+    sa.Index("ix_build_requests_state", "environment", "state"),
+)
+
+# What is known of partitions: of this graph's by its own builds, of others' by their events.
+availability = sa.Table(
+    "availability",
+    metadata,
+    # Empty: this graph.
+    sa.Column("graph", sa.String(64), nullable=False),
+    sa.Column("environment", sa.String(64), nullable=False),
+    sa.Column("partition_ref", sa.Text, nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("at", Instant, nullable=False),
+    sa.Column("idx", sa.BigInteger, nullable=False),
+    sa.Column("build_uid", sa.String(64)),
+    # A partition is in one state.
+    sa.PrimaryKeyConstraint("graph", "environment", "partition_ref", name="pk_availability"),
+    sa.CheckConstraint("state IN ('available', 'failed', 'tainted')", name="ck_availability_state"),
+)
+
+sla_misses = sa.Table(
+    "sla_misses",
+    metadata,
+    # A want misses its deadline once.
+    sa.Column("want_id", sa.String(255), primary_key=True),
+    sa.Column("partition_ref", sa.Text, nullable=False),
+    sa.Column("environment", sa.String(64), nullable=False),
+    sa.Column("deadline", Instant, nullable=False),
+    sa.Column("missed_at", Instant, nullable=False),
+    sa.Column("delivered_at", Instant),
+    sa.Column("blame", sa.JSON, nullable=False),
+)
+
+# How far the events of other graphs were read.
+upstreams = sa.Table(
+    "upstreams",
+    metadata,
+    sa.Column("graph", sa.String(64), nullable=False),
+    sa.Column("environment", sa.String(64), nullable=False),
+    sa.Column("cursor", sa.Text, nullable=False),
+    sa.Column("at", Instant, nullable=False),
+    # What was found wrong with it, until it is right again.
+    sa.Column("problem", sa.Text),
+    # There is one place up to which a graph was read.
+    sa.PrimaryKeyConstraint("graph", "environment", name="pk_upstreams"),
 )
 
 builds = sa.Table(

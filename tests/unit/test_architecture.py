@@ -17,10 +17,10 @@ from persist_assets.model import CheckResult
 
 # docs/architecture.md has the same list, with what each room is for.
 ROOMS = [
-    "decorators", "errors", "stores", "settings", "model", "dialect", "watermarks", "partitions", "contracts", "frontends", "meaning", "growth", "compiler", "substitution",
+    "decorators", "errors", "stores", "settings", "model", "dialect", "wants", "watermarks", "partitions", "contracts", "frontends", "meaning", "growth", "compiler", "substitution",
     "compare", "planner", "promotion", "selection", "ledger", "manifest", "storage", "bridge", "cache", "malloy", "project",
     "revisions", "server", "session", "functions", "audit", "engine", "rows", "outside", "reader",
-    "assertions", "continuation", "validity", "builder", "follow", "pool", "environments", "collector", "doctor", "plugin", "cli",
+    "assertions", "continuation", "validity", "builder", "follow", "pool", "requests", "environments", "collector", "doctor", "plugin", "cli",
 ]  # fmt: skip
 # And so has it these.
 MEANING = [

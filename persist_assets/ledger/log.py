@@ -1,0 +1,131 @@
+"""The log that everything rests on: events, appended in the transactions whose facts they are.
+
+The invariant: positions have no gaps, and become visible in their order.
+"""
+
+from __future__ import annotations
+
+import functools
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from persist_assets.ledger.connection import Database
+from persist_assets.ledger.migrations import VERSION, migrate, version_of
+from persist_assets.ledger.projections import apply
+from persist_assets.ledger.tables import counters, events
+from persist_assets.model import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Concatenate, ParamSpec, TypeVar
+
+    from sqlalchemy.engine import Connection, Row
+
+    Given = ParamSpec("Given")
+    Result = TypeVar("Result")
+    Log = TypeVar("Log", bound="EventLog")
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def repeated(
+    method: Callable[Concatenate[Log, Given], Result],
+) -> Callable[Concatenate[Log, Given], Result]:
+    """Make a method, which is one transaction, one that survives when the database goes away.
+
+    It is done again as a whole if it did not take place.
+    """
+
+    @functools.wraps(method)
+    def run(ledger: Log, *args: Given.args, **values: Given.kwargs) -> Result:
+        return ledger._database.repeat(lambda: method(ledger, *args, **values))  # pyright: ignore[reportPrivateUsage]
+
+    return run
+
+
+class EventLog:
+    """A connection to a ledger, safe to share between threads.
+
+    Parameters
+    ----------
+    url
+        SQLAlchemy URL. A SQLite file is created with its directory.
+    clock
+        Returns the present instant, aware. On PostgreSQL leases go by the database's clock, so
+        that those of several machines need not agree.
+
+    Attributes
+    ----------
+    found
+        The version of the ledger when it was opened; 0 if there was none.
+
+    Raises
+    ------
+    LedgerError
+        It cannot be opened.
+    LedgerTooNewError
+        A newer release wrote it.
+    LedgerUnreachableError
+        Its database does not answer. An open one waits for its database to come back
+        (`connection.RETRY_S`) before a method raises this.
+    """
+
+    def __init__(self, url: str, *, clock: Callable[[], datetime] = _now) -> None:
+        self._clock = clock
+        self._database = Database(url)
+        self._read, self._write = self._database.read, self._database.write
+        try:
+            with self._read() as connection:
+                self.found = version_of(connection)
+            if self.found != VERSION:
+                with self._write(migrating=True) as connection:
+                    self.found = migrate(connection)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give back every connection."""
+        self._database.close()
+
+    def _append(self, connection: Connection, kind: str, data: Mapping[str, Any]) -> int:
+        """Append an event within a transaction; return its position."""
+        bumped = connection.execute(
+            counters.update()
+            .where(counters.c.name == "events")
+            .values(value=counters.c.value + 1)
+            .returning(counters.c.value)
+        ).scalar_one()
+        at = self._clock()
+        told = {name: data.get(name) for name in _ASKED_FOR}
+        told["task_id"] = data.get("task_id") or data.get("build_uid")
+        told["job_label"] = data.get("job_label") or data.get("source_id")
+        connection.execute(events.insert().values(idx=bumped, at=at, kind=kind, data=data, **told))
+        apply(connection, at, bumped, kind, data)
+        return bumped
+
+    @repeated
+    def position(self) -> int:
+        """Return the position of the latest event, 0 before the first."""
+        with self._read() as connection:
+            query = sa.select(counters.c.value).where(counters.c.name == "events")
+            return connection.execute(query).scalar_one()
+
+    @repeated
+    def fetch_events(self, since: int = 0, *, limit: int = 1000) -> list[Event]:
+        """Return the events after position `since`, in order, at most `limit`."""
+        query = sa.select(events).where(events.c.idx > since).order_by(events.c.idx).limit(limit)
+        with self._read() as connection:
+            return [_event(row) for row in connection.execute(query)]
+
+
+_ASKED_FOR = ("environment", "partition_ref", "build_request_id")
+"""What of an event's data stands beside it too, by which others ask for events."""
+
+
+def _event(row: Row[Any]) -> Event:
+    return Event(row.idx, row.at, row.kind, row.data)

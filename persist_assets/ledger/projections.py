@@ -1,0 +1,293 @@
+"""What the events say of wants, build requests, partitions, deadlines and other graphs, as tables.
+
+`apply` is the only writer of these tables. It is called for each event within the transaction that
+appends it, and for all of them, in order, to make the tables anew (`rebuild`): they hold nothing
+that the events do not.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from persist_assets.ledger.tables import (
+    availability,
+    build_requests,
+    events,
+    sla_misses,
+    upstreams,
+    wants,
+)
+from persist_assets.wants import ACTIVE, Want, deadline, fewer, pause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from sqlalchemy.engine import Connection, Row
+
+PROJECTIONS = (wants, build_requests, availability, sla_misses, upstreams)
+_AT_ONCE = 500
+
+
+def apply(
+    connection: Connection, at: datetime, idx: int, kind: str, data: Mapping[str, Any]
+) -> None:
+    """Let the tables say what they do after an event; most kinds say nothing here."""
+    change = _CHANGES.get(kind)
+    if change is not None:
+        change(connection, at, idx, data)
+
+
+def rebuild(connection: Connection) -> int:
+    """Make the tables anew of all events; return how many there are."""
+    for table in reversed(PROJECTIONS):
+        connection.execute(table.delete())
+    n, last = 0, 0
+    while True:
+        query = sa.select(events).where(events.c.idx > last).order_by(events.c.idx)
+        some = connection.execute(query.limit(_AT_ONCE)).all()
+        for row in some:
+            apply(connection, row.at, row.idx, row.kind, row.data)
+        if not some:
+            return n
+        n, last = n + len(some), some[-1].idx
+
+
+def instant(text: str | None) -> datetime | None:
+    """Return an instant as events spell it."""
+    return None if text is None else datetime.fromisoformat(text).astimezone(UTC)
+
+
+def _want_created(connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]) -> None:
+    want = Want(
+        data["want_id"],
+        data["partition_ref"],
+        data["environment"],
+        at,
+        data_timestamp=instant(data.get("data_timestamp")),
+        ttl_s=data.get("ttl_seconds"),
+        sla_s=data.get("sla_seconds"),
+    )
+    connection.execute(
+        wants.insert().values(
+            want_id=want.want_id,
+            partition_ref=want.partition_ref,
+            environment=want.environment,
+            created_at=at,
+            data_timestamp=want.data_timestamp,
+            ttl_seconds=want.ttl_s,
+            sla_seconds=want.sla_s,
+            deadline=deadline(at, want.data_timestamp, want.sla_s),
+            expires_at=want.expires_at,
+            external_dependencies=data.get("external_dependencies") or None,
+            source=data["source"],
+            comment=data.get("comment"),
+            parent=data.get("parent"),
+            state=data.get("state", "waiting"),
+            request_id=data.get("request_id"),
+            failures=0,
+        )
+    )
+
+
+def _want_waits(connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]) -> None:
+    this = sa.and_(wants.c.want_id == data["want_id"], wants.c.state.in_(ACTIVE))
+    needs = connection.scalar(sa.select(wants.c.external_dependencies).where(this))
+    both = dict.fromkeys([*(needs or ()), *data["missing"]])
+    values = {"external_dependencies": [*both], "state": "waiting", "failures": 0}
+    connection.execute(wants.update().where(this).values(**values, retry_at=None))
+
+
+def _want_ended(state: str) -> Callable[[Connection, datetime, int, Mapping[str, Any]], None]:
+    def change(connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]) -> None:
+        values = {"state": state, "ended_at": at, "retry_at": None}
+        _update(connection, [data["want_id"]], values)
+
+    return change
+
+
+def _requested(connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]) -> None:
+    connection.execute(
+        build_requests.insert().values(
+            request_id=data["build_request_id"],
+            environment=data["environment"],
+            partitions=data["partitions"],
+            want_ids=data["want_ids"],
+            reason=data["reason"],
+            trigger=data["trigger"],
+            state="requested",
+            requested_at=at,
+        )
+    )
+    _update(
+        connection,
+        data["want_ids"],
+        {"state": "building", "request_id": data["build_request_id"]},
+    )
+
+
+def _request(connection: Connection, data: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    this = build_requests.c.request_id == data["build_request_id"]
+    connection.execute(build_requests.update().where(this).values(**values))
+
+
+def _request_started(
+    connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]
+) -> None:
+    values = {"state": "started", "started_at": at, "run_id": data.get("run_id")}
+    _request(connection, data, values)
+
+
+def _request_succeeded(
+    connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]
+) -> None:
+    _request(connection, data, {"state": "succeeded", "ended_at": at})
+
+
+def _request_failed(
+    connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]
+) -> None:
+    """Let the wants of a request that failed wait; those whose fault it is, for a while.
+
+    Where nobody knows whose fault it is, its wants are suspected together.
+    """
+    told, culprits = data.get("error"), data.get("culprits") or []
+    values = {"state": "failed", "ended_at": at, "error": told, "culprits": culprits or None}
+    _request(connection, data, values)
+    this = wants.c.request_id == data["build_request_id"]
+    found = connection.execute(sa.select(wants).where(this, wants.c.state == "building")).all()
+    if culprits:
+        guilty = [row for row in found if row.partition_ref in culprits]
+        _update(
+            connection,
+            (row.want_id for row in found if row.partition_ref not in culprits),
+            {"state": "waiting", "batch": None, "retry_at": None},
+        )
+        for row in guilty:
+            n = row.failures + 1
+            values = {"state": "failing", "failures": n, "batch": None, "error": told}
+            _update(connection, [row.want_id], {**values, "retry_at": at + pause(n)})
+        return
+    n_partitions = len({row.partition_ref for row in found})
+    suspected = any(row.batch is not None for row in found)
+    alone = suspected and n_partitions == 1
+    for row in found:
+        values = {"state": "failing", "error": told, "batch": None}
+        if alone:
+            n = row.failures + 1
+            values |= {"failures": n, "retry_at": at + pause(n)}
+        else:
+            values |= {"batch": fewer(n_partitions) if suspected else n_partitions}
+            values |= {"retry_at": at + pause(1)}
+        _update(connection, [row.want_id], values)
+
+
+def _partition(state: str) -> Callable[[Connection, datetime, int, Mapping[str, Any]], None]:
+    def change(connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]) -> None:
+        graph, ref = data.get("graph", ""), data["partition_ref"]
+        this = sa.and_(
+            availability.c.graph == graph,
+            availability.c.environment == data["environment"],
+            availability.c.partition_ref == ref,
+        )
+        if state == "failed" and connection.scalar(sa.select(availability.c.state).where(this)):
+            return  # what was there is there
+        values = {"state": state, "at": at, "idx": idx, "build_uid": data.get("build_uid")}
+        if not connection.execute(availability.update().where(this).values(**values)).rowcount:
+            key = {"graph": graph, "environment": data["environment"], "partition_ref": ref}
+            connection.execute(availability.insert().values(**key, **values))
+
+    return change
+
+
+def _sla_missed(connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]) -> None:
+    connection.execute(
+        sla_misses.insert().values(
+            want_id=data["want_id"],
+            partition_ref=data["partition_ref"],
+            environment=data["environment"],
+            deadline=instant(data["deadline"]),
+            missed_at=at,
+            blame=data["blame"],
+        )
+    )
+
+
+def _sla_recovered(connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]) -> None:
+    this = sla_misses.c.want_id == data["want_id"]
+    connection.execute(sla_misses.update().where(this).values(delivered_at=at))
+
+
+def _upstream(connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]) -> None:
+    """Note how far another graph was read, and what it has."""
+    for told in data.get("partitions", ()):
+        _partition(told["state"])(
+            connection,
+            at,
+            idx,
+            {**told, "graph": data["graph"], "environment": data["environment"]},
+        )
+    this = sa.and_(
+        upstreams.c.graph == data["graph"], upstreams.c.environment == data["environment"]
+    )
+    values = {"cursor": data["cursor"], "at": at, "problem": data.get("problem")}
+    if not connection.execute(upstreams.update().where(this).values(**values)).rowcount:
+        key = {"graph": data["graph"], "environment": data["environment"]}
+        connection.execute(upstreams.insert().values(**key, **values))
+
+
+_CHANGES: Mapping[str, Callable[[Connection, datetime, int, Mapping[str, Any]], None]] = {
+    "want-created": _want_created,
+    "want-waits": _want_waits,
+    "want-cancelled": _want_ended("cancelled"),
+    "want-expired": _want_ended("expired"),
+    "want-satisfied": _want_ended("satisfied"),
+    "build-requested": _requested,
+    "build-request-started": _request_started,
+    "build-request-succeeded": _request_succeeded,
+    "build-request-failed": _request_failed,
+    "partition-available": _partition("available"),
+    "partition-failed": _partition("failed"),
+    "partition-tainted": _partition("tainted"),
+    "sla-missed": _sla_missed,
+    "sla-recovered": _sla_recovered,
+    "upstream-synced": _upstream,
+}
+
+
+def _update(connection: Connection, want_ids: Iterable[str], values: Mapping[str, Any]) -> None:
+    """Change wants that have not ended."""
+    ids = [*want_ids]
+    for n in range(0, len(ids), _AT_ONCE):
+        these = sa.and_(wants.c.want_id.in_(ids[n : n + _AT_ONCE]), wants.c.state.in_(ACTIVE))
+        connection.execute(wants.update().where(these).values(**values))
+
+
+def want_of(row: Row[Any]) -> Want:
+    """Return the want of a row of `wants`."""
+    (
+        want_id, ref, environment, created_at, data_timestamp, ttl, sla, _, _, needs, source,
+        comment, parent, state, failures, batch, retry_at, error, request_id, ended_at,
+    ) = tuple(row)  # fmt: skip
+    return Want(
+        want_id,
+        ref,
+        environment,
+        created_at,
+        data_timestamp,
+        ttl,
+        sla,
+        tuple(needs or ()),
+        source,
+        comment,
+        parent,
+        state,
+        failures,
+        batch,
+        retry_at,
+        error,
+        request_id,
+        ended_at,
+    )

@@ -1,0 +1,563 @@
+"""The wants of a ledger: every transition of wants, build requests and deadlines is a method here.
+
+Each is one transaction that appends events; the tables follow from these (`projections.py`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from persist_assets.errors import ConflictError, NotFoundError
+from persist_assets.ledger.log import EventLog, repeated
+from persist_assets.ledger.projections import rebuild, want_of
+from persist_assets.ledger.tables import (
+    availability,
+    build_requests,
+    counters,
+    events,
+    sla_misses,
+    upstreams,
+    wants,
+)
+from persist_assets.model import Event
+from persist_assets.wants import ACTIVE, Blame, Miss, Request, Want, matcher
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    from sqlalchemy.engine import Connection, Row
+
+    from persist_assets.wants import Evaluation, PartitionRef, WantState
+
+_SCANNED = 20_000
+"""So many events are looked at for one page at most."""
+
+
+class WantLog(EventLog):
+    """What of a ledger is about wants."""
+
+    # --------------------------------------------------------------------------------- wants
+
+    @repeated
+    def create_wants(self, given: Sequence[Want]) -> list[Want]:
+        """Record wants, and return them as they are now; those whose ids are there stay so.
+
+        Their `created_at` is the ledger's.
+
+        Raises
+        ------
+        ConflictError
+            A want of this id asks for something else.
+        """
+        with self._write() as connection:
+            for want in given:
+                self._create(connection, want)
+            found = _wants(connection, wants.c.want_id.in_([w.want_id for w in given]))
+            return [found[w.want_id] for w in given]
+
+    def _create(self, connection: Connection, want: Want) -> None:
+        known = connection.execute(sa.select(wants).where(wants.c.want_id == want.want_id)).first()
+        if known is None:
+            self._append(connection, "want-created", _want_data(want))
+        elif _asked(want_of(known)) != _asked(want):
+            raise ConflictError(
+                f"the want `{want.want_id}` is there, and asks for something else",
+                hint="give another id, or cancel it",
+            )
+
+    @repeated
+    def cancel_want(self, want_id: str, *, by: str, why: str | None = None) -> Want:
+        """Record that nobody wants something any more, and return the want as it is now.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such want.
+        ConflictError
+            It has ended.
+        """
+        with self._write() as connection:
+            want = _wants(connection, wants.c.want_id == want_id).get(want_id)
+            if want is None:
+                raise NotFoundError(f"there is no want `{want_id}`")
+            if want.state not in ACTIVE:
+                raise ConflictError(f"the want `{want_id}` is {want.state}")
+            data = {"want_id": want_id, "partition_ref": want.partition_ref, "by": by, "why": why}
+            self._append(connection, "want-cancelled", {**data, "environment": want.environment})
+            return _wants(connection, wants.c.want_id == want_id)[want_id]
+
+    @repeated
+    def find_want(self, want_id: str) -> Want | None:
+        """Return a want, None where there is none of this id."""
+        with self._read() as connection:
+            return _wants(connection, wants.c.want_id == want_id).get(want_id)
+
+    @repeated
+    def fetch_wants(
+        self,
+        environment: str,
+        *,
+        states: Collection[WantState] = (),
+        refs: Collection[PartitionRef] = (),
+        pattern: str | None = None,
+        limit: int | None = None,
+    ) -> list[Want]:
+        """Return wants of an environment, the oldest first; of those of a limit the newest.
+
+        Parameters
+        ----------
+        states, refs
+            Of these alone; empty: of all.
+        pattern
+            What their partitions' references match; see `matcher`.
+        """
+        query = sa.select(wants).where(wants.c.environment == environment)
+        if states:
+            query = query.where(wants.c.state.in_([*states]))
+        if refs:
+            query = query.where(wants.c.partition_ref.in_([*refs]))
+        if limit is not None and pattern is None:
+            newest = query.order_by(wants.c.created_at.desc(), wants.c.want_id.desc())
+            query = newest.limit(limit)
+        else:
+            query = query.order_by(wants.c.created_at, wants.c.want_id)
+        with self._read() as connection:
+            found = [want_of(row) for row in connection.execute(query)]
+        if limit is not None and pattern is None:
+            return found[::-1]
+        if pattern is not None:
+            fits = matcher(pattern).fullmatch
+            found = [want for want in found if fits(want.partition_ref)]
+        return found if limit is None else found[-limit:]
+
+    # ---------------------------------------------------------------------------- evaluation
+
+    @repeated
+    def record_evaluation(
+        self, environment: str, trigger: str, evaluation: Evaluation
+    ) -> Request | None:
+        """Record what was decided about wants, and return the request that was made, if any.
+
+        Wants of which something else became meanwhile are left out.
+        """
+        ended = (*evaluation.satisfied, *evaluation.expired)
+        with self._write() as connection:
+            wanted = [*evaluation.want_ids, *ended]
+            active: dict[str, Want] = {}
+            for some in _some(wanted):
+                active |= _wants(
+                    connection, sa.and_(wants.c.want_id.in_(some), wants.c.state.in_(ACTIVE))
+                )
+            for kind, ids in (
+                ("want-satisfied", evaluation.satisfied),
+                ("want-expired", evaluation.expired),
+            ):
+                for want_id in ids:
+                    if want_id in active:
+                        self._end(connection, kind, active[want_id])
+            building = [
+                active[i]
+                for i in evaluation.want_ids
+                if i in active and active[i].state != "building"
+            ]
+            refs = tuple(dict.fromkeys(want.partition_ref for want in building))
+            request_id = uuid.uuid4().hex if refs else None
+            self._append(
+                connection,
+                "evaluation",
+                {
+                    "environment": environment,
+                    "trigger": trigger,
+                    "build_request_id": request_id,
+                    "reason": evaluation.reason,
+                    "blocked": len(evaluation.blocked),
+                },
+            )
+            if request_id is None:
+                return None
+            data = {
+                "environment": environment,
+                "build_request_id": request_id,
+                "partitions": refs,
+                "want_ids": [want.want_id for want in building],
+                "reason": evaluation.reason,
+                "trigger": trigger,
+            }
+            self._append(connection, "build-requested", data)
+            return _requests(connection, build_requests.c.request_id == request_id)[0]
+
+    def _end(self, connection: Connection, kind: str, want: Want, **more: Any) -> None:
+        data = {
+            "want_id": want.want_id,
+            "partition_ref": want.partition_ref,
+            "environment": want.environment,
+        }
+        self._append(connection, kind, {**data, **more})
+        if kind == "want-satisfied":
+            missed = sa.select(sla_misses).where(
+                sla_misses.c.want_id == want.want_id, sla_misses.c.delivered_at.is_(None)
+            )
+            row = connection.execute(missed).first()
+            if row is not None:
+                late = (self._clock() - row.deadline).total_seconds()
+                self._append(connection, "sla-recovered", {**data, "late_seconds": late})
+
+    @repeated
+    def find_request(self, request_id: str) -> Request | None:
+        """Return a build request, None where there is none."""
+        with self._read() as connection:
+            found = _requests(connection, build_requests.c.request_id == request_id)
+            return found[0] if found else None
+
+    @repeated
+    def fetch_requests(
+        self, environment: str, *, is_open: bool = False, limit: int | None = None
+    ) -> list[Request]:
+        """Return the build requests of an environment, the newest first; `is_open`: no others."""
+        test = build_requests.c.environment == environment
+        if is_open:
+            test = sa.and_(test, build_requests.c.state.in_(("requested", "started")))
+        with self._read() as connection:
+            return _requests(connection, test, limit)
+
+    @repeated
+    def start_request(self, request_id: str, run_id: str | None) -> Request:
+        """Record that somebody has begun to build what was asked for.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such request.
+        ConflictError
+            It has ended, or was begun by somebody else.
+        """
+        with self._write() as connection:
+            found = _requests(connection, build_requests.c.request_id == request_id)
+            if not found:
+                raise NotFoundError(f"there is no build request `{request_id}`")
+            if found[0].state != "requested":
+                raise ConflictError(f"the build request `{request_id}` has been taken already")
+            data = {"build_request_id": request_id, "environment": found[0].environment}
+            self._append(connection, "build-request-started", {**data, "run_id": run_id})
+            return _requests(connection, build_requests.c.request_id == request_id)[0]
+
+    @repeated
+    def fail_request(
+        self,
+        request_id: str,
+        error: str,
+        culprits: Collection[PartitionRef] = (),
+        *,
+        waits_for: Sequence[PartitionRef] = (),
+        children: Sequence[Want] = (),
+    ) -> None:
+        """Record that what was asked for was not built, unless its end is recorded already.
+
+        Parameters
+        ----------
+        culprits
+            The wanted partitions whose fault it is; empty: nobody knows.
+        waits_for, children
+            What these wait for, as was found, and the wants of it.
+        """
+        with self._write() as connection:
+            found = _requests(connection, build_requests.c.request_id == request_id)
+            if not found or found[0].state in ("succeeded", "failed"):
+                return
+            environment = found[0].environment
+            data = {"build_request_id": request_id, "environment": environment}
+            told = {"error": error.replace("\0", ""), "culprits": sorted(culprits)}
+            self._append(connection, "build-request-failed", {**data, **told})
+            for ref in sorted(culprits):
+                self._append(connection, "partition-failed", {**data, "partition_ref": ref})
+            for want in children:
+                self._create(connection, want)
+            if waits_for:
+                for want in _wants(connection, wants.c.request_id == request_id).values():
+                    if want.partition_ref in culprits:
+                        this = {"want_id": want.want_id, "partition_ref": want.partition_ref}
+                        told = {**data, **this, "missing": [*waits_for]}
+                        self._append(connection, "want-waits", told)
+
+    def _succeed(self, connection: Connection, request_id: str) -> None:
+        """Record that everything asked for is there, within the transaction that publishes it."""
+        (request,) = _requests(connection, build_requests.c.request_id == request_id)
+        data = {"build_request_id": request_id, "environment": request.environment}
+        self._append(connection, "build-request-succeeded", data)
+        self._satisfy(connection, request_id)
+
+    def _satisfy(self, connection: Connection, request_id: str) -> None:
+        """Record that there is what the wants asked for that a request, or a build, is of."""
+        test = sa.and_(wants.c.request_id == request_id, wants.c.state == "building")
+        for want in _wants(connection, test).values():
+            self._end(connection, "want-satisfied", want)
+
+    def _give_up(self, connection: Connection, build_uid: str, error: str) -> None:
+        """Record that nothing came of the wants of a build that nobody else has asked for."""
+        test = sa.and_(wants.c.request_id == build_uid, wants.c.state == "building")
+        why = (error.replace("\0", "").splitlines() or [""])[0]
+        for want in _wants(connection, test).values():
+            self._end(connection, "want-cancelled", want, by="the build", why=why)
+
+    # ---------------------------------------------------------------------------- partitions
+
+    @repeated
+    def taint(self, environment: str, ref: PartitionRef, *, by: str) -> None:
+        """Record that what there is of a partition shall not be used."""
+        with self._write() as connection:
+            data = {"partition_ref": ref, "environment": environment, "by": by}
+            self._append(connection, "partition-tainted", data)
+
+    @repeated
+    def fetch_available(self, environment: str, graph: str = "") -> dict[PartitionRef, datetime]:
+        """Return since when the partitions of a graph are available that are."""
+        query = sa.select(availability.c.partition_ref, availability.c.at).where(
+            availability.c.graph == graph,
+            availability.c.environment == environment,
+            availability.c.state == "available",
+        )
+        with self._read() as connection:
+            return {ref: at for ref, at in connection.execute(query)}
+
+    @repeated
+    def fetch_tainted(self, environment: str) -> set[PartitionRef]:
+        """Return the partitions of this graph that were tainted and not built since."""
+        query = sa.select(availability.c.partition_ref).where(
+            availability.c.graph == "",
+            availability.c.environment == environment,
+            availability.c.state == "tainted",
+        )
+        with self._read() as connection:
+            return {*connection.scalars(query)}
+
+    # ----------------------------------------------------------------------------- deadlines
+
+    @repeated
+    def fetch_late(self, environment: str, now: datetime) -> list[Want]:
+        """Return the active wants past their deadlines whose misses are not recorded."""
+        test = sa.and_(
+            wants.c.environment == environment,
+            wants.c.state.in_(ACTIVE),
+            wants.c.deadline < now,
+            wants.c.want_id.not_in(sa.select(sla_misses.c.want_id)),
+        )
+        with self._read() as connection:
+            return [*_wants(connection, test).values()]
+
+    @repeated
+    def record_misses(self, missed: Iterable[tuple[Want, Blame]]) -> int:
+        """Record that wants missed their deadlines, and what they waited for; return how many."""
+        n = 0
+        with self._write() as connection:
+            for want, blame in missed:
+                known = sa.select(sla_misses.c.want_id).where(sla_misses.c.want_id == want.want_id)
+                if connection.scalar(known) is not None or want.deadline is None:
+                    continue
+                data = {
+                    "want_id": want.want_id,
+                    "partition_ref": want.partition_ref,
+                    "environment": want.environment,
+                    "deadline": want.deadline.isoformat(),
+                    "blame": {**asdict(blame), "since": blame.since.isoformat()},
+                }
+                self._append(connection, "sla-missed", data)
+                n += 1
+        return n
+
+    @repeated
+    def fetch_misses(self, environment: str, *, limit: int | None = None) -> list[Miss]:
+        """Return the deadlines that were missed, the latest first."""
+        query = sa.select(sla_misses).where(sla_misses.c.environment == environment)
+        query = query.order_by(sla_misses.c.deadline.desc(), sla_misses.c.want_id).limit(limit)
+        with self._read() as connection:
+            return [
+                Miss(
+                    row.want_id,
+                    row.partition_ref,
+                    row.deadline,
+                    row.missed_at,
+                    row.delivered_at,
+                    row.blame,
+                )
+                for row in connection.execute(query)
+            ]
+
+    # ---------------------------------------------------------------------------- other graphs
+
+    @repeated
+    def fetch_cursor(self, environment: str, graph: str) -> str | None:
+        """Return up to where the events of another graph were read, None before the first time."""
+        query = sa.select(upstreams.c.cursor).where(
+            upstreams.c.graph == graph, upstreams.c.environment == environment
+        )
+        with self._read() as connection:
+            return connection.scalar(query)
+
+    @repeated
+    def record_synced(
+        self,
+        environment: str,
+        graph: str,
+        cursor: str,
+        partitions: Sequence[Mapping[str, Any]] = (),
+        *,
+        expected: str | None,
+        problem: str | None = None,
+    ) -> bool:
+        """Record what another graph has told since it was read last; return whether that was new.
+
+        Parameters
+        ----------
+        cursor
+            Up to where it was read.
+        partitions
+            Of each the reference, and whether it is ``available``, ``failed`` or ``tainted``.
+        expected
+            Up to where it was read before. Where somebody else has read on since, nothing is
+            recorded: they have done it.
+        """
+        with self._write() as connection:
+            query = sa.select(upstreams.c.cursor).where(
+                upstreams.c.graph == graph, upstreams.c.environment == environment
+            )
+            if connection.scalar(query) != expected:
+                return False
+            data = {"environment": environment, "graph": graph, "cursor": cursor}
+            told = {"partitions": [dict(p) for p in partitions], "problem": problem}
+            self._append(connection, "upstream-synced", {**data, **told})
+            return True
+
+    # -------------------------------------------------------------------------------- events
+
+    @repeated
+    def list_events(
+        self,
+        since: int = 0,
+        *,
+        limit: int = 1000,
+        kinds: Collection[str] = (),
+        refs: Collection[PartitionRef] = (),
+        patterns: Collection[str] = (),
+        job_labels: Collection[str] = (),
+        task_ids: Collection[str] = (),
+        build_request_ids: Collection[str] = (),
+    ) -> tuple[list[Event], int]:
+        """Return events after a position, in order, and the position up to which was looked.
+
+        Of the filters that are given each has to hold; `refs` and `patterns` are one. So many
+        events are looked at that a page takes no long time, whatever it filters: a page may be
+        short, or empty, and more be there; it is the end where the position is the log's.
+        """
+        test = events.c.idx > since
+        if kinds:
+            test = sa.and_(test, events.c.kind.in_([*kinds]))
+        if refs or patterns:
+            wanted = [events.c.partition_ref.in_([*refs])] if refs else []
+            wanted += [
+                events.c.partition_ref.like(_like(pattern), escape="\\") for pattern in patterns
+            ]
+            test = sa.and_(test, sa.or_(*wanted))
+        for column, values in (
+            (events.c.job_label, job_labels),
+            (events.c.task_id, task_ids),
+            (events.c.build_request_id, build_request_ids),
+        ):
+            if values:
+                test = sa.and_(test, column.in_([*values]))
+        fits = [matcher(pattern).fullmatch for pattern in patterns]
+        with self._read() as connection:
+            head = connection.execute(
+                sa.select(counters.c.value).where(counters.c.name == "events")
+            ).scalar_one()
+            last = min(head, since + max(_SCANNED, limit))
+            query = sa.select(events).where(test, events.c.idx <= last)
+            rows = connection.execute(query.order_by(events.c.idx).limit(limit)).all()
+        following = rows[-1].idx if len(rows) == limit else max(last, since)
+        known = {*refs}
+        found = [
+            Event(row.idx, row.at, row.kind, row.data)
+            for row in rows
+            if not fits or row.partition_ref in known or any(fit(row.partition_ref) for fit in fits)
+        ]
+        return found, following
+
+    @repeated
+    def rebuild_projections(self) -> int:
+        """Make the tables that follow from events anew of them; return how many these are."""
+        with self._write() as connection:
+            return rebuild(connection)
+
+
+def _like(pattern: str) -> str:
+    """Return what LIKE matches wherever a pattern does."""
+    escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return escaped.replace("**", "%").replace("*", "%")
+
+
+def _some(ids: Sequence[str]) -> Iterable[Sequence[str]]:
+    return (ids[n : n + 500] for n in range(0, len(ids), 500))
+
+
+def _asked(want: Want) -> tuple[Any, ...]:
+    """Return what a want asks for, which makes it the same if it is given again."""
+    return (
+        want.partition_ref,
+        want.environment,
+        want.data_timestamp,
+        want.ttl_s,
+        want.sla_s,
+        want.external_dependencies,
+    )
+
+
+def _want_data(want: Want) -> dict[str, Any]:
+    return {
+        "want_id": want.want_id,
+        "partition_ref": want.partition_ref,
+        "environment": want.environment,
+        "data_timestamp": want.data_timestamp.isoformat() if want.data_timestamp else None,
+        "ttl_seconds": want.ttl_s,
+        "sla_seconds": want.sla_s,
+        "external_dependencies": [*want.external_dependencies],
+        "source": dict(want.source),
+        "comment": want.comment,
+        "parent": want.parent,
+        "state": want.state,
+        "request_id": want.request_id,
+    }
+
+
+def _wants(connection: Connection, test: sa.ColumnElement[bool]) -> dict[str, Want]:
+    query = sa.select(wants).where(test).order_by(wants.c.created_at, wants.c.want_id)
+    return {row.want_id: want_of(row) for row in connection.execute(query)}
+
+
+def _requests(
+    connection: Connection, test: sa.ColumnElement[bool], limit: int | None = None
+) -> list[Request]:
+    query = sa.select(build_requests).where(test)
+    query = query.order_by(build_requests.c.requested_at.desc()).limit(limit)
+    return [_request(row) for row in connection.execute(query)]
+
+
+def _request(row: Row[Any]) -> Request:
+    return Request(
+        row.request_id,
+        row.environment,
+        tuple(row.partitions),
+        tuple(row.want_ids),
+        row.reason,
+        row.trigger,
+        row.state,
+        row.requested_at,
+        row.started_at,
+        row.ended_at,
+        row.run_id,
+        row.error,
+        tuple(row.culprits or ()),
+    )

@@ -1,0 +1,344 @@
+"""Wants made into builds: what is asked for, what can be built of it now, and building it.
+
+    wants ─► evaluate (`wants.py`) ─► one build request ─► all of it parked ─► one publication
+
+Whoever runs a request holds its lease, so that others see when it died.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from persist_assets.errors import (
+    ConflictError,
+    LedgerError,
+    MissingUpstream,
+    NotFoundError,
+    PersistError,
+    did_you_mean,
+)
+from persist_assets.partitions import keys as partition_keys
+from persist_assets.planner import with_needed
+from persist_assets.pool import Pool
+from persist_assets.wants import (
+    ACTIVE,
+    Evaluation,
+    Want,
+    blame,
+    evaluate,
+    split_graph,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from persist_assets.builder import Builder
+    from persist_assets.ledger.store import Ledger
+    from persist_assets.model import Project, Source, SourceID
+    from persist_assets.wants import PartitionRef, Request
+
+log = logging.getLogger(__name__)
+
+_AHEAD = timedelta(days=3660)
+"""Partitions that begin so long from now can be wanted already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The source, and the partition of it, that a reference names."""
+
+    source: Source
+    key: str | None
+
+
+def resolve(builder: Builder, ref: PartitionRef) -> Place:
+    """Return what a reference names: a persisted source, or a partition there is or will be.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such source or partition.
+    """
+    project = builder.project
+    by_key = {s.key: s for s in project.persisted}
+    parts = ref.split("/")
+    for n in range(len(parts), 0, -1):
+        source = by_key.get("/".join(parts[:n]))
+        if source is not None:
+            return Place(source, _key(builder, source, "/".join(parts[n:]), ref))
+    known = [*by_key, *(s.name for s in project.persisted)]
+    found = did_you_mean(ref, known) or did_you_mean("/".join(parts[:-1]), known)
+    raise NotFoundError(f"`{ref}` names no persisted source", hint=found)
+
+
+def _key(builder: Builder, source: Source, key: str, ref: PartitionRef) -> str | None:
+    partition = source.annotation.partition
+    if partition is None:
+        if key:
+            raise NotFoundError(
+                f"`{source.name}` has no partitions: `{ref}` names none",
+                hint=f"ask for {source.key}",
+            )
+        return None
+    if not key:
+        return None
+    if key not in partition_keys(partition, builder.started_at + _AHEAD):
+        there = builder.keys()[source.source_id]
+        some = f"there are those from {there[0]} to {there[-1]}" if there else None
+        raise NotFoundError(
+            f"`{source.name}` has no partition `{key}`", hint=did_you_mean(key, there) or some
+        )
+    return key
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Sources and partitions by what names them.
+
+    Attributes
+    ----------
+    places
+        What references name, of those that name something that there is by now.
+    chosen
+        Their sources, and all persisted ones that these follow from.
+    asked
+        The partitions of these that are wanted or needed, of those of which not all are.
+    """
+
+    places: Mapping[PartitionRef, Place]
+    chosen: frozenset[SourceID]
+    asked: Mapping[SourceID, Collection[str]]
+
+
+def _asked(builder: Builder, refs: Iterable[PartitionRef]) -> _Asked:
+    project, order = builder.project, builder.keys()
+    places: dict[PartitionRef, Place] = {}
+    wanted: dict[SourceID, set[str]] = {}
+    for ref in dict.fromkeys(refs):
+        try:
+            place = resolve(builder, ref)
+        except NotFoundError:
+            continue  # it was there when it was wanted
+        source_id = place.source.source_id
+        if place.key is not None and place.key not in order[source_id]:
+            continue  # its window has not ended
+        places[ref] = place
+        if source_id in order:
+            all_there_are = order[source_id] if place.key is None else (place.key,)
+            wanted.setdefault(source_id, set()).update(all_there_are)
+    sources = {p.source.source_id for p in places.values()}
+    chosen = frozenset(sources | _above(project, sources))
+    asked = with_needed(project, chosen, wanted, order, builder.settings.timezone.key)
+    return _Asked(places, chosen, asked)
+
+
+def _above(project: Project, sources: Iterable[SourceID]) -> set[SourceID]:
+    """Return the persisted sources that some follow from, however far up."""
+    reached = project.reach(sources, lambda _: False)
+    return {s.source_id for s in reached if s.persisted}
+
+
+def find_current(builder: Builder, refs: Iterable[PartitionRef]) -> set[PartitionRef]:
+    """Return which partitions are there as they would be built now, of those that can be built."""
+    told = _asked(builder, refs)
+    planned = builder.plan(told.chosen, asked=told.asked)
+    steps = {step.source_id: step for step in planned.steps}
+    tainted = builder.ledger.fetch_tainted(builder.settings.environment)
+    found: set[PartitionRef] = set()
+    for ref, place in told.places.items():
+        step = steps[place.source.source_id]
+        to_build = step.action == "build"
+        if to_build and place.key is not None and step.keys is not None:
+            to_build = place.key in step.keys
+        if not to_build and ref not in tainted:
+            found.add(ref)
+    return found
+
+
+def evaluate_now(
+    builder: Builder, trigger: str, *, force: bool = False
+) -> tuple[Evaluation, Request | None]:
+    """Decide what is to be done about the wants of an environment, and record it.
+
+    Parameters
+    ----------
+    trigger
+        Why it is decided now: ``want``, ``upstream``, ``manual`` or ``clock``. What the clock
+        triggers is recorded only if something comes of it.
+    force
+        Pauses after failures are over.
+
+    Returns
+    -------
+    evaluation, request
+        What was decided, and the build request that was made, if any.
+    """
+    ledger, environment = builder.ledger, builder.settings.environment
+    now = builder.clock()
+    record_dead(ledger, environment)
+    record_late(builder)
+    open_requests = {r.request_id for r in ledger.fetch_requests(environment, is_open=True)}
+    wants = [
+        want
+        for want in ledger.fetch_wants(environment, states=ACTIVE)
+        if want.state != "building" or want.request_id in open_requests
+    ]
+    refs = {want.partition_ref for want in wants if want.state != "building"}
+    current = find_current(builder, refs) if refs else set[str]()
+    needed = {d for want in wants for d in want.external_dependencies}
+    missing = _not_yet(builder, refs)
+    available = find_available(builder, needed)
+    found = evaluate(
+        (w for w in wants if w.partition_ref not in missing),
+        now,
+        current=current,
+        available=available,
+        force=force,
+    )
+    told = found.satisfied or found.expired or found.partitions
+    request = None
+    if told or trigger != "clock":
+        request = ledger.record_evaluation(environment, trigger, found)
+    return found, request
+
+
+def _not_yet(builder: Builder, refs: Iterable[PartitionRef]) -> set[PartitionRef]:
+    """Return the partitions that cannot be built: their windows go on, or they are gone."""
+    return {*refs} - _asked(builder, refs).places.keys()
+
+
+def find_available(builder: Builder, refs: Collection[PartitionRef]) -> set[PartitionRef]:
+    """Return which of some partitions are available, of this graph's and of others'."""
+    environment, found = builder.settings.environment, set[str]()
+    for graph in {split_graph(ref)[0] for ref in refs}:
+        there = builder.ledger.fetch_available(environment, graph)
+        found |= {
+            ref for ref in refs if split_graph(ref)[0] == graph and split_graph(ref)[1] in there
+        }
+    return found
+
+
+def record_dead(ledger: Ledger, environment: str) -> list[str]:
+    """Record requests as failed whose run has ended without telling why; return their ids."""
+    dead = [
+        request.request_id
+        for request in ledger.fetch_requests(environment, is_open=True)
+        if request.state == "started" and not ledger.is_leased(_lease(request.request_id))
+    ]
+    for request_id in dead:
+        ledger.fail_request(request_id, "its run ended without telling why")
+    return dead
+
+
+def record_late(builder: Builder) -> int:
+    """Record the wants that missed their deadlines, and whose fault that is; return how many."""
+    ledger, environment = builder.ledger, builder.settings.environment
+    late = ledger.fetch_late(environment, builder.clock())
+    available = find_available(builder, {d for want in late for d in want.external_dependencies})
+    running = {b.source_id for b, *_ in ledger.fetch_under_way()} if late else set[str]()
+    names = [s.key for s in builder.project.persisted if s.source_id in running]
+    told = [
+        (
+            want,
+            blame(
+                want,
+                ledger.find_request(want.request_id) if want.request_id else None,
+                missing=[(d, None) for d in want.external_dependencies if d not in available],
+                running=next(iter(names), None),
+            ),
+        )
+        for want in late
+    ]
+    return ledger.record_misses(told) if told else 0
+
+
+def _lease(request_id: str) -> str:
+    return f"request {request_id}"
+
+
+def run_request(builder: Builder, request: Request, *, run_id: str | None = None) -> bool:
+    """Build what a request asks for; all of it becomes visible, or nothing.
+
+    Parameters
+    ----------
+    builder
+        Made for this request.
+
+    Returns
+    -------
+    succeeded
+        What failed is recorded, in the request and in its wants.
+
+    Raises
+    ------
+    ConflictError
+        Somebody else runs it, or it has ended.
+    """
+    ledger, request_id = builder.ledger, request.request_id
+    holder = f"{run_id or 'a request'}, process {os.getpid()}"
+    with ledger.lease(_lease(request_id), holder, wait_s=0):
+        ledger.start_request(request_id, run_id)
+        told = _asked(builder, request.partitions)
+        pool: Pool | None = None
+        building: Source | None = None
+        try:
+            lost = [ref for ref in request.partitions if ref not in told.places]
+            if lost:
+                raise NotFoundError(f"{', '.join(lost)}: there is no such partition any more")
+            tainted = ledger.fetch_tainted(request.environment)
+            forced = {p.source.source_id for r, p in told.places.items() if r in tainted}
+            sources = [s for s in builder.project.persisted if s.source_id in told.chosen]
+            pool = Pool(builder, sources, forced=forced, asked=told.asked)
+            for building in sources:
+                pool.park(building)
+            building = None
+            builder.publish_parked(request)
+        except BaseException as error:
+            log.info("action=request request=%s error=%s", request_id, error)
+            if pool is not None:
+                pool.close()
+            _record_failure(builder, request, told, building, error)
+            if isinstance(error, PersistError):
+                return False
+            raise
+        finally:
+            builder.close()
+        pool.close()
+    return True
+
+
+def _record_failure(
+    builder: Builder, request: Request, told: _Asked, building: Source | None, error: BaseException
+) -> None:
+    """Record that a request failed, by whose fault, and what that waits for."""
+    culprits = [ref for ref in request.partitions if ref not in told.places]
+    nobodys = isinstance(error, ConflictError | LedgerError) or not isinstance(error, Exception)
+    if building is not None and not nobodys:
+        for ref, place in told.places.items():
+            source_id = place.source.source_id
+            if building.source_id in {source_id, *_above(builder.project, [source_id])}:
+                culprits.append(ref)
+    waits_for = error.refs if isinstance(error, MissingUpstream) else ()
+    children = [
+        Want(
+            uuid.uuid4().hex,
+            ref,
+            request.environment,
+            builder.clock(),
+            source={"type": "api", "build_request_id": request.request_id},
+            parent=next(iter(request.want_ids), None),
+        )
+        for ref in waits_for
+        if not split_graph(ref)[0]
+    ]
+    name = f"`{building.key}`: " if building is not None else ""
+    text = str(error) if isinstance(error, Exception) else "interrupted"
+    message = f"{name}{text or type(error).__name__}"
+    builder.ledger.fail_request(
+        request.request_id, message, culprits, waits_for=waits_for, children=children
+    )

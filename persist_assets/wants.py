@@ -1,0 +1,348 @@
+"""Wants: which data is asked for by when, what can be built for them now, and who is late. Pure.
+
+A want is an event, and so is everything that becomes of it; the ledger's tables of wants and of
+build requests are folds of its events (`ledger/projections.py`). Here is what is decided about
+them:
+
+    wants, what is current, what other graphs have, now ─► evaluate ─► at most one build request
+    a want past its deadline, what keeps it              ─► blame    ─► whose fault it is
+
+A partition is named by a reference: the asset key, and for partitioned sources the partition's key
+after it, ``departures/2013-01-01``. What another graph has is named with the graph before it,
+``users:data/users/2024-01-01``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+PartitionRef = str
+"""Names a partition of a source of this graph, or with a graph before it and a colon of another."""
+WantState = Literal["waiting", "building", "failing", "satisfied", "expired", "cancelled"]
+ACTIVE: tuple[WantState, ...] = ("waiting", "building", "failing")
+"""The states of wants that may still be satisfied."""
+SourceType = Literal["cli", "dashboard", "schedule", "api", "sensor"]
+Cause = Literal["not-arrived", "failed", "queued", "running"]
+RequestState = Literal["requested", "started", "succeeded", "failed"]
+
+_FIRST_PAUSE = timedelta(minutes=1)
+_LONGEST_PAUSE = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A partition that somebody asked for, and what has become of that.
+
+    Attributes
+    ----------
+    created_at
+        When the ledger's clock said so, aware.
+    data_timestamp
+        The business time that the partition stands for.
+    ttl_s
+        Seconds after `created_at` until which it is tried; None: for ever.
+    sla_s
+        Seconds after `data_timestamp`, without one after `created_at`, at which it is late.
+    external_dependencies
+        References of other graphs' partitions that have to be available before.
+    source
+        How it came: ``type`` and details.
+    failures
+        How often in a row building it failed by its own fault.
+    batch
+        How many may be built together with it, after runs that ended for unknown reasons.
+    retry_at
+        Not before that it is tried again.
+    request_id
+        The request that builds it, or did last.
+    """
+
+    want_id: str
+    partition_ref: PartitionRef
+    environment: str
+    created_at: datetime
+    data_timestamp: datetime | None = None
+    ttl_s: int | None = None
+    sla_s: int | None = None
+    external_dependencies: tuple[PartitionRef, ...] = ()
+    source: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    comment: str | None = None
+    parent: str | None = None
+    state: WantState = "waiting"
+    failures: int = 0
+    batch: int | None = None
+    retry_at: datetime | None = None
+    error: str | None = None
+    request_id: str | None = None
+    ended_at: datetime | None = None
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When it is late."""
+        return deadline(self.created_at, self.data_timestamp, self.sla_s)
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When it is given up."""
+        return None if self.ttl_s is None else self.created_at + timedelta(seconds=self.ttl_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Partitions that are built together, and become visible together or not at all."""
+
+    request_id: str
+    environment: str
+    partitions: tuple[PartitionRef, ...]
+    want_ids: tuple[str, ...]
+    reason: str
+    trigger: str
+    state: RequestState = "requested"
+    requested_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    run_id: str | None = None
+    error: str | None = None
+    culprits: tuple[PartitionRef, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A want that cannot be built yet, and what of other graphs it waits for."""
+
+    want_id: str
+    partition_ref: PartitionRef
+    missing: tuple[PartitionRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What is to be done about wants now.
+
+    Attributes
+    ----------
+    partitions, want_ids
+        What is to be built together, and for whom; empty: nothing.
+    satisfied, expired
+        Wants whose partition is there as it would be built now, and those whose time is over.
+    blocked
+        Wants that wait for other graphs.
+    """
+
+    partitions: tuple[PartitionRef, ...] = ()
+    want_ids: tuple[str, ...] = ()
+    reason: str = "nothing to build"
+    satisfied: tuple[str, ...] = ()
+    expired: tuple[str, ...] = ()
+    blocked: tuple[Blocked, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """What a late want waits for: of which graph, since when, and why it is not there."""
+
+    partition_ref: PartitionRef
+    graph: str
+    since: datetime
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A deadline that was missed, and what was waited for when that was found."""
+
+    want_id: str
+    partition_ref: PartitionRef
+    deadline: datetime
+    missed_at: datetime
+    delivered_at: datetime | None
+    blame: Mapping[str, Any] = field(hash=False)
+
+
+def deadline(
+    created_at: datetime, data_timestamp: datetime | None, sla_s: int | None
+) -> datetime | None:
+    """Return when a want is late: so long after the time its data stands for."""
+    if sla_s is None:
+        return None
+    return (data_timestamp or created_at) + timedelta(seconds=sla_s)
+
+
+def evaluate(
+    wants: Iterable[Want],
+    now: datetime,
+    *,
+    current: Collection[PartitionRef],
+    available: Collection[PartitionRef],
+    force: bool = False,
+) -> Evaluation:
+    """Return what is to be done about the active wants of an environment.
+
+    Wants that nothing keeps are built together. Those whose partition failed are tried again one
+    partition at a time, once their pause is over and nothing else is to be built, so that they
+    hold up nobody, and nobody them. Of those whose run ended without telling why, ever fewer are
+    built together, until it is known which one it is.
+
+    Parameters
+    ----------
+    current
+        The wanted partitions that are there as they would be built now.
+    available
+        What other graphs have of `Want.external_dependencies`.
+    force
+        Pauses after failures are over.
+    """
+    satisfied, expired = list[str](), list[str]()
+    blocked: list[Blocked] = []
+    ready: dict[PartitionRef, list[Want]] = {}
+    building: set[PartitionRef] = set()
+    waiting: list[Want] = []
+    for want in wants:
+        if want.state == "building":
+            building.add(want.partition_ref)
+        elif want.partition_ref in current:
+            satisfied.append(want.want_id)
+        elif (until := want.expires_at) is not None and until <= now:
+            expired.append(want.want_id)
+        elif want.external_dependencies and (
+            missing := tuple(d for d in want.external_dependencies if d not in available)
+        ):
+            blocked.append(Blocked(want.want_id, want.partition_ref, missing))
+        else:
+            waiting.append(want)
+    for want in waiting:
+        if want.partition_ref not in building:
+            ready.setdefault(want.partition_ref, []).append(want)
+    chosen, reason = _chosen(ready, now, force=force)
+    return Evaluation(
+        tuple(chosen),
+        tuple(want.want_id for ref in chosen for want in ready[ref]),
+        reason if chosen else "nothing to build",
+        tuple(satisfied),
+        tuple(expired),
+        tuple(blocked),
+    )
+
+
+def _chosen(
+    ready: Mapping[PartitionRef, list[Want]], now: datetime, *, force: bool
+) -> tuple[list[PartitionRef], str]:
+    """Return which partitions are built together."""
+    healthy = list[PartitionRef]()
+    suspects = list[tuple[datetime, PartitionRef, int]]()
+    failing = list[tuple[datetime, PartitionRef]]()
+    for ref, some in ready.items():
+        retry_at = max((w.retry_at for w in some if w.retry_at is not None), default=now)
+        if any(w.failures for w in some):
+            if force or retry_at <= now:
+                failing.append((retry_at, ref))
+        elif any(w.batch is not None for w in some):
+            if force or retry_at <= now:
+                suspects.append((retry_at, ref, min(w.batch for w in some if w.batch is not None)))
+        else:
+            healthy.append(ref)
+    if healthy:
+        return _by_deadline(healthy, ready), "satisfying_active_wants"
+    if suspects:
+        suspects.sort()
+        fewest = suspects[0][2]
+        return [ref for *_, ref, _ in suspects[:fewest]], "retrying_after_an_interruption"
+    return [min(failing)[1]] if failing else [], "retrying_after_a_failure"
+
+
+def _by_deadline(
+    refs: Iterable[PartitionRef], ready: Mapping[PartitionRef, list[Want]]
+) -> list[PartitionRef]:
+    """Return partitions in the order of their earliest deadlines; those without one come last."""
+
+    def urgency(ref: PartitionRef) -> tuple[bool, float]:
+        due = [d.timestamp() for w in ready[ref] if (d := w.deadline) is not None]
+        return (not due, min(due, default=0.0))
+
+    return sorted(refs, key=urgency)
+
+
+def pause(failures: int) -> timedelta:
+    """Return how long a partition rests after so many failures in a row."""
+    return min(_FIRST_PAUSE * 2 ** min(failures - 1, 10), _LONGEST_PAUSE)
+
+
+def fewer(n: int) -> int:
+    """Return how many of a request of `n` partitions that died are built together next time."""
+    return max(1, n // 2)
+
+
+def blame(
+    want: Want,
+    request: Request | None,
+    *,
+    missing: Iterable[tuple[PartitionRef, datetime | None]] = (),
+    running: PartitionRef | None = None,
+) -> Blame:
+    """Return what a want that is late waits for.
+
+    Parameters
+    ----------
+    request
+        The request that builds it, or the last that failed to.
+    missing
+        What of other graphs is not there, and since when it is waited for.
+    running
+        The partition that the request computes now.
+    """
+    for ref, since in missing:
+        graph, name = split_graph(ref)
+        return Blame(name, graph, since or want.created_at, "not-arrived")
+    if request is not None and want.state == "building":
+        if request.state == "started":
+            since = request.started_at or want.created_at
+            return Blame(running or want.partition_ref, "", since, "running")
+        return Blame(want.partition_ref, "", request.requested_at or want.created_at, "queued")
+    if request is not None and request.state == "failed":
+        since = request.ended_at or want.created_at
+        return Blame(next(iter(request.culprits), want.partition_ref), "", since, "failed")
+    return Blame(want.partition_ref, "", want.created_at, "queued")
+
+
+def ref_of(asset_key: str, partition: str | None = None) -> PartitionRef:
+    """Return the reference of a partition of this graph; without one, of all there is."""
+    return asset_key if partition is None else f"{asset_key}/{partition}"
+
+
+def split_graph(ref: PartitionRef) -> tuple[str, PartitionRef]:
+    """Return the graph that a reference names, empty for this one, and what is its there.
+
+    Examples
+    --------
+    >>> split_graph("users:data/users")
+    ('users', 'data/users')
+    >>> split_graph("data/users/2013-01-01-05:00")
+    ('', 'data/users/2013-01-01-05:00')
+    """
+    head, colon, tail = ref.partition(":")
+    return (head, tail) if colon and "/" not in head and tail else ("", ref)
+
+
+@lru_cache(maxsize=1024)
+def matcher(pattern: str) -> re.Pattern[str]:
+    """Return what matches the references that a pattern means.
+
+    ``*`` is anything within one segment, ``**`` anything across segments.
+
+    Examples
+    --------
+    >>> bool(matcher("data/*").fullmatch("data/users/2024-01-01"))
+    False
+    >>> bool(matcher("data/**").fullmatch("data/users/2024-01-01"))
+    True
+    """
+    parts = re.split(r"(\*\*|\*)", pattern)
+    said = {"**": ".*", "*": "[^/]*"}
+    return re.compile("".join(said.get(p, re.escape(p)) for p in parts), re.DOTALL)
