@@ -239,6 +239,22 @@ class Builder(Reader):
         self._closing = ExitStack()
         self.over = threading.Event()
 
+    def anew(self, request: Request | None = None) -> Builder:
+        """Return a builder that looks at everything again, for a build request or for none."""
+        return Builder(
+            self.settings,
+            self.project,
+            self.ledger,
+            self.engine,
+            run_id=self.run_id,
+            fed=self.fed,
+            fallback=self.fallback,
+            changing=self.changing,
+            origin=self.origin,
+            request=request,
+            clock=self.clock,
+        )
+
     # ------------------------------------------------------------------------------ planning
 
     def world(self, sources: Iterable[Source], there: HasSnapshot = has_snapshot) -> World:

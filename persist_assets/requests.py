@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from persist_assets.errors import (
     ConflictError,
@@ -20,6 +20,7 @@ from persist_assets.errors import (
     MissingUpstream,
     NotFoundError,
     PersistError,
+    SettingsError,
     did_you_mean,
 )
 from persist_assets.partitions import keys as partition_keys
@@ -31,7 +32,10 @@ from persist_assets.wants import (
     Want,
     blame,
     evaluate,
+    ref_of,
+    request_document,
     split_graph,
+    want_document,
 )
 
 if TYPE_CHECKING:
@@ -46,6 +50,7 @@ log = logging.getLogger(__name__)
 
 _AHEAD = timedelta(days=3660)
 """Partitions that begin so long from now can be wanted already."""
+_LONGEST_S = 100 * 366 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +215,83 @@ def evaluate_now(
 def _not_yet(builder: Builder, refs: Iterable[PartitionRef]) -> set[PartitionRef]:
     """Return the partitions that cannot be built: their windows go on, or they are gone."""
     return {*refs} - _asked(builder, refs).places.keys()
+
+
+def check_want(builder: Builder, want: Want) -> tuple[Want, list[str]]:
+    """Return a want whose reference is spelled in full, and what is odd about it.
+
+    Raises
+    ------
+    NotFoundError
+        It names nothing.
+    SettingsError
+        A duration cannot be, or it needs what no upstream of the settings is.
+    """
+    place = resolve(builder, want.partition_ref)
+    warnings: list[str] = []
+    for name, seconds in (("ttl", want.ttl_s), ("sla", want.sla_s)):
+        if seconds is not None and not 0 <= seconds <= _LONGEST_S:
+            raise SettingsError(
+                f"{name}: {seconds} seconds is no sensible duration",
+                hint="between none and a hundred years",
+            )
+    if want.deadline and want.expires_at and want.expires_at < want.deadline:
+        warnings.append("it is given up (ttl) before it is late (sla)")
+    for needed in want.external_dependencies:
+        if not split_graph(needed)[0]:
+            raise SettingsError(
+                f"`{needed}` names no graph", hint="for example users:data/users/2024-01-01"
+            )
+    return replace(want, partition_ref=ref_of(place.source.key, place.key)), warnings
+
+
+def explained(builder: Builder, ref: PartitionRef) -> dict[str, Any]:
+    """Return the chain from a partition to its wants, request, run, build, inputs and code.
+
+    Raises
+    ------
+    NotFoundError
+        The reference names nothing.
+    """
+    place, ledger = resolve(builder, ref), builder.ledger
+    source, environment = place.source, builder.settings.environment
+    full = ref_of(source.key, place.key)
+    wants = ledger.fetch_wants(environment, refs=[full], limit=5)
+    build_uid = ledger.find_available_build(environment, full)
+    build = ledger.find_build(build_uid) if build_uid else None
+    names = {s.build_id: s.name for s in builder.project.sources}
+    requests = [r for w in wants if w.request_id and (r := ledger.find_request(w.request_id))]
+    location = source.location
+    return {
+        "partition_ref": full,
+        "available": build is not None,
+        "wants": [want_document(want) for want in wants],
+        "request": request_document(requests[-1]) if requests else None,
+        "build": None
+        if build is None
+        else {
+            "build_uid": build.build_uid,
+            "run_id": build.run_id,
+            "state": build.state,
+            "action": build.action,
+            "started_at": build.started_at.isoformat(),
+            "seconds": build.seconds,
+            "rows": build.snapshot.rows if build.snapshot else None,
+            "table": build.snapshot.table if build.snapshot else None,
+            "version": build.snapshot.version if build.snapshot else None,
+        },
+        "inputs": [
+            {"source": names.get(v.raw, v.raw), "version": v.version}
+            for v in (build.snapshot.as_of if build and build.snapshot else ())
+        ],
+        "code": {
+            "source_id": source.source_id,
+            "build_id": build.build_id if build else None,
+            "is_current": build is not None and build.build_id == source.build_id,
+            "path": location.path,
+            "line": location.line,
+        },
+    }
 
 
 def find_available(builder: Builder, refs: Collection[PartitionRef]) -> set[PartitionRef]:

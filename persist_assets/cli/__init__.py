@@ -9,7 +9,7 @@ import gc
 from persist_assets.cli.app import EXIT_CODES, app, err
 
 # In this order `persist --help` has them.
-from persist_assets.cli import sources, following, reading, environments, servers  # isort: skip
+from persist_assets.cli import sources, following, reading, environments, wanting, servers  # isort: skip
 
 __all__ = [
     "EXIT_CODES",
@@ -21,6 +21,7 @@ __all__ = [
     "reading",
     "servers",
     "sources",
+    "wanting",
 ]
 
 

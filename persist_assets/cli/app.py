@@ -69,6 +69,8 @@ spark_app = typer.Typer(
 app.add_typer(spark_app, name="spark")
 ledger_app = typer.Typer(help="The database of all state.", no_args_is_help=True)
 app.add_typer(ledger_app, name="ledger")
+want_app = typer.Typer(help="Which data is asked for, by when.", no_args_is_help=True)
+app.add_typer(want_app, name="want")
 _WIDE = 4000  # what is not a terminal gets whole lines
 err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else _WIDE)
 out = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)

@@ -100,6 +100,16 @@ def ledger_migrate(
         out.print(f"{escape(shown(url))} {done}", soft_wrap=True)
 
 
+@command("rebuild", ledger_app)
+def ledger_rebuild(given: Invocation) -> None:
+    """Make the tables of wants, requests, partitions and deadlines anew of the events."""
+    n = given.ledger.rebuild_projections()
+    if given.as_json:
+        print_json({"events": n})
+    else:
+        out.print(f"made anew of {n:,} events")
+
+
 @command("copy", ledger_app)
 def ledger_copy(
     given: Invocation,

@@ -325,6 +325,18 @@ class WantLog(EventLog):
             return {ref: at for ref, at in connection.execute(query)}
 
     @repeated
+    def find_available_build(self, environment: str, ref: PartitionRef) -> str | None:
+        """Return the build that a partition of this graph is of, None where it is not available."""
+        query = sa.select(availability.c.build_uid).where(
+            availability.c.graph == "",
+            availability.c.environment == environment,
+            availability.c.partition_ref == ref,
+            availability.c.state == "available",
+        )
+        with self._read() as connection:
+            return connection.scalar(query)
+
+    @repeated
     def fetch_tainted(self, environment: str) -> set[PartitionRef]:
         """Return the partitions of this graph that were tainted and not built since."""
         query = sa.select(availability.c.partition_ref).where(

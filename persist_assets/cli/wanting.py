@@ -1,0 +1,342 @@
+"""Commands about wants: which data is asked for by when, what becomes of it, and who is late."""
+
+import getpass
+import socket
+import time
+import uuid
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from persist_assets.cli.app import (
+    Invocation,
+    command,
+    err,
+    out,
+    print_json,
+    quiet,
+    table_of,
+    want_app,
+)
+from persist_assets.errors import NotFoundError, SettingsError
+from persist_assets.model import Event
+from persist_assets.settings import parse_duration
+from persist_assets.wants import (
+    ACTIVE,
+    Want,
+    evaluation_document,
+    event_document,
+    miss_document,
+    want_document,
+)
+
+_TTL, _SLA = "30m", "5m"
+_PAUSE_S = 1.0
+
+WantArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of a want.")]
+RefArgument = Annotated[
+    str, typer.Argument(metavar="REF", help="An asset key, and `/` and the key of a partition.")
+]
+
+
+# --------------------------------------------------------------------------------------------- want
+
+
+@command("add", want_app)
+def want_add(
+    given: Invocation,
+    ref: RefArgument,
+    sla: Annotated[
+        str, typer.Option("--sla", metavar="DURATION|none", help="When it is late.")
+    ] = _SLA,
+    ttl: Annotated[
+        str, typer.Option("--ttl", metavar="DURATION|none", help="When it is given up.")
+    ] = _TTL,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="TIME", help="The time its data stands for: --sla is from."),
+    ] = None,
+    needs: Annotated[
+        list[str] | None,
+        typer.Option("--needs", metavar="GRAPH:REF", help="What of another graph has to be there."),
+    ] = None,
+    want_id: Annotated[
+        str | None, typer.Option("--id", help="Its id; the same one again is the same want.")
+    ] = None,
+    comment: Annotated[str | None, typer.Option("--comment", help="Why it is wanted.")] = None,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="Record it alone: something else builds it.")
+    ] = False,
+) -> None:
+    """Ask for a partition by when; it is built at once if it can be."""
+    from persist_assets.requests import check_want, evaluate_now, run_request
+
+    want = Want(
+        want_id or uuid.uuid4().hex,
+        ref,
+        given.settings.environment,
+        datetime.now(UTC),
+        data_timestamp=_time(given, at),
+        ttl_s=_seconds("--ttl", ttl),
+        sla_s=_seconds("--sla", sla),
+        external_dependencies=tuple(needs or ()),
+        source={"type": "cli", "user": _user(), "host": socket.gethostname()},
+        comment=comment,
+    )
+    want, warnings = check_want(given.builder, want)
+    for warning in warnings:
+        err.print(f"[yellow]warning[/]: {escape(warning)}", soft_wrap=True)
+    (made,) = given.ledger.create_wants([want])
+    if not no_wait:
+        with quiet(given):
+            _, request = evaluate_now(given.builder, "want")
+            while request is not None:
+                n = len(request.partitions)
+                err.print(f"building {n} partition{'s' * (n != 1)}: {request.reason}")
+                run_request(given.builder.anew(request), request)
+                _, request = evaluate_now(given.builder.anew(), "clock")
+    found = given.ledger.find_want(made.want_id)
+    assert found is not None
+    _tell(given, found)
+    if found.state == "failing":
+        raise typer.Exit(1)
+
+
+@command("list", want_app)
+def want_list(
+    given: Invocation,
+    pattern: Annotated[
+        str | None, typer.Option("--pattern", help="Of partitions that match: `*`, `**`.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Those too that have ended.")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The newest so many.")] = 100,
+) -> None:
+    """List what is wanted and not there."""
+    states = () if every else ACTIVE
+    found = given.ledger.fetch_wants(
+        given.settings.environment, states=states, pattern=pattern, limit=limit
+    )
+    if given.as_json:
+        print_json([want_document(want) for want in found])
+        return
+    table = table_of("want", "partition", "state", "deadline", "error")
+    for want in found:
+        due = want.deadline.strftime("%Y-%m-%d %H:%M:%SZ") if want.deadline else ""
+        error = (want.error or "").splitlines()[:1]
+        table.add_row(
+            escape(want.want_id),
+            escape(want.partition_ref),
+            want.state,
+            due,
+            escape("".join(error)),
+        )
+    out.print(table if found else "nothing is wanted that is not there")
+
+
+@command("show", want_app)
+def want_show(given: Invocation, want_id: WantArgument) -> None:
+    """Tell everything about a want."""
+    _tell(given, _find(given, want_id))
+
+
+@command("cancel", want_app)
+def want_cancel(
+    given: Invocation,
+    want_id: WantArgument,
+    why: Annotated[str | None, typer.Option("--why", help="Kept in the history.")] = None,
+) -> None:
+    """Take a want back; what it is built for already is finished."""
+    _tell(given, given.ledger.cancel_want(want_id, by=_user(), why=why))
+
+
+def _find(given: Invocation, want_id: str) -> Want:
+    found = given.ledger.find_want(want_id)
+    if found is None:
+        raise NotFoundError(f"there is no want `{want_id}`", hint="persist want list --all")
+    return found
+
+
+def _tell(given: Invocation, want: Want) -> None:
+    if given.as_json:
+        print_json(want_document(want))
+        return
+    for name, value in want_document(want).items():
+        if value not in (None, [], {}):
+            out.print(f"{name:24}{escape(str(value))}", soft_wrap=True)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"
+
+
+def _seconds(option: str, given: str) -> int | None:
+    if given == "none":
+        return None
+    seconds = parse_duration(given)
+    if seconds is None or seconds < 0:
+        raise SettingsError(f"{option}: `{given}` is no duration", hint='for example "9h"')
+    return int(seconds)
+
+
+def _time(given: Invocation, text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise SettingsError(f"--at: `{text}` is no time", hint="write 2024-01-31T06:00") from error
+    return at if at.tzinfo else at.replace(tzinfo=given.settings.timezone)
+
+
+# --------------------------------------------------------------------------------------- evaluation
+
+
+@command("evaluate")
+def evaluate(
+    given: Invocation,
+    force: Annotated[
+        bool, typer.Option("--force", help="Try again at once what has failed.")
+    ] = False,
+) -> None:
+    """Decide what is to be done about the wants, and make one build request of it."""
+    from persist_assets.requests import evaluate_now
+
+    found, request = evaluate_now(given.builder, "manual", force=force)
+    if given.as_json:
+        print_json(evaluation_document(found, request))
+        return
+    if request is not None:
+        named = ", ".join(request.partitions[:5])
+        more = f" and {len(request.partitions) - 5} more" if len(request.partitions) > 5 else ""
+        out.print(f"request {request.request_id}: {escape(named)}{more}", soft_wrap=True)
+    else:
+        out.print("nothing can be built now")
+    for blocked in found.blocked:
+        missing = ", ".join(blocked.missing)
+        out.print(escape(f"{blocked.partition_ref} waits for {missing}"), soft_wrap=True)
+
+
+@command("taint")
+def taint(given: Invocation, ref: RefArgument) -> None:
+    """Say that what there is of a partition shall not be used; wants of it build it again."""
+    from persist_assets.requests import resolve
+
+    resolve(given.builder, ref)
+    given.ledger.taint(given.settings.environment, ref, by=_user())
+    if given.as_json:
+        print_json({"partition_ref": ref})
+    else:
+        out.print(f"{escape(ref)} is tainted: persist want add {escape(ref)}")
+
+
+@command("sla")
+def sla(
+    given: Invocation,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The latest so many.")] = 100,
+) -> None:
+    """Tell which deadlines were missed, what was waited for, and how late it came."""
+    from persist_assets.requests import record_late
+
+    record_late(given.builder)
+    now = datetime.now(UTC)
+    misses = given.ledger.fetch_misses(given.settings.environment, limit=limit)
+    told = [miss_document(miss, now) for miss in misses]
+    if given.as_json:
+        print_json(told)
+        return
+    table = table_of("partition", "deadline", "late", "delivered", "waited for", "cause")
+    for row in told:
+        blame = row["blame"]
+        whose = f"{blame['graph']}:" if blame["graph"] else ""
+        late = f"{row['late_seconds']:,.0f} s"
+        table.add_row(
+            escape(row["partition_ref"]),
+            row["deadline"],
+            late,
+            row["delivered_at"] or "not yet",
+            escape(whose + blame["partition_ref"]),
+            blame["cause"],
+        )
+    out.print(table if told else "no deadline was missed")
+
+
+# ------------------------------------------------------------------------------------------- events
+
+
+@command("events")
+def events(
+    given: Invocation,
+    since: Annotated[int, typer.Option("--since", min=0, help="After this position.")] = 0,
+    pattern: Annotated[
+        list[str] | None, typer.Option("--pattern", help="Of partitions that match: `*`, `**`.")
+    ] = None,
+    kind: Annotated[list[str] | None, typer.Option("--kind", help="Only of this kind.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 1000,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on as they come, one on a line.")
+    ] = False,
+) -> None:
+    """Tell what has happened, in order."""
+    found: list[Event] = []
+    while True:
+        some, following = given.ledger.list_events(
+            since, limit=limit, kinds=kind or (), patterns=pattern or ()
+        )
+        if follow:
+            for event in some:
+                _print_event(given, event)
+        found += some
+        moved, since = following > since, following
+        if follow:
+            found = []
+            if not moved:
+                time.sleep(_PAUSE_S)
+        elif len(found) >= limit or not moved:
+            break
+    if given.as_json:
+        told = [event_document(e.idx, e.at, e.kind, e.data) for e in found]
+        print_json({"events": told, "next_idx": since})
+    else:
+        for event in found:
+            _print_event(given, event)
+
+
+def _print_event(given: Invocation, event: Event) -> None:
+    told = event_document(event.idx, event.at, event.kind, event.data)
+    if given.as_json:
+        print_json(told, lines=True)
+        return
+    what = told["partition_ref"] or told["job_label"] or ""
+    at = event.at.strftime("%Y-%m-%d %H:%M:%SZ")
+    out.print(f"{event.idx:>8} {at} {event.kind:26}{escape(str(what))}", soft_wrap=True)
+
+
+@command("explain")
+def explain(given: Invocation, ref: RefArgument) -> None:
+    """Tell how a partition came to be: its wants, its request, its run, its build, its code."""
+    from persist_assets.requests import explained
+
+    told = explained(given.builder, ref)
+    if given.as_json:
+        print_json(told)
+        return
+    for name, value in told.items():
+        _print_chain(name, value)
+
+
+def _print_chain(name: str, value: Any) -> None:
+    if isinstance(value, dict):
+        out.print(f"[bold]{name}[/]")
+        for key, below in value.items():  # pyright: ignore[reportUnknownVariableType]
+            if below not in (None, [], {}):
+                out.print(f"  {key:22}{escape(str(below))}", soft_wrap=True)  # pyright: ignore[reportUnknownArgumentType]
+    elif isinstance(value, list):
+        for entry in value:  # pyright: ignore[reportUnknownVariableType]
+            _print_chain(name.removesuffix("s"), entry)
+    elif value is not None:
+        out.print(f"[bold]{name}[/] {escape(str(value))}", soft_wrap=True)
