@@ -471,7 +471,7 @@ class WantLog(EventLog):
         if refs or patterns:
             wanted = [events.c.partition_ref.in_([*refs])] if refs else []
             wanted += [
-                events.c.partition_ref.like(_like(pattern), escape="\\") for pattern in patterns
+                events.c.partition_ref.like(like(pattern), escape="\\") for pattern in patterns
             ]
             test = sa.and_(test, sa.or_(*wanted))
         for column, values in (
@@ -505,7 +505,7 @@ class WantLog(EventLog):
             return rebuild(connection)
 
 
-def _like(pattern: str) -> str:
+def like(pattern: str) -> str:
     """Return what LIKE matches wherever a pattern does."""
     escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return escaped.replace("**", "%").replace("*", "%")

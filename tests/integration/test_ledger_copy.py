@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from persist_assets.ledger.copying import copy_ledger
 from persist_assets.ledger.migrations import VERSION
 from persist_assets.ledger.store import LEASE_S, Ledger
 from persist_assets.ledger.tables import leases, ledger_version, metadata, writers
+from persist_assets.wants import Blame, Evaluation, Want
 
 NOWHERE = "sqlite:///nowhere.db"
 
@@ -47,6 +49,14 @@ def fill(ledger: Ledger) -> None:
     ledger.record_started(a_build("4"), "t")
     change = ledger.promote(("dev",), "prod", ledger.fetch_manifest("dev"))
     ledger.roll_back("prod", 0, expected=change)
+    want = Want(
+        "w", "a/b", "dev", datetime(2024, 1, 1, tzinfo=UTC), sla_s=0, source={"type": "cli"}
+    )
+    (want,) = ledger.create_wants([want])
+    ledger.record_misses([(want, Blame("a/b", "", want.created_at, "queued"))])
+    ledger.record_evaluation("dev", "want", Evaluation(("a/b",), ("w",)))
+    ledger.taint("dev", "a/b", by="somebody")
+    ledger.record_synced("dev", "users", "7", expected=None)
     with ledger._write() as connection:
         ledger._append(connection, "odd", {"a": [1.5, None, {"ü": True}]})
         connection.exec_driver_sql("UPDATE builds SET columns = '[ ]' WHERE build_uid = '4'")

@@ -124,6 +124,8 @@ def test_every_error_survives_the_way_to_another_process(kind: type[errors.Persi
     elif kind is errors.CheckFailedError:
         result = CheckResult("n", False, True, 3, "a not null")
         error = errors.CheckFailedError("m", results=[result], location=place)
+    elif kind is errors.MissingUpstream:
+        error = errors.MissingUpstream(["daily/2024-01-01"])
     else:
         error = kind("message", hint="hint", location=place)
     again = pickle.loads(pickle.dumps(error))

@@ -1,0 +1,239 @@
+"""What is decided about wants, without a ledger: `wants.py`, and the fold that requests end with."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from persist_assets.ledger.wanting import like
+from persist_assets.wants import (
+    Request,
+    Want,
+    blame,
+    evaluate,
+    fewer,
+    matcher,
+    pause,
+    ref_of,
+    split_graph,
+)
+
+MIDNIGHT = datetime(2024, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def want(ref: str, **how: Any) -> Want:
+    return Want(
+        how.pop("want_id", f"want of {ref}"), ref, "dev", how.pop("created_at", MIDNIGHT), **how
+    )
+
+
+def decide(*wants: Want, now: datetime = MIDNIGHT, **how: Any) -> Any:
+    return evaluate(
+        wants, now, current=how.pop("current", ()), available=how.pop("available", ()), **how
+    )
+
+
+@pytest.mark.proves("D9", "D12")
+def test_all_that_can_be_built_is_one_request() -> None:
+    found = decide(
+        want("a"),
+        want("b"),
+        want("old", ttl_s=60, created_at=MIDNIGHT - HOUR),
+        want("there"),
+        want("under way", state="building"),
+        current={"there"},
+    )
+    assert found.partitions == ("a", "b")
+    assert found.want_ids == ("want of a", "want of b")
+    assert found.reason == "satisfying_active_wants"
+    assert found.satisfied == ("want of there",)
+    assert found.expired == ("want of old",)
+
+
+@pytest.mark.proves("D11")
+def test_of_nothing_there_is_no_request() -> None:
+    found = decide(want("there"), current={"there"})
+    assert not found.partitions
+    assert not found.want_ids
+
+
+@pytest.mark.proves("D10")
+def test_all_of_what_it_needs_has_to_be_available() -> None:
+    one = want("a", external_dependencies=("users:x", "users:y"))
+    found = decide(one, available={"users:x"})
+    assert not found.partitions
+    assert found.blocked[0].missing == ("users:y",)
+    assert decide(one, available={"users:x", "users:y"}).partitions == ("a",)
+
+
+@pytest.mark.proves("D8")
+@pytest.mark.parametrize(("seconds", "is_active"), [(59, True), (60, False), (61, False)])
+def test_the_time_to_live_begins_when_it_was_wanted(seconds: int, is_active: bool) -> None:
+    one = want("a", ttl_s=60, data_timestamp=MIDNIGHT - timedelta(days=900))
+    found = decide(one, now=MIDNIGHT + timedelta(seconds=seconds))
+    assert (found.partitions == ("a",)) is is_active
+    assert (found.expired == (one.want_id,)) is not is_active
+
+
+@pytest.mark.proves("D7")
+def test_the_deadline_counts_from_the_time_of_the_data() -> None:
+    nine = want("a", sla_s=9 * 3600, data_timestamp=MIDNIGHT, created_at=MIDNIGHT + 6 * HOUR)
+    assert nine.deadline == MIDNIGHT + 9 * HOUR
+    assert want("a", sla_s=300).deadline == MIDNIGHT + timedelta(minutes=5)
+
+
+@pytest.mark.proves("D6")
+def test_without_times_it_never_expires_and_is_never_late() -> None:
+    one = want("a")
+    assert one.deadline is None
+    assert decide(one, now=MIDNIGHT + timedelta(days=3653)).partitions == ("a",)
+
+
+def test_several_wants_of_one_partition_share_a_build_and_the_longest_life() -> None:
+    some = [want("a", want_id="1", ttl_s=60), want("a", want_id="2", ttl_s=7200)]
+    found = decide(*some, now=MIDNIGHT + HOUR)
+    assert (found.partitions, found.want_ids, found.expired) == (("a",), ("2",), ("1",))
+    found = decide(*some)
+    assert (found.partitions, found.want_ids) == (("a",), ("1", "2"))
+
+
+def test_the_earliest_deadline_of_any_want_comes_first() -> None:
+    some = [
+        want("never"),
+        want("later", sla_s=7200),
+        want("soon", want_id="1", sla_s=7200),
+        want("soon", want_id="2", sla_s=60),
+    ]
+    assert decide(*some).partitions == ("soon", "later", "never")
+
+
+def test_what_failed_rests_and_is_tried_alone() -> None:
+    failing = {"state": "failing", "failures": 1, "retry_at": MIDNIGHT + timedelta(minutes=1)}
+    some = [want("a"), want("b", **failing), want("c", **{**failing, "retry_at": MIDNIGHT})]
+    assert decide(*some).partitions == ("a",)
+    assert decide(*some[1:]).partitions == ("c",)
+    assert decide(some[1]).partitions == ()
+    assert decide(some[1], force=True).partitions == ("b",)
+
+
+class World:
+    """Partitions that are built by the rules, of which some fail whenever they are tried."""
+
+    def __init__(self, refs: list[str], bad: set[str], deadly: set[str]) -> None:
+        self.bad, self.deadly, self.now = bad, deadly, MIDNIGHT
+        self.wants = {ref: want(ref) for ref in refs}
+        self.current: set[str] = set()
+        self.tried: dict[str, int] = dict.fromkeys(refs, 0)
+
+    def step(self) -> bool:
+        found = evaluate(self.wants.values(), self.now, current=self.current, available=())
+        if not found.partitions:
+            return False
+        for ref in found.partitions:
+            self.tried[ref] += 1
+        guilty = self.bad & {*found.partitions}
+        if not {*found.partitions} & self.deadly and not guilty:
+            self.current |= {*found.partitions}
+            return True
+        # What `ledger/projections.py` does, and its test compares with this.
+        for ref in found.partitions:
+            one = self.wants[ref]
+            if {*found.partitions} & self.deadly:
+                if one.batch is not None and len(found.partitions) == 1:
+                    n = one.failures + 1
+                    told = {"failures": n, "batch": None, "retry_at": self.now + pause(n)}
+                else:
+                    n = len(found.partitions)
+                    told = {"batch": fewer(n) if one.batch is not None else n}
+                    told |= {"retry_at": self.now + pause(1)}
+            elif ref in guilty:
+                n = one.failures + 1
+                told = {"failures": n, "batch": None, "retry_at": self.now + pause(n)}
+            else:
+                told = {"batch": None, "retry_at": None}
+            self.wants[ref] = replace(one, **told)
+        return True
+
+
+@pytest.mark.proves("D17")
+@settings(deadline=None)
+@given(
+    st.integers(1, 12).flatmap(
+        lambda n: st.tuples(
+            st.just(n), st.sets(st.integers(0, n - 1)), st.sets(st.integers(0, n - 1))
+        )
+    )
+)
+def test_nobody_starves(drawn: tuple[int, set[int], set[int]]) -> None:
+    n, bad, deadly = drawn
+    refs = [f"p{i}" for i in range(n)]
+    world = World(refs, {f"p{i}" for i in bad}, {f"p{i}" for i in deadly})
+    for _ in range(40 * n):
+        if not world.step():
+            world.now += timedelta(minutes=1)
+    good = {ref for ref in refs if ref not in world.bad | world.deadly}
+    assert world.current == good
+    assert all(world.tried[ref] >= 3 for ref in world.bad | world.deadly)
+
+
+@pytest.mark.proves("D29")
+def test_blame_names_what_is_waited_for() -> None:
+    one = want("a", external_dependencies=("users:data/users",), state="building")
+    arrived = blame(one, None, missing=[("users:data/users", None)])
+    assert (arrived.partition_ref, arrived.graph, arrived.cause) == (
+        "data/users",
+        "users",
+        "not-arrived",
+    )
+    request = Request("r", "dev", ("a",), (), "", "", "started", MIDNIGHT, MIDNIGHT + HOUR)
+    running = blame(one, request, running="b")
+    assert (running.partition_ref, running.since, running.cause) == (
+        "b",
+        MIDNIGHT + HOUR,
+        "running",
+    )
+    queued = blame(one, replace(request, state="requested"))
+    assert (queued.since, queued.cause) == (MIDNIGHT, "queued")
+    failed = replace(request, state="failed", ended_at=MIDNIGHT + HOUR, culprits=("z",))
+    found = blame(replace(one, state="failing"), failed)
+    assert (found.partition_ref, found.cause) == ("z", "failed")
+
+
+@pytest.mark.proves("D21")
+@pytest.mark.parametrize(
+    ("pattern", "ref", "fits"),
+    [
+        ("data/users/*", "data/users/2024-01-01", True),
+        ("data/users/*", "data/users/eu/2024-01-01", False),
+        ("data/**", "data/users/eu/2024-01-01", True),
+        ("data/*/2024-*", "data/users/2024-01-01", True),
+        ("data/*/2024-*", "data/users/2023-01-01", False),
+        ("data.users", "data/users", False),
+        ("**", "anything/at all", True),
+        ("*", "a/b", False),
+    ],
+)
+def test_patterns_know_segments(pattern: str, ref: str, fits: bool) -> None:
+    assert bool(matcher(pattern).fullmatch(ref)) is fits
+
+
+@given(st.text(alphabet="ab/*%_\\.", max_size=8), st.text(alphabet="ab/%_\\.", max_size=8))
+def test_what_databases_are_asked_for_holds_wherever_a_pattern_does(pattern: str, ref: str) -> None:
+    if matcher(pattern).fullmatch(ref):
+        parts = re.findall(r"\\.|.", like(pattern), re.DOTALL)
+        loose = "".join(".*" if p == "%" else re.escape(p[-1]) for p in parts)
+        assert re.fullmatch(loose, ref, re.DOTALL)
+
+
+def test_references_name_graphs_and_partitions() -> None:
+    assert split_graph("users:data/users") == ("users", "data/users")
+    assert split_graph("data/users/2013-01-01-05:00") == ("", "data/users/2013-01-01-05:00")
+    assert ref_of("m/daily", "2024-01-01") == "m/daily/2024-01-01"
+    assert ref_of("m/total") == "m/total"
