@@ -41,6 +41,8 @@ from persist_assets.wants import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from datetime import datetime
+
     from persist_assets.builder import Builder
     from persist_assets.ledger.store import Ledger
     from persist_assets.model import Project, Source, SourceID
@@ -50,6 +52,8 @@ log = logging.getLogger(__name__)
 
 _AHEAD = timedelta(days=3660)
 """Partitions that begin so long from now can be wanted already."""
+_PATIENCE = timedelta(hours=6)
+"""So long a request waits for a run to begin."""
 _LONGEST_S = 100 * 366 * 86_400
 
 
@@ -185,7 +189,7 @@ def evaluate_now(
     """
     ledger, environment = builder.ledger, builder.settings.environment
     now = builder.clock()
-    record_dead(ledger, environment)
+    record_dead(ledger, environment, now)
     record_late(builder)
     open_requests = {r.request_id for r in ledger.fetch_requests(environment, is_open=True)}
     wants = [
@@ -258,7 +262,8 @@ def explained(builder: Builder, ref: PartitionRef) -> dict[str, Any]:
     full = ref_of(source.key, place.key)
     wants = ledger.fetch_wants(environment, refs=[full], limit=5)
     build_uid = ledger.find_available_build(environment, full)
-    build = ledger.find_build(build_uid) if build_uid else None
+    builds = ledger.fetch_builds(build_uid=build_uid) if build_uid else []
+    build = next(iter(builds), None)
     names = {s.build_id: s.name for s in builder.project.sources}
     requests = [r for w in wants if w.request_id and (r := ledger.find_request(w.request_id))]
     location = source.location
@@ -305,16 +310,14 @@ def find_available(builder: Builder, refs: Collection[PartitionRef]) -> set[Part
     return found
 
 
-def record_dead(ledger: Ledger, environment: str) -> list[str]:
-    """Record requests as failed whose run has ended without telling why; return their ids."""
-    dead = [
-        request.request_id
-        for request in ledger.fetch_requests(environment, is_open=True)
-        if request.state == "started" and not ledger.is_leased(_lease(request.request_id))
-    ]
-    for request_id in dead:
-        ledger.fail_request(request_id, "its run ended without telling why")
-    return dead
+def record_dead(ledger: Ledger, environment: str, now: datetime) -> None:
+    """Record requests as failed whose run has ended without telling why, or has never begun."""
+    for request in ledger.fetch_requests(environment, is_open=True):
+        asked = request.requested_at
+        if request.state == "started" and not ledger.is_leased(_lease(request.request_id)):
+            ledger.fail_request(request.request_id, "its run ended without telling why")
+        elif request.state == "requested" and asked and now - asked > _PATIENCE:
+            ledger.fail_request(request.request_id, "nobody has begun it")
 
 
 def record_late(builder: Builder) -> int:

@@ -202,23 +202,31 @@ def evaluate(
     force: Annotated[
         bool, typer.Option("--force", help="Try again at once what has failed.")
     ] = False,
+    build: Annotated[
+        bool, typer.Option("--build", help="Build what is asked for here and now.")
+    ] = False,
 ) -> None:
     """Decide what is to be done about the wants, and make one build request of it."""
-    from persist_assets.requests import evaluate_now
+    from persist_assets.requests import evaluate_now, run_request
 
     found, request = evaluate_now(given.builder, "manual", force=force)
+    succeeded = True
+    if build and request is not None:
+        with quiet(given):
+            succeeded = run_request(given.builder.anew(request), request)
     if given.as_json:
         print_json(evaluation_document(found, request))
-        return
-    if request is not None:
+    elif request is not None:
         named = ", ".join(request.partitions[:5])
         more = f" and {len(request.partitions) - 5} more" if len(request.partitions) > 5 else ""
         out.print(f"request {request.request_id}: {escape(named)}{more}", soft_wrap=True)
     else:
         out.print("nothing can be built now")
-    for blocked in found.blocked:
+    for blocked in () if given.as_json else found.blocked:
         missing = ", ".join(blocked.missing)
         out.print(escape(f"{blocked.partition_ref} waits for {missing}"), soft_wrap=True)
+    if not succeeded:
+        raise typer.Exit(1)
 
 
 @command("taint")

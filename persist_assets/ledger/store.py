@@ -426,6 +426,7 @@ class Ledger(WantLog):
     def fetch_builds(
         self,
         *,
+        build_uid: str | None = None,
         run_id: str | None = None,
         source_id: SourceID | None = None,
         environment: str | None = None,
@@ -436,7 +437,7 @@ class Ledger(WantLog):
 
         Parameters
         ----------
-        run_id, source_id, environment
+        build_uid, run_id, source_id, environment
             Only those of it.
         succeeded_before
             Only those that started before, and succeeded.
@@ -449,6 +450,8 @@ class Ledger(WantLog):
         if succeeded_before is not None:
             earlier = builds.c.started_at < succeeded_before
             query = query.where(earlier, builds.c.state == "succeeded")
+        if build_uid is not None:
+            query = query.where(builds.c.build_uid == build_uid)
         if run_id is not None:
             query = query.where(builds.c.run_id == run_id)
         if source_id is not None:
