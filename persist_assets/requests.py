@@ -40,7 +40,6 @@ from persist_assets.wants import (
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
-
     from datetime import datetime
 
     from persist_assets.builder import Builder
