@@ -1,0 +1,266 @@
+"""The wants of a ledger, on both databases: transitions, pages of events, and the fold of them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from persist_assets.errors import ConflictError, NotFoundError
+from persist_assets.ledger.projections import PROJECTIONS
+from persist_assets.ledger.store import Ledger
+from persist_assets.wants import ACTIVE, Blame, Evaluation, Want, evaluate
+
+Open = Callable[..., Ledger]
+NOW = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def a_want(want_id: str = "w", ref: str = "m/a", **how: Any) -> Want:
+    return Want(want_id, ref, "dev", NOW, source={"type": "cli", "user": "me"}, **how)
+
+
+def ask(ledger: Ledger, *refs: str) -> str:
+    """Make a request of partitions; return its id."""
+    ledger.create_wants([a_want(ref, ref) for ref in refs])
+    request = ledger.record_evaluation("dev", "want", Evaluation(refs, refs, "because"))
+    assert request is not None
+    return request.request_id
+
+
+def state(ledger: Ledger, want_id: str) -> str:
+    found = ledger.find_want(want_id)
+    assert found is not None
+    return found.state
+
+
+@pytest.mark.proves("D3")
+def test_a_want_has_all_its_fields_and_those_left_out_are_null(open_ledger: Open) -> None:
+    ledger = open_ledger(clock=lambda: NOW)
+    full = {
+        "data_timestamp": NOW - timedelta(days=1),
+        "ttl_s": 60,
+        "sla_s": 30,
+        "external_dependencies": ("users:x", "users:y"),
+        "comment": "for the board",
+    }
+    (found,) = ledger.create_wants([a_want(**full)])
+    assert found == a_want(**full)
+    (bare,) = ledger.create_wants([a_want("bare")])
+    assert (bare.data_timestamp, bare.ttl_s, bare.sla_s) == (None, None, None)
+    assert bare.external_dependencies == ()
+    assert found.source == {"type": "cli", "user": "me"}
+
+
+def test_the_ledgers_clock_says_when_a_want_was_made(open_ledger: Open) -> None:
+    ledger = open_ledger(clock=lambda: NOW + timedelta(days=3))
+    (found,) = ledger.create_wants([a_want()])
+    assert found.created_at == NOW + timedelta(days=3)
+
+
+@pytest.mark.proves("D5")
+def test_one_id_is_one_want(open_ledger: Open) -> None:
+    ledger = open_ledger()
+    first = ledger.create_wants([a_want(sla_s=30)])
+    assert ledger.create_wants([a_want(sla_s=30, comment="again")]) == first
+    with pytest.raises(ConflictError, match="asks for something else"):
+        ledger.create_wants([a_want(sla_s=31)])
+    assert [e.kind for e in ledger.fetch_events()] == ["want-created"]
+    assert len({uuid.uuid4().hex for _ in range(10_000)}) == 10_000
+
+
+def test_a_want_is_cancelled_once(open_ledger: Open) -> None:
+    ledger = open_ledger()
+    ledger.create_wants([a_want()])
+    assert ledger.cancel_want("w", by="me", why="no").state == "cancelled"
+    with pytest.raises(ConflictError, match="is cancelled"):
+        ledger.cancel_want("w", by="me")
+    with pytest.raises(NotFoundError):
+        ledger.cancel_want("another", by="me")
+
+
+def test_a_request_is_begun_once(open_ledger: Open) -> None:
+    ledger = open_ledger()
+    request_id = ask(ledger, "m/a", "m/b")
+    assert state(ledger, "m/a") == "building"
+    assert ledger.start_request(request_id, "run").state == "started"
+    with pytest.raises(ConflictError, match="taken already"):
+        ledger.start_request(request_id, "other")
+    with pytest.raises(NotFoundError):
+        ledger.start_request("none", None)
+
+
+@pytest.mark.proves("D16")
+def test_a_request_that_fails_names_the_guilty_and_frees_the_others(open_ledger: Open) -> None:
+    ledger = open_ledger(clock=lambda: NOW)
+    request_id = ask(ledger, "m/a", "m/b", "m/c")
+    ledger.fail_request(request_id, "boom", ["m/c"])
+    ledger.fail_request(request_id, "again", ["m/a"])
+    assert [state(ledger, ref) for ref in ("m/a", "m/b", "m/c")] == [
+        "waiting",
+        "waiting",
+        "failing",
+    ]
+    guilty = ledger.find_want("m/c")
+    assert guilty is not None
+    assert (guilty.failures, guilty.error) == (1, "boom")
+    assert guilty.retry_at == NOW + timedelta(minutes=1)
+
+
+def test_who_dies_is_suspected_together_then_by_halves_then_alone(open_ledger: Open) -> None:
+    now = NOW
+    ledger = open_ledger(clock=lambda: now)
+    ledger.create_wants([a_want(str(n), f"m/{n}") for n in range(4)])
+    sizes: list[int] = []
+    for _ in range(6):
+        now += timedelta(hours=2)
+        found = evaluate(ledger.fetch_wants("dev", states=ACTIVE), now, current=(), available=())
+        sizes.append(len(found.partitions))
+        request = ledger.record_evaluation("dev", "clock", found)
+        assert request is not None
+        ledger.fail_request(request.request_id, "died")
+    assert sizes == [4, 4, 2, 2, 1, 1]
+
+
+def test_several_evaluations_at_once_ask_for_a_partition_once(open_ledger: Open) -> None:
+    ledger = open_ledger()
+    ask(ledger, "m/a")
+    assert ledger.record_evaluation("dev", "want", Evaluation(("m/a",), ("m/a",))) is None
+
+
+@pytest.mark.proves("D29")
+def test_a_miss_stays_after_it_was_delivered(open_ledger: Open) -> None:
+    now = NOW
+    ledger = open_ledger(clock=lambda: now)
+    ledger.create_wants([a_want("m/a", "m/a", sla_s=60)])
+    request = ledger.record_evaluation("dev", "want", Evaluation(("m/a",), ("m/a",)))
+    assert request is not None
+    assert ledger.fetch_late("dev", NOW + timedelta(seconds=60)) == []
+    (late,) = ledger.fetch_late("dev", NOW + timedelta(seconds=61))
+    blame = Blame("x", "users", NOW, "not-arrived")
+    now = NOW + timedelta(seconds=61)
+    assert ledger.record_misses([(late, blame), (late, blame)]) == 1
+    assert ledger.fetch_late("dev", now) == []
+    now = NOW + timedelta(seconds=90)
+    ledger.publish_together([], request_id=request.request_id)
+    (miss,) = ledger.fetch_misses("dev")
+    assert (miss.deadline, miss.delivered_at) == (NOW + timedelta(seconds=60), now)
+    assert miss.blame["graph"] == "users"
+    assert state(ledger, "m/a") == "satisfied"
+    kinds = [e.kind for e in ledger.fetch_events()]
+    assert kinds[-2:] == ["want-satisfied", "sla-recovered"]
+
+
+@pytest.mark.proves("D25")
+def test_what_another_graph_told_is_recorded_once(open_ledger: Open) -> None:
+    ledger = open_ledger()
+    told = [{"partition_ref": "data/x", "state": "available"}]
+    assert ledger.record_synced("dev", "users", "5", told, expected=None)
+    assert not ledger.record_synced("dev", "users", "5", told, expected=None)
+    assert ledger.fetch_cursor("dev", "users") == "5"
+    assert {*ledger.fetch_available("dev", "users")} == {"data/x"}
+    assert ledger.fetch_available("dev") == {}
+
+
+@pytest.mark.proves("D19", "D20", "D22", "D23", "D24")
+def test_events_are_asked_for_by_what_they_are_of(open_ledger: Open) -> None:
+    ledger = open_ledger()
+    one, two = ask(ledger, "m/a", "m/b/1"), ask(ledger, "m/b/2")
+    ledger.fail_request(one, "no", ["m/b/1"])
+
+    def refs(**how: Any) -> list[str | None]:
+        return [e.data.get("partition_ref") for e in ledger.list_events(**how)[0]]
+
+    assert refs(refs=["m/a"]) == ["m/a"]
+    assert refs(patterns=["m/b/*"]) == ["m/b/1", "m/b/2", "m/b/1"]
+    assert refs(patterns=["m/*"]) == ["m/a"]
+    assert refs(patterns=["m/b/*"], kinds=["partition-failed"]) == ["m/b/1"]
+    assert refs(refs=["m/a"], patterns=["m/b/2"]) == ["m/a", "m/b/2"]
+    by_request, _ = ledger.list_events(build_request_ids=[two])
+    assert {e.kind for e in by_request} == {"evaluation", "build-requested"}
+    assert ledger.list_events(job_labels=["x"])[0] == ledger.list_events(task_ids=["x"])[0] == []
+
+
+@pytest.mark.proves("D19")
+def test_pages_have_every_event_once(open_ledger: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("persist_assets.ledger.wanting._SCANNED", 3)
+    ledger = open_ledger()
+    ask(ledger, *(f"m/{n}" for n in range(20)))
+    for how in ({}, {"patterns": ["m/1*"]}, {"kinds": ["want-created"]}):
+        found, since = [], 0
+        while True:
+            some, following = ledger.list_events(since, limit=2, **how)
+            found += [e.idx for e in some]
+            if following == since:
+                break
+            since = following
+        monkeypatch.undo()
+        assert found == [e.idx for e in ledger.list_events(0, **how)[0]]
+        monkeypatch.setattr("persist_assets.ledger.wanting._SCANNED", 3)
+        assert since == ledger.position()
+
+
+def dump(ledger: Ledger) -> list[list[Any]]:
+    with ledger._read() as connection:
+        return [
+            [tuple(r) for r in connection.execute(sa.select(t).order_by(*t.primary_key))]
+            for t in PROJECTIONS
+        ]
+
+
+ACTS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["want", "cancel", "ask", "fail", "die", "succeed", "taint", "sync", "miss"]
+        ),
+        st.integers(0, 4),
+    ),
+    max_size=25,
+)
+
+
+@pytest.mark.proves("D2")
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(ACTS)
+def test_the_tables_are_what_all_events_make_of_them(
+    tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[str, int]]
+) -> None:
+    now = NOW
+    ledger = Ledger(f"sqlite:///{tmp_path_factory.mktemp('fold') / 'ledger.db'}", clock=lambda: now)
+    requests: list[str] = []
+    for what, n in acts:
+        now += timedelta(minutes=7)
+        active = ledger.fetch_wants("dev", states=ACTIVE)
+        if what == "want":
+            ledger.create_wants([a_want(uuid.uuid4().hex, f"m/{n}", sla_s=60 * n or None)])
+        elif what == "cancel" and active:
+            ledger.cancel_want(active[n % len(active)].want_id, by="me")
+        elif what == "ask":
+            found = evaluate(active, now, current={f"m/{n}"}, available=(), force=n == 1)
+            request = ledger.record_evaluation("dev", "clock", found)
+            requests += [request.request_id] if request else []
+        elif what in ("fail", "die") and requests:
+            culprits = [f"m/{n}"] if what == "fail" else []
+            ledger.fail_request(requests.pop(), "no", culprits)
+        elif what == "succeed" and requests:
+            ledger.publish_together([], request_id=requests.pop())
+        elif what == "taint":
+            ledger.taint("dev", f"m/{n}", by="me")
+        elif what == "sync":
+            before = ledger.fetch_cursor("dev", "users")
+            told = [{"partition_ref": f"x/{n}", "state": "available"}]
+            ledger.record_synced("dev", "users", str(n), told, expected=before)
+        elif what == "miss":
+            late = ledger.fetch_late("dev", now)
+            ledger.record_misses([(w, Blame("x", "", now, "queued")) for w in late])
+    before = dump(ledger)
+    ledger.rebuild_projections()
+    assert dump(ledger) == before
+    ledger.close()
