@@ -27,7 +27,6 @@ from persist_assets.partitions import keys as partition_keys
 from persist_assets.planner import with_needed
 from persist_assets.pool import Pool
 from persist_assets.wants import (
-    ACTIVE,
     Evaluation,
     Want,
     blame,
@@ -193,7 +192,7 @@ def evaluate_now(
     open_requests = {r.request_id for r in ledger.fetch_requests(environment, is_open=True)}
     wants = [
         want
-        for want in ledger.fetch_wants(environment, states=ACTIVE)
+        for want in ledger.fetch_active(environment)
         if want.state != "building" or want.request_id in open_requests
     ]
     refs = {want.partition_ref for want in wants if want.state != "building"}

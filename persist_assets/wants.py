@@ -239,15 +239,16 @@ def _chosen(
     suspects = list[tuple[datetime, PartitionRef, int]]()
     failing = list[tuple[datetime, PartitionRef]]()
     for ref, some in ready.items():
-        retry_at = max((w.retry_at for w in some if w.retry_at is not None), default=now)
-        if any(w.failures for w in some):
-            if force or retry_at <= now:
-                failing.append((retry_at, ref))
-        elif any(w.batch is not None for w in some):
-            if force or retry_at <= now:
-                suspects.append((retry_at, ref, min(w.batch for w in some if w.batch is not None)))
-        else:
+        if not any(w.failures or w.batch is not None for w in some):
             healthy.append(ref)
+            continue
+        retry_at = max((w.retry_at for w in some if w.retry_at is not None), default=now)
+        if not force and retry_at > now:
+            continue
+        if any(w.failures for w in some):
+            failing.append((retry_at, ref))
+        else:
+            suspects.append((retry_at, ref, min(w.batch for w in some if w.batch is not None)))
     if healthy:
         return _by_deadline(healthy, ready), "satisfying_active_wants"
     if suspects:

@@ -5,8 +5,10 @@ Each is one transaction that appends events; the tables follow from these (`proj
 
 from __future__ import annotations
 
+import json
 import uuid
 from dataclasses import asdict
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -134,6 +136,46 @@ class WantLog(EventLog):
             fits = matcher(pattern).fullmatch
             found = [want for want in found if fits(want.partition_ref)]
         return found if limit is None else found[-limit:]
+
+    @repeated
+    def fetch_active(self, environment: str) -> list[Want]:
+        """Return the wants that may still be satisfied, with what `wants.evaluate` asks of them.
+
+        There may be very many: where they came from, and why they failed, is left out.
+        """
+        told = sa.cast(wants.c.external_dependencies, sa.Text)
+        query = sa.select(
+            wants.c.want_id,
+            wants.c.partition_ref,
+            wants.c.created_at,
+            wants.c.data_timestamp,
+            wants.c.ttl_seconds,
+            wants.c.sla_seconds,
+            told,
+            wants.c.state,
+            wants.c.failures,
+            wants.c.batch,
+            wants.c.retry_at,
+            wants.c.request_id,
+        ).where(wants.c.environment == environment, wants.c.state.in_(ACTIVE))
+        with self._read() as connection:
+            rows: Iterable[tuple[Any, ...]] = map(tuple, connection.execute(query))
+            return [
+                Want(
+                    *(want_id, ref, environment, created_at, data_timestamp, ttl_s, sla_s),
+                    _needs(needs) if needs else (),
+                    _UNTOLD,
+                    state=state,
+                    failures=failures,
+                    batch=batch,
+                    retry_at=retry_at,
+                    request_id=request_id,
+                )
+                for (
+                    want_id, ref, created_at, data_timestamp, ttl_s, sla_s, needs, state,
+                    failures, batch, retry_at, request_id,
+                ) in rows
+            ]  # fmt: skip
 
     # ---------------------------------------------------------------------------- evaluation
 
@@ -503,6 +545,14 @@ class WantLog(EventLog):
         """Make the tables that follow from events anew of them; return how many these are."""
         with self._write() as connection:
             return rebuild(connection)
+
+
+_UNTOLD: Mapping[str, Any] = {}
+
+
+@lru_cache(maxsize=4096)
+def _needs(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))
 
 
 def like(pattern: str) -> str:
