@@ -61,6 +61,11 @@ _BYTES_OF_A_FILE = 12 * 2**20
 """As many a file of such a table is to have, as Spark counts them."""
 
 
+def no_session() -> SparkSession:
+    """Refuse to compute anything: the session of an engine that only plans."""
+    raise BuildError("a plan computes nothing")
+
+
 class Engine:
     """Computes sources in a Spark session.
 

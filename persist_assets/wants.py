@@ -166,6 +166,18 @@ class Miss:
     blame: Mapping[str, Any] = field(hash=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """What is known of a partition of a graph: since when it is available, failed or tainted."""
+
+    partition_ref: PartitionRef
+    graph: str
+    state: str
+    at: datetime
+    idx: int
+    build_uid: str | None = None
+
+
 def deadline(
     created_at: datetime, data_timestamp: datetime | None, sla_s: int | None
 ) -> datetime | None:
@@ -401,6 +413,18 @@ def miss_document(miss: Miss, now: datetime) -> dict[str, Any]:
         "delivered_at": _text(miss.delivered_at),
         "late_seconds": late.total_seconds(),
         "blame": dict(miss.blame),
+    }
+
+
+def availability_document(there: Availability) -> dict[str, Any]:
+    """Return what is known of a partition as the service tells it."""
+    return {
+        "partition_ref": there.partition_ref,
+        "graph": there.graph,
+        "state": there.state,
+        "at": _text(there.at),
+        "idx": there.idx,
+        "build_uid": there.build_uid,
     }
 
 

@@ -1,5 +1,9 @@
-"""Commands about what stays between runs: the Spark server and the ledger."""
+"""Commands about what stays between runs: the Spark server, the service and the ledger."""
 
+import gc
+import logging
+import os
+import sys
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -69,6 +73,40 @@ def _tell_server(given: Invocation) -> None:
             f"{n} client{'s' * (n != 1)}; its log is {directory / 'server.log'}",
             soft_wrap=True,
         )
+
+
+# ------------------------------------------------------------------------------------------ service
+
+
+@command("serve")
+def serve(
+    given: Invocation,
+    host: Annotated[str, typer.Option("--host", help="Where it listens.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="0: any port that is free.")
+    ] = 3070,
+) -> None:
+    """Serve wants, events, partitions and deadlines over HTTP, and as pages, until it is ended."""
+    from persist_assets.service.access import TOKENS, parse_tokens
+    from persist_assets.service.app import is_busy
+    from persist_assets.service.app import serve as serve_until_told
+
+    gc.enable()
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO if given.verbose else logging.WARNING)
+
+    def started(url: str) -> None:
+        if given.as_json:
+            print_json({"url": url}, lines=True)
+        else:
+            out.print(f"serving {given.settings.environment} at {url}")
+        sys.stdout.flush()
+
+    tokens = parse_tokens(os.environ.get(TOKENS, ""))
+    serve_until_told(given.settings, given.ledger, tokens, host=host, port=port, started=started)
+    if is_busy():  # what a thread looks at still is recorded as a whole, or not at all
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 # ------------------------------------------------------------------------------------------- ledger

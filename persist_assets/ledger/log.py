@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -14,7 +15,7 @@ import sqlalchemy as sa
 from persist_assets.ledger.connection import Database
 from persist_assets.ledger.migrations import VERSION, migrate, version_of
 from persist_assets.ledger.projections import apply
-from persist_assets.ledger.tables import counters, events
+from persist_assets.ledger.tables import counters, events, ledger_version
 from persist_assets.model import Event
 
 if TYPE_CHECKING:
@@ -114,6 +115,17 @@ class EventLog:
         with self._read() as connection:
             query = sa.select(counters.c.value).where(counters.c.name == "events")
             return connection.execute(query).scalar_one()
+
+    @repeated
+    def log_id(self) -> str:
+        """Return what this log is told from any other by, one begun anew in its place included.
+
+        It follows from when the ledger was made, so that a copy of a ledger has the same one.
+        """
+        query = sa.select(ledger_version).order_by(ledger_version.c.version).limit(1)
+        with self._read() as connection:
+            made = connection.execute(query).one()
+        return sha256(f"{made.version} {made.migrated_at.isoformat()}".encode()).hexdigest()[:32]
 
     @repeated
     def fetch_events(self, since: int = 0, *, limit: int = 1000) -> list[Event]:

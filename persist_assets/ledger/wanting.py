@@ -26,7 +26,7 @@ from persist_assets.ledger.tables import (
     wants,
 )
 from persist_assets.model import Event
-from persist_assets.wants import ACTIVE, Blame, Miss, Request, Want, matcher
+from persist_assets.wants import ACTIVE, Availability, Blame, Miss, Request, Want, matcher
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -365,6 +365,67 @@ class WantLog(EventLog):
         )
         with self._read() as connection:
             return {ref: at for ref, at in connection.execute(query)}
+
+    @repeated
+    def fetch_availability(
+        self,
+        environment: str,
+        graph: str = "",
+        *,
+        after: PartitionRef = "",
+        pattern: str | None = None,
+        limit: int = 1000,
+    ) -> list[Availability]:
+        """Return what is known of partitions, in the order of their references.
+
+        Parameters
+        ----------
+        graph
+            Empty: that of the ledger.
+        after
+            Of those that come after this reference.
+        pattern
+            What references match; see `matcher`.
+        """
+        ref = availability.c.partition_ref
+        query = sa.select(availability).where(
+            availability.c.environment == environment, availability.c.graph == graph
+        )
+        if after:
+            query = query.where(ref > after)
+        if pattern is not None:
+            query = query.where(ref.like(like(pattern), escape="\\"))
+        fits = matcher(pattern or "**").fullmatch
+        found: list[Availability] = []
+        with self._read() as connection:
+            for row in connection.execute(query.order_by(ref)):
+                if len(found) == limit:
+                    break
+                if fits(row.partition_ref):
+                    found.append(
+                        Availability(
+                            row.partition_ref, row.graph, row.state, row.at, row.idx, row.build_uid
+                        )
+                    )
+        return found
+
+    @repeated
+    def count_states(self, environment: str) -> dict[str, dict[str, int]]:
+        """Return how many wants, requests and misses of an environment are in each state."""
+        told: dict[str, dict[str, int]] = {}
+        with self._read() as connection:
+            for name, table in (("wants", wants), ("requests", build_requests)):
+                query = sa.select(table.c.state, sa.func.count()).group_by(table.c.state)
+                rows = connection.execute(query.where(table.c.environment == environment))
+                told[name] = {state: n for state, n in rows}
+            of = sla_misses.c.environment == environment
+            for state, test in (
+                ("open", sla_misses.c.delivered_at.is_(None)),
+                ("delivered", sla_misses.c.delivered_at.is_not(None)),
+            ):
+                query = sa.select(sa.func.count()).select_from(sla_misses).where(of, test)
+                told.setdefault("misses", {})[state] = connection.execute(query).scalar_one()
+        return told
 
     @repeated
     def find_available_build(self, environment: str, ref: PartitionRef) -> str | None:

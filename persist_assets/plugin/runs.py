@@ -18,7 +18,7 @@ import dagster as dg
 
 from persist_assets import errors
 from persist_assets.builder import Builder
-from persist_assets.engine import Engine
+from persist_assets.engine import Engine, no_session
 from persist_assets.errors import PersistError, SettingsError, Terminated
 from persist_assets.ledger.store import Ledger
 from persist_assets.model import Source, SourceID
@@ -31,7 +31,7 @@ from persist_assets.plugin.assets import (
     op_name,
 )
 from persist_assets.plugin.partitions import asked_tag
-from persist_assets.plugin.runtime import ENVIRONMENT_TAG, no_session
+from persist_assets.plugin.runtime import ENVIRONMENT_TAG
 from persist_assets.project import load_project, require
 from persist_assets.selection import find_source
 from persist_assets.settings import Settings, find_root, load_settings

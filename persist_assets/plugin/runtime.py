@@ -15,8 +15,8 @@ import dagster as dg
 
 from persist_assets.builder import Builder
 from persist_assets.collector import Collected, collect
-from persist_assets.engine import Engine
-from persist_assets.errors import BuildError, ConflictError, SettingsError
+from persist_assets.engine import Engine, no_session
+from persist_assets.errors import ConflictError, SettingsError
 from persist_assets.ledger.store import Ledger
 from persist_assets.model import Plan, Project, SourceID
 from persist_assets.pool import Pool
@@ -170,11 +170,6 @@ class Runtime:
             builder = self._builders.pop(run_id, None)
         if builder is not None:
             builder.close()
-
-
-def no_session() -> Any:
-    """Refuse to compute anything: the session of an engine that only plans."""
-    raise BuildError("a plan computes nothing")
 
 
 def _said(project: Project) -> dict[SourceID, object]:

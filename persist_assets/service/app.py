@@ -1,0 +1,171 @@
+"""The service as one application, and its server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import threading
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+
+from persist_assets.errors import PersistError, SettingsError
+from persist_assets.service import api
+from persist_assets.service.access import TOKENS, Access, Caller, Gate, Refused, is_loopback
+from persist_assets.service.graph import Graph
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from persist_assets.ledger.store import Ledger
+    from persist_assets.settings import Settings
+
+log = logging.getLogger(__name__)
+
+STOP_S = 4
+"""How long requests may go on after the service was told to stop, in seconds."""
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def make_app(graph: Graph, tokens: Mapping[str, Caller]) -> Starlette:
+    """Return the service of a graph; without tokens everybody on this machine may do everything."""
+    access = Access(tokens, clock=time.time)
+
+    @asynccontextmanager
+    async def life(app: Starlette) -> AsyncGenerator[None]:
+        graph.start()
+        try:
+            yield
+        finally:
+            await graph.close()
+
+    return Starlette(
+        routes=[*api.routes(graph, access)],
+        middleware=[Middleware(Gate, access=access, hosts=_LOOPBACK)],
+        exception_handlers={
+            Refused: _refused,
+            PersistError: _failed,
+            HTTPException: _unknown,
+            Exception: _defect,
+        },
+        lifespan=life,
+    )
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return api.problem(error)
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, PersistError)
+    log.info("action=refuse path=%s error=%s", request.url.path, error.message)
+    return api.problem(api.refusal(error))
+
+
+def _unknown(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "refused")
+    refused = Refused(error.status_code, code, f"{request.method} {request.url.path[:200]}")
+    answer = api.problem(refused)
+    for name, value in (error.headers or {}).items():
+        answer.headers[name] = value
+    return answer
+
+
+def _defect(request: Request, error: Exception) -> Response:
+    return api.problem(Refused(500, "defect", "this should not happen: see the service's log"))
+
+
+class _Server(uvicorn.Server):
+    """Answers those who wait when it is told to stop."""
+
+    def __init__(self, config: uvicorn.Config, graph: Graph) -> None:
+        super().__init__(config)
+        self._graph = graph
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._graph.stop()
+        await super().shutdown(sockets)
+
+
+def serve(
+    settings: Settings,
+    ledger: Ledger,
+    tokens: Mapping[str, Caller],
+    *,
+    host: str,
+    port: int,
+    started: Callable[[str], None],
+) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Parameters
+    ----------
+    port
+        Zero: any that is free.
+    started
+        Is told the address when it listens.
+
+    Raises
+    ------
+    SettingsError
+        Others would reach it, and there are no tokens; or it cannot listen there.
+    """
+    if not tokens and not is_loopback(host):
+        raise SettingsError(
+            f"others reach {host}, and there are no tokens",
+            hint=f"{TOKENS}=name:write:token, or --host 127.0.0.1",
+        )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(1024)
+    except OSError as error:
+        listening.close()
+        raise SettingsError(
+            f"it cannot listen at {host}:{port}: {error.strerror or error}",
+            hint="is it running already? --port 0 takes any port that is free",
+        ) from error
+    shown = f"[{host}]" if ":" in host else host
+
+    async def run() -> None:
+        graph = Graph(settings, ledger)
+        config = uvicorn.Config(
+            make_app(graph, tokens),
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            ws="none",
+            timeout_graceful_shutdown=STOP_S,
+            limit_concurrency=2000,
+        )
+        started(f"http://{shown}:{listening.getsockname()[1]}")
+        await _Server(config, graph).serve(sockets=[listening])
+
+    # The server raises the signals that ended it once more when it has stopped: that is no failure.
+    before = {s: signal.signal(s, lambda *_: None) for s in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        asyncio.run(run())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        listening.close()
+
+
+def is_busy() -> bool:
+    """Whether a thread of the service still works on what nobody waits for any more."""
+    return any(t.name.startswith("persist-") and t.is_alive() for t in threading.enumerate())

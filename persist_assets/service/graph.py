@@ -1,0 +1,226 @@
+"""What is served: the ledger, the sources as they are now, and who waits for events.
+
+The invariant: the event loop waits for no database. What asks one runs in a few threads, what plans
+in one; and however many clients wait for events, one question at a time is asked for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from persist_assets.builder import Builder
+from persist_assets.engine import Engine, no_session
+from persist_assets.errors import PersistError
+from persist_assets.project import load_project, sound
+from persist_assets.requests import check_want, evaluate_now
+from persist_assets.settings import SETTINGS_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeVar
+
+    from persist_assets.ledger.store import Ledger
+    from persist_assets.model import Project
+    from persist_assets.settings import Settings
+    from persist_assets.wants import Evaluation, Request, Want
+
+    Result = TypeVar("Result")
+
+log = logging.getLogger(__name__)
+
+_READERS = 4
+_LOOK_S = 0.2
+"""How often the log is looked at while somebody waits for it, in seconds."""
+
+
+class Graph:
+    """A project and its ledger, as the service shows them.
+
+    Parameters
+    ----------
+    ledger
+        Closed by who opened it.
+
+    Attributes
+    ----------
+    evaluations, evaluation_s
+        How many there were in this process, and how long they took together.
+    stopping
+        Set once: whoever waits is answered at once.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        ledger: Ledger,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.settings, self.ledger, self.clock = settings, ledger, clock
+        self.evaluations, self.evaluation_s = 0, 0.0
+        self.stopping, self.waiting = False, 0
+        self._reading = ThreadPoolExecutor(_READERS, "persist-read")
+        self._planning = ThreadPoolExecutor(1, "persist-plan")
+        self._project: tuple[object, Project] | None = None
+        self._position = 0
+        self._moved, self._awaited, self._wanted = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # ---------------------------------------------------------------------------------- life
+
+    def start(self) -> None:
+        """Begin to look at the log, and to evaluate what is wanted; in the event loop."""
+        self._tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._evaluate())]
+
+    def stop(self) -> None:
+        """Answer everybody who waits; nothing is begun any more."""
+        self.stopping = True
+        self._wake()
+
+    async def close(self) -> None:
+        """Forget what was begun; what a thread does right now it finishes."""
+        self.stop()
+        for task in self._tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        for pool in (self._reading, self._planning):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    # ------------------------------------------------------------------------------- threads
+
+    async def read(self, act: Callable[[], Result]) -> Result:
+        """Return what a short question to the ledger answers."""
+        return await asyncio.get_running_loop().run_in_executor(self._reading, act)
+
+    async def plan(self, act: Callable[[], Result]) -> Result:
+        """Return what something answers that looks at sources and data; one at a time."""
+        return await asyncio.get_running_loop().run_in_executor(self._planning, act)
+
+    # ------------------------------------------------------------------------------- sources
+
+    def builder(self) -> Builder:
+        """Return what plans, and computes nothing; it looks at sources and data anew.
+
+        Called in the thread that plans. Sources with errors are left out, as with
+        ``--keep-going``: the others' wants can wait for no editor.
+
+        Raises
+        ------
+        SettingsError
+            There are no sources.
+        """
+        seen = self._signature()
+        if self._project is None or self._project[0] != seen:
+            project = load_project(self.settings)
+            self._project = (seen, sound(project))
+        engine = Engine(self.settings, no_session)
+        return Builder(self.settings, self._project[1], self.ledger, engine, clock=self.clock)
+
+    def _signature(self) -> object:
+        """Return what is another one when files of the sources have changed."""
+        root, told = self.settings.root, list[object]()
+        for path in (root / SETTINGS_FILE, *(root / self.settings.sources).rglob("*")):
+            with suppress(OSError):
+                at = path.stat()
+                told.append((str(path), at.st_mtime_ns, at.st_size))
+        return sorted(map(repr, told))
+
+    # --------------------------------------------------------------------------------- wants
+
+    async def create(self, want: Want) -> tuple[Want, Sequence[str], bool]:
+        """Record a want, and have everything wanted evaluated soon.
+
+        Returns
+        -------
+        want, warnings, made
+            As it is now, what is odd about it, and whether it was not there before.
+
+        Raises
+        ------
+        NotFoundError
+            It names nothing.
+        SettingsError
+            It cannot be.
+        ConflictError
+            Its id is another one's.
+        """
+
+        def record() -> tuple[Want, Sequence[str], bool]:
+            checked, warnings = check_want(self.builder(), want)
+            there = self.ledger.find_want(checked.want_id)
+            (made,) = self.ledger.create_wants([checked])
+            return made, warnings, there is None
+
+        told = await self.plan(record)
+        self._wanted.set()
+        return told
+
+    async def evaluate(
+        self, trigger: str, *, force: bool = False
+    ) -> tuple[Evaluation, Request | None]:
+        """Decide what is to be done about the wants now: see `requests.evaluate_now`."""
+
+        def act() -> tuple[Evaluation, Request | None]:
+            began = time.monotonic()
+            try:
+                return evaluate_now(self.builder(), trigger, force=force)
+            finally:
+                self.evaluations += 1
+                self.evaluation_s += time.monotonic() - began
+
+        return await self.plan(act)
+
+    async def _evaluate(self) -> None:
+        """Evaluate after wants were made: once for all that came meanwhile."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            try:
+                await self.evaluate("want")
+            except PersistError as error:
+                # It stays wanted: the next evaluation of anybody sees to it.
+                log.warning("action=evaluate error=%s", error)
+            except Exception:
+                log.exception("action=evaluate")
+
+    # -------------------------------------------------------------------------------- events
+
+    async def moved(self, idx: int, seconds: float) -> bool:
+        """Wait until the log goes on beyond a position; False if it does not so long."""
+        self.waiting += 1
+        self._awaited.set()
+        try:
+            async with asyncio.timeout(seconds):
+                while self._position <= idx and not self.stopping:
+                    await self._moved.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self.waiting -= 1
+        return not self.stopping
+
+    def _wake(self) -> None:
+        before, self._moved = self._moved, asyncio.Event()
+        before.set()
+
+    async def _watch(self) -> None:
+        """Look at the log as long as somebody waits for it to go on."""
+        while not self.stopping:
+            if not self.waiting:
+                self._awaited.clear()
+                await self._awaited.wait()
+            try:
+                position = await self.read(self.ledger.position)
+                if position != self._position:
+                    self._position = position
+                    self._wake()
+            except PersistError as error:
+                log.warning("action=watch error=%s", error)
+            await asyncio.sleep(_LOOK_S)
