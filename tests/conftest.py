@@ -214,3 +214,28 @@ def instance() -> Iterator[Any]:
 
     with dg.DagsterInstance.ephemeral() as made:
         yield made
+
+
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+    "--disable-background-networking --disable-component-update --disable-sync"
+).split()
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Any]:
+    """A page of a browser with a profile of its own."""
+    chromium = need(shutil.which("chromium"), "install Chromium: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        context = playwright.chromium.launch_persistent_context(
+            str(tmp_path / "profile"),
+            executable_path=chromium,
+            args=FLAGS,
+            headless=True,
+            viewport={"width": 1500, "height": 950},
+        )
+        context.set_default_timeout(60_000)
+        yield context.pages[0]
+        context.close()

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from persist_assets.errors import PersistError, SettingsError
-from persist_assets.service import api
+from persist_assets.service import api, dashboard
 from persist_assets.service.access import TOKENS, Access, Caller, Gate, Refused, is_loopback
 from persist_assets.service.graph import Graph
 
@@ -50,7 +50,7 @@ def make_app(graph: Graph, tokens: Mapping[str, Caller]) -> Starlette:
             await graph.close()
 
     return Starlette(
-        routes=[*api.routes(graph, access)],
+        routes=[*api.routes(graph, access), *dashboard.pages(graph, access)],
         middleware=[Middleware(Gate, access=access, hosts=_LOOPBACK)],
         exception_handlers={
             Refused: _refused,

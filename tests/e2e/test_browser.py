@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,17 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, need, wait_for
+from conftest import ROOT, wait_for
 
 from persist_assets.plugin.runs import write_home
 from persist_assets.storage.tables import read_sample, read_version
 
 ARTIFACTS = ROOT / "artifacts"
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
-    "--disable-background-networking --disable-component-update --disable-sync"
-).split()
-
 SOURCES = """
 CREATE TABLE t (a BIGINT, b STRING) USING parquet LOCATION 'raw/t';
 
@@ -40,25 +34,6 @@ CREATE VIEW by_letter AS SELECT b, sum(a) AS total FROM positive GROUP BY b;
 --@ persist
 CREATE VIEW letters AS SELECT DISTINCT b FROM positive;
 """
-
-
-@pytest.fixture
-def page(tmp_path: Path) -> Iterator[Any]:
-    """A page of a browser with a profile of its own."""
-    chromium = need(shutil.which("chromium"), "install Chromium: apt-get install chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        context = playwright.chromium.launch_persistent_context(
-            str(tmp_path / "profile"),
-            executable_path=chromium,
-            args=FLAGS,
-            headless=True,
-            viewport={"width": 1500, "height": 950},
-        )
-        context.set_default_timeout(60_000)
-        yield context.pages[0]
-        context.close()
 
 
 @pytest.fixture

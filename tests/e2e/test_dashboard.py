@@ -1,0 +1,139 @@
+"""The dashboard in a real browser, against a real service."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from serving import SOURCES, TOKENS, WRITE, serving, write_data
+
+from persist_assets.ledger.store import Ledger
+from persist_assets.settings import load_settings
+from persist_assets.wants import Want
+
+ARTIFACTS = ROOT / "artifacts"
+
+
+def shot(page: Any, name: str) -> None:
+    ARTIFACTS.mkdir(exist_ok=True)
+    page.screenshot(path=ARTIFACTS / f"{name}.png")
+
+
+@pytest.mark.proves("D4", "D34")
+def test_a_want_is_made_seen_and_taken_back_in_the_dashboard(
+    make_project: Callable[..., Path], page: Any
+) -> None:
+    root = make_project({"m.sql": SOURCES})
+    write_data(root)
+    ledger = Ledger(load_settings(root).ledger)
+    long_ago = datetime.now(UTC) - timedelta(days=1)
+    needs = ("users:data/users",)
+    late = Want(
+        "late",
+        "m/daily/2024-01-03",
+        "dev",
+        long_ago,
+        data_timestamp=long_ago,
+        sla_s=60,
+        external_dependencies=needs,
+    )
+    ledger.create_wants([late])
+    errors: list[str] = []
+    page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
+    page.on("pageerror", lambda e: errors.append(str(e)))
+    with serving(root, env={"PERSIST_TOKENS": TOKENS}) as service:
+        page.goto(service.url)
+        page.get_by_label("Token").fill(WRITE)
+        page.get_by_role("button", name="Log in").click()
+
+        # With the keyboard alone; the answer is said aloud, the want is in the list.
+        page.get_by_text("Ask for a partition").press("Enter")
+        page.get_by_label("Partition", exact=True).fill("m/daily/2024-01-02")
+        page.get_by_label("Late after").fill("9h")
+        page.get_by_label("Why").fill("<b>for the report</b>")
+        page.get_by_label("Why").press("Enter")
+        row = page.get_by_role("row").filter(has_text="m/daily/2024-01-02")
+        row.get_by_text("<b>for the report</b>").wait_for()
+        page.get_by_role("status").filter(has_text="m/daily/2024-01-02 is").wait_for()
+        (made,) = ledger.fetch_wants("dev", refs=["m/daily/2024-01-02"])
+        assert made.source == {"type": "dashboard", "client": "ops"}
+        assert made.sla_s == 9 * 3600
+
+        # What becomes of it is seen without anybody asking.
+        row.get_by_text("building").wait_for()
+        ledger.fail_request(
+            ledger.fetch_requests("dev", is_open=True)[0].request_id,
+            "no luck",
+            ["m/daily/2024-01-02"],
+        )
+        row.get_by_text("failing").wait_for()
+        shot(page, "dashboard-wants")
+        row.get_by_role("button", name="Cancel the want of m/daily/2024-01-02").click()
+        page.get_by_role("status").filter(has_text="is cancelled").wait_for()
+        assert ledger.find_want(made.want_id).state == "cancelled"  # type: ignore[union-attr]
+
+        # A miss has its blame; the picture has the words beside it.
+        page.get_by_role("link", name="Missed deadlines").click()
+        page.get_by_role("row").filter(has_text="m/daily/2024-01-03").get_by_text(
+            "not-arrived"
+        ).wait_for()
+        page.get_by_text("users:data/users").wait_for()
+        shot(page, "dashboard-sla")
+        page.get_by_role("link", name="Timeline").click()
+        page.get_by_role("img").wait_for()
+        page.get_by_role("row").filter(has_text="m/daily/2024-01-03").get_by_text("late").wait_for()
+        shot(page, "dashboard-timeline")
+
+        # Events come by themselves.
+        page.get_by_role("link", name="Events").click()
+        page.get_by_role("row").filter(has_text="want-cancelled").wait_for()
+        ledger.taint("dev", "m/total", by="test")
+        page.get_by_role("row").filter(has_text="partition-tainted").get_by_text(
+            "m/total"
+        ).wait_for()
+        page.get_by_role("link", name="Partitions").click()
+        page.get_by_text("all: tainted").wait_for(state="attached")
+        shot(page, "dashboard-partitions")
+        page.get_by_role("link", name="Environments").click()
+        page.get_by_role("heading", name="dev (this one)").wait_for()
+
+        # It fits a phone.
+        page.set_viewport_size({"width": 360, "height": 740})
+        for path in ("/", "/timeline", "/sla", "/partitions", "/events", "/environments"):
+            page.goto(service.url + path)
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
+        assert not [e for e in errors if "401" not in e], errors
+    ledger.close()
+
+
+def test_pages_work_without_javascript_and_readers_get_no_forms(
+    make_project: Callable[..., Path],
+) -> None:
+    from serving import READ
+
+    root = make_project({"m.sql": SOURCES})
+    write_data(root)
+    with serving(root, env={"PERSIST_TOKENS": TOKENS}) as service, service.client(None) as client:
+        client.post("/login", data={"token": READ})
+        page = client.get("/").text
+        assert "Ask for a partition" not in page and "Log out" in page
+        token = page.split('name="form_token" value="')[1].split('"')[0]
+        sent = {"partition_ref": "m/total", "form_token": token}
+        assert client.post("/wants", data=sent).status_code == 403
+        assert client.post("/logout", data={"form_token": token}).headers["location"] == "/login"
+        assert client.get("/").status_code == 303
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "persist_assets.cli", "want", "list", "--json"],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,580 @@
+"""The service over real HTTP on loopback: what it answers, what it refuses, how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from conftest import SPARK_TOML, wait_for
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from serving import FUZZ, OFTEN, READ, SOURCES, TOKENS, WRITE, Served, serving, write_data
+
+from persist_assets.ledger.store import Ledger
+from persist_assets.service.api import ENDPOINTS, description
+from persist_assets.settings import load_settings
+from persist_assets.wants import Want
+
+EVENTS, WANTS = "/api/v1/events", "/api/v1/wants"
+LATE = "m/daily/2024-01-03"
+
+
+def make_root(root: Path) -> Path:
+    (root / "sources").mkdir(parents=True)
+    (root / "persist.toml").write_text(SPARK_TOML)
+    (root / "sources" / "m.sql").write_text(SOURCES)
+    write_data(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    root = make_root(tmp_path_factory.mktemp("service") / "project")
+    with serving(root, env={"PERSIST_TOKENS": TOKENS}) as service:
+        yield service
+
+
+@pytest.fixture
+def ledger(served: Served) -> Iterator[Ledger]:
+    opened = Ledger(load_settings(served.root).ledger)
+    yield opened
+    opened.close()
+
+
+def fails(answer: httpx.Response, status: int) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    told = answer.json()
+    assert told["status"] == status and told["type"].startswith("urn:persist:")
+    return told
+
+
+def all_events(client: httpx.Client, **filters: Any) -> list[dict[str, Any]]:
+    found, since = [], 0
+    while True:
+        page = client.get(EVENTS, params={"since_idx": since, **filters}).json()
+        found += page["events"]
+        if page["next_idx"] == page["head"]:
+            return found
+        since = page["next_idx"]
+
+
+# ------------------------------------------------------------------------------------------- wants
+
+
+@pytest.mark.proves("D3", "D4", "D5")
+def test_a_want_over_http_has_all_its_fields_and_the_servers_time(served: Served) -> None:
+    with served.client() as client:
+        asked = {
+            "partition_ref": "m/daily/2024-01-02",
+            "want_id": "daily/2024-01-02",
+            "data_timestamp": "2024-01-02T01:00:00+01:00",
+            "ttl_seconds": 3153600000,
+            "sla_seconds": 1,
+            "external_dependencies": ["users:data/users"],
+            "comment": "for the report",
+            "created_at": "1999-01-01T00:00:00Z",
+            "source": {"type": "cli"},
+        }
+        made = client.post(WANTS, json=asked)
+        assert made.status_code == 201, made.text
+        told = client.get(f"{WANTS}/daily/2024-01-02").json()
+        assert told["created_at"] > "2025"
+        assert told["source"] == {"type": "api", "client": "ops"}
+        assert told["data_timestamp"] == "2024-01-02T00:00:00Z"
+        assert {
+            k: told[k] for k in asked if k not in ("created_at", "source", "data_timestamp")
+        } == {k: v for k, v in asked.items() if k not in ("created_at", "source", "data_timestamp")}
+        assert client.post(WANTS, json=asked).status_code == 200
+        fails(client.post(WANTS, json={**asked, "sla_seconds": 2}), 409)
+        bare = client.post(
+            WANTS, json={"partition_ref": "m/total", "external_dependencies": ["x:y"]}
+        ).json()
+        unset = (
+            "ttl_seconds",
+            "sla_seconds",
+            "data_timestamp",
+            "deadline",
+            "expires_at",
+            "comment",
+        )
+        assert {bare[name] for name in unset} == {None}
+        created = [e["want_id"] for e in all_events(client, kinds="want-created")]
+        assert sorted(created) == sorted({"daily/2024-01-02", bare["want_id"]})
+
+
+@pytest.mark.proves("D12", "D13")
+def test_a_want_is_evaluated_at_once_and_makes_one_request(served: Served) -> None:
+    with served.client() as client:
+        since = client.get(EVENTS).json()["head"]
+        made = client.post(WANTS, json={"partition_ref": "m/daily/2024-01-04"}).json()
+        found: list[dict[str, Any]] = []
+        while not any(e["kind"] == "build-requested" for e in found):
+            page = client.get(EVENTS, params={"since_idx": since, "wait": 30}).json()
+            assert page["events"], "nothing was evaluated"
+            found, since = found + page["events"], page["next_idx"]
+        kinds = [e["kind"] for e in found]
+        assert kinds == ["want-created", "evaluation", "build-requested"]
+        assert found[1]["trigger"] == "want"
+        assert found[2]["want_ids"] == [made["want_id"]]
+        (request,) = client.get("/api/v1/requests", params={"open": "true"}).json()["requests"]
+        assert request["partitions"] == ["m/daily/2024-01-04"]
+        cancelled = client.delete(f"{WANTS}/{made['want_id']}", params={"why": "a mistake"})
+        assert cancelled.json()["state"] == "cancelled"
+        fails(client.delete(f"{WANTS}/{made['want_id']}"), 409)
+        there = client.get(WANTS, params={"pattern": "m/daily/*"}).json()["wants"]
+        assert made["want_id"] not in [w["want_id"] for w in there]
+
+
+@pytest.mark.proves("D27", "D29")
+def test_a_miss_is_told_with_its_blame(served: Served, ledger: Ledger) -> None:
+    long_ago = datetime.now(UTC) - timedelta(days=1)
+    want = Want(
+        "late",
+        LATE,
+        "dev",
+        long_ago,
+        data_timestamp=long_ago,
+        sla_s=60,
+        external_dependencies=("users:data/users",),
+    )
+    ledger.create_wants([want])
+    with served.client(READ) as client:
+        misses = client.get("/api/v1/sla").json()["misses"]
+        (late,) = [m for m in misses if m["want_id"] == "late"]
+        assert (late["blame"]["graph"], late["blame"]["cause"]) == ("users", "not-arrived")
+        assert late["late_seconds"] > 80_000
+        metrics = client.get("/metrics").text
+        assert 'persist_misses{environment="dev",state="open"}' in metrics
+        assert "persist_evaluation_seconds_count" in metrics
+
+
+def test_what_there_is_is_told(served: Served, ledger: Ledger) -> None:
+    refs = [{"partition_ref": f"data/users/{n}", "state": "available"} for n in range(5)]
+    before = ledger.fetch_cursor("dev", "users")
+    assert ledger.record_synced("dev", "users", "5", refs, expected=before)
+    with served.client(READ) as client:
+        page = client.get("/api/v1/partitions", params={"graph": "users", "limit": 3}).json()
+        assert [p["partition_ref"] for p in page["partitions"]] == [
+            "data/users/0",
+            "data/users/1",
+            "data/users/2",
+        ]
+        rest = client.get(
+            "/api/v1/partitions", params={"graph": "users", "after": page["next_after"]}
+        ).json()
+        assert [p["partition_ref"] for p in rest["partitions"]] == ["data/users/3", "data/users/4"]
+        plan = client.get("/api/v1/plan").json()
+        assert {step["asset_key"] for step in plan["steps"]} == {"m/daily", "m/total"}
+        assert client.get("/api/v1/manifest").json()["entries"] == {}
+        assert client.get("/health").json() == {"status": "ok"}
+
+
+# ------------------------------------------------------------------------------------------ events
+
+
+@pytest.mark.proves("D19", "D20", "D21", "D22", "D23", "D24")
+def test_events_come_in_order_by_pages_and_by_each_filter(served: Served, ledger: Ledger) -> None:
+    with ledger._write() as connection:
+        for n in range(20):
+            ledger._append(
+                connection,
+                "mark",
+                {
+                    "environment": "dev",
+                    "partition_ref": f"marks/{n % 2}/{n}",
+                    "job_label": f"job{n % 3}",
+                    "task_id": f"task{n}",
+                    "build_request_id": f"request{n % 5}",
+                },
+            )
+    with served.client(READ) as client:
+        pages, since = [], 0
+        while True:
+            page = client.get(EVENTS, params={"since_idx": since, "limit": 3}).json()
+            pages += [e["idx"] for e in page["events"]]
+            assert page["next_idx"] >= since
+            if page["next_idx"] == page["head"]:
+                break
+            since = page["next_idx"]
+        assert pages == list(range(1, pages[-1] + 1))
+        assert client.get(EVENTS, params={"since_idx": pages[-1]}).json()["events"] == []
+
+        def marks(**filters: Any) -> list[int]:
+            return [int(e["task_id"][4:]) for e in all_events(client, kinds="mark", **filters)]
+
+        assert marks(partition_refs=["marks/0/4", "marks/1/5"]) == [4, 5]
+        assert marks(patterns="marks/1/*") == [*range(1, 20, 2)]
+        assert marks(patterns="marks/*") == []
+        assert marks(patterns="marks/**") == [*range(20)]
+        assert marks(partition_refs="marks/0/4", patterns="marks/1/1*") == [
+            1,
+            4,
+            11,
+            13,
+            15,
+            17,
+            19,
+        ]
+        assert marks(job_labels="job2") == [*range(2, 20, 3)]
+        assert marks(task_ids=["task3", "task19"]) == [3, 19]
+        assert marks(build_request_ids="request4", job_labels="job1") == [4, 19]
+
+
+def test_a_history_that_was_reset_is_told_and_never_silence(served: Served, tmp_path: Path) -> None:
+    with served.client(READ) as client:
+        page = client.get(EVENTS).json()
+        told = fails(client.get(EVENTS, params={"since_idx": page["head"] + 100}), 409)
+        assert told["type"] == "urn:persist:history-reset"
+        assert told["head"] >= page["head"] and told["log_id"] == page["log_id"]
+        told = fails(client.get(EVENTS, params={"since_idx": 0, "log_id": "another"}), 409)
+        assert told["log_id"] == page["log_id"]
+    one, other = (Ledger(f"sqlite:///{tmp_path / name}.db") for name in "ab")
+    assert len({one.log_id(), other.log_id(), page["log_id"]}) == 3
+    again = Ledger(f"sqlite:///{tmp_path / 'a'}.db")
+    assert again.log_id() == one.log_id()
+    for opened in (one, other, again):
+        opened.close()
+
+
+def test_a_long_poll_is_answered_when_something_happens(served: Served, ledger: Ledger) -> None:
+    with served.client(READ) as client:
+        head = client.get(EVENTS).json()["head"]
+        began = time.monotonic()
+        empty = client.get(EVENTS, params={"since_idx": head, "wait": 1}).json()
+        assert empty["events"] == [] and 0.9 < time.monotonic() - began < 10
+        answers: list[dict[str, Any]] = []
+
+        def poll() -> None:
+            answers.append(
+                client.get(
+                    EVENTS, params={"since_idx": head, "wait": 30, "kinds": "partition-tainted"}
+                ).json()
+            )
+
+        waiting = threading.Thread(target=poll)
+        waiting.start()
+        wait_for(lambda: 'persist_waiting{environment="dev"} 1' in client.get("/metrics").text)
+        ledger.create_wants(
+            [Want("other", "m/total", "dev", datetime.now(UTC), external_dependencies=("x:y",))]
+        )
+        ledger.taint("dev", "m/daily/2024-01-01", by="test")
+        waiting.join(20)
+        assert [e["kind"] for e in answers[0]["events"]] == ["partition-tainted"]
+
+
+def test_two_hundred_long_polls_at_once_in_bounded_memory(served: Served, ledger: Ledger) -> None:
+    with served.client(READ) as client:
+        head = client.get(EVENTS).json()["head"]
+
+    async def poll_all() -> list[httpx.Response]:
+        limits = httpx.Limits(max_connections=250)
+        headers = {"Authorization": f"Bearer {READ}"}
+        async with httpx.AsyncClient(
+            base_url=served.url, limits=limits, headers=headers, timeout=60, trust_env=False
+        ) as client:
+            params = {"since_idx": head, "wait": 30}
+            polls = [asyncio.create_task(client.get(EVENTS, params=params)) for _ in range(200)]
+            async with asyncio.timeout(60):
+                while (
+                    'persist_waiting{environment="dev"} 200'
+                    not in (await client.get("/metrics")).text
+                ):
+                    await asyncio.sleep(0.2)
+            ledger.taint("dev", "m/total", by="test")
+            return list(await asyncio.gather(*polls))
+
+    before = served.memory()
+    answers = asyncio.run(poll_all())
+    assert {a.status_code for a in answers} == {200}
+    assert {tuple(e["kind"] for e in a.json()["events"]) for a in answers} == {
+        ("partition-tainted",)
+    }
+    assert served.memory() - before < 100 * 2**20
+    threads = len(list(Path(f"/proc/{served.process.pid}/task").iterdir()))
+    assert threads < 40
+
+
+# ----------------------------------------------------------------------------------------- refused
+
+
+def test_a_token_is_asked_for_and_a_reader_changes_nothing(served: Served) -> None:
+    with served.client(None) as client:
+        answer = client.get(EVENTS)
+        fails(answer, 401)
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+        assert client.get("/api/v1/openapi.json").status_code == 200
+        fails(client.get(EVENTS, headers={"Authorization": "Bearer " + READ[:-1]}), 401)
+        assert client.get("/", follow_redirects=False).headers["location"].startswith("/login")
+        assert (
+            client.post("/wants", data={"partition_ref": "m/total"}).headers["location"] == "/login"
+        )
+    with served.client(READ) as client:
+        fails(client.post(WANTS, json={"partition_ref": "m/total"}), 403)
+        fails(client.delete(f"{WANTS}/x"), 403)
+        fails(client.post("/api/v1/evaluate"), 403)
+
+
+BAD_BODIES: list[tuple[Any, int]] = [
+    (b"{", 400),
+    (b"[" * 60_000, 400),
+    (b"\xff\xfe", 400),
+    (b"[]", 400),
+    (b"{}", 422),
+    (json.dumps({"partition_ref": "m/total", "nope": 1}).encode(), 422),
+    (json.dumps({"partition_ref": "m/total", "ttl_seconds": -1}).encode(), 422),
+    (json.dumps({"partition_ref": "m/total", "sla_seconds": 10**15}).encode(), 422),
+    (json.dumps({"partition_ref": "m/total", "sla_seconds": 10**400}).encode(), 422),
+    (json.dumps({"partition_ref": "m/total", "comment": "a\0b"}).encode(), 422),
+    (b'{"partition_ref": "m/total", "comment": "\\ud800"}', 422),
+    (
+        json.dumps({"partition_ref": "m/total", "data_timestamp": "2024-01-01T00:00:00"}).encode(),
+        422,
+    ),
+    (json.dumps({"partition_ref": "m/total", "external_dependencies": ["here"]}).encode(), 422),
+    (json.dumps({"partition_ref": "m/total", "want_id": "x" * 256}).encode(), 422),
+    (json.dumps({"partition_ref": "m/totl"}).encode(), 404),
+    (b" " * (64 * 1024) + b"{}", 413),
+]
+
+
+@pytest.mark.parametrize(("body", "status"), BAD_BODIES, ids=range(len(BAD_BODIES)))
+def test_a_body_that_cannot_be_is_refused(served: Served, body: bytes, status: int) -> None:
+    with served.client() as client:
+        head = client.get(EVENTS).json()["head"]
+        told = fails(
+            client.post(WANTS, content=body, headers={"Content-Type": "application/json"}), status
+        )
+        if status == 404:
+            assert told["hint"] == "did you mean `m/total`?"
+        assert client.get(EVENTS).json()["head"] == head
+
+
+def test_everything_that_is_wrong_is_told_at_once(served: Served) -> None:
+    with served.client() as client:
+        told = fails(client.post(WANTS, json={"ttl_seconds": "x", "sla_seconds": -1}), 422)
+        assert {p["name"] for p in told["problems"]} == {
+            "ttl_seconds",
+            "sla_seconds",
+            "partition_ref",
+        }
+        told = fails(client.get(EVENTS, params={"limit": 1001, "wait": 31, "nope": 1}), 422)
+        assert {p["name"] for p in told["problems"]} == {"limit", "wait", "nope"}
+        fails(client.post(WANTS, data={"partition_ref": "m/total"}), 415)
+        fails(client.put(WANTS), 405)
+        fails(client.get("/api/v1/nothing"), 404)
+
+
+def test_a_body_of_no_length_that_does_not_end_is_refused(served: Served) -> None:
+    with served.client() as client:
+        endless = (b" " * 1024 for _ in range(1000))
+        with suppress(httpx.WriteError):  # it was cut off while it was sent
+            fails(client.post(WANTS, content=endless), 413)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+    ids=str,
+)
+def test_another_sites_page_changes_nothing(served: Served, headers: dict[str, str]) -> None:
+    with served.client() as client:
+        for path in (WANTS, "/api/v1/evaluate", "/wants", "/login", "/wants/cancel"):
+            fails(client.post(path, json={"partition_ref": "m/total"}, headers=headers), 403)
+        fails(client.delete(f"{WANTS}/x", headers=headers), 403)
+        allowed = client.get(EVENTS, headers=headers)
+        assert "access-control-allow-origin" not in allowed.headers
+
+
+def test_a_form_needs_its_session_and_what_that_gave_it(served: Served) -> None:
+    with served.client(None) as client:
+        assert client.post("/login", data={"token": "nobody's token, this"}).status_code == 401
+        logged = client.post("/login", data={"token": WRITE})
+        cookie = logged.headers["set-cookie"].lower()
+        assert "httponly" in cookie and "samesite=strict" in cookie
+        page = client.get("/")
+        assert page.status_code == 200
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        token = page.text.split('name="form_token" value="')[1].split('"')[0]
+        fails(client.post("/wants", data={"partition_ref": "m/total", "form_token": "0" * 64}), 403)
+        fails(client.get(EVENTS), 401)  # a cookie opens pages alone
+        sent = {"partition_ref": "m/totl<b>", "form_token": token}
+        wrong = client.post("/wants", data=sent)
+        assert wrong.status_code == 422
+        assert (
+            "did you mean" in wrong.text
+            and "m/totl&lt;b&gt;" in wrong.text
+            and "totl<b>" not in wrong.text
+        )
+        for path in ("/timeline", "/sla", "/partitions", "/events", "/environments"):
+            shown = client.get(path)
+            assert shown.status_code == 200 and "<h1>" in shown.text, path
+        forged = httpx.Cookies({"persist_session": "ops|99999999999|00|" + "0" * 64})
+        with httpx.Client(base_url=served.url, cookies=forged, trust_env=False) as other:
+            assert other.get("/").status_code == 303
+
+
+def test_another_name_of_this_machine_is_refused_where_all_may_do_all(tmp_path: Path) -> None:
+    with serving(make_root(tmp_path / "open")) as service, service.client(None) as client:
+        assert client.get(EVENTS).status_code == 200
+        fails(client.get(EVENTS, headers={"Host": "evil.example"}), 421)
+
+
+def test_who_asks_too_often_is_told_so_and_others_are_not(served: Served) -> None:
+    host, _, port = served.url.removeprefix("http://").rpartition(":")
+    n, read = 3000, b""
+    asked = f"GET /health HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {OFTEN}\r\n\r\n"
+    with socket.create_connection((host, int(port)), 60) as connection:
+        sending = threading.Thread(target=connection.sendall, args=(asked.encode() * n,))
+        sending.start()
+        while read.count(b"HTTP/1.1 ") < n or not read.endswith(b"}"):
+            read += connection.recv(65536)
+        sending.join()
+    assert read.count(b"HTTP/1.1 200") >= 600
+    assert read.count(b"HTTP/1.1 429") == n - read.count(b"HTTP/1.1 200") > 0
+    with served.client(READ) as client:
+        assert client.get("/health").status_code == 200
+
+
+def test_others_reach_it_only_with_tokens(tmp_path: Path) -> None:
+    root = make_root(tmp_path / "wide")
+    command = [sys.executable, "-P", "-m", "persist_assets.cli", "--project", str(root), "serve"]
+    done = subprocess.run(
+        [*command, "--host", "0.0.0.0"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "PERSIST_TOKENS" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x",
+        "a:admin:0123456789abcdef",
+        "a:read:short",
+        "a:read:0123456789abcdef,a:write:0123456789abcdeg",
+        ":read:0123456789abcdef",
+    ],
+)
+def test_tokens_that_cannot_be_are_refused(text: str) -> None:
+    from persist_assets.errors import SettingsError
+    from persist_assets.service.access import parse_tokens
+
+    with pytest.raises(SettingsError) as caught:
+        parse_tokens(text)
+    assert "0123456789abcde" not in str(caught.value)
+
+
+VALUES = st.one_of(
+    st.text(max_size=50),
+    st.integers().map(str),
+    st.sampled_from(["*", "**", "a/**/b", "0", "-1", "true", "waiting", "\0", "%", "1e9", "٣", ""]),
+)
+NAMES = st.sampled_from([*sorted({p.name for e in ENDPOINTS for p in e.params} - {"wait"}), "x"])
+
+
+@pytest.fixture(scope="module")
+def fuzzer(served: Served) -> Iterator[httpx.Client]:
+    with served.client(FUZZ) as client:
+        yield client
+
+
+@settings(
+    max_examples=250,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    path=st.sampled_from([e.path for e in ENDPOINTS if e.method == "GET"]),
+    params=st.lists(st.tuples(NAMES, VALUES), max_size=4),
+    body=st.none() | st.dictionaries(
+        st.sampled_from([*(p.name for e in ENDPOINTS for p in e.body or ()), "x"]),
+        st.none() | st.booleans() | st.integers() | st.text(max_size=30) | st.lists(st.text(max_size=9), max_size=3),
+        max_size=4,
+    ),
+)  # fmt: skip
+def test_whatever_is_asked_is_answered_or_refused(
+    fuzzer: httpx.Client, path: str, params: list[tuple[str, str]], body: dict[str, Any] | None
+) -> None:
+    def sent(text: str) -> str:
+        return text.encode(errors="replace").decode()
+
+    if body is None:
+        pairs = [(name, sent(value)) for name, value in params]
+        answer = fuzzer.get(path.replace("{want_id}", "x%00"), params=pairs)
+    else:
+        answer = fuzzer.post(
+            WANTS, content=json.dumps(body), headers={"Content-Type": "application/json"}
+        )
+    assert answer.status_code < 500, answer.text
+    if answer.status_code >= 400:
+        assert answer.headers["content-type"] == "application/problem+json"
+
+
+# ------------------------------------------------------------------------------------ description
+
+
+def test_every_endpoint_is_described_and_in_the_docs(served: Served) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
+    with served.client(None) as client:
+        told = client.get("/api/v1/openapi.json").json()
+    assert told == json.loads(json.dumps(description()))
+    for endpoint in ENDPOINTS:
+        assert f"| `{endpoint.method} {endpoint.path}`" in text
+        row = told["paths"][endpoint.path][endpoint.method.lower()]
+        assert [p["name"] for p in row["parameters"]] == [p.name for p in endpoint.params]
+
+
+def test_the_service_imports_no_dagster_and_no_spark() -> None:
+    script = "import persist_assets.service.app, sys; print(' '.join(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert not {*done.stdout.split()} & {"dagster", "pyspark"}
+
+
+# --------------------------------------------------------------------------------------- its end
+
+
+def test_sigterm_answers_those_who_wait_and_ends_it(tmp_path: Path) -> None:
+    answers: list[httpx.Response] = []
+    with serving(make_root(tmp_path / "ending")) as service, service.client(None) as client:
+
+        def poll() -> None:
+            with service.client(None) as other:
+                answers.append(other.get(EVENTS, params={"wait": 30}))
+
+        waiting = threading.Thread(target=poll)
+        waiting.start()
+        wait_for(lambda: 'persist_waiting{environment="dev"} 1' in client.get("/metrics").text)
+        with service.client(None) as streaming, streaming.stream("GET", "/stream") as stream:
+            assert stream.headers["content-type"].startswith("text/event-stream")
+            began = time.monotonic()
+            service.process.send_signal(signal.SIGTERM)
+            assert service.process.wait(10) == 0
+            assert time.monotonic() - began < 5
+        waiting.join(5)
+        assert answers[0].status_code == 200 and answers[0].json()["events"] == []
+        with (
+            pytest.raises(OSError),
+            socket.create_connection(("127.0.0.1", int(service.url.rpartition(":")[2])), 2),
+        ):
+            pass
