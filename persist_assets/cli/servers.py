@@ -85,6 +85,9 @@ def serve(
     port: Annotated[
         int, typer.Option("--port", min=0, max=65535, help="0: any port that is free.")
     ] = 3070,
+    build: Annotated[
+        bool, typer.Option("--build", help="Build what is requested, one request at a time.")
+    ] = False,
 ) -> None:
     """Serve wants, events, partitions and deadlines over HTTP, and as pages, until it is ended."""
     from persist_assets.service.access import TOKENS, parse_tokens
@@ -102,7 +105,9 @@ def serve(
         sys.stdout.flush()
 
     tokens = parse_tokens(os.environ.get(TOKENS, ""))
-    serve_until_told(given.settings, given.ledger, tokens, host=host, port=port, started=started)
+    serve_until_told(
+        given.settings, given.ledger, tokens, host=host, port=port, builds=build, started=started
+    )
     if is_busy():  # what a thread looks at still is recorded as a whole, or not at all
         sys.stdout.flush()
         sys.stderr.flush()

@@ -25,6 +25,7 @@ from persist_assets.model import Event
 from persist_assets.settings import parse_duration
 from persist_assets.wants import (
     ACTIVE,
+    Evaluation,
     Want,
     evaluation_document,
     event_document,
@@ -205,13 +206,22 @@ def evaluate(
     build: Annotated[
         bool, typer.Option("--build", help="Build what is asked for here and now.")
     ] = False,
+    request_id: Annotated[
+        str | None,
+        typer.Option("--request", metavar="ID", help="Decide nothing: build this request."),
+    ] = None,
 ) -> None:
     """Decide what is to be done about the wants, and make one build request of it."""
     from persist_assets.requests import evaluate_now, run_request
 
-    found, request = evaluate_now(given.builder, "manual", force=force)
+    if request_id is None:
+        found, request = evaluate_now(given.builder, "manual", force=force)
+    else:
+        found, request = Evaluation(), given.ledger.find_request(request_id)
+        if request is None or request.environment != given.settings.environment:
+            raise NotFoundError(f"there is no build request `{request_id}`")
     succeeded = True
-    if build and request is not None:
+    if (build or request_id) and request is not None:
         with quiet(given):
             succeeded = run_request(given.builder.anew(request), request)
     if given.as_json:

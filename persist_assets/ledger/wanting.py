@@ -123,6 +123,8 @@ class WantLog(EventLog):
             query = query.where(wants.c.state.in_([*states]))
         if refs:
             query = query.where(wants.c.partition_ref.in_([*refs]))
+        if pattern is not None:
+            query = query.where(wants.c.partition_ref.like(like(pattern), escape="\\"))
         if limit is not None and pattern is None:
             newest = query.order_by(wants.c.created_at.desc(), wants.c.want_id.desc())
             query = newest.limit(limit)

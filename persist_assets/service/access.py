@@ -10,15 +10,17 @@ import asyncio
 import hashlib
 import hmac
 import ipaddress
+import json
 import re
 import secrets
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
 
 from persist_assets.errors import SettingsError
 
@@ -94,6 +96,27 @@ class Refused(Exception):
         super().__init__(detail)
         self.status, self.code, self.detail, self.hint = status, code, detail, hint
         self.problems, self.more = tuple(problems), dict(more or {})
+
+
+def problem(refused: Refused) -> Response:
+    """Return why a request is not answered, as RFC 9457 has it."""
+    told: dict[str, Any] = {
+        "type": f"urn:persist:{refused.code}",
+        "title": refused.code.replace("-", " "),
+        "status": refused.status,
+        "detail": refused.detail,
+    }
+    if refused.hint:
+        told["hint"] = refused.hint
+    if refused.problems:
+        told["problems"] = [{"name": name, "detail": why} for name, why in refused.problems]
+    headers: dict[str, str] = {}
+    if refused.status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="persist"'
+    if refused.status in (429, 503):
+        headers["Retry-After"] = "1"
+    text = json.dumps({**told, **refused.more}, default=str)
+    return Response(text, refused.status, headers, "application/problem+json")
 
 
 def parse_tokens(text: str) -> dict[str, Caller]:
@@ -245,8 +268,6 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        from persist_assets.service.api import problem
-
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)

@@ -28,7 +28,7 @@ from persist_assets.errors import (
 )
 from persist_assets.manifest import fetch_document
 from persist_assets.requests import record_late
-from persist_assets.service.access import MAX_BODY, Refused
+from persist_assets.service.access import Refused
 from persist_assets.wants import (
     ACTIVE,
     Want,
@@ -62,6 +62,8 @@ _LONGEST_TEXT = 2000
 _MOST_VALUES = 100
 _MOST_STARS = 10
 _LARGEST = 2**53
+YEARS = (1900, 2999)
+"""Between these all times are that are given."""
 
 STATUS: Sequence[tuple[type[PersistError], int, str]] = (
     (NotFoundError, 404, "not-found"),
@@ -576,27 +578,6 @@ def answer(document: object, status: int = 200) -> Response:
     return Response(text, status, media_type="application/json")
 
 
-def problem(refused: Refused) -> Response:
-    """Return why a request is not answered, as RFC 9457 has it."""
-    told: dict[str, Any] = {
-        "type": f"urn:persist:{refused.code}",
-        "title": refused.code.replace("-", " "),
-        "status": refused.status,
-        "detail": refused.detail,
-    }
-    if refused.hint:
-        told["hint"] = refused.hint
-    if refused.problems:
-        told["problems"] = [{"name": name, "detail": why} for name, why in refused.problems]
-    headers: dict[str, str] = {}
-    if refused.status == 401:
-        headers["WWW-Authenticate"] = 'Bearer realm="persist"'
-    if refused.status in (429, 503):
-        headers["Retry-After"] = "1"
-    text = json.dumps({**told, **refused.more}, default=str)
-    return Response(text, refused.status, headers, "application/problem+json")
-
-
 def refusal(error: PersistError) -> Refused:
     """Return what is answered for an error."""
     _, status, code = next(row for row in STATUS if isinstance(error, row[0]))
@@ -778,11 +759,8 @@ def _text_problem(value: object, longest: int) -> str | None:
 def _instant(value: object) -> tuple[datetime | None, str | None]:
     try:
         at = datetime.fromisoformat(value) if isinstance(value, str) else None
-        if at is not None and at.tzinfo is not None and 1900 <= at.year <= 2999:
+        if at is not None and at.tzinfo is not None and YEARS[0] <= at.year <= YEARS[1]:
             return at.astimezone(UTC), None
     except (ValueError, OverflowError):
         pass
     return None, "it is no time with its zone, as 2024-01-31T06:00:00Z"
-
-
-__all__ = ["ENDPOINTS", "MAX_BODY", "PREFIX", "STATUS", "description", "problem", "routes"]

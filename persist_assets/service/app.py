@@ -18,7 +18,15 @@ from starlette.middleware import Middleware
 
 from persist_assets.errors import PersistError, SettingsError
 from persist_assets.service import api, dashboard
-from persist_assets.service.access import TOKENS, Access, Caller, Gate, Refused, is_loopback
+from persist_assets.service.access import (
+    TOKENS,
+    Access,
+    Caller,
+    Gate,
+    Refused,
+    is_loopback,
+    problem,
+)
 from persist_assets.service.graph import Graph
 
 if TYPE_CHECKING:
@@ -64,27 +72,27 @@ def make_app(graph: Graph, tokens: Mapping[str, Caller]) -> Starlette:
 
 def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
-    return api.problem(error)
+    return problem(error)
 
 
 def _failed(request: Request, error: Exception) -> Response:
     assert isinstance(error, PersistError)
     log.info("action=refuse path=%s error=%s", request.url.path, error.message)
-    return api.problem(api.refusal(error))
+    return problem(api.refusal(error))
 
 
 def _unknown(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "refused")
     refused = Refused(error.status_code, code, f"{request.method} {request.url.path[:200]}")
-    answer = api.problem(refused)
+    answer = problem(refused)
     for name, value in (error.headers or {}).items():
         answer.headers[name] = value
     return answer
 
 
 def _defect(request: Request, error: Exception) -> Response:
-    return api.problem(Refused(500, "defect", "this should not happen: see the service's log"))
+    return problem(Refused(500, "defect", "this should not happen: see the service's log"))
 
 
 class _Server(uvicorn.Server):
@@ -106,6 +114,7 @@ def serve(
     *,
     host: str,
     port: int,
+    builds: bool = False,
     started: Callable[[str], None],
 ) -> None:
     """Serve until SIGTERM or SIGINT.
@@ -114,6 +123,8 @@ def serve(
     ----------
     port
         Zero: any that is free.
+    builds
+        See `Graph`.
     started
         Is told the address when it listens.
 
@@ -142,7 +153,7 @@ def serve(
     shown = f"[{host}]" if ":" in host else host
 
     async def run() -> None:
-        graph = Graph(settings, ledger)
+        graph = Graph(settings, ledger, builds=builds)
         config = uvicorn.Config(
             make_app(graph, tokens),
             log_config=None,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import parse_qsl, quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -83,7 +84,9 @@ class Timeline:
     height: int
 
 
-def draw_timeline(wants: Sequence[Want], now: datetime, *, left: int = 10, width: int = 900) -> Any:
+def draw_timeline(
+    wants: Sequence[Want], now: datetime, *, left: int = 230, width: int = 680
+) -> Any:
     """Return where on a picture wants begin, are due and are delivered; None without any.
 
     A want is ``late`` from its deadline on, and stays so when it is delivered.
@@ -109,7 +112,16 @@ def draw_timeline(wants: Sequence[Want], now: datetime, *, left: int = 10, width
         if end > want.deadline and want.state not in ("cancelled", "expired"):
             state = f"late {state}"
         row = {**want_document(want)}
-        bars.append(Bar(row, 40 + 22 * n, x(want.created_at), x(end), x(want.deadline), state))
+        bars.append(
+            Bar(
+                row,
+                40 + 22 * n,
+                x(want.created_at),
+                max(x(end), x(want.created_at) + 3),
+                x(want.deadline),
+                state,
+            )
+        )
     marks = [first + timedelta(seconds=span * n / 4) for n in range(5)]
     ticks = tuple((x(at), at.astimezone(UTC).strftime("%m-%d %H:%M")) for at in marks)
     return Timeline(tuple(bars), ticks, x(now), 50 + 22 * len(bars))
@@ -155,6 +167,7 @@ class _Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        self._templates.filters["when"] = _when
 
     # --------------------------------------------------------------------------- who may see
 
@@ -305,12 +318,15 @@ class _Pages:
                 at = datetime.fromisoformat(text)
                 at = at if at.tzinfo else at.replace(tzinfo=self._graph.settings.timezone)
                 at = at.astimezone(UTC)
+                if not api.YEARS[0] <= at.year <= api.YEARS[1]:
+                    raise ValueError
             except (ValueError, OverflowError):
                 wrong.append("The time of its data is no time; for example 2024-01-31T06:00.")
         ref, comment = form.get("partition_ref", "").strip(), form.get("comment", "").strip()
         if not ref:
             wrong.append("Which partition?")
-        if max(len(ref), len(comment)) > 2000 or "\0" in ref + comment:
+        needs = form.get("needs", "")
+        if max(map(len, (ref, comment, needs))) > 2000 or "\0" in ref + comment + needs:
             wrong.append("A text is too long, or no text.")
         if not wrong:
             want = Want(
@@ -321,7 +337,7 @@ class _Pages:
                 data_timestamp=at,
                 ttl_s=ttl_s,
                 sla_s=sla_s,
-                external_dependencies=tuple(form.get("needs", "").split()),
+                external_dependencies=tuple(needs.split()),
                 source={"type": "dashboard", "client": caller.name},
                 comment=comment or None,
             )
@@ -495,6 +511,16 @@ class _Pages:
             **told,
         )
         return HTMLResponse(text, status)
+
+
+def _when(instant: str | datetime | None) -> Markup:
+    """Return an instant as it is shown."""
+    if instant is None:
+        return Markup()
+    at = datetime.fromisoformat(instant) if isinstance(instant, str) else instant
+    at = at.astimezone(UTC)
+    shown = at.strftime("%Y-%m-%d %H:%M:%SZ")
+    return Markup('<time datetime="{}">{}</time>').format(at.isoformat(), shown)
 
 
 _FORM = {

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +22,7 @@ from persist_assets.engine import Engine, no_session
 from persist_assets.errors import PersistError
 from persist_assets.project import load_project, sound
 from persist_assets.requests import check_want, evaluate_now
+from persist_assets.service.access import TOKENS
 from persist_assets.settings import SETTINGS_FILE
 
 if TYPE_CHECKING:
@@ -35,6 +39,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _READERS = 4
+BUILD_LOG = "serve-build.log"
+"""The file below `.persist` that processes which build write to."""
+_TICK_S = 30.0
+"""How often it is looked whether more can be built, in seconds."""
 _LOOK_S = 0.2
 """How often the log is looked at while somebody waits for it, in seconds."""
 
@@ -46,6 +54,9 @@ class Graph:
     ----------
     ledger
         Closed by who opened it.
+
+    builds
+        What is requested is built too, by one process after the other.
 
     Attributes
     ----------
@@ -60,8 +71,10 @@ class Graph:
         settings: Settings,
         ledger: Ledger,
         *,
+        builds: bool = False,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        self.builds = builds
         self.settings, self.ledger, self.clock = settings, ledger, clock
         self.evaluations, self.evaluation_s = 0, 0.0
         self.stopping, self.waiting = False, 0
@@ -76,7 +89,8 @@ class Graph:
 
     def start(self) -> None:
         """Begin to look at the log, and to evaluate what is wanted; in the event loop."""
-        self._tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._evaluate())]
+        begun = (self._watch, self._evaluate, *((self._build,) if self.builds else ()))
+        self._tasks = [asyncio.create_task(act()) for act in begun]
 
     def stop(self) -> None:
         """Answer everybody who waits; nothing is begun any more."""
@@ -189,6 +203,55 @@ class Graph:
                 log.warning("action=evaluate error=%s", error)
             except Exception:
                 log.exception("action=evaluate")
+
+    # -------------------------------------------------------------------------------- builds
+
+    async def _build(self) -> None:
+        """Build what is requested, and look from time to time whether more can be."""
+        while not self.stopping:
+            try:
+                position = await self.read(self.ledger.position)
+                request = await self.read(self._next_request)
+                if request is not None:
+                    await self._run(request)
+                if request is not None or not await self.moved(position, _TICK_S):
+                    await self.evaluate("clock")
+            except PersistError as error:
+                log.warning("action=build error=%s", error)
+                await asyncio.sleep(_TICK_S)
+
+    def _next_request(self) -> Request | None:
+        """Return the oldest request that nobody has begun."""
+        found = self.ledger.fetch_requests(self.settings.environment, is_open=True)
+        return next((r for r in reversed(found) if r.state == "requested"), None)
+
+    async def _run(self, request: Request) -> None:
+        """Build a request in a process of its own, which ends with this one."""
+        self.settings.state_dir.mkdir(parents=True, exist_ok=True)
+        own = ("--project", str(self.settings.root), "--env", self.settings.environment)
+        with (self.settings.state_dir / BUILD_LOG).open("ab") as said:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "persist_assets.cli", *own),
+                *("evaluate", "--request", request.request_id),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                env={k: v for k, v in os.environ.items() if k != TOKENS},
+            )
+        try:
+            code = await process.wait()
+        except asyncio.CancelledError:
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGINT)  # it records that it was interrupted
+            raise
+
+        def look() -> None:
+            now = self.ledger.find_request(request.request_id)
+            if now is not None and now.state == "requested":
+                told = f"its process ended with {code}, before it began: .persist/{BUILD_LOG}"
+                self.ledger.fail_request(request.request_id, told)
+
+        await self.read(look)
 
     # -------------------------------------------------------------------------------- events
 

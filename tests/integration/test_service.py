@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from serving import FUZZ, OFTEN, READ, SOURCES, TOKENS, WRITE, Served, serving, write_data
 
+from persist_assets.ledger.copying import copy_ledger
 from persist_assets.ledger.store import Ledger
 from persist_assets.service.api import ENDPOINTS, description
 from persist_assets.settings import load_settings
@@ -246,7 +247,10 @@ def test_a_history_that_was_reset_is_told_and_never_silence(served: Served, tmp_
     assert len({one.log_id(), other.log_id(), page["log_id"]}) == 3
     again = Ledger(f"sqlite:///{tmp_path / 'a'}.db")
     assert again.log_id() == one.log_id()
-    for opened in (one, other, again):
+    copy_ledger(f"sqlite:///{tmp_path / 'a'}.db", f"sqlite:///{tmp_path / 'c'}.db")
+    copied = Ledger(f"sqlite:///{tmp_path / 'c'}.db")
+    assert copied.log_id() == one.log_id()
+    for opened in (one, other, again, copied):
         opened.close()
 
 

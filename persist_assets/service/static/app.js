@@ -39,7 +39,7 @@
     const event = JSON.parse(message.data);
     const row = document.createElement("tr");
     const what = event.partition_ref || event.job_label || "";
-    row.append(cell("th", event.idx), cell("td", event.at), cell("td", event.kind), cell("td", what));
+    row.append(cell("th", event.idx), cell("td", event.at.slice(0, 19).replace("T", " ") + "Z"), cell("td", event.kind), cell("td", what));
     log.prepend(row);
     while (log.rows.length > 500) log.deleteRow(-1);
   };
