@@ -1400,8 +1400,8 @@ class Builder(Reader):
         self._published_are([work])
         return told.snapshot
 
-    def publish_parked(self, request: Request) -> None:
-        """Let readers see all that is parked, for a request, in one transaction.
+    def publish_parked(self, request: Request) -> list[Work]:
+        """Let readers see all that is parked, for a request, in one transaction; return it.
 
         Raises
         ------
@@ -1430,6 +1430,7 @@ class Builder(Reader):
             with self._lock:
                 self._parked.clear()
         self._published_are(works)
+        return works
 
     def _publication(self, work: Work) -> Publication:
         """Return what readers are to see of a build that is committed."""

@@ -287,6 +287,27 @@ class Validity:
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """How often a source is wanted by itself.
+
+    Attributes
+    ----------
+    every
+        For how long each want is.
+    sla_s, ttl_s
+        Seconds after the end of that time until it is late, and after the want until it is given
+        up; None: never.
+    needs
+        References of other graphs, to which the key of the partition is added.
+    """
+
+    every: Cadence
+    sla_s: int | None = None
+    ttl_s: int | None = None
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Annotation:
     """What the annotation lines above a definition say, validated.
 
@@ -321,6 +342,8 @@ class Annotation:
     automation
         When Dagster builds it by itself: ``eager``, ``missing`` or a schedule of cron's; None: it
         does not.
+    want
+        How often it is wanted by itself, or None.
     tags
         Sorted pairs; a bare tag has the value ``""``.
     keys
@@ -347,6 +370,7 @@ class Annotation:
     group: str | None = None
     freshness: Freshness | None = None
     automation: str | None = None
+    want: Wanted | None = None
     checks: tuple[Check, ...] = ()
     keys: tuple[tuple[str, Location], ...] = field(default=(), compare=False)
 

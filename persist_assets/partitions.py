@@ -103,6 +103,23 @@ def following(begin: datetime, every: Cadence) -> datetime:
     return begin + timedelta(days=7 if every == "weekly" else 1)
 
 
+def window_end(partitioning: Partitioning, key: str) -> datetime:
+    """Return when a partition's window ends, an instant; of listed values alone: long ago.
+
+    Examples
+    --------
+    >>> from persist_assets.model import Dimension, Partitioning
+    >>> daily = Partitioning((Dimension("day", "daily"),), "2013-01-01", None, "Europe/Berlin")
+    >>> window_end(daily, "2013-01-01").isoformat()
+    '2013-01-02T00:00:00+01:00'
+    """
+    time = partitioning.time
+    if time is None or time.every is None:
+        return datetime.min.replace(tzinfo=UTC)
+    begin = datetime.strptime(split(partitioning, key)[0], FORMATS[time.every])
+    return following(begin, time.every).replace(tzinfo=ZoneInfo(partitioning.timezone))
+
+
 def _joined(partitioning: Partitioning, parts: Sequence[str]) -> str:
     named = zip((d.column for d in partitioning.dimensions), parts, strict=True)
     return SEPARATOR.join(part for _, part in sorted(named))

@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.errors import (
@@ -24,6 +25,7 @@ from persist_assets.errors import (
     did_you_mean,
 )
 from persist_assets.partitions import keys as partition_keys
+from persist_assets.partitions import window_end
 from persist_assets.planner import with_needed
 from persist_assets.pool import Pool
 from persist_assets.wants import (
@@ -38,10 +40,9 @@ from persist_assets.wants import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-    from datetime import datetime
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from persist_assets.builder import Builder
+    from persist_assets.builder import Builder, Work
     from persist_assets.ledger.store import Ledger
     from persist_assets.model import Project, Source, SourceID
     from persist_assets.wants import PartitionRef, Request
@@ -219,6 +220,24 @@ def _not_yet(builder: Builder, refs: Iterable[PartitionRef]) -> set[PartitionRef
     return {*refs} - _asked(builder, refs).places.keys()
 
 
+def next_due(builder: Builder) -> datetime | None:
+    """Return when time alone may change what is to be done about the wants, after an evaluation.
+
+    Then one is late or given up, a pause ends, or the window of a partition does.
+    """
+    now, dues = builder.clock(), set[datetime]()
+    wants = builder.ledger.fetch_wants(builder.settings.environment, states=ACTIVE)
+    for want in wants:
+        dues |= {d for d in (want.retry_at, want.expires_at, want.deadline) if d is not None}
+    for ref in _not_yet(builder, {want.partition_ref for want in wants}):
+        with suppress(NotFoundError):
+            place = resolve(builder, ref)
+            partition = place.source.annotation.partition
+            if place.key is not None and partition is not None:
+                dues.add(window_end(partition, place.key))
+    return min((due for due in dues if due > now), default=None)
+
+
 def check_want(builder: Builder, want: Want) -> tuple[Want, list[str]]:
     """Return a want whose reference is spelled in full, and what is odd about it.
 
@@ -244,6 +263,11 @@ def check_want(builder: Builder, want: Want) -> tuple[Want, list[str]]:
             raise SettingsError(
                 f"`{needed}` names no graph", hint="for example users:data/users/2024-01-01"
             )
+    known = [upstream.name for upstream in builder.settings.upstreams]
+    for graph in sorted({split_graph(d)[0] for d in want.external_dependencies} - {*known}):
+        hint = did_you_mean(graph, known)
+        more = f": {hint}" if hint else ""
+        warnings.append(f"nobody tells of `{graph}`: persist.toml has no such upstream{more}")
     return replace(want, partition_ref=ref_of(place.source.key, place.key)), warnings
 
 
@@ -344,13 +368,21 @@ def _lease(request_id: str) -> str:
     return f"request {request_id}"
 
 
-def run_request(builder: Builder, request: Request, *, run_id: str | None = None) -> bool:
+def run_request(
+    builder: Builder,
+    request: Request,
+    *,
+    run_id: str | None = None,
+    tell: Callable[[Sequence[Work]], None] | None = None,
+) -> bool:
     """Build what a request asks for; all of it becomes visible, or nothing.
 
     Parameters
     ----------
     builder
         Made for this request.
+    tell
+        Is told what has become visible.
 
     Returns
     -------
@@ -380,7 +412,7 @@ def run_request(builder: Builder, request: Request, *, run_id: str | None = None
             for building in sources:
                 pool.park(building)
             building = None
-            builder.publish_parked(request)
+            published = builder.publish_parked(request)
         except BaseException as error:
             log.info("action=request request=%s error=%s", request_id, error)
             if pool is not None:
@@ -392,6 +424,8 @@ def run_request(builder: Builder, request: Request, *, run_id: str | None = None
         finally:
             builder.close()
         pool.close()
+    if tell is not None:
+        tell(published)
     return True
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
 from persist_assets.errors import Location, SettingsError, did_you_mean
@@ -52,6 +52,8 @@ KEYS: Mapping[str, type] = {
     "spark": dict,
     "malloy": dict,
     "store": dict,
+    "upstream": dict,
+    "sla": dict,
     "env": dict,
 }
 """The keys of `persist.toml` and the kinds of their values."""
@@ -70,6 +72,18 @@ ENV_KEYS: Mapping[str, type] = {
 
 MALLOY_KEYS: Mapping[str, type] = {"connection": str, "givens": dict, "virtual": dict}
 """The keys of `[malloy]` and the kinds of their values."""
+
+UPSTREAM_KEYS: Mapping[str, type] = {
+    "url": str,
+    "dagster": str,
+    "patterns": list,
+    "token_env": str,
+    "environment": str,
+}
+"""The keys of `[upstream.NAME]` and the kinds of their values."""
+
+SLA_KEYS: Mapping[str, type] = {"webhook": str}
+"""The keys of `[sla]` and the kinds of their values."""
 
 SHARED_KEYS: Mapping[str, type] = {"shared": bool, "shared_port": int, "shared_idle": str}
 """The keys of `[spark]` that are no settings of Spark, and the kinds of their values."""
@@ -178,6 +192,32 @@ class Malloy:
     virtual: tuple[tuple[str, str], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """Another graph whose partitions this one's wants may wait for.
+
+    Attributes
+    ----------
+    name
+        What references to its partitions begin with: ``users:data/users/2024-01-01``.
+    url
+        Where `persist serve` answers, or with `dagster` a Dagster webserver.
+    patterns
+        Which of its partitions are followed.
+    token_env
+        The environment variable that holds the token for it.
+    environment
+        Only what happened in this environment of it counts; None: in any.
+    """
+
+    name: str
+    url: str
+    patterns: tuple[str, ...]
+    token_env: str | None = None
+    environment: str | None = None
+    dagster: bool = False
+
+
 Given = str | int | float | bool | None | tuple["Given", ...]
 
 
@@ -226,6 +266,10 @@ class Settings:
         How Malloy files are compiled.
     stores
         The buckets that `persist.toml` describes, sorted.
+    upstreams
+        Other graphs, by name.
+    webhook
+        Whom missed deadlines are told; empty: nobody.
     """
 
     root: Path
@@ -248,6 +292,8 @@ class Settings:
     shared_idle_s: int
     malloy: Malloy
     stores: tuple[Store, ...]
+    upstreams: tuple[Upstream, ...] = ()
+    webhook: str = ""
 
     @property
     def environments(self) -> tuple[str, ...]:
@@ -418,6 +464,8 @@ def load_settings(
         spark=tuple(sorted(spark.items())),
         malloy=malloy,
         stores=stores,
+        upstreams=_upstreams(given.get("upstream", {})),
+        webhook=_webhook(given.get("sla", {})),
         **shared,
     )
 
@@ -555,6 +603,81 @@ def _chain(name: str, environments: Mapping[str, Any], default: str) -> tuple[st
     return tuple(chain[1:])
 
 
+_GRAPH = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def _upstreams(given: Mapping[str, Any]) -> tuple[Upstream, ...]:
+    """Return the other graphs that are described."""
+    found: list[Upstream] = []
+    for name, said in sorted(given.items()):
+        where = f"[upstream.{name}] "
+        if not _GRAPH.fullmatch(name):
+            raise SettingsError(
+                f"`{name}` is not a name for an upstream",
+                hint="letters, digits, underscores and dashes, at most 64",
+                location=Location(SETTINGS_FILE),
+            )
+        if not isinstance(said, dict):
+            message = f"`upstream.{name}` wants a table"
+            raise SettingsError(message, location=Location(SETTINGS_FILE))
+        keys: dict[str, Any] = {**said}
+        _check_keys(keys, UPSTREAM_KEYS, where)
+        if ("url" in keys) is ("dagster" in keys):
+            raise SettingsError(
+                f"`{where.strip()}` wants a `url`, or `dagster` with one",
+                hint='url = "http://127.0.0.1:8080", of persist serve',
+                location=Location(SETTINGS_FILE),
+            )
+        kind = "dagster" if "dagster" in keys else "url"
+        patterns: list[Any] = keys.get("patterns", ["**"])
+        if not patterns or not all(isinstance(p, str) and p for p in patterns):
+            raise SettingsError(
+                f"`{where}patterns` wants texts",
+                hint='patterns = ["data/users/*"]',
+                location=Location(SETTINGS_FILE),
+            )
+        found.append(
+            Upstream(
+                name,
+                _http_url(f"{where}{kind}", keys[kind]).rstrip("/"),
+                tuple(patterns),
+                keys.get("token_env"),
+                keys.get("environment"),
+                kind == "dagster",
+            )
+        )
+    return tuple(found)
+
+
+def _webhook(given: Mapping[str, Any]) -> str:
+    _check_keys(given, SLA_KEYS, "[sla] ")
+    return _http_url("[sla] webhook", given["webhook"]) if "webhook" in given else ""
+
+
+def _http_url(what: str, url: str) -> str:
+    """Return a URL of the web, refused if it is none or holds a password."""
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        raise SettingsError(
+            f"`{what}`: `{url}` is no URL", location=Location(SETTINGS_FILE)
+        ) from None
+    if not fits or any(c.isspace() for c in url):
+        raise SettingsError(
+            f"`{what}`: `{url}` is no URL of the web",
+            hint="it begins with http:// or https://",
+            location=Location(SETTINGS_FILE),
+        )
+    if parts.username is not None or parts.password is not None:
+        raise SettingsError(
+            f"`{what}` holds a password",
+            hint="name the environment variable of a token: token_env",
+            location=Location(SETTINGS_FILE),
+        )
+    return url
+
+
 def _parallel(given: int) -> int:
     if given < 0:
         message = f"`parallel` = {given} is no number of sources"
@@ -677,7 +800,7 @@ def _check_keys(given: Mapping[str, Any], known: Mapping[str, type], section: st
             )
 
 
-_KIND_NAMES = {str: "text", bool: "true or false", int: "whole number", dict: "table"}
+_KIND_NAMES = {str: "text", bool: "true or false", int: "whole number", dict: "table", list: "list"}
 
 
 def _flat_spark(given: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -205,9 +205,10 @@ def evaluate(
     Parameters
     ----------
     current
-        The wanted partitions that are there as they would be built now.
+        The wanted partitions that are there as they would be built now. They satisfy a want
+        when other graphs have what it needs.
     available
-        What other graphs have of `Want.external_dependencies`.
+        What graphs have of `Want.external_dependencies`.
     force
         Pauses after failures are over.
     """
@@ -219,7 +220,7 @@ def evaluate(
     for want in wants:
         if want.state == "building":
             building.add(want.partition_ref)
-        elif want.partition_ref in current:
+        elif want.partition_ref in current and not _lacks_others(want, available):
             satisfied.append(want.want_id)
         elif (until := want.expires_at) is not None and until <= now:
             expired.append(want.want_id)
@@ -241,6 +242,11 @@ def evaluate(
         tuple(expired),
         tuple(blocked),
     )
+
+
+def _lacks_others(want: Want, available: Collection[PartitionRef]) -> bool:
+    """Whether it needs what another graph does not have: what is there is not of that then."""
+    return any(split_graph(d)[0] and d not in available for d in want.external_dependencies)
 
 
 def _chosen(

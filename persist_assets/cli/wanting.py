@@ -213,8 +213,15 @@ def evaluate(
 ) -> None:
     """Decide what is to be done about the wants, and make one build request of it."""
     from persist_assets.requests import evaluate_now, run_request
+    from persist_assets.scheduled import make_wants
+    from persist_assets.upstreams import sync_all
 
     if request_id is None:
+        for synced in sync_all(given.builder):
+            if synced.problem is not None:
+                told = escape(f"{synced.graph}: {synced.problem}")
+                err.print(f"[yellow]warning[/]: {told}", soft_wrap=True)
+        make_wants(given.builder, "persist evaluate")
         found, request = evaluate_now(given.builder, "manual", force=force)
     else:
         found, request = Evaluation(), given.ledger.find_request(request_id)

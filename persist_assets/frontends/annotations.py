@@ -32,6 +32,7 @@ from persist_assets.model import (
     Scalar,
     SchemaChange,
     Strategy,
+    Wanted,
 )
 from persist_assets.settings import parse_duration
 
@@ -509,6 +510,31 @@ def _automation(tag: Tag, what: str) -> str:
     return text
 
 
+_NEEDS = re.compile(r"[A-Za-z0-9_-]{1,64}:[^:\s].*")
+
+
+def _want(tag: Tag, what: str) -> tuple[Any, int | None, int | None, tuple[str, ...]]:
+    """Return how often, when it is late, when it is given up, and what it needs."""
+    example = 'for example want { every=daily sla="9h" }'
+    if tag.value is not None:
+        raise _Bad(f"`{what}` wants properties", tag.location, example)
+    every: Any = None
+    found: dict[str, int] = {}
+    needs: tuple[str, ...] = ()
+    for name, below in _known(tag, what, ("every", "sla", "ttl", "needs")):
+        if name == "every":
+            every = _one_of(get_args(Cadence), below, "want.every")
+        elif name == "needs":
+            needs = _texts(below, "want.needs")
+            for need in needs:
+                if not _NEEDS.fullmatch(need):
+                    hint = 'for example needs=["users:data/users"]'
+                    raise _Bad(f"`{need}` names nothing of another graph", below.location, hint)
+        else:
+            found[name] = _duration(below, f"want.{name}")
+    return every, found.get("sla"), found.get("ttl"), needs
+
+
 KEYS: Mapping[str, tuple[str | None, Callable[[Tag, str], object]]] = {
     "persist": ("persist", _flag),
     "name": ("name", _table_name),
@@ -535,6 +561,7 @@ KEYS: Mapping[str, tuple[str | None, Callable[[Tag, str], object]]] = {
     "columns": ("columns", _columns),
     "on_schema_change": ("on_schema_change", _on_schema_change),
     "automation": ("automation", _automation),
+    "want": ("want", _want),
     "check": ("checks", _check),
 }
 """Every key: the field of `Annotation` it becomes, and the function that validates it; a contract
@@ -547,7 +574,16 @@ _PARTITION = ("start", "end", "timezone", "backfill")
 _HISTORY = ("key", "watch", "hard_deletes")
 """Keys that mean something only where ``refresh=snapshot``."""
 NEEDS_TABLE = (
-    *("name", "time_column", "watermark", "freshness", "refresh", "merge_key", "automation"),
+    *(
+        "name",
+        "time_column",
+        "watermark",
+        "freshness",
+        "refresh",
+        "merge_key",
+        "automation",
+        "want",
+    ),
     *("partition", *_PARTITION),
     *("on_schema_change", "on_change", *_INCREMENTAL, *_HISTORY),
 )
@@ -619,6 +655,10 @@ def read_annotation(
         _complete(fields, dict(places))
     except _Bad as bad:
         problems.append(bad.problem)
+    try:
+        _complete_want(fields, dict(places))
+    except _Bad as bad:
+        problems.append(bad.problem)
     return Annotation(**fields, keys=tuple(places)), problems  # pyright: ignore[reportArgumentType]
 
 
@@ -660,6 +700,24 @@ def _complete(fields: dict[str, object], places: Mapping[str, Location]) -> None
         cast("str | None", end),
         cast("str | None", zone) or "UTC",
     )
+
+
+def _complete_want(fields: dict[str, object], places: Mapping[str, Location]) -> None:
+    """Make one value of what is said of wants: those of partitions of time are as often."""
+    said: Any = fields.pop("want", None)
+    if said is None:
+        return
+    every, sla, ttl, needs = said
+    partition = fields.get("partition")
+    time = partition.time if isinstance(partition, Partitioning) else None
+    if time is not None and every not in (None, time.every):
+        message = f"`want.every={every}` does not fit: its partitions are {time.every}"
+        raise _Bad(message, places["want"], f"every={time.every}, or leave it out")
+    every = time.every if time is not None else every
+    if every is None:
+        message = "`want` tells how often"
+        raise _Bad(message, places["want"], 'for example want { every=daily sla="9h" }')
+    fields["want"] = Wanted(every, sla, ttl, needs)
 
 
 def _besides(promised: Iterable[Check], checks: Iterable[Check]) -> Iterator[Check]:

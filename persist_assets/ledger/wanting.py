@@ -487,9 +487,18 @@ class WantLog(EventLog):
         return n
 
     @repeated
-    def fetch_misses(self, environment: str, *, limit: int | None = None) -> list[Miss]:
-        """Return the deadlines that were missed, the latest first."""
+    def fetch_misses(
+        self, environment: str, *, limit: int | None = None, only_open: bool = False
+    ) -> list[Miss]:
+        """Return the deadlines that were missed, the latest first; `only_open`: not met since."""
         query = sa.select(sla_misses).where(sla_misses.c.environment == environment)
+        if only_open:
+            query = query.where(
+                sla_misses.c.delivered_at.is_(None),
+                sa.exists().where(
+                    wants.c.want_id == sla_misses.c.want_id, wants.c.state.in_(ACTIVE)
+                ),
+            )
         query = query.order_by(sla_misses.c.deadline.desc(), sla_misses.c.want_id).limit(limit)
         with self._read() as connection:
             return [
@@ -511,6 +520,24 @@ class WantLog(EventLog):
         """Return up to where the events of another graph were read, None before the first time."""
         query = sa.select(upstreams.c.cursor).where(
             upstreams.c.graph == graph, upstreams.c.environment == environment
+        )
+        with self._read() as connection:
+            return connection.scalar(query)
+
+    @repeated
+    def find_upstream_problem(self, environment: str, graph: str) -> str | None:
+        """Return what was wrong with another graph when it was read last, None if nothing was."""
+        query = sa.select(upstreams.c.problem).where(
+            upstreams.c.graph == graph, upstreams.c.environment == environment
+        )
+        with self._read() as connection:
+            return connection.scalar(query)
+
+    @repeated
+    def find_last_want_id(self, beginning: str) -> str | None:
+        """Return the greatest id of a want that begins so, None where none does."""
+        query = sa.select(sa.func.max(wants.c.want_id)).where(
+            wants.c.want_id.startswith(beginning, autoescape=True)
         )
         with self._read() as connection:
             return connection.scalar(query)

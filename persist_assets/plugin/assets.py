@@ -23,9 +23,17 @@ from persist_assets.model import CheckResult, Source
 from persist_assets.plugin import beta
 from persist_assets.plugin.io_manager import PersistIOManager
 from persist_assets.plugin.partitions import asked_by, backfill_policy
-from persist_assets.plugin.runtime import ENVIRONMENT_TAG, Runtime
+from persist_assets.plugin.runtime import ENVIRONMENT_TAG, PYSPARK, Runtime
 from persist_assets.plugin.sensors import stale_sensor
 from persist_assets.plugin.translator import AssetTranslator
+from persist_assets.plugin.wants import (
+    is_due,
+    others,
+    request_job,
+    sla_check,
+    wants_schedule,
+    wants_sensor,
+)
 from persist_assets.pool import Pool
 from persist_assets.project import load_project, nothing_collected, require, sound
 from persist_assets.settings import KEEP_GOING, SETTINGS_FILE, load_settings
@@ -34,7 +42,6 @@ log = logging.getLogger(__name__)
 
 IO_MANAGER = "persist_io_manager"
 """The key of the IO manager: ordinary assets that name it write tables of the warehouse."""
-PYSPARK = "pyspark"
 CODE_VERSION = "dagster/code_version"
 DATA_VERSION = "dagster/data_version"
 FORCE_TAG = "persist/force"
@@ -134,10 +141,19 @@ def load_sources(
                     runtime.late.add(source.source_id)
             elif source.raw is not None and source.source_id not in fed:
                 definitions.append(look.asset_spec(source))
+        build_request = request_job(runtime, _name_of("persist_request", runtime))
+        scheduled = wants_schedule(
+            runtime, _name_of("persist_scheduled_wants", runtime), build_request
+        )
         loaded = dg.Definitions(
-            assets=[*definitions, *assets],
-            schedules=[_gc_schedule(runtime, gc_cron)],
-            sensors=[stale_sensor(runtime, _name_of("persist_stale", runtime))],
+            assets=[*definitions, *others(runtime), *assets],
+            asset_checks=[sla_check(runtime, s) for s in project.persisted if is_due(s)],
+            jobs=[build_request],
+            schedules=[_gc_schedule(runtime, gc_cron), *((scheduled,) if scheduled else ())],
+            sensors=[
+                stale_sensor(runtime, _name_of("persist_stale", runtime)),
+                wants_sensor(runtime, _name_of("persist_wants", runtime), build_request),
+            ],
             resources={
                 PYSPARK: _pyspark(runtime),
                 IO_MANAGER: _io_manager(runtime),

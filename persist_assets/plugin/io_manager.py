@@ -45,7 +45,7 @@ class PersistIOManager(dg.IOManager):
         builder = self._builder()
         if isinstance(obj, Work):
             snapshot = builder.publish(obj)
-            metadata = self._metadata(builder, obj, snapshot)
+            metadata = output_metadata(builder, obj, snapshot)
             context.add_output_metadata(metadata)
             if obj.step.keys and not context.has_asset_partitions:
                 for key in obj.step.keys:
@@ -94,36 +94,38 @@ class PersistIOManager(dg.IOManager):
             "dagster/uri": root,
         }
 
-    def _metadata(self, builder: Builder, work: Work, snapshot: Snapshot) -> dict[str, Any]:
-        metadata: dict[str, Any] = {
-            "dagster/row_count": snapshot.rows,
-            "dagster/column_schema": table_schema(_described(snapshot.columns, work.source)),
-            "dagster/column_lineage": column_lineage(builder.project, work.source),
-            "dagster/table_name": snapshot.table,
-            "action": work.build.action,
-            "why": "; ".join(r.message for r in work.step.reasons) or "nothing changed",
-            "bytes": snapshot.bytes,
-            "build_id": snapshot.build_id,
-            "environment": builder.settings.environment,
-            "version": snapshot.version,
-            "built_at": dg.MetadataValue.timestamp(snapshot.built_at),
-        }
-        if snapshot.view is None:
-            root = builder.settings.table_root(snapshot.table)
-            files = read_version(root, snapshot.version).files
-            preview = as_markdown(read_sample(files, SAMPLE_ROWS))
-            metadata |= {"dagster/uri": root, "preview": dg.MetadataValue.md(preview)}
-        else:
-            metadata["query"] = dg.MetadataValue.md(f"```sql\n{snapshot.view.sql}\n```")
-        if snapshot.watermark is not None:
-            metadata["watermark"] = snapshot.watermark
-        if work.measured is not None and work.measured.timeless:
-            metadata["computed without a watermark"] = work.measured.timeless
-        if work.step.keys is not None:
-            metadata["partitions built"] = len(work.step.keys)
-        if (older := older_code(snapshot)) is not None:
-            metadata["older_code"] = f"rows that stay are of the build {older[:8]}"
-        return metadata
+
+def output_metadata(builder: Builder, work: Work, snapshot: Snapshot) -> dict[str, Any]:
+    """Return what the materialization of a source that was published tells."""
+    metadata: dict[str, Any] = {
+        "dagster/row_count": snapshot.rows,
+        "dagster/column_schema": table_schema(_described(snapshot.columns, work.source)),
+        "dagster/column_lineage": column_lineage(builder.project, work.source),
+        "dagster/table_name": snapshot.table,
+        "action": work.build.action,
+        "why": "; ".join(r.message for r in work.step.reasons) or "nothing changed",
+        "bytes": snapshot.bytes,
+        "build_id": snapshot.build_id,
+        "environment": builder.settings.environment,
+        "version": snapshot.version,
+        "built_at": dg.MetadataValue.timestamp(snapshot.built_at),
+    }
+    if snapshot.view is None:
+        root = builder.settings.table_root(snapshot.table)
+        files = read_version(root, snapshot.version).files
+        preview = as_markdown(read_sample(files, SAMPLE_ROWS))
+        metadata |= {"dagster/uri": root, "preview": dg.MetadataValue.md(preview)}
+    else:
+        metadata["query"] = dg.MetadataValue.md(f"```sql\n{snapshot.view.sql}\n```")
+    if snapshot.watermark is not None:
+        metadata["watermark"] = snapshot.watermark
+    if work.measured is not None and work.measured.timeless:
+        metadata["computed without a watermark"] = work.measured.timeless
+    if work.step.keys is not None:
+        metadata["partitions built"] = len(work.step.keys)
+    if (older := older_code(snapshot)) is not None:
+        metadata["older_code"] = f"rows that stay are of the build {older[:8]}"
+    return metadata
 
 
 def asset_root(settings: Settings, key: dg.AssetKey) -> str:

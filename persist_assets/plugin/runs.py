@@ -1,5 +1,6 @@
 """Runs started from our own command line: they are Dagster runs, and appear in its UI."""
 
+import getpass
 import importlib.util
 import json
 import os
@@ -31,7 +32,7 @@ from persist_assets.plugin.assets import (
     op_name,
 )
 from persist_assets.plugin.partitions import asked_tag
-from persist_assets.plugin.runtime import ENVIRONMENT_TAG
+from persist_assets.plugin.runtime import ENVIRONMENT_TAG, ORIGIN_TAG
 from persist_assets.project import load_project, require
 from persist_assets.selection import find_source
 from persist_assets.settings import Settings, find_root, load_settings
@@ -164,6 +165,7 @@ def run_assets(
         reconstructable_kwargs={"root": str(settings.root), "sources": settings.sources},
     )
     tags = {ENVIRONMENT_TAG: settings.environment, **({FORCE_TAG: "true"} if force else {})}
+    tags[ORIGIN_TAG] = json.dumps({"user": _user(), "host": socket.gethostname()})
     tags |= more or {}
     level = "DEBUG" if verbose else "CRITICAL"
     keys = [dg.AssetKey(s.asset_key) for s in sources]
@@ -188,6 +190,13 @@ def run_assets(
             if event.step_key
         )
         return RunResult(result.run_id, result.success, failures)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"
 
 
 def rerun(

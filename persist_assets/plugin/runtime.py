@@ -6,6 +6,7 @@ environment that its tag `ENVIRONMENT_TAG` names, without one in that of the cod
 raw data lies is part of BuildIDs, so each environment has the sources compiled for it.
 """
 
+import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -27,6 +28,11 @@ ENVIRONMENT_TAG = "persist/environment"
 """The tag of a run that names the environment it builds in; events of assets have it too."""
 SCHEMA_TAG = "persist/schema-change"
 """A run with this tag set to ``allow`` publishes other columns, whatever sources say of that."""
+
+ORIGIN_TAG = "persist/origin"
+"""The tag of a run that somebody started by our command line: who and where, in JSON."""
+PYSPARK = "pyspark"
+"""The key of the resource that has the Spark session."""
 
 
 class Runtime:
@@ -131,6 +137,7 @@ class Runtime:
                     engine,
                     run_id=run_id,
                     fed=self.fed,
+                    origin=origin_of(run),
                     changing=bool(run) and run.tags.get(SCHEMA_TAG, "").lower() == "allow",
                 )
             return self._builders[run_id]
@@ -141,11 +148,20 @@ class Runtime:
                 self._ledger = Ledger(self.settings.ledger)
             return self._ledger
 
+    def planner(self) -> Builder:
+        """Return a builder that looks at everything as it is now, and computes nothing.
+
+        Raises
+        ------
+        LedgerError
+            The ledger cannot be opened.
+        """
+        engine = Engine(self.settings, no_session)
+        return Builder(self.settings, self.project, self._open_ledger(), engine, fed=self.fed)
+
     def plan(self) -> tuple[Plan, Mapping[SourceID, tuple[str, ...]]]:
         """Return what building everything would do now, and the partitions there are."""
-        builder = Builder(
-            self.settings, self.project, self._open_ledger(), Engine(self.settings, no_session)
-        )
+        builder = self.planner()
         return builder.plan([s.source_id for s in self.project.persisted]), builder.keys()
 
     def collect(self, run: dg.DagsterRun) -> list[Collected]:
@@ -182,3 +198,19 @@ def _said(project: Project) -> dict[SourceID, object]:
         )
         for s in project.sources
     }
+
+
+def origin_of(run: dg.DagsterRun | None) -> Mapping[str, Any]:
+    """Return how a run came to be: what the wants of its builds say of their source."""
+    if run is None:
+        return {"type": "api"}
+    tags = run.tags
+    for tag, kind in (("dagster/schedule_name", "schedule"), ("dagster/sensor_name", "sensor")):
+        if tag in tags:
+            return {"type": kind, kind: tags[tag], "job": run.job_name}
+    if ORIGIN_TAG in tags:
+        return {"type": "cli", **json.loads(tags[ORIGIN_TAG])}
+    if run.remote_job_origin is not None or any(tag.startswith(".dagster/") for tag in tags):
+        more = {"backfill": tags["dagster/backfill"]} if "dagster/backfill" in tags else {}
+        return {"type": "dashboard", "job": run.job_name, **more}
+    return {"type": "api", "job": run.job_name}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from persist_assets.errors import Location, Problem
 from persist_assets.frontends.annotations import KEYS, read_annotation
 from persist_assets.frontends.motly import Line, Tag, parse_tag
-from persist_assets.model import Annotation, Freshness, Validity
+from persist_assets.model import Annotation, Freshness, Validity, Wanted
 
 CASES = json.loads((ROOT / "tests" / "golden" / "motly.json").read_text())["cases"]
 
@@ -70,11 +70,13 @@ def test_every_key_is_read() -> None:
         "backfill=multi_run",
         "tags=[nightly] tags.tier=gold group=flights freshness.window=24h freshness.warn='12 h'",
         'check { not_null=[a, b] unique=[a, b] expr="a > 0" } automation="0 6 * * mon-fri"',
+        'want { every=weekly sla="9h" ttl="365d" needs=["users:data/users"] }',
         'columns { a=INTEGER b="bigint not null" `*` } on_schema_change=append',
     )
     assert not problems
     assert annotation.persist is True
     assert annotation.automation == "0 6 * * mon-fri"
+    assert annotation.want == Wanted("weekly", 32_400, 31_536_000, ("users:data/users",))
     assert annotation.name == "lake.daily"
     assert annotation.time_column == "day"
     assert annotation.owners == ("team:a", "b@c.de")

@@ -13,7 +13,7 @@ from conftest import ROOT
 from persist_assets.cli import EXIT_CODES, app
 from persist_assets.frontends.annotations import _CHECKS, KEYS
 from persist_assets.settings import KEYS as SETTINGS
-from persist_assets.settings import SHARED_KEYS
+from persist_assets.settings import SHARED_KEYS, SLA_KEYS, UPSTREAM_KEYS
 from persist_assets.stores import SCHEMES, SPARK_PACKAGES, STORE_KEYS
 
 DOCS = ROOT / "docs"
@@ -43,6 +43,16 @@ def test_every_exit_code_is_in_the_docs(code: int) -> None:
 def test_every_setting_is_in_the_docs(key: str) -> None:
     text = (DOCS / "settings.md").read_text()
     assert f"| `{key}` |" in text or f"| `[{key}]` |" in text
+
+
+@pytest.mark.parametrize("key", list(UPSTREAM_KEYS))
+def test_every_setting_of_another_graph_is_in_the_docs(key: str) -> None:
+    assert f"| `{key}` |" in (DOCS / "settings.md").read_text().split("## Other graphs")[1]
+
+
+@pytest.mark.parametrize("key", list(SLA_KEYS))
+def test_every_setting_of_deadlines_is_in_the_docs(key: str) -> None:
+    assert f"| `[sla]` | | `{key}`" in (DOCS / "settings.md").read_text()
 
 
 @pytest.mark.parametrize("key", list(STORE_KEYS))

@@ -1,0 +1,338 @@
+"""Wants in Dagster: a job that builds one request, and a sensor that decides what is requested.
+
+The ledger says what is wanted and what becomes of it; runs are told of their request by a tag.
+Turns of the sensor can be repeated: requests are made by the ledger, and a run's key is its
+request's id.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+import dagster as dg
+
+from persist_assets.builder import Builder, Work
+from persist_assets.errors import ConflictError, PersistError
+from persist_assets.model import Event, Source
+from persist_assets.plugin.io_manager import output_metadata
+from persist_assets.plugin.runtime import ENVIRONMENT_TAG, PYSPARK, Runtime
+from persist_assets.requests import evaluate_now, next_due, record_dead, run_request
+from persist_assets.scheduled import make_wants, next_window
+from persist_assets.upstreams import Synced, sync_all, tell
+from persist_assets.wants import Request, event_document, split_graph
+
+REQUEST_TAG = "persist/request"
+"""The tag of a run that names the build request that it is of."""
+SLA_CHECK = "sla"
+"""The check of assets that are wanted by when: no deadline was missed that is not met since."""
+_INTERVAL_S = 10
+_SLA_KINDS = ("sla-missed", "sla-recovered")
+_SHOWN = 1_000
+
+
+# ----------------------------------------------------------------------------------------- the job
+
+
+def request_job(runtime: Runtime, name: str) -> dg.JobDefinition:
+    """Return a job that builds all that one build request asks for, or nothing of it."""
+
+    def build(context: dg.OpExecutionContext) -> None:
+        run, session = context.run, getattr(context.resources, PYSPARK)
+        request_id = run.tags.get(REQUEST_TAG)
+        if request_id is None:
+            raise dg.Failure(f"a run of this job names a request by its tag `{REQUEST_TAG}`")
+        try:
+            builder = runtime.builder(run, lambda: session.spark_session)
+            request = builder.ledger.find_request(request_id)
+            if request is None or request.environment != builder.settings.environment:
+                where = builder.settings.environment
+                raise dg.Failure(f"there is no build request `{request_id}` in `{where}`")
+            if request.state in ("started", "succeeded"):
+                context.log.info(f"the request {request_id} has been taken by somebody else")
+                return
+            if request.state == "failed":
+                raise dg.Failure(
+                    f"the request {request_id} has failed: {request.error}; what it was for is "
+                    "wanted still, and requested again"
+                )
+            made = builder.anew(request)
+            succeeded = run_request(
+                made, request, run_id=run.run_id, tell=lambda works: _log(context, made, works)
+            )
+            if not succeeded:
+                ended = builder.ledger.find_request(request_id)
+                raise dg.Failure(ended.error if ended and ended.error else "it failed")
+        except ConflictError as error:
+            context.log.info(str(error))  # somebody else was faster
+        except PersistError as error:
+            raise dg.Failure(str(error)) from error
+        finally:
+            runtime.close(run.run_id)
+
+    op = dg.op(
+        name=f"{name}_op",
+        description="Build what one request asks for; all of it becomes visible, or nothing.",
+        required_resource_keys={PYSPARK},
+    )(build)
+    graph = dg.GraphDefinition(name=name, node_defs=[op])
+    return graph.to_job(executor_def=dg.in_process_executor)
+
+
+def _log(context: dg.OpExecutionContext, builder: Builder, works: Sequence[Work]) -> None:
+    """Tell Dagster what has become visible, and what came of its checks."""
+    for work in works:
+        assert work.snapshot is not None
+        key = dg.AssetKey(work.source.asset_key)
+        metadata = output_metadata(builder, work, work.snapshot)
+        tags = {ENVIRONMENT_TAG: builder.settings.environment}
+        parts = (None,) if work.step.keys is None else work.step.keys
+        for part in parts:
+            context.log_event(
+                dg.AssetMaterialization(key, partition=part, metadata=metadata, tags=tags)
+            )
+        own = {c.name for c in work.source.checks}
+        for result in work.checks:
+            if result.name in own:
+                severity = dg.AssetCheckSeverity.ERROR
+                evaluation = dg.AssetCheckEvaluation(
+                    asset_key=key,
+                    check_name=result.name,
+                    passed=result.passed,
+                    severity=severity if result.blocking else dg.AssetCheckSeverity.WARN,
+                    metadata={
+                        "failed_rows": result.failed_rows,
+                        "check": result.definition,
+                        "environment": builder.settings.environment,
+                    },
+                )
+                context.log_event(evaluation)  # pyright: ignore[reportArgumentType]
+
+
+# -------------------------------------------------------------------------------------- the sensor
+
+
+def wants_sensor(runtime: Runtime, name: str, job: dg.JobDefinition) -> dg.SensorDefinition:
+    """Return a sensor that starts a run of each build request, and makes requests of wants.
+
+    Its turn reads other graphs and makes the wants that annotations ask for; it looks at wants
+    only if something has happened, or the time for something has come. Nothing is written or
+    started in turns where nothing is due. It is off until somebody turns it on.
+    """
+
+    def evaluate(
+        context: dg.SensorEvaluationContext,
+    ) -> Iterator[dg.RunRequest | dg.SkipReason]:
+        told: list[str] = []
+        try:
+            builder = runtime.planner()
+            requests = _turn(builder, context, told)
+        except PersistError as error:
+            yield dg.SkipReason(str(error))
+            return
+        for request in requests:
+            tags = {REQUEST_TAG: request.request_id, ENVIRONMENT_TAG: request.environment}
+            yield dg.RunRequest(run_key=request.request_id, tags=tags)
+        if not requests:
+            yield dg.SkipReason("; ".join(told) or "nothing that is wanted can be built now")
+        for line in told:
+            context.log.warning(line)
+
+    return dg.SensorDefinition(
+        name=name,
+        evaluation_fn=evaluate,
+        job_name=job.name,
+        minimum_interval_seconds=_INTERVAL_S,
+        description="Build what is wanted, all that can be built together.",
+    )
+
+
+def _turn(builder: Builder, context: dg.SensorEvaluationContext, told: list[str]) -> list[Request]:
+    """Do what is due about wants, and return the requests that runs are wanted of."""
+    ledger, environment = builder.ledger, builder.settings.environment
+    cursor = _cursor(context.cursor)
+    now = builder.clock()
+    cursor.setdefault("told", ledger.position())  # of what was before nobody needs to hear
+    record_dead(ledger, environment, now)
+    _fail_lost(builder, context.instance)
+    synced = sync_all(builder)
+    told += [f"{s.graph}: {s.problem}" for s in synced if s.problem]
+    make_wants(builder, "sensor")
+    position, due = ledger.position(), cursor.get("due")
+    arrived = any(s.available for s in synced)
+    came = due is not None and datetime.fromisoformat(due) <= now
+    if arrived or came or position != cursor.get("idx"):
+        evaluate_now(builder, "upstream" if arrived else "clock")
+        dues = [d for d in (next_due(builder), next_window(builder)) if d is not None]
+        cursor["idx"] = position
+        cursor["due"] = min(dues).isoformat() if dues else None
+    _tell_late(builder, context, cursor, told)
+    _show(context.instance, builder, synced)
+    text = json.dumps(cursor, sort_keys=True)
+    if text != context.cursor:
+        context.update_cursor(text)
+    found = ledger.fetch_requests(environment, is_open=True)
+    return [r for r in reversed(found) if r.state == "requested"]
+
+
+def _cursor(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _fail_lost(builder: Builder, instance: dg.DagsterInstance) -> None:
+    """Record the requests as failed whose runs have ended and had not begun them."""
+    ledger = builder.ledger
+    for request in ledger.fetch_requests(builder.settings.environment, is_open=True):
+        if request.state == "requested":
+            runs = instance.get_runs(dg.RunsFilter(tags={REQUEST_TAG: request.request_id}))
+            if runs and all(run.is_finished for run in runs):
+                ledger.fail_request(request.request_id, "its run ended before it began")
+
+
+def _tell_late(
+    builder: Builder, context: dg.SensorEvaluationContext, cursor: dict[str, Any], told: list[str]
+) -> None:
+    """Tell of missed deadlines since the last time: Dagster as checks, and whom the settings name.
+
+    Whoever does not answer is told again in the next turn; nobody waits for that.
+    """
+    ledger, environment = builder.ledger, builder.settings.environment
+    since, head = cursor["told"], ledger.position()
+    while since < head:
+        events, following = ledger.list_events(since, kinds=_SLA_KINDS)
+        for event in events:
+            if event.data.get("environment") != environment:
+                continue
+            document = event_document(event.idx, event.at, event.kind, event.data)
+            problem = tell(builder.settings.webhook, document) if builder.settings.webhook else None
+            if problem is not None:
+                told.append(f"[sla] webhook: {problem}")
+                cursor["told"] = event.idx - 1
+                return
+            _report(context.instance, builder, event)
+        if following <= since:
+            break
+        since = following
+    cursor["told"] = since
+
+
+def _report(instance: dg.DagsterInstance, builder: Builder, event: Event) -> None:
+    """Report a deadline that was missed, or met late, as what came of a check."""
+    ref = str(event.data.get("partition_ref"))
+    for source in builder.project.persisted:
+        if is_due(source) and f"{ref}/".startswith(f"{source.key}/"):
+            instance.report_runless_asset_event(
+                dg.AssetCheckEvaluation(
+                    asset_key=dg.AssetKey(source.asset_key),
+                    check_name=SLA_CHECK,
+                    passed=not _late(builder, source),
+                    severity=dg.AssetCheckSeverity.ERROR,
+                    metadata={"event": dg.MetadataValue.json(dict(event.data))},
+                )
+            )
+
+
+def _late(builder: Builder, source: Source) -> list[dict[str, Any]]:
+    """Return the deadlines of a source that were missed and are not met yet."""
+    misses = builder.ledger.fetch_misses(builder.settings.environment, only_open=True)
+    return [
+        {
+            "partition_ref": miss.partition_ref,
+            "deadline": miss.deadline.isoformat(),
+            "blame": dict(miss.blame),
+        }
+        for miss in misses
+        if f"{miss.partition_ref}/".startswith(f"{source.key}/")
+    ]
+
+
+def is_due(source: Source) -> bool:
+    """Whether a source is wanted by when, as its annotation says."""
+    return source.annotation.want is not None and source.annotation.want.sla_s is not None
+
+
+def sla_check(runtime: Runtime, source: Source) -> dg.AssetChecksDefinition:
+    """Return the check that no deadline of a source was missed that is not met since."""
+
+    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        builder = runtime.planner()
+        late = _late(builder, source)
+        return dg.AssetCheckResult(
+            passed=not late, metadata={"late": dg.MetadataValue.json(late[:100])}
+        )
+
+    check.__annotations__.clear()
+    return dg.asset_check(
+        asset=dg.AssetKey(source.asset_key),
+        name=SLA_CHECK,
+        description="What was wanted by now is there.",
+    )(check)
+
+
+# ------------------------------------------------------------------------------------ other graphs
+
+
+def others(runtime: Runtime) -> list[dg.AssetSpec]:
+    """Return assets that stand for what wants of annotations need of other graphs."""
+    needs = {
+        need: split_graph(need)
+        for source in runtime.project.persisted
+        if source.annotation.want is not None
+        for need in source.annotation.want.needs
+    }
+    return [
+        dg.AssetSpec(
+            dg.AssetKey([graph, *ref.split("/")]),
+            description=f"`{ref}` of the graph `{graph}`: see `[upstream.{graph}]`.",
+            group_name="upstreams",
+        )
+        for graph, ref in sorted({*needs.values()})
+    ]
+
+
+def _show(instance: dg.DagsterInstance, builder: Builder, synced: Sequence[Synced]) -> None:
+    """Tell Dagster what has become available elsewhere, of what annotations need."""
+    needs = {
+        split_graph(need)
+        for source in builder.project.persisted
+        if source.annotation.want is not None
+        for need in source.annotation.want.needs
+    }
+    for of in synced:
+        for ref in of.available[-_SHOWN:]:
+            for graph, need in needs:
+                if graph == of.graph and f"{ref}/".startswith(f"{need}/"):
+                    key = dg.AssetKey([graph, *need.split("/")])
+                    event = dg.AssetMaterialization(key, metadata={"partition": ref})
+                    instance.report_runless_asset_event(event)
+
+
+# --------------------------------------------------------------------------------- scheduled wants
+
+
+def wants_schedule(
+    runtime: Runtime, name: str, job: dg.JobDefinition
+) -> dg.ScheduleDefinition | None:
+    """Return a schedule that makes the wants of annotations; None where there are none."""
+    said = {s.annotation.want.every for s in runtime.project.persisted if s.annotation.want}
+    if not said:
+        return None
+
+    def evaluate(context: dg.ScheduleEvaluationContext) -> dg.SkipReason:
+        try:
+            made = make_wants(runtime.planner(), name)
+        except PersistError as error:
+            return dg.SkipReason(str(error))
+        return dg.SkipReason(f"{len(made)} wants were made: the sensor builds what they ask for")
+
+    return dg.ScheduleDefinition(
+        name=name,
+        cron_schedule="0 * * * *",  # windows end at full hours of their time zones, most of them
+        execution_fn=evaluate,
+        job_name=job.name,
+        description="Make the wants that annotations ask for, when their time has ended.",
+    )

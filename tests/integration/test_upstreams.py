@@ -1,0 +1,297 @@
+"""Other graphs over HTTP: nothing is missed or counted twice, and nothing they answer breaks us."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import sqlalchemy as sa
+
+from persist_assets.builder import Builder
+from persist_assets.engine import Engine
+from persist_assets.ledger.store import Ledger
+from persist_assets.ledger.tables import events as events_table
+from persist_assets.plugin.runtime import no_session
+from persist_assets.project import load_project, require
+from persist_assets.requests import evaluate_now, find_available
+from persist_assets.settings import Upstream, load_settings
+from persist_assets.upstreams import sync
+from persist_assets.wants import Want, event_document
+
+SOURCES = """
+CREATE TABLE f (n INT) USING parquet LOCATION 'f';
+--@ persist
+CREATE VIEW a AS SELECT sum(n) AS n FROM f;
+"""
+
+
+class Other:
+    """Another graph: a ledger whose events are served as `persist serve` does."""
+
+    def __init__(self, url: str) -> None:
+        self.ledger, self.log_id, self.begun = Ledger(url), "one", threading.Event()
+        self.answers: list[tuple[int, bytes]] = []
+        self.asked: list[str] = []
+        other = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                other.asked.append(f"{self.path} {self.headers.get('Authorization')}")
+                status, body = other.answer(parse_qs(urlsplit(self.path).query))
+                self.send_response(status)
+                if status == 302:
+                    self.send_header("Location", f"{other.url}/api/v1/events")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def answer(self, asked: dict[str, list[str]]) -> tuple[int, bytes]:
+        if self.answers:
+            return self.answers.pop(0)
+        head, since = self.ledger.position(), int(asked["since_idx"][0])
+        if since > head or asked.get("log_id", [self.log_id]) != [self.log_id]:
+            told = {"code": "history-reset", "head": head, "log_id": self.log_id}
+            return 409, json.dumps(told).encode()
+        found, following = self.ledger.list_events(
+            since, limit=3, kinds=asked["kinds"], patterns=asked["patterns"]
+        )
+        told = {
+            "events": [event_document(e.idx, e.at, e.kind, e.data) for e in found],
+            "next_idx": following,
+            "head": head,
+            "log_id": self.log_id,
+        }
+        return 200, json.dumps(told).encode()
+
+    def happens(self, kind: str, *refs: str, environment: str = "prod") -> None:
+        with self.ledger._write() as connection:
+            for ref in refs:
+                data = {"partition_ref": ref, "environment": environment}
+                self.ledger._append(connection, kind, data)
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self.ledger.close()
+
+
+class Ours:
+    """Our graph, which follows the other one."""
+
+    def __init__(self, root: Path, other: Other) -> None:
+        self.settings = load_settings(root)
+        self.ledger = Ledger(self.settings.ledger)
+        self.upstream = Upstream("users", other.url, ("data/users/*",))
+
+    def builder(self) -> Builder:
+        project = require(load_project(self.settings))
+        settings = replace(self.settings, upstreams=(self.upstream,))
+        return Builder(settings, project, self.ledger, Engine(settings, no_session))
+
+    def sync(self, **environ: str) -> tuple[Sequence[str], str | None]:
+        found = sync(self.builder(), self.upstream, environ=environ)
+        return found.available, found.problem
+
+    def there(self) -> set[str]:
+        return {*self.ledger.fetch_available("dev", "users")}
+
+    def told(self) -> list[str]:
+        """Return what was recorded as available, each time it was."""
+        query = sa.select(events_table.c.data).where(events_table.c.kind == "upstream-synced")
+        with self.ledger._read() as connection:
+            all_data = [*connection.scalars(query.order_by(events_table.c.idx))]
+        return [
+            p["partition_ref"]
+            for data in all_data
+            for p in data["partitions"]
+            if p["state"] == "available"
+        ]
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Other]:
+    made = Other(f"sqlite:///{tmp_path}/other.db")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ours(make_project: Callable[..., Path], other: Other) -> Iterator[Ours]:
+    made = Ours(make_project({"m.sql": SOURCES}), other)
+    yield made
+    made.ledger.close()
+
+
+def days(*numbers: int) -> list[str]:
+    return [f"data/users/2024-01-{n:02}" for n in numbers]
+
+
+@pytest.mark.proves("D25")
+def test_each_event_is_recorded_once_wherever_a_reader_is_killed(ours: Ours, other: Other) -> None:
+    class Killed(BaseException):
+        pass
+
+    other.happens("partition-available", *days(*range(1, 21)))
+    record, left = ours.ledger.record_synced, [0, 1, 0, 2, 0]
+
+    def killed(*args: Any, **how: Any) -> bool:
+        """Die before what is recorded, or after it."""
+        if not left:
+            return record(*args, **how)
+        if left[0] == 0:
+            left.pop(0)
+            raise Killed
+        left[0] -= 1
+        done = record(*args, **how)
+        if left[0] == 0:
+            left.pop(0)
+            raise Killed
+        return done
+
+    ours.ledger.record_synced = killed  # where the process ends is all that this adds
+    for _ in range(5):
+        with pytest.raises(Killed):
+            ours.sync()
+    ours.sync()
+    assert ours.told() == days(*range(1, 21))
+    before = ours.ledger.position()
+    assert ours.sync() == ((), None)
+    assert ours.ledger.position() == before
+
+
+@pytest.mark.proves("D25")
+def test_two_readers_at_once_record_each_event_once(ours: Ours, other: Other) -> None:
+    other.happens("partition-available", *days(*range(1, 29)))
+    threads = [threading.Thread(target=ours.sync) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ours.sync()
+    assert ours.told() == days(*range(1, 29))
+
+
+def test_only_what_was_asked_for_counts(ours: Ours, other: Other) -> None:
+    other.happens("partition-available", *days(1), "data/other/2024-01-01", "data/users/a/b")
+    other.happens("partition-available", *days(2), environment="dev")
+    ours.upstream = replace(ours.upstream, environment="prod")
+    assert ours.sync() == (tuple(days(1)), None)
+    assert ours.there() == {*days(1)}
+
+
+@pytest.mark.proves("D26")
+@pytest.mark.proves("D14")
+def test_only_what_became_available_unblocks_a_want(ours: Ours, other: Other) -> None:
+    (need,) = days(1)
+    want = Want("w", "m/a", "dev", ours.builder().clock(), external_dependencies=(f"users:{need}",))
+    ours.ledger.create_wants([want])
+    other.happens("partition-failed", need)
+    assert ours.sync() == ((), None)
+    assert find_available(ours.builder(), {f"users:{need}"}) == set()
+    assert evaluate_now(ours.builder(), "clock")[1] is None
+    other.happens("partition-available", need)
+    assert ours.sync() == ((need,), None)
+    _, request = evaluate_now(ours.builder(), "upstream")
+    assert request is not None
+    assert (request.partitions, request.trigger) == (("m/a",), "upstream")
+    other.happens("partition-tainted", need)
+    assert ours.sync() == ((), None)
+    assert ours.there() == set()
+
+
+def test_graphs_that_follow_each_other_come_to_rest(ours: Ours, other: Other) -> None:
+    ours.sync()
+    at = ours.ledger.position()
+    other.happens("evaluation", *days(1, 2, 3))
+    assert ours.sync() == ((), None)
+    assert ours.ledger.position() == at
+
+
+@pytest.mark.parametrize("how", ["another log", "a shorter log"])
+def test_a_history_that_began_anew_is_reported_and_read_again(
+    ours: Ours, other: Other, tmp_path: Path, how: str
+) -> None:
+    other.happens("partition-available", *days(1, 2, 3))
+    ours.sync()
+    other.ledger.close()
+    other.ledger = Ledger(f"sqlite:///{tmp_path}/anew.db")
+    if how == "another log":
+        other.log_id = "two"
+        other.happens("partition-available", *days(9, 9, 9, 9))
+    other.happens("partition-available", *days(2))
+    available, problem = ours.sync()
+    assert problem is not None
+    assert "its history began anew" in problem
+    assert days(2)[0] in available
+    assert ours.there() == {*days(2), *(days(9) if how == "another log" else ())}
+    assert ours.sync() == ((), None)
+
+
+GARBAGE: list[tuple[int, bytes]] = [
+    (200, b"<html>"),
+    (200, b"[]"),
+    (200, b"\xff\xfe"),
+    (200, b"[" * 100_000),
+    (200, b'{"events": 1, "next_idx": 2}'),
+    (200, b'{"events": [], "next_idx": -1}'),
+    (200, b'{"events": [], "next_idx": true}'),
+    (200, b'{"events": [], "next_idx": 1e9}'),
+    (200, b'{"events": [], "next_idx": 3, "log_id": 4}'),
+    (200, b'{"events": [], "next_idx": 3, "head": "x"}'),
+    (200, b'{"events": [7], "next_idx": 3}'),
+    (200, b'{"events": [{"idx": 9}], "next_idx": 3}'),
+    (200, b'{"events": [{"idx": 1, "kind": "partition-available"}], "next_idx": 3}'),
+    (200, b'{"events": [{"idx": 2}, {"idx": 1}], "next_idx": 3}'),
+    (401, b'{"detail": "no"}'),
+    (409, b"{}"),
+    (500, b""),
+    (302, b""),
+]
+
+
+@pytest.mark.parametrize("answer", GARBAGE, ids=lambda a: f"{a[0]} {a[1][:40]!r}")
+def test_garbage_is_a_problem_that_is_recorded_once_and_goes(
+    ours: Ours, other: Other, answer: tuple[int, bytes]
+) -> None:
+    other.happens("partition-available", *days(1))
+    other.answers = [answer] * 2
+    available, problem = ours.sync()
+    assert problem
+    assert not available
+    at = ours.ledger.position()
+    assert ours.sync() == ((), problem)
+    assert ours.ledger.position() == at
+    assert ours.ledger.find_upstream_problem("dev", "users") == problem
+    assert ours.sync() == (tuple(days(1)), None)
+    assert ours.ledger.find_upstream_problem("dev", "users") is None
+    assert ours.there() == {*days(1)}
+
+
+def test_nobody_there_is_a_problem(ours: Ours, other: Other) -> None:
+    ours.upstream = replace(ours.upstream, url="http://127.0.0.1:1")
+    assert "does not answer" in (ours.sync()[1] or "")
+
+
+def test_a_token_is_that_of_the_environment_and_goes_nowhere_else(ours: Ours, other: Other) -> None:
+    ours.upstream = replace(ours.upstream, token_env="USERS_TOKEN")
+    assert "USERS_TOKEN" in (ours.sync()[1] or "")
+    assert other.asked == []
+    other.answers = [(302, b"")]
+    assert ours.sync(USERS_TOKEN="secret")[1] == "it answers 302"
+    assert len(other.asked) == 1
+    assert ours.sync(USERS_TOKEN="secret") == ((), None)
+    assert other.asked[-1].endswith(" Bearer secret")
