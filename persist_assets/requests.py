@@ -226,7 +226,7 @@ def next_due(builder: Builder) -> datetime | None:
     Then one is late or given up, a pause ends, or the window of a partition does.
     """
     now, dues = builder.clock(), set[datetime]()
-    wants = builder.ledger.fetch_wants(builder.settings.environment, states=ACTIVE)
+    wants = builder.ledger.fetch_active(builder.settings.environment)
     for want in wants:
         dues |= {d for d in (want.retry_at, want.expires_at, want.deadline) if d is not None}
     for ref in _not_yet(builder, {want.partition_ref for want in wants}):

@@ -70,13 +70,13 @@ def test_every_key_is_read() -> None:
         "backfill=multi_run",
         "tags=[nightly] tags.tier=gold group=flights freshness.window=24h freshness.warn='12 h'",
         'check { not_null=[a, b] unique=[a, b] expr="a > 0" } automation="0 6 * * mon-fri"',
-        'want { every=weekly sla="9h" ttl="365d" needs=["users:data/users"] }',
+        'want { every=daily sla="9h" ttl="365d" needs=["users:data/users"] }',
         'columns { a=INTEGER b="bigint not null" `*` } on_schema_change=append',
     )
     assert not problems
     assert annotation.persist is True
     assert annotation.automation == "0 6 * * mon-fri"
-    assert annotation.want == Wanted("weekly", 32_400, 31_536_000, ("users:data/users",))
+    assert annotation.want == Wanted("daily", 32_400, 31_536_000, ("users:data/users",))
     assert annotation.name == "lake.daily"
     assert annotation.time_column == "day"
     assert annotation.owners == ("team:a", "b@c.de")
@@ -141,6 +141,11 @@ def test_two_words_for_one_column_are_one_too_many() -> None:
         ("freshness.window=soon", "annotation-value", 5, "is not a duration", '"24h"'),
         ("freshness.windo=24h", "annotation-value", 5, "no property `windo`", "`window`"),
         ("freshness.warn=24h", "annotation-value", 5, "wants a window", None),
+        ('persist want { sla="9h" }', "annotation-value", 13, "tells how often", "every=daily"),
+        ("persist want=daily", "annotation-value", 13, "wants properties", "every=daily"),
+        ("persist want { every=dayly }", "annotation-value", 20, "is one of", "`daily`"),
+        ('persist want { sla="-9h" }', "annotation-value", 20, "is not a duration", None),
+        ('want { every=daily needs="a/b" }', "annotation-value", 24, "of another graph", "users:"),
         (
             "freshness { window=1h fallback=stale }",
             "annotation-value",

@@ -1,0 +1,270 @@
+"""Wants in Dagster: what is wanted is built by runs, whatever becomes of daemons and runs."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from test_upstreams import Other
+
+from persist_assets import load_sources
+from persist_assets.ledger.store import Ledger
+from persist_assets.plugin.runtime import ORIGIN_TAG
+from persist_assets.plugin.wants import REQUEST_TAG
+from persist_assets.settings import load_settings
+from persist_assets.wants import Want
+
+SOURCES = """
+CREATE TABLE f (day DATE, n INT) USING delta LOCATION 'f';
+--@ persist partition=daily time_column=day start="2024-01-01" end="2024-01-05"
+CREATE VIEW daily AS SELECT day, sum(n) AS n FROM f GROUP BY day;
+--@ persist check { not_null=[n] }
+CREATE VIEW total AS SELECT sum(n) AS n FROM f;
+--@ persist
+CREATE VIEW bad AS SELECT max(1 / (n - 2)) AS n FROM f;
+"""
+DAILY, TOTAL = dg.AssetKey(["m", "daily"]), dg.AssetKey(["m", "total"])
+
+
+class Location:
+    """A code location, its ledger and its instance; what a daemon would do is done by hand."""
+
+    def __init__(self, root: Path, spark: Any, instance: dg.DagsterInstance) -> None:
+        self.root, self.instance = root, instance
+        session = dg.ResourceDefinition.hardcoded_resource(SimpleNamespace(spark_session=spark))
+        self.definitions = load_sources(root / "sources", resources={"pyspark": session})
+        self.ledger = Ledger(load_settings(root).ledger)
+        self.cursor: str | None = None
+        self.seen: set[str | None] = set()
+
+    def want(self, ref: str, **how: Any) -> None:
+        want = Want(how.pop("want_id", ref), ref, "dev", datetime.now(UTC), **how)
+        self.ledger.create_wants([want])
+
+    def turn(self) -> tuple[list[dg.RunRequest], str]:
+        """Evaluate the sensor as the daemon does: keys of runs are seen once."""
+        sensor = self.definitions.resolve_sensor_def("persist_wants")
+        with dg.build_sensor_context(
+            instance=self.instance, definitions=self.definitions, cursor=self.cursor
+        ) as context:
+            found = sensor.evaluate_tick(context)
+        self.cursor = found.cursor
+        new = [r for r in found.run_requests or () if r.run_key not in self.seen]
+        self.seen |= {r.run_key for r in new}
+        return new, found.skip_message or ""
+
+    def run(self, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
+        job = self.definitions.resolve_job_def("persist_request")
+        return job.execute_in_process(
+            instance=self.instance, tags=dict(request.tags), raise_on_error=False
+        )
+
+    def states(self) -> dict[str, str]:
+        asked = self.ledger.fetch_wants("dev")
+        return {w.want_id: w.state for w in asked if "build_uid" not in w.source}
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    (tmp_path / "dagster").mkdir()
+    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as made:
+        yield made
+
+
+@pytest.fixture
+def locate(
+    make_project: Callable[..., Path], spark: Any, instance: dg.DagsterInstance
+) -> Iterator[Callable[..., Location]]:
+    made: list[Location] = []
+
+    def make(text: str = SOURCES, settings: str = "") -> Location:
+        root = make_project({"m.sql": text}, settings)
+        days = [datetime(2024, 1, n).date() for n in range(1, 5)]
+        table = pa.table({"day": days, "n": pa.array([1, 2, 3, 4], pa.int32())})
+        write_deltalake(str(root / "f"), table)
+        made.append(Location(root, spark, instance))
+        return made[-1]
+
+    yield make
+    for location in made:
+        location.ledger.close()
+
+
+@pytest.mark.proves("D13")
+def test_what_is_wanted_is_one_run_that_shows_what_it_published(
+    locate: Callable[..., Location],
+) -> None:
+    location = locate()
+    location.want("m/daily/2024-01-02")
+    location.want("m/daily/2024-01-03")
+    location.want("m/total")
+    (request,), _ = location.turn()
+    cursor = location.cursor
+    assert location.turn()[0] == []
+    location.cursor = None  # a daemon that begins anew asks for the same run
+    assert location.turn()[0] == []
+    location.cursor = cursor
+    assert location.run(request).success
+    assert {*location.states().values()} == {"satisfied"}
+    found = location.instance.get_materialized_partitions(DAILY)
+    assert found == {"2024-01-02", "2024-01-03"}
+    (record,) = location.instance.fetch_materializations(TOTAL, limit=9).records
+    assert record.asset_materialization is not None
+    assert record.asset_materialization.metadata["dagster/row_count"].value == 1
+    done = location.ledger.find_request(request.tags[REQUEST_TAG])
+    assert done is not None
+    assert done.run_id == record.run_id
+    assert location.turn()[0] == []
+
+
+@pytest.mark.proves("D16")
+@pytest.mark.proves("D17")
+def test_a_run_fails_with_its_request_and_the_next_one_builds_the_rest(
+    locate: Callable[..., Location],
+) -> None:
+    location = locate()
+    location.want("m/total")
+    location.want("m/bad")
+    (request,), _ = location.turn()
+    assert not location.run(request).success
+    assert location.instance.fetch_materializations(TOTAL, limit=1).records == []
+    assert location.states() == {"m/total": "waiting", "m/bad": "failing"}
+    (request,), _ = location.turn()
+    assert location.run(request).success
+    assert location.states() == {"m/total": "satisfied", "m/bad": "failing"}
+
+
+@pytest.mark.proves("D18")
+def test_a_thousand_idle_turns_start_and_write_nothing(locate: Callable[..., Location]) -> None:
+    location = locate()
+    location.want("m/total", external_dependencies=("users:data/users",), sla_s=86_400)
+    for _ in range(3):
+        location.turn()
+    before, cursor = location.ledger.position(), location.cursor
+    for _ in range(1_000):
+        assert location.turn()[0] == []
+    assert (location.ledger.position(), location.cursor) == (before, cursor)
+
+
+def test_a_run_that_ended_before_it_began_fails_its_request(
+    locate: Callable[..., Location],
+) -> None:
+    location = locate()
+    location.want("m/total")
+    (request,), _ = location.turn()
+    job = location.definitions.resolve_job_def("persist_request")
+    run = location.instance.create_run_for_job(job, tags=dict(request.tags))
+    location.turn()
+    assert location.states() == {"m/total": "building"}
+    location.instance.report_run_canceled(run)
+    location.turn()
+    ended = location.ledger.find_request(request.tags[REQUEST_TAG])
+    assert ended is not None
+    assert (ended.state, ended.error) == ("failed", "its run ended before it began")
+    assert location.states() == {"m/total": "failing"}  # and is tried again after a pause
+
+
+def test_a_run_that_died_fails_its_request(locate: Callable[..., Location]) -> None:
+    location = locate()
+    location.want("m/total")
+    (request,), _ = location.turn()
+    location.ledger.start_request(request.tags[REQUEST_TAG], "a run that was killed")
+    location.turn()
+    ended = location.ledger.find_request(request.tags[REQUEST_TAG])
+    assert ended is not None
+    assert ended.error == "its run ended without telling why"
+
+
+@pytest.mark.proves("D4")
+def test_wants_of_builds_tell_who_started_them(locate: Callable[..., Location]) -> None:
+    location = locate()
+    job = location.definitions.resolve_implicit_global_asset_job_def()
+    for tags in (
+        {"dagster/schedule_name": "nightly"},
+        {"dagster/sensor_name": "persist_stale"},
+        {ORIGIN_TAG: json.dumps({"user": "ada", "host": "here"})},
+        {".dagster/repository": "r@l"},
+        {},
+    ):
+        done = job.execute_in_process(
+            instance=location.instance,
+            asset_selection=[TOTAL],
+            tags={**tags, "persist/force": "true"},
+        )
+        assert done.success
+    found = [w.source for w in location.ledger.fetch_wants("dev")]
+    assert [w["type"] for w in found] == ["schedule", "sensor", "cli", "dashboard", "api"]
+    assert found[0]["schedule"] == "nightly"
+    assert (found[2]["user"], found[2]["host"]) == ("ada", "here")
+
+
+SCHEDULED = """
+CREATE TABLE f (day DATE, n INT) USING delta LOCATION 'f';
+--@ persist partition=daily time_column=day start="2024-01-01"
+--@ want { sla="1s" needs=["users:data/users"] }
+CREATE VIEW daily AS SELECT day, sum(n) AS n FROM f GROUP BY day;
+"""
+
+
+@pytest.mark.proves("D14")
+def test_what_another_graph_publishes_is_built_on_and_lateness_is_told(
+    locate: Callable[..., Location], tmp_path: Path
+) -> None:
+    told: list[dict[str, Any]] = []
+    down = threading.Event()
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            text = self.rfile.read(int(self.headers["Content-Length"]))
+            if not down.is_set():
+                told.append(json.loads(text))
+            self.send_response(503 if down.is_set() else 204)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    hook = ThreadingHTTPServer(("127.0.0.1", 0), Hook)
+    threading.Thread(target=hook.serve_forever, daemon=True).start()
+    other = Other(f"sqlite:///{tmp_path}/other.db")
+    location = locate(
+        SCHEDULED,
+        f'[upstream.users]\nurl = "{other.url}"\n'
+        f'[sla]\nwebhook = "http://127.0.0.1:{hook.server_port}/"\n',
+    )
+    try:
+        down.set()
+        requests, message = location.turn()
+        assert requests == []
+        assert "webhook" in message
+        down.clear()
+        location.turn()
+        location.turn()
+        assert [t["kind"] for t in told] == ["sla-missed"]
+        assert told[0]["blame"]["graph"] == "users"
+        yesterday = f"{(datetime.now(UTC) - timedelta(days=1)).date()}"
+        other.happens("partition-available", f"data/users/{yesterday}")
+        (request,), _ = location.turn()
+        made = location.ledger.find_request(request.tags[REQUEST_TAG])
+        assert made is not None
+        assert (made.trigger, made.partitions) == ("upstream", (f"m/daily/{yesterday}",))
+        assert location.run(request).success
+        location.turn()
+        assert [t["kind"] for t in told] == ["sla-missed", "sla-recovered"]
+        upstream = dg.AssetKey(["users", "data", "users"])
+        assert location.instance.fetch_materializations(upstream, limit=9).records
+    finally:
+        hook.shutdown()
+        hook.server_close()
+        other.close()
