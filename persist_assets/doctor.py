@@ -34,6 +34,7 @@ from persist_assets.settings import environments_of, load_settings
 from persist_assets.storage.files import know_stores, reached
 from persist_assets.storage.tables import read_snapshot
 from persist_assets.stores import is_local
+from persist_assets.upstreams import began_anew
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -117,6 +118,7 @@ def examine(
             _look_at_tables(report, ledger, settings, meanings)
             _look_at_files(report, ledger, settings, fix=fix)
             _look_at_work(report, ledger)
+            _look_at_upstreams(report, ledger, settings)
         except PersistError as error:
             report.add_error("ledger", error)
         finally:
@@ -338,6 +340,21 @@ def _look_at_files(
         hint = None if fix else "persist doctor --fix writes it anew"
         severity: Severity = "note" if fix else "warning"
         report.add("manifest-file", message, hint, severity=severity, environment=name)
+
+
+def _look_at_upstreams(report: Report, ledger: Ledger, settings: Mapping[str, Settings]) -> None:
+    """Tell which other graphs were read with a problem last, or were read anew."""
+    for environment, own in settings.items():
+        for upstream in own.upstreams:
+            name = upstream.name
+            problem = ledger.find_upstream_problem(environment, name)
+            if problem is not None:
+                hint = "persist evaluate reads it again"
+                message = f"the graph `{name}` could not be read: {problem}"
+                report.add("upstream", message, hint, severity="warning", environment=environment)
+            elif began_anew(ledger.fetch_cursor(environment, name)):
+                message = f"the history of the graph `{name}` began anew; it was read from there"
+                report.add("upstream", message, severity="note", environment=environment)
 
 
 def _look_at_work(report: Report, ledger: Ledger) -> None:

@@ -175,6 +175,11 @@ def _read(
     return (_read_dagster if upstream.dagster else _read_service)(upstream, cursor, token)
 
 
+def began_anew(kept: str | None) -> bool:
+    """Whether the history up to a cursor began anew since it was first read."""
+    return bool(_cursor(kept).get("began_anew"))
+
+
 def tell(url: str, document: Mapping[str, Any]) -> str | None:
     """Send a document in JSON to whoever is at a URL; return why that did not succeed, if so."""
     try:
@@ -304,6 +309,7 @@ def _read_dagster(
     when it was read last; where that is not there any more, the history began anew.
     """
     known: dict[str, Any] = {**cursor.get("assets", {})}
+    begun = {"began_anew": True} if cursor.get("began_anew") else {}
     fits = [matcher(p).fullmatch for p in upstream.patterns]
     every = _dagster_assets(upstream, token)
     there = {ref: at for ref, at in every if _may_fit(upstream.patterns, ref)}
@@ -319,11 +325,12 @@ def _read_dagster(
         moved = True
         if last is not None and whole:
             if told:
-                yield _Page({"assets": {**known}}, told, moved)
+                yield _Page({**begun, "assets": {**known}}, told, moved)
                 told = {}
             known.pop(ref)
+            begun = {"began_anew": True}
             why = f"the history of {ref} began anew"
-            yield _Page({"assets": {**known}}, {}, moved=True, reset=why, beneath=ref)
+            yield _Page({**begun, "assets": {**known}}, {}, moved=True, reset=why, beneath=ref)
         if found:
             known[ref] = {"at": at, "end": found[0]}
         elif not whole:
@@ -333,9 +340,9 @@ def _read_dagster(
             if any(fit(name) for fit in fits):
                 told[name] = "available"
         if len(told) >= _PAGE:
-            yield _Page({"assets": {**known}}, told, moved)
+            yield _Page({**begun, "assets": {**known}}, told, moved)
             told, moved = {}, False
-    yield _Page({"assets": {**known}}, told, moved)
+    yield _Page({**begun, "assets": {**known}}, told, moved)
 
 
 def _may_fit(patterns: tuple[str, ...], ref: PartitionRef) -> bool:
@@ -387,7 +394,7 @@ def _dagster_history(
     """
     found: list[Told] = []
     after: str | None = None
-    while True:
+    for _ in range(_MOST_PAGES * _MOST_PAGES):
         asked = {"key": {"path": ref.split("/")}, "cursor": after, "limit": _PAGE}
         page = _object(_query(upstream, token, _HISTORY, asked).get("assetOrError"))
         history = page.get("assetEventHistory")
@@ -408,6 +415,7 @@ def _dagster_history(
         if len(results) < _PAGE or following == after:
             return found, True
         after = following
+    raise _Wrong(f"the history of {ref} does not end")
 
 
 def _query(

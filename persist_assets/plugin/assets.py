@@ -146,7 +146,7 @@ def load_sources(
             runtime, _name_of("persist_scheduled_wants", runtime), build_request
         )
         loaded = dg.Definitions(
-            assets=[*definitions, *others(runtime), *assets],
+            assets=[*definitions, *others(runtime, produced), *assets],
             asset_checks=[sla_check(runtime, s) for s in project.persisted if is_due(s)],
             jobs=[build_request],
             schedules=[_gc_schedule(runtime, gc_cron), *((scheduled,) if scheduled else ())],

@@ -6,7 +6,7 @@ request's id.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -276,8 +276,11 @@ def sla_check(runtime: Runtime, source: Source) -> dg.AssetChecksDefinition:
 # ------------------------------------------------------------------------------------ other graphs
 
 
-def others(runtime: Runtime) -> list[dg.AssetSpec]:
-    """Return assets that stand for what wants of annotations need of other graphs."""
+def others(runtime: Runtime, there: Collection[tuple[str, ...]]) -> list[dg.AssetSpec]:
+    """Return assets that stand for what wants of annotations need of other graphs.
+
+    Those whose keys are there already stand for themselves.
+    """
     needs = {
         need: split_graph(need)
         for source in runtime.project.persisted
@@ -291,6 +294,7 @@ def others(runtime: Runtime) -> list[dg.AssetSpec]:
             group_name="upstreams",
         )
         for graph, ref in sorted({*needs.values()})
+        if (graph, *ref.split("/")) not in there
     ]
 
 

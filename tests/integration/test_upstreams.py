@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+from urllib.request import urlopen
 
+import dagster as dg
 import pytest
 import sqlalchemy as sa
+from conftest import wait_for
 
 from persist_assets.builder import Builder
+from persist_assets.doctor import examine
 from persist_assets.engine import Engine
 from persist_assets.ledger.store import Ledger
 from persist_assets.ledger.tables import events as events_table
@@ -51,6 +60,10 @@ class Other:
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.do_GET()
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -238,7 +251,19 @@ def test_a_history_that_began_anew_is_reported_and_read_again(
     assert "its history began anew" in problem
     assert days(2)[0] in available
     assert ours.there() == {*days(2), *(days(9) if how == "another log" else ())}
+    assert reported(ours, other)[0][0] == "warning"
     assert ours.sync() == ((), None)
+    ((severity, message),) = reported(ours, other)
+    assert severity == "note"
+    assert "began anew" in message
+
+
+def reported(ours: Ours, other: Other) -> list[tuple[str, str]]:
+    """Return what `persist doctor` says of other graphs."""
+    path = ours.settings.root / "persist.toml"
+    path.write_text(f'[upstream.users]\nurl = "{other.url}"\n')
+    found = examine(ours.settings.root).findings
+    return [(f.severity, f.message) for f in found if f.code == "upstream"]
 
 
 GARBAGE: list[tuple[int, bytes]] = [
@@ -295,3 +320,100 @@ def test_a_token_is_that_of_the_environment_and_goes_nowhere_else(ours: Ours, ot
     assert len(other.asked) == 1
     assert ours.sync(USERS_TOKEN="secret") == ((), None)
     assert other.asked[-1].endswith(" Bearer secret")
+
+
+# ------------------------------------------------------------------------------- stock Dagster
+
+
+@pytest.fixture
+def dagster(tmp_path: Path) -> Iterator[tuple[str, dg.DagsterInstance]]:
+    """Return the URL of a Dagster webserver of its own, and the instance behind it."""
+    home = tmp_path / "lake"
+    home.mkdir()
+    (home / "dagster.yaml").write_text("telemetry:\n  enabled: false\n")
+    (home / "defs.py").write_text("import dagster as dg\ndefs = dg.Definitions()\n")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    arguments = ["-h", "127.0.0.1", "-p", str(port), "-f", "defs.py"]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "dagster_webserver", *arguments],
+        cwd=home,
+        env={**os.environ, "DAGSTER_HOME": str(home)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+    def answers() -> bool:
+        assert server.poll() is None
+        with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/server_info", timeout=5):
+            return True
+        return False
+
+    try:
+        wait_for(answers)
+        with dg.DagsterInstance.from_config(str(home)) as instance:
+            yield f"http://127.0.0.1:{port}", instance
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+@pytest.mark.proves("K10")
+def test_what_a_stock_dagster_materializes_is_available(
+    ours: Ours, dagster: tuple[str, dg.DagsterInstance], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, instance = dagster
+    users = dg.AssetKey(["data", "users"])
+
+    def materialize(key: dg.AssetKey, *partitions: str | None) -> None:
+        for part in partitions:
+            instance.report_runless_asset_event(dg.AssetMaterialization(key, partition=part))
+
+    ours.upstream = Upstream("users", url, ("data/users/*", "plain"), dagster=True)
+    assert ours.sync() == ((), None)
+    monkeypatch.setattr("persist_assets.upstreams._PAGE", 3)
+    names = [f"2024-01-{n:02}" for n in range(1, 9)]
+    materialize(users, *names)
+    materialize(dg.AssetKey("plain"), None)
+    materialize(dg.AssetKey("other"), None)
+    assert ours.sync() == ((*days(*range(1, 9)), "plain"), None)
+    before = ours.ledger.position()
+    assert ours.sync() == ((), None)
+    assert ours.ledger.position() == before
+    materialize(users, "2024-01-09", "2024-01-02")
+    assert ours.sync() == ((*days(9), *days(2)), None)
+    assert ours.told() == [*days(*range(1, 9)), "plain", *days(9), *days(2)]
+
+    instance.wipe_assets([users])
+    materialize(users, "2024-01-05")
+    available, problem = ours.sync()
+    assert available == tuple(days(5))
+    assert problem == "the history of data/users began anew"
+    assert ours.there() == {*days(5), "plain"}
+    instance.wipe_assets([users])
+    assert ours.sync()[1] == "the history of data/users began anew"
+    assert ours.there() == {"plain"}
+    assert ours.sync() == ((), None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b"7",
+        b'{"errors": [{"message": "no"}]}',
+        b'{"errors": 1}',
+        b'{"data": {"assetsOrError": {"__typename": "PythonError", "message": "no"}}}',
+        b'{"data": {"assetsOrError": {"__typename": "AssetConnection", "nodes": [1]}}}',
+        b'{"data": {"assetsOrError": {"__typename": "AssetConnection"}}}',
+        b'{"data": {"assetsOrError": {"__typename": "AssetConnection", "nodes": [{"key": {"path":'
+        b' ["plain"]}, "latestMaterializationTimestamp": 1}], "cursor": null}}}',
+    ],
+)
+def test_garbage_instead_of_dagster_is_a_problem(ours: Ours, other: Other, body: bytes) -> None:
+    other.answers = [(200, body)] * 9
+    ours.upstream = Upstream("users", other.url, ("**",), dagster=True)
+    available, problem = ours.sync()
+    assert problem
+    assert not available

@@ -1,0 +1,105 @@
+"""Wants that annotations make: of each window once, when it has ended, whoever makes them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from persist_assets.builder import Builder
+from persist_assets.engine import Engine
+from persist_assets.ledger.store import Ledger
+from persist_assets.plugin.runtime import no_session
+from persist_assets.project import load_project, require
+from persist_assets.scheduled import make_wants, next_window
+from persist_assets.settings import load_settings
+from persist_assets.wants import Want
+
+SOURCES = """
+CREATE TABLE f (day DATE, o STRING, n INT) USING parquet LOCATION 'f';
+--@ persist partition=daily time_column=day start="2024-01-01" timezone="Europe/Berlin"
+--@ want { sla="9h" ttl="365d" needs=["users:data/users"] }
+CREATE VIEW daily AS SELECT day, sum(n) AS n FROM f GROUP BY day;
+--@ persist partition { day=weekly o=[a, b] } start="2024-01-01" want { sla="1d" }
+CREATE VIEW weekly AS SELECT day, o, n FROM f;
+--@ persist want { every=monthly sla="2d" needs=["users:data/all"] }
+CREATE VIEW monthly AS SELECT sum(n) AS n FROM f;
+--@ persist
+CREATE VIEW never AS SELECT max(n) AS n FROM f;
+"""
+
+
+class Graph:
+    """A project, its ledger, and a clock that stands until it is put on."""
+
+    def __init__(self, root: Path) -> None:
+        self.settings = load_settings(root)
+        self.now = datetime(2024, 2, 5, 6, tzinfo=UTC)
+        self.ledger = Ledger(self.settings.ledger, clock=lambda: self.now)
+
+    def builder(self) -> Builder:
+        project, engine = require(load_project(self.settings)), Engine(self.settings, no_session)
+        return Builder(self.settings, project, self.ledger, engine, clock=lambda: self.now)
+
+    def made(self) -> dict[str, Want]:
+        return {w.partition_ref: w for w in make_wants(self.builder(), "a test")}
+
+
+@pytest.fixture
+def graph(make_project: Callable[..., Path]) -> Iterator[Graph]:
+    made = Graph(make_project({"m.sql": SOURCES}))
+    yield made
+    made.ledger.close()
+
+
+@pytest.mark.proves("D4")
+def test_each_window_is_wanted_once_when_it_has_ended(graph: Graph) -> None:
+    made = graph.made()
+    weekly = {"m/weekly/2024-01-29|a", "m/weekly/2024-01-29|b"}
+    assert made.keys() == {"m/daily/2024-02-04", *weekly, "m/monthly"}
+    daily, monthly = made["m/daily/2024-02-04"], made["m/monthly"]
+    assert daily.data_timestamp == datetime(2024, 2, 4, 23, tzinfo=UTC)  # midnight in Berlin
+    assert daily.deadline == datetime(2024, 2, 5, 8, tzinfo=UTC)
+    assert daily.expires_at == graph.now + timedelta(days=365)
+    assert daily.external_dependencies == ("users:data/users/2024-02-04",)
+    assert daily.source["type"] == "schedule"
+    assert monthly.data_timestamp == datetime(2024, 2, 1, tzinfo=UTC)
+    assert monthly.external_dependencies == ("users:data/all/2024-01-01",)
+    assert graph.made() == {}
+    graph.now = datetime(2024, 2, 5, 22, 59, 59, tzinfo=UTC)
+    assert graph.made() == {}
+    assert next_window(graph.builder()) == datetime(2024, 2, 5, 23, tzinfo=UTC)
+    graph.now += timedelta(seconds=1)
+    assert graph.made().keys() == {"m/daily/2024-02-05"}
+
+
+def test_what_was_missed_is_made_up_for(graph: Graph) -> None:
+    graph.made()
+    graph.now += timedelta(days=7)
+    named = [f"m/daily/2024-02-{n:02}" for n in range(5, 12)]
+    weekly = ["m/weekly/2024-02-05|a", "m/weekly/2024-02-05|b"]
+    assert sorted(graph.made()) == sorted([*named, *weekly])
+
+
+def test_those_who_make_them_at_once_make_each_once(graph: Graph) -> None:
+    builders = [graph.builder() for _ in range(4)]
+    threads = [threading.Thread(target=make_wants, args=(b, "x")) for b in builders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    created = [e for e in graph.ledger.list_events()[0] if e.kind == "want-created"]
+    assert len(created) == 4
+
+
+def test_an_annotation_that_changed_holds_from_the_next_window_on(graph: Graph) -> None:
+    graph.made()
+    path = graph.settings.root / "sources" / "m.sql"
+    path.write_text(path.read_text().replace('"9h"', '"10h"'))
+    assert graph.made() == {}
+    graph.now += timedelta(days=1)
+    (want,) = graph.made().values()
+    assert want.sla_s == 36_000
