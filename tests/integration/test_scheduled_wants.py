@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from persist_assets.builder import Builder
-from persist_assets.engine import Engine
+from persist_assets.engine import Engine, no_session
 from persist_assets.ledger.store import Ledger
-from persist_assets.plugin.runtime import no_session
 from persist_assets.project import load_project, require
 from persist_assets.scheduled import make_wants, next_window
 from persist_assets.settings import load_settings

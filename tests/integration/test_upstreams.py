@@ -24,10 +24,9 @@ from conftest import wait_for
 
 from persist_assets.builder import Builder
 from persist_assets.doctor import examine
-from persist_assets.engine import Engine
+from persist_assets.engine import Engine, no_session
 from persist_assets.ledger.store import Ledger
 from persist_assets.ledger.tables import events as events_table
-from persist_assets.plugin.runtime import no_session
 from persist_assets.project import load_project, require
 from persist_assets.requests import evaluate_now, find_available
 from persist_assets.settings import Upstream, load_settings
