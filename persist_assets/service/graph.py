@@ -22,8 +22,10 @@ from persist_assets.engine import Engine, no_session
 from persist_assets.errors import PersistError
 from persist_assets.project import load_project, sound
 from persist_assets.requests import check_want, evaluate_now
+from persist_assets.scheduled import make_wants
 from persist_assets.service.access import TOKENS
 from persist_assets.settings import SETTINGS_FILE
+from persist_assets.upstreams import sync_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -215,10 +217,20 @@ class Graph:
                 if request is not None:
                     await self._run(request)
                 if request is not None or not await self.moved(position, _TICK_S):
-                    await self.evaluate("clock")
+                    await self.evaluate(await self._look_around())
             except PersistError as error:
                 log.warning("action=build error=%s", error)
                 await asyncio.sleep(_TICK_S)
+
+    async def _look_around(self) -> str:
+        """Read other graphs, make the wants that are due, and return what is to be evaluated by."""
+        builder = await self.plan(self.builder)
+        synced = await self.read(lambda: sync_all(builder))  # may take long, and plans nothing
+        for of in synced:
+            if of.problem is not None:
+                log.warning("action=sync graph=%s problem=%s", of.graph, of.problem)
+        await self.plan(lambda: make_wants(builder, "persist serve"))
+        return "upstream" if any(of.available for of in synced) else "clock"
 
     def _next_request(self) -> Request | None:
         """Return the oldest request that nobody has begun."""

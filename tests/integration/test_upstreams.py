@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -21,6 +22,7 @@ import dagster as dg
 import pytest
 import sqlalchemy as sa
 from conftest import wait_for
+from serving import READ, TOKENS, serving
 
 from persist_assets.builder import Builder
 from persist_assets.doctor import examine
@@ -29,6 +31,7 @@ from persist_assets.ledger.store import Ledger
 from persist_assets.ledger.tables import events as events_table
 from persist_assets.project import load_project, require
 from persist_assets.requests import evaluate_now, find_available
+from persist_assets.service.graph import Graph
 from persist_assets.settings import Upstream, load_settings
 from persist_assets.upstreams import sync
 from persist_assets.wants import Want, event_document
@@ -416,3 +419,49 @@ def test_garbage_instead_of_dagster_is_a_problem(ours: Ours, other: Other, body:
     available, problem = ours.sync()
     assert problem
     assert not available
+
+
+# ------------------------------------------------------------------------------------ our service
+
+
+@pytest.mark.proves("K10")
+@pytest.mark.proves("D25")
+def test_what_our_own_service_tells_is_available(
+    ours: Ours, other: Other, make_project: Callable[..., Path]
+) -> None:
+    root = make_project({"m.sql": SOURCES}, name="theirs")
+    theirs = load_settings(root)
+    other.ledger.close()
+    other.ledger = Ledger(theirs.ledger)
+    with serving(root, env={"PERSIST_TOKENS": TOKENS}) as served:
+        ours.upstream = replace(ours.upstream, url=served.url, token_env="USERS_TOKEN")
+        assert ours.sync(USERS_TOKEN="nobody-s-token-0123456789")[1]
+        other.happens("partition-available", *days(1, 2))
+        other.happens("evaluation", *days(3))
+        assert ours.sync(USERS_TOKEN=READ) == (tuple(days(1, 2)), None)
+        assert ours.sync(USERS_TOKEN=READ) == ((), None)
+        kept = ours.ledger.fetch_cursor("dev", "users")
+        assert kept is not None
+        gone = json.dumps({**json.loads(kept), "idx": 99})
+        ours.ledger.record_synced("dev", "users", gone, expected=kept)
+        available, problem = ours.sync(USERS_TOKEN=READ)
+        assert available == tuple(days(1, 2))
+        assert problem == "its history began anew: it was read up to 99"
+
+
+def test_a_service_that_builds_reads_other_graphs_and_makes_wants(ours: Ours, other: Other) -> None:
+    root = ours.settings.root
+    (root / "persist.toml").write_text(f'[upstream.users]\nurl = "{other.url}"\n')
+    text = SOURCES.replace("persist\n", 'persist want { every=daily needs=["users:a"] }\n')
+    (root / "sources" / "m.sql").write_text(text)
+    other.happens("partition-available", "a/b")
+    graph = Graph(load_settings(root), ours.ledger)
+
+    async def look() -> list[str]:
+        try:
+            return [await graph._look_around() for _ in range(2)]
+        finally:
+            await graph.close()
+
+    assert asyncio.run(look()) == ["upstream", "clock"]
+    assert [w.partition_ref for w in ours.ledger.fetch_active("dev")] == ["m/a"]
