@@ -40,6 +40,7 @@ from persist_assets.model import (
     CheckResult,
     Column,
     Event,
+    FailedPartition,
     Filled,
     Holding,
     Leaf,
@@ -605,7 +606,8 @@ class Ledger:
         found: dict[str, CheckResult] = {}
         for values in (values for row in rows for values in row or ()):
             result = CheckResult(**values)
-            found[result.name] = replace(result, sample=tuple(result.sample))
+            places = tuple(FailedPartition(**place) for place in values.get("partitions", ()))
+            found[result.name] = replace(result, sample=tuple(result.sample), partitions=places)
         return [*found.values()]
 
     @_repeated
