@@ -11,6 +11,7 @@ import json
 import logging
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from persist_assets.functions import ask
 from persist_assets.model import CheckResult
 from persist_assets.planner import CONTENT
 from persist_assets.session import translated
+from persist_assets.verdicts import failing_in, failing_rows, judged
 from persist_assets.watermarks import TIMES
 
 if TYPE_CHECKING:
@@ -30,8 +32,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from persist_assets.model import BuildID, Check, Column, Snapshot, Source
+    from persist_assets.model import BuildID, Check, Column, FailedPartition, Snapshot, Source
     from persist_assets.reader import Reader
+    from persist_assets.verdicts import Parted
 
 log = logging.getLogger(__name__)
 
@@ -173,6 +176,7 @@ def asked(
     known: Iterable[CheckResult],
     load: Callable[[], DataFrame],
     manifest: Mapping[BuildID, Snapshot],
+    parted: Parted | None = None,
 ) -> tuple[CheckResult, ...]:
     """Return what comes of all checks of rows, in order, those that fail with some of the rows.
 
@@ -182,6 +186,8 @@ def asked(
         What came of those that the rows alone tell.
     load
         Returns the rows, which are written already.
+    parted
+        Of a partitioned table, which partitions these are of.
 
     Raises
     ------
@@ -196,27 +202,40 @@ def asked(
             frames.append(load())
         return frames[0]
 
+    def answer(check: Check, some: DataFrame) -> DataFrame | bool:
+        return ask(source, check, reader.settings.root, some, lambda: reader.engine.session)
+
     for check in checks:
         bad: DataFrame | None = None
+        if check.per_partition:
+            assert parted is not None
+            result = judged(check, parted, rows, partial(answer, check))
+            if not result.passed:
+                bad = failing_rows(check, result, parted, rows(), partial(answer, check))
+                sample = _sample(bad, check) if bad is not None else ()
+                result = replace(result, sample=sample)
+            results[check.name] = result
+            continue
         if check.kind == "relationship":
             bad, rests_on = _strangers(reader, source, check, rows(), manifest)
             results[check.name] = _counted(check, bad, rests_on)
         elif check.kind == "function":
-            answer = ask(source, check, reader.settings.root, rows(), lambda: reader.engine.session)
-            if isinstance(answer, bool):
-                told = None if answer else f"{check.values[0]} says no"
+            said = answer(check, rows())
+            if isinstance(said, bool):
+                told = None if said else f"{check.values[0]} says no"
                 definition = check.definition
                 results[check.name] = CheckResult(
-                    check.name, answer, check.blocking, 0, definition, told
+                    check.name, said, check.blocking, 0, definition, told
                 )
             else:
-                bad = answer
+                bad = said
                 results[check.name] = _counted(check, bad)
         result = results[check.name]
         if not result.passed and not result.sample:
             bad = bad if bad is not None else reader.engine.failing(rows(), check)
             if bad is not None:
-                results[check.name] = replace(result, sample=_sample(bad, check))
+                places = _places(bad, check, parted)
+                results[check.name] = replace(result, sample=_sample(bad, check), partitions=places)
     return tuple(results[c.name] for c in checks)
 
 
@@ -292,6 +311,15 @@ def _sample(bad: DataFrame, check: Check) -> tuple[str, ...]:
     return tuple(json.dumps(_short(json.loads(r[0])), ensure_ascii=False) for r in found)
 
 
+def _places(bad: DataFrame, check: Check, parted: Parted | None) -> tuple[FailedPartition, ...]:
+    """Return the partitions of rows that fail, as far as these tell."""
+    try:
+        return failing_in(bad, parted) if parted else ()
+    except BuildError as error:  # as for samples
+        log.warning("no partitions of what fails %s: %s", check.name, error)
+        return ()
+
+
 def _short(value: Any) -> Any:
     """Return a value of JSON in which no text is long."""
     if isinstance(value, dict):
@@ -309,7 +337,7 @@ def _cut(value: Any) -> Any:
 def failure(source: Source, results: Sequence[CheckResult]) -> CheckFailedError:
     """Return the error that says which checks rows failed, with a row of each."""
     failed = [r for r in results if not r.passed and r.blocking]
-    said = ", ".join(f"{r.name} ({r.found or f'{r.failed_rows} rows'})" for r in failed)
+    said = ", ".join(f"{r.name} ({r.in_words})" for r in failed)
     shown = listed(f"{r.name}: {row}" for r in failed for row in r.sample[:1])
     message = f"`{source.name}` failed {said}; it was not published{shown}"
     return CheckFailedError(message, results=results, location=source.location)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.contracts import breaches
 from persist_assets.dialect import quote
 from persist_assets.errors import BuildError
-from persist_assets.model import CheckResult, Column
+from persist_assets.model import CheckResult, Column, FailedPartition
 from persist_assets.watermarks import ledger_text, spelled
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def audit(frame: DataFrame, checks: Sequence[Check]) -> tuple[CheckResult, ...]:
         if check.kind == "columns":
             results.append(promised(check, columns_in(frame)))
         elif not check.in_pass:
-            results.append(_result(check, _shared_keys(frame, check)))
+            results.append(_result(check, _n_sharing(frame, check)))
     return tuple(results)
 
 
@@ -223,10 +224,15 @@ def _asked(check: Check) -> SparkColumn:
         case "row_count":
             return F.count(F.lit(1))
         case "freshness":
-            # Dates begin at midnight, and times without a zone are of the session's.
-            return F.unix_micros(F.max(F.col(quote(check.columns[0])).cast("timestamp")))
+            return F.expr(greatest(check))
         case _:
             return F.count_if(_fails(check))
+
+
+def greatest(check: Check) -> str:
+    """Return the aggregate that is the greatest value of a freshness check, in microseconds."""
+    # Dates begin at midnight, and times without a zone are of the session's.
+    return f"unix_micros(max(CAST({quote(check.columns[0])} AS TIMESTAMP)))"
 
 
 def _fails(check: Check) -> SparkColumn:
@@ -256,9 +262,7 @@ def _result(check: Check, found: int | None) -> CheckResult:
     result = CheckResult(check.name, n == 0, check.blocking, n, check.definition)
     match check.kind:
         case "row_count":
-            low = 0 if check.least is None else check.least
-            fits = low <= n and (check.most is None or n <= check.most)  # pyright: ignore[reportOperatorIssue]
-            return replace(result, passed=fits, failed_rows=0, found=f"{n} rows")
+            return replace(result, passed=fits(check, n), failed_rows=0, found=f"{n} rows")
         case "freshness":
             basis = None if found is None else str(found)
             return aged(check, replace(result, failed_rows=0, basis=basis))
@@ -266,14 +270,42 @@ def _result(check: Check, found: int | None) -> CheckResult:
             return result
 
 
+def fits(check: Check, n: int) -> bool:
+    """Whether a number of rows is what a check on it wants."""
+    low = 0 if check.least is None else check.least
+    return low <= n and (check.most is None or n <= check.most)  # pyright: ignore[reportOperatorIssue]
+
+
 def aged(check: Check, result: CheckResult) -> CheckResult:
     """Return what comes of a freshness check now, of rows of which it was asked before."""
     assert check.since is not None
-    if result.basis is None:
-        return replace(result, passed=False, found="no value")
-    greatest = _EPOCH + timedelta(microseconds=int(result.basis))
-    found = f"{greatest.isoformat(sep=' ', timespec='seconds')}"
-    return replace(result, passed=greatest >= check.since, found=found)
+    if check.per_partition:
+        if result.basis is None:  # the clock has no part in it
+            return result
+        told: dict[str, int | None] = json.loads(result.basis)
+        late = tuple(
+            FailedPartition(key, found=found)
+            for key, micros in told.items()
+            for fresh, found in (aged_to(micros, check.since),)
+            if not fresh
+        )
+        return replace(result, passed=not late, partitions=late)
+    fresh, found = aged_to(None if result.basis is None else int(result.basis), check.since)
+    return replace(result, passed=fresh, found=found)
+
+
+def aged_to(micros: int | None, since: datetime) -> tuple[bool, str]:
+    """Return whether a greatest value is no older than an instant, and what it is, in words.
+
+    Parameters
+    ----------
+    micros
+        It, in microseconds since 1970; None where there is none.
+    """
+    if micros is None:
+        return False, "no value"
+    value = _EPOCH + timedelta(microseconds=micros)
+    return value >= since, value.isoformat(sep=" ", timespec="seconds")
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -283,36 +315,40 @@ def failing(frame: DataFrame, check: Check) -> DataFrame | None:
     """Return the rows that fail a check on rows or on keys; None of one that no row fails."""
     if check.on_rows:
         return frame.where(_fails(check))
-    return _sharing(frame, check) if check.kind == "unique" else None
+    return sharing(frame, check.columns) if check.kind == "unique" else None
 
 
-def _keys(frame: DataFrame, check: Check) -> DataFrame:
-    """Return the keys that several rows have; those that hold a NULL are not compared."""
+def shared_keys(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Return the keys that several rows have, with how many; those with a NULL are not compared."""
     from pyspark.sql import functions as F
 
-    keys = [F.col(quote(c)) for c in check.columns]
+    keys = [F.col(quote(c)) for c in columns]
     known = frame
     for key in keys:
         known = known.where(key.isNotNull())
     # Keys that are equal for Spark but not to the eye (1.0 and 1) cannot be in one column.
-    n = F.col(quote(_ROWS))  # a name that no column of a table has
-    return known.groupBy(*keys).agg(F.count(F.lit(1)).alias(_ROWS)).where(n > 1)
+    n = F.col(quote(SHARED))
+    return known.groupBy(*keys).agg(F.count(F.lit(1)).alias(SHARED)).where(n > 1)
 
 
-def _shared_keys(frame: DataFrame, check: Check) -> int:
+SHARED = _ROWS
+"""The column of `shared_keys` that has the number: a name that no column of a table has."""
+
+
+def _n_sharing(frame: DataFrame, check: Check) -> int:
     """Count the rows that share a key with another row."""
     from pyspark.sql import functions as F
 
-    n = F.col(quote(_ROWS))
-    return int(_keys(frame, check).agg(F.sum(n)).collect()[0][0] or 0)
+    n = F.col(quote(SHARED))
+    return int(shared_keys(frame, check.columns).agg(F.sum(n)).collect()[0][0] or 0)
 
 
-def _sharing(frame: DataFrame, check: Check) -> DataFrame:
+def sharing(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
     """Return the rows that share a key with another row, beside each other."""
     from pyspark.sql import functions as F
 
-    names = [f"persist.key{n}" for n, _ in enumerate(check.columns)]
-    keys = _keys(frame, check).select(*map(quote, check.columns)).toDF(*names)
-    pairs = zip(check.columns, names, strict=True)
+    names = [f"persist.key{n}" for n, _ in enumerate(columns)]
+    keys = shared_keys(frame, columns).select(*map(quote, columns)).toDF(*names)
+    pairs = zip(columns, names, strict=True)
     same = F.expr(" AND ".join(f"{quote(c)} = {quote(n)}" for c, n in pairs))
-    return frame.join(keys, same, "left_semi").orderBy(*(quote(c) for c in check.columns))
+    return frame.join(keys, same, "left_semi").orderBy(*(quote(c) for c in columns))

@@ -67,7 +67,7 @@ from persist_assets.model import (
     merge_as_of,
 )
 from persist_assets.outside import check_catalog, check_leaves, show, shown_as
-from persist_assets.partitions import between, boxes, expand, reached, side, split
+from persist_assets.partitions import between, boxes, expand, filled_keys, reached, side, split
 from persist_assets.partitions import keys as partition_keys
 from persist_assets.planner import (
     UNVERSIONED,
@@ -96,6 +96,7 @@ from persist_assets.storage.tables import (
 from persist_assets.storage.types import columns_of_struct
 from persist_assets.substitution import Statement
 from persist_assets.validity import columns_of, identified_by, turn
+from persist_assets.verdicts import Parted
 from persist_assets.wants import Want, ref_of
 from persist_assets.watermarks import TIMES, is_ordered, literal, parsed
 
@@ -112,6 +113,7 @@ if TYPE_CHECKING:
         BuildID,
         Check,
         Fallback,
+        Partitions,
         Piece,
         Plan,
         Project,
@@ -871,7 +873,8 @@ class Builder(Reader):
             rows = self.load_snapshot(present)
             alone = [c for c in wanted if c.alone]
             results = self.engine.audit(rows, alone, present.table)
-            known = asked(self, work.source, wanted, results, lambda: rows, world.manifest)
+            parted = self._parted(work, world, present.partitions, lambda: rows)
+            known = asked(self, work.source, wanted, results, lambda: rows, world.manifest, parted)
         work.checks = known
         guards = self.project.guards(work.source)
         if any(c.name not in before or before[c.name].definition != c.definition for c in guards):
@@ -1020,6 +1023,12 @@ class Builder(Reader):
                 work.measured.checks,
                 lambda: self._staged_rows(staged, kept) if staged else frame,
                 world.manifest,
+                self._parted(
+                    work,
+                    world,
+                    work.step.partitions,
+                    lambda: self._staged_rows(staged) if staged else frame,
+                ),
             )
             work.checks = (*results, *_passed(self.project.guards(source)))
         leaves = self.leaves(source.bindings, read)
@@ -1050,6 +1059,36 @@ class Builder(Reader):
         order = world.keys[source.source_id]
         found = boxes(partition, [kind for _, kind in columns], work.step.keys, order)
         return window_of(self.project, source, columns, found)
+
+    def _parted(
+        self,
+        work: Work,
+        world: World,
+        partitions: Partitions | None,
+        load: Callable[[], DataFrame],
+    ) -> Parted | None:
+        """Return of which partitions the rows of a build are; None of a source that has none.
+
+        Parameters
+        ----------
+        partitions
+            Those of its table.
+        load
+            Returns the rows of those that are computed: of a table that is reused all.
+        """
+        source, base, keys = work.source, work.step.base, work.step.keys
+        partition = source.annotation.partition
+        if partition is None or partitions is None:
+            return None
+        order = world.keys[source.source_id]
+        there = filled_keys(order, partitions.filled)
+        before: dict[str, CheckResult] = {}
+        if work.snapshot is None and base is not None:
+            before = {c.name: c for c in self.ledger.fetch_checks(base.build_uid)}
+        every = tuple(key for key in order if key in there)
+        anew = every if base is None or work.snapshot is not None else keys or ()
+        zone = self.settings.timezone.key
+        return Parted(partition, every, anew, before, load, zone)
 
     def _bounds(self, work: Work) -> tuple[str, ...]:
         """Return where files of a partitioned table begin: conditions, one for each partition.

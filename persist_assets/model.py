@@ -81,6 +81,8 @@ class Check:
         It may have another answer later on the same rows: it looks at the clock, or draws lots.
     blocking
         A failure keeps the rows from being published.
+    per_partition
+        Each partition is judged for itself. Never said of what comes out the same without it.
     location
         Of the annotation.
     """
@@ -100,6 +102,7 @@ class Check:
     wording: str = ""
     fickle: bool = False
     blocking: bool = True
+    per_partition: bool = False
     location: Location | None = field(default=None, compare=False)
 
     @property
@@ -114,12 +117,16 @@ class Check:
 
     @property
     def alone(self) -> bool:
-        """Whether the rows tell, without other tables and code of the project."""
-        return self.kind not in ("relationship", "function")
+        """Whether the rows tell all together, without other tables and code of the project."""
+        return self.kind not in ("relationship", "function") and not self.per_partition
 
     @property
     def definition(self) -> str:
         """What is checked, in words: equal for equal checks."""
+        return f"{self._asserted}{' in each partition' if self.per_partition else ''}"
+
+    @property
+    def _asserted(self) -> str:
         match self.kind:
             case "expr":
                 return f"{self.expression}"
@@ -1063,6 +1070,27 @@ def mixed(as_of: AsOf) -> tuple[BuildID, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedPartition:
+    """A partition in which a check fails.
+
+    Attributes
+    ----------
+    failed_rows
+        How many of its rows fail; 0 where no single row does.
+    found
+        What there was, in words, where the number of rows does not tell.
+    """
+
+    key: str
+    failed_rows: int = 0
+    found: str | None = None
+
+
+_SHOWN = 3
+"""So many of the partitions in which a check fails are named in words."""
+
+
+@dataclass(frozen=True, slots=True)
 class CheckResult:
     """What came of one check of one build.
 
@@ -1078,7 +1106,10 @@ class CheckResult:
         Some of the rows that fail, as JSON.
     basis
         What the answer rests on besides the rows: of a relationship what the other source was, of
-        freshness the greatest value, in microseconds since 1970.
+        freshness the greatest value, in microseconds since 1970; of each partition, as JSON,
+        where these are judged by the clock.
+    partitions
+        Of a partitioned source, all in which it fails, in order. Nothing where that cannot be told.
     """
 
     name: str
@@ -1089,6 +1120,27 @@ class CheckResult:
     found: str | None = None
     sample: tuple[str, ...] = ()
     basis: str | None = None
+    partitions: tuple[FailedPartition, ...] = ()
+
+    @property
+    def in_words(self) -> str:
+        """What there was, and in which partitions what fails.
+
+        Examples
+        --------
+        >>> places = (FailedPartition("2024-01-03", 2), FailedPartition("2024-01-05", 1))
+        >>> CheckResult("not_null_a", False, True, 3, "a not null", partitions=places).in_words
+        '3 rows: 2 in 2024-01-03, 1 in 2024-01-05'
+        """
+        whole = self.found or f"{self.failed_rows} rows"
+        if not self.partitions:
+            return whole
+        if len(self.partitions) == 1 and self.partitions[0].found is None:
+            return f"{whole} in {self.partitions[0].key}"
+        told = [f"{p.found or p.failed_rows} in {p.key}" for p in self.partitions[:_SHOWN]]
+        more = len(self.partitions) - _SHOWN
+        rest = f" and {more} more partition{'s' * (more != 1)}" if more > 0 else ""
+        return f"{whole}: " * bool(self.failed_rows) + ", ".join(told) + rest
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
+from persist_assets.dialect import quote
 from persist_assets.errors import NotFoundError, did_you_mean
 from persist_assets.watermarks import literal, overlap, within
 
@@ -116,8 +117,8 @@ def window_end(partitioning: Partitioning, key: str) -> datetime:
     time = partitioning.time
     if time is None or time.every is None:
         return datetime.min.replace(tzinfo=UTC)
-    begin = datetime.strptime(split(partitioning, key)[0], FORMATS[time.every])
-    return following(begin, time.every).replace(tzinfo=ZoneInfo(partitioning.timezone))
+    end = following(_begin(split(partitioning, key)[0]), time.every)
+    return end.replace(tzinfo=ZoneInfo(partitioning.timezone))
 
 
 def _joined(partitioning: Partitioning, parts: Sequence[str]) -> str:
@@ -215,6 +216,56 @@ def reached(
         if known[part]:
             found.add(key)
     return frozenset(found)
+
+
+def condition(partitioning: Partitioning, kinds: Sequence[str], key: str) -> str:
+    """Return the SQL condition that a row is in a partition."""
+    told = zip(partitioning.dimensions, split(partitioning, key), kinds, strict=True)
+    tests = [within(d.column, kind, *side(partitioning, d, part, kind)) for d, part, kind in told]
+    return " AND ".join(f"({test})" for test in tests)
+
+
+def units(partitioning: Partitioning, kinds: Sequence[str]) -> tuple[str, ...]:
+    """Return SQL expressions that have the same values for rows of one partition, and no others.
+
+    Of a time that is when its window begins, in hours or days since 1970. See `key_of`.
+    """
+    return tuple(
+        quote(d.column) if d.every is None else _unit(quote(d.column), d.every, kind, partitioning)
+        for d, kind in zip(partitioning.dimensions, kinds, strict=True)
+    )
+
+
+def _unit(column: str, every: Cadence, kind: str, partitioning: Partitioning) -> str:
+    if every == "hourly":
+        if kind == "timestamp":
+            return f"CAST(floor(unix_seconds({column}) / 3600) AS BIGINT)"
+        return f"unix_date(CAST({column} AS DATE)) * 24 + hour({column})"
+    day = f"unix_date(CAST({column} AS DATE))"
+    if kind == "timestamp":  # its cast to a date would be in the time zone of the session
+        local = f"unix_seconds(from_utc_timestamp({column}, '{partitioning.timezone}'))"
+        day = f"CAST(floor({local} / 86400) AS INT)"
+    if every == "weekly":
+        return f"{day} - pmod({day} + 3, 7)"
+    return f"unix_date(trunc(date_from_unix_date({day}), 'MM'))" if every == "monthly" else day
+
+
+def key_of(partitioning: Partitioning, values: Sequence[object]) -> str | None:
+    """Return the key of the partition of rows for which `units` have these values, or None."""
+    parts: list[str] = []
+    for dimension, value in zip(partitioning.dimensions, values, strict=True):
+        if dimension.every is None:
+            parts.append(str(value))
+            continue
+        if not isinstance(value, int):
+            return None
+        hours = value if dimension.every == "hourly" else value * 24
+        try:
+            begin = datetime(1970, 1, 1) + timedelta(hours=hours)
+        except OverflowError:
+            return None
+        parts.append(begin.strftime(FORMATS[dimension.every]))
+    return _joined(partitioning, parts)
 
 
 def bounds(partitioning: Partitioning, kinds: Sequence[str]) -> str:

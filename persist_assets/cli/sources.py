@@ -45,6 +45,7 @@ from persist_assets.errors import (
 from persist_assets.frontends.malloy import SUFFIX as MALLOY
 from persist_assets.model import (
     Build,
+    CheckResult,
     Plan,
     Project,
     Snapshot,
@@ -572,7 +573,8 @@ def show(
     for check in document["checks"]:
         passed = {None: "[dim]not yet[/]", True: "[green]passed[/]", False: "[red]failed[/]"}
         weight = "" if check["blocking"] else " [dim](warns only)[/]"
-        found = f": {escape(check['found'])}" if check["found"] else ""
+        told = check["message"] or check["found"]
+        found = f": {escape(told)}" if told else ""
         out.print(
             f"[dim]check[/] {passed[check['passed']]} {escape(check['check'])}{weight}{found}"
         )
@@ -692,12 +694,21 @@ def _show_json(given: Invocation, source: Source) -> dict[str, Any]:
                 "passed": checks[c.name].passed if c.name in checks else None,
                 "failed_rows": checks[c.name].failed_rows if c.name in checks else None,
                 "found": checks[c.name].found if c.name in checks else None,
+                "message": _why_failed(checks.get(c.name)),
                 "sample": list(checks[c.name].sample) if c.name in checks else [],
+                "partitions": [
+                    {"partition": p.key, "failed_rows": p.failed_rows, "found": p.found}
+                    for p in (checks[c.name].partitions if c.name in checks else ())
+                ],
             }
             for c in source.checks
         ],
         "wants": [],
     }
+
+
+def _why_failed(result: CheckResult | None) -> str | None:
+    return None if result is None or result.passed else result.in_words
 
 
 def _table_json(settings: Settings, snapshot: Snapshot) -> dict[str, Any]:

@@ -415,6 +415,7 @@ def _check(tag: Tag, what: str) -> tuple[Check, ...]:
     for kind, below in _known(tag, what, _CHECKS):
         named = {k: v for k, v in (below.properties or {}).items() if not v.deleted}
         blocking = _blocking(named.pop("severity", None))
+        apart = _is_per_partition(named.pop("per", None)) and kind in _OF_MANY_ROWS
         value = below.value
         if kind in _OF_COLUMNS and value is None and "columns" in named:
             value = named.pop("columns").value  # as decorators say what has properties too
@@ -423,10 +424,14 @@ def _check(tag: Tag, what: str) -> tuple[Check, ...]:
             plain = re.sub(r"\W+", "_", check.name, flags=re.ASCII).strip("_")
             name = next(n for n in _numbered(plain) if n not in checks)
             place = check.location or below.location
-            checks[name] = replace(check, name=name, blocking=blocking, location=place)
+            checks[name] = replace(
+                check, name=name, blocking=blocking, per_partition=apart, location=place
+            )
     return tuple(checks.values())
 
 
+_OF_MANY_ROWS = ("unique", "row_count", "freshness", "function")
+"""Kinds of checks that may say something else of partitions than of all rows together."""
 _OF_COLUMNS = ("not_null", "unique")
 """Kinds of checks whose value is columns, which a property of that name may hold as well."""
 
@@ -465,6 +470,13 @@ def _columns(tag: Tag, what: str) -> tuple[Check, ...]:
     names, types = tuple(promised), tuple(promised.values())
     whole = Check("columns", "columns", names, types, others=others, location=tag.location)
     return (whole, *checks)
+
+
+def _is_per_partition(per: Tag | None) -> bool:
+    if per is None:
+        return False
+    _refuse(per.properties, "per")
+    return _one_of(("table", "partition"), per, "per") == "partition"
 
 
 def _blocking(severity: Tag | None) -> bool:
@@ -651,6 +663,8 @@ def read_annotation(
     checked: Any = fields.get("checks", ())
     fields["checks"] = (*promised, *_besides(promised, checked))
     problems += _contradictions(dict(places))
+    if "partition" not in dict(places):
+        problems += _without_partitions((root.properties or {}).get("check"))
     try:
         _complete(fields, dict(places))
     except _Bad as bad:
@@ -733,6 +747,18 @@ def _contradictions(places: Mapping[str, Location]) -> Iterator[Problem]:
     if "time_column" in places and "watermark" in places:
         message = "`watermark` and `time_column` are two words for one thing"
         yield Problem("annotation-value", message, places["watermark"], "take one out")
+
+
+def _without_partitions(checks: Tag | None) -> Iterator[Problem]:
+    """Yield a problem for each kind of check that would be of partitions, where there are none."""
+    if checks is None or checks.deleted:
+        return
+    for kind, below in (checks.properties or {}).items():
+        per = (below.properties or {}).get("per")
+        if per is not None and not per.deleted and per.value == "partition":
+            message = f"`check.{kind}` is of each partition, and there are none"
+            hint = "say partition=…, or take out per=partition"
+            yield Problem("annotation-value", message, per.location, hint)
 
 
 def _combine(root: Tag, said: Tag) -> Iterator[Problem]:

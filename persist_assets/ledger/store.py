@@ -36,6 +36,7 @@ from persist_assets.model import (
     Build,
     CheckResult,
     Column,
+    FailedPartition,
     Filled,
     Holding,
     Leaf,
@@ -569,7 +570,8 @@ class Ledger(WantLog):
         found: dict[str, CheckResult] = {}
         for values in (values for row in rows for values in row or ()):
             result = CheckResult(**values)
-            found[result.name] = replace(result, sample=tuple(result.sample))
+            places = tuple(FailedPartition(**place) for place in values.get("partitions", ()))
+            found[result.name] = replace(result, sample=tuple(result.sample), partitions=places)
         return [*found.values()]
 
     @repeated

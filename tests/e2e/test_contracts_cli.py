@@ -159,3 +159,26 @@ def test_a_warning_is_shown_with_a_row_that_fails(root: Path) -> None:
     shown = persist("show", "p", cwd=root).stdout
     assert "a at most 1 (warns only)" in shown
     assert 'for example {"a": 2, "b": "y"}' in shown
+
+
+@pytest.mark.proves("P26")
+def test_partitions_in_which_checks_fail_are_told(root: Path) -> None:
+    head = "--@ persist partition { b=[x, y, z] }\n"
+    select = "CREATE VIEW p AS SELECT a, b FROM t;\n"
+    empty = "row_count { min=1 per=partition severity=warn }"
+    warned = f"{RAW}{head}--@ check {{ {empty} range {{ a.max=1 severity=warn }} }}\n{select}"
+    (root / "sources" / "f.py").unlink()
+    (root / "sources" / "m.sql").write_text(warned)
+    assert persist("build", "p", cwd=root).returncode == 0
+    told = json.loads(persist("show", "p", "--json", cwd=root).stdout)["checks"]
+    assert [(c["name"], c["message"], c["partitions"]) for c in told] == [
+        ("row_count", "0 rows in z", [{"partition": "z", "failed_rows": 0, "found": "0 rows"}]),
+        ("range_a", "1 rows in y", [{"partition": "y", "failed_rows": 1, "found": None}]),
+    ]
+    shown = persist("show", "p", cwd=root).stdout
+    assert "failed row count at least 1 in each partition (warns only): 0 rows in z" in shown
+    assert "failed a at most 1 (warns only): 1 rows in y" in shown
+    (root / "sources" / "m.sql").write_text(warned.replace("a.max=1 severity=warn", "a.max=1"))
+    done = persist("build", "p", cwd=root)
+    assert done.returncode == 1
+    assert "`p` failed range_a (1 rows in y); it was not published" in done.stderr

@@ -195,6 +195,21 @@ def test_two_words_for_one_column_are_one_too_many() -> None:
         ("check { freshness { ts=soon } }", "annotation-value", 25, "is not a duration", None),
         ("check { freshness=ts }", "annotation-value", 13, "a duration for each", "2 days"),
         ("check { freshness { ts { x } } }", "annotation-value", 30, "no property `x`", None),
+        ("check { not_null=a { per=x } }", "annotation-value", 26, "`per` is one of table", None),
+        (
+            "check { unique=[a] { per=partition } }",
+            "annotation-value",
+            26,
+            "`check.unique` is of each partition, and there are none",
+            "take out per=partition",
+        ),
+        (
+            "check { range { per=partition a.max=1 } }",
+            "annotation-value",
+            21,
+            "`check.range` is of each partition",
+            "partition=…",
+        ),
         ("columns=[a]", "annotation-value", 5, "wants a block of columns", "carrier=string"),
         ("columns { a=bigintt }", "annotation-value", 15, "is not a type", "`bigint`"),
         ('columns { a="decimal(x)" }', "annotation-value", 15, "is not a type", None),
@@ -289,6 +304,32 @@ def test_every_kind_of_check_says_what_it_is(text: str, name: str, definition: s
     (check,) = annotation.checks
     assert (check.name, check.definition) == (name, definition)
     assert check.blocking is ("warn" not in text)
+
+
+PARTED = 'partition=daily time_column=d start="2013-01-01"'
+
+
+@pytest.mark.parametrize(
+    ("text", "definition"),
+    [
+        ("row_count { min=1 per=partition }", "row count at least 1 in each partition"),
+        ("unique=[a, b] { per=partition }", "a, b unique in each partition"),
+        ("freshness { ts=6h per=partition }", "greatest ts at most 6 hours old in each partition"),
+        ("function=ok { per=partition }", "function ok () in each partition"),
+        ("row_count { min=1 per=table }", "row count at least 1"),
+        ("not_null=[a] { per=partition }", "a not null"),
+        ("expr { x='a > 0' per=partition }", "a > 0"),
+        ("range { a.min=1 per=partition }", "a at least 1"),
+        ("accepted_values { a=[x] per=partition }", "a in ['x']"),
+        ('relationship { a="b.c" per=partition }', "a in b.c"),
+    ],
+)
+def test_checks_of_each_partition_say_so_where_it_matters(text: str, definition: str) -> None:
+    annotation, problems = read(f"{PARTED} check {{ {text} }}")
+    assert not problems
+    (check,) = annotation.checks
+    assert check.definition == definition
+    assert check.per_partition is definition.endswith(" in each partition")
 
 
 @given(st.text(max_size=60))

@@ -1,0 +1,448 @@
+"""Checks of partitioned tables: where rows fail, and partitions that are judged for themselves."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from persist_assets import load_sources
+from persist_assets.builder import Builder
+from persist_assets.engine import Engine
+from persist_assets.errors import CheckFailedError
+from persist_assets.ledger.store import Ledger
+from persist_assets.model import Cadence, CheckResult, Dimension, Partitioning, Source
+from persist_assets.partitions import expand, key_of, keys, side, split, units
+from persist_assets.plugin.partitions import FIRST, LAST
+from persist_assets.project import load_project, require
+from persist_assets.settings import load_settings
+from persist_assets.watermarks import literal
+
+Make = Callable[..., Builder]
+NOW = datetime(2024, 1, 8, 5, tzinfo=UTC)
+"""The first week of January has ended."""
+RAW = "CREATE TABLE f (day DATE, o STRING, n INT, ts TIMESTAMP) USING delta LOCATION 'f';\n"
+HEAD = "from persist_assets import table\n"
+
+
+def put(root: Path, *rows: tuple[int, str, int | None] | tuple[int, str, int | None, int]) -> None:
+    """Put rows of days of January; a fourth value is the hour, else it is noon."""
+    kinds = {"day": pa.date32(), "o": pa.string(), "n": pa.int32(), "ts": pa.timestamp("us", "UTC")}
+    listed = [
+        {"day": day(r[0]), "o": r[1], "n": r[2], "ts": at(r[0], r[3] if len(r) > 3 else 12)}
+        for r in rows
+    ]
+    schema = pa.schema([*kinds.items()])
+    write_deltalake(str(root / "f"), pa.Table.from_pylist(listed, schema), mode="append")
+
+
+def day(n: int) -> date:
+    return date(2024, 1, n)
+
+
+def at(n: int, hour: int) -> datetime:
+    return datetime(2024, 1, n, hour, tzinfo=UTC)
+
+
+@pytest.fixture
+def make(make_project: Callable[..., Path], spark: Any) -> Iterator[Make]:
+    """Return a function that makes a builder, a new run."""
+    made: list[Ledger] = []
+
+    def builder(sql: str = "", python: str = "", root: Path | None = None, **how: Any) -> Builder:
+        if root is None:
+            root = make_project({}, how.pop("settings", ""))
+        if sql or python:
+            (root / "sources" / "m.sql").write_text(RAW + sql)
+            (root / "sources" / "f.py").write_text(HEAD + python if python else "")
+        read = load_settings(root, environment=how.pop("environment", None))
+        made.append(Ledger(read.ledger))
+        now = how.pop("now", NOW)
+        return Builder(
+            read,
+            require(load_project(read)),
+            made[-1],
+            Engine(read, lambda: spark),
+            run_id="run",
+            clock=lambda: now,
+        )
+
+    yield builder
+    for ledger in made:
+        ledger.close()
+
+
+def v(checks: str, partition: str = 'partition=daily time_column=day start="2024-01-01"') -> str:
+    """Return a source of all rows, with checks that only warn."""
+    told = f"check {{ {checks} }}"
+    return f"--@ persist {partition} {told}\nCREATE VIEW v AS SELECT day, o, n, ts FROM f;\n"
+
+
+def named(builder: Builder, name: str = "v") -> Source:
+    return next(s for s in builder.project.sources if s.name == name)
+
+
+def built(builder: Builder, name: str = "v", *days: int) -> dict[str, CheckResult]:
+    """Build partitions, or all; return what came of the checks."""
+    keys = [str(day(n)) for n in days] or None
+    build = builder.build(named(builder, name), keys=keys)
+    assert build.snapshot is not None
+    return {r.name: r for r in builder.ledger.fetch_checks(build.snapshot.build_uid)}
+
+
+def places(result: CheckResult) -> dict[str, Any]:
+    assert result.passed is (not result.partitions)
+    assert result.failed_rows == sum(p.failed_rows for p in result.partitions)
+    return {p.key: p.found or p.failed_rows for p in result.partitions}
+
+
+def days(**found: Any) -> dict[str, Any]:
+    return {f"2024-01-{int(name[1:]):02}": value for name, value in found.items()}
+
+
+# ---------------------------------------------------------------------------------- where rows fail
+
+
+@pytest.mark.parametrize(
+    ("every", "kind", "zone"),
+    [
+        *(("hourly", k, "UTC") for k in ("timestamp", "timestamp_ntz")),
+        *((e, "timestamp", z) for e in ("daily", "weekly", "monthly") for z in ("UTC", "Europe/Berlin", "America/Sao_Paulo", "Asia/Kathmandu")),
+        *((e, k, "Europe/Berlin") for e in ("daily", "weekly", "monthly") for k in ("date", "timestamp_ntz")),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("session", ["UTC", "America/New_York"])
+def test_rows_tell_the_partition_that_they_are_in(
+    spark: Any, every: Cadence, kind: str, zone: str, session: str
+) -> None:
+    start, end = ("1969-12-29", "1970-01-04") if every == "hourly" else ("1962-11-01", "2013-12-31")
+    partition = Partitioning(
+        (Dimension("t", every), Dimension("o", None, ("a",))), start, end, zone
+    )
+    order = keys(partition, datetime(2014, 1, 1, tzinfo=UTC))[:: 97 if every == "daily" else 5]
+    lead = partition.dimensions[0]
+    values = [
+        f"({literal(value, kind)}, 'a', '{key}')"
+        for key in order
+        for value in side(partition, lead, split(partition, key)[0], kind)
+    ]
+    told = ", ".join(f"{sql} AS u{n}" for n, sql in enumerate(units(partition, [kind, "string"])))
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", session)
+    try:
+        rows = spark.sql(
+            f"SELECT {told}, key FROM VALUES {', '.join(values)} AS v(t, o, key)"
+        ).collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    assert len(rows) == 2 * len(order) > 20
+    assert [key_of(partition, row[:2]) for row in rows] == [row.key for row in rows]
+
+
+PLACES = [
+    ("not_null=n", days(d3=1)),
+    ('expr="n < 3"', days(d2=2, d5=1)),
+    ("range { n { max=2 } }", days(d2=2, d5=1)),
+    ("accepted_values { o=[a, b] }", days(d5=2)),
+    ("unique=n", days(d1=1, d2=1)),
+    ('relationship { o="codes.code" }', days(d1=1, d5=2)),
+]
+
+
+@pytest.mark.proves("P26", "K11")
+@pytest.mark.parametrize(("check", "where"), PLACES)
+def test_rows_that_fail_tell_their_partitions(
+    make: Make, check: str, where: dict[str, Any]
+) -> None:
+    codes = "CREATE VIEW codes AS SELECT * FROM VALUES ('a') AS c(code);\n"
+    kind, rest = check.partition("=")[0].partition(" {")[0], check
+    warned = f"{rest[:-2]} severity=warn }}" if "{" in check else f"{rest} {{ severity=warn }}"
+    builder = make(v(warned) + codes)
+    put(builder.settings.root, (1, "b", 1), (2, "a", 4), (2, "a", 5), (2, "a", 1), (3, "a", None))
+    put(builder.settings.root, (4, "a", 2), (5, "c", 9), (5, "c", 0))
+    (result,) = built(builder).values()
+    assert result.name.startswith(kind)
+    assert places(result) == where
+    # Partitions that stay fail as they did, those that are computed as they do.
+    put(builder.settings.root, (6, "c", 9))
+    again = make(root=builder.settings.root)
+    (result,) = built(again, "v", 6).values()
+    (whole,) = built(make(root=builder.settings.root), "v").values()
+    assert places(result) == places(whole)
+    assert places(result).items() >= {k: x for k, x in where.items() if check != "unique=n"}.items()
+
+
+def test_what_is_not_published_says_where_it_fails(make: Make) -> None:
+    builder = make(v("not_null=n"))
+    put(builder.settings.root, *((n, "a", None) for n in (1, 3, 3, 4, 5, 6)))
+    with pytest.raises(CheckFailedError) as caught:
+        builder.build(named(builder))
+    assert (
+        "`v` failed not_null_n (6 rows: 1 in 2024-01-01, 2 in 2024-01-03, 1 in 2024-01-04"
+        " and 2 more partitions); it was not published"
+    ) in str(caught.value)
+    with pytest.raises(CheckFailedError, match=r"not_null_n \(2 rows in 2024-01-03\)"):
+        builder.build(named(builder), keys=["2024-01-02", "2024-01-03"])
+    assert builder.manifest() == {}
+
+
+def test_functions_tell_partitions_where_their_rows_do(make: Make) -> None:
+    python = """
+def wrong(rows): return rows.filter("n > 1")
+def of_n(rows): return rows.filter("n > 1").select("n")
+@table(partition="daily", time_column="day", start="2024-01-01",
+       check={"function": {"a": wrong, "b": of_n, "severity": "warn"}})
+def p(f):
+    return f.select("day", "n")
+"""
+    builder = make(python=python)
+    put(builder.settings.root, (1, "a", 1), (2, "a", 2), (2, "a", 3), (4, "a", 4))
+    found = built(builder, "p")
+    assert places(found["function_a"]) == days(d2=2, d4=1)
+    assert (found["function_b"].failed_rows, found["function_b"].partitions) == (3, ())
+
+
+def test_a_key_of_two_dimensions_is_told_as_it_is(make: Make) -> None:
+    two = 'partition { day=daily o=[a, b] } start="2024-01-01"'
+    builder = make(v("row_count { max=2 per=partition severity=warn } not_null=n", two))
+    root = builder.settings.root
+    put(root, (1, "a", 1), (1, "b", 1), (1, "b", 1), (1, "b", 1), (2, "a", 1), (2, "c", None))
+    assert places(built(builder)["row_count"]) == {"2024-01-01|b": "3 rows"}
+    put(root, (2, "b", None))
+    with pytest.raises(CheckFailedError, match=r"not_null_n \(1 rows in 2024-01-02\|b\)"):
+        built(make(root=root))
+
+
+# -------------------------------------------------------------------- partitions judged by themselves
+
+JUDGED = """
+row_count { min=1 max=3 per=partition severity=warn }
+unique=[o] { per=partition severity=warn }
+freshness { ts="6h" per=partition severity=warn }
+""".replace("\n", " ")
+PYTHON = """
+def few(rows):
+    return rows.count() < 4
+
+def small(rows):
+    return rows.filter("n > 2")
+
+@table(partition="daily", time_column="day", start="2024-01-01", check={
+    "row_count": {"min": 1, "max": 3, "per": "partition", "severity": "warn"},
+    "unique": {"columns": ["o"], "per": "partition", "severity": "warn"},
+    "freshness": {"ts": "6h", "per": "partition", "severity": "warn"},
+    "function": {"few": few, "small": small, "per": "partition", "severity": "warn"},
+})
+def v(f):
+    return f
+"""
+
+
+def judge(builder: Builder) -> dict[str, dict[str, Any]]:
+    """Return which partitions fail which check, told from the rows of the table."""
+    source = named(builder)
+    snapshot = builder.manifest()[source.build_id]
+    assert snapshot.partitions is not None
+    order = builder.keys()[source.source_id]
+    there = {k for f in snapshot.partitions.filled for k in expand(order, f.runs)}
+    rows: dict[str, list[Any]] = {key: [] for key in order if key in there}
+    for row in builder.load_snapshot(snapshot).collect():
+        rows[str(row.day)].append(row)
+    found: dict[str, dict[str, Any]] = {
+        n: {} for n in ("row_count", "unique_o", "freshness_ts", "function_few", "function_small")
+    }
+    for key, some in rows.items():
+        n, end = len(some), datetime.fromisoformat(key).replace(tzinfo=UTC) + timedelta(days=1)
+        shared = sum(x for x in Counter(r.o for r in some if r.o is not None).values() if x > 1)
+        last = max((r.ts.astimezone(UTC) for r in some), default=None)
+        small = sum(1 for r in some if r.n is not None and r.n > 2)
+        if not 1 <= n <= 3:
+            found["row_count"][key] = f"{n} rows"
+        if n >= 4:
+            found["function_few"][key] = "few says no"
+        if shared:
+            found["unique_o"][key] = shared
+        if last is None or last < end - timedelta(hours=6):
+            told = last.replace(tzinfo=UTC) if last else None
+            found["freshness_ts"][key] = str(told) if told else "no value"
+        if small:
+            found["function_small"][key] = small
+    return found
+
+
+@pytest.mark.proves("P26", "P18")
+@pytest.mark.parametrize("seed", range(2))
+def test_partitions_that_stay_keep_what_came_of_them(make: Make, seed: int) -> None:
+    chance = random.Random(seed)
+    builder = make(python=PYTHON)
+    root = builder.settings.root
+    put(root, (1, "a", 1))
+    for _ in range(5):
+        put(root, *((chance.randint(1, 7), chance.choice("abc"), chance.randint(0, 3), chance.randint(0, 23)) for _ in range(3)))  # fmt: skip
+        some = sorted(chance.sample(range(1, 8), chance.randint(1, 4)))
+        found = built(make(root=root), "v", *some)
+        told = judge(builder)
+        assert {name: places(r) for name, r in found.items()} == told
+        for name in ("unique_o", "function_small"):
+            rows = [json.loads(row) for row in found[name].sample]
+            assert bool(rows) is bool(told[name])
+            assert {row["day"] for row in rows} <= told[name].keys()
+
+
+def test_only_partitions_that_are_computed_are_asked(make: Make) -> None:
+    builder = make(python=PYTHON)
+    root = builder.settings.root
+    put(root, (1, "a", 1), (2, "a", 1))
+    asked: list[str] = []
+    import persist_assets.assertions as module  # the seam where a function is asked
+
+    ask = module.ask
+    module.ask = lambda s, c, *more: asked.append(c.name) or ask(s, c, *more)  # type: ignore
+    try:
+        built(builder, "v", 1, 2, 3)
+        assert Counter(asked) == {"function_few": 3, "function_small": 3}
+        asked.clear()
+        assert built(make(root=root), "v", 4)["row_count"].partitions[-1].key == "2024-01-04"
+        assert Counter(asked) == {"function_few": 1, "function_small": 1}
+    finally:
+        module.ask = ask
+
+
+def test_a_partition_that_fails_keeps_others_from_being_published(make: Make) -> None:
+    builder = make(v("row_count { min=1 per=partition }"))
+    root = builder.settings.root
+    put(root, (1, "a", 1), (2, "a", 1), (4, "a", 1))
+    assert built(builder, "v", 1, 2)["row_count"].passed
+    before = builder.manifest()
+    with pytest.raises(CheckFailedError, match=r"failed row_count \(0 rows in 2024-01-03\); it"):
+        built(make(root=root), "v", 3, 4)
+    assert builder.manifest() == before
+
+
+def test_a_warning_of_a_partition_that_stays_blocks_once_it_is_an_error(make: Make) -> None:
+    checks = "row_count { min=1 per=partition severity=warn }"
+    builder = make(v(checks))
+    root = builder.settings.root
+    put(root, (1, "a", 1), (3, "a", 1))
+    assert places(built(builder, "v", 1, 2)["row_count"]) == days(**{"d02": "0 rows"})
+    grave = make(v(checks.replace(" severity=warn", "")), root=root)
+    with pytest.raises(CheckFailedError, match=r"0 rows in 2024-01-02"):
+        built(grave, "v", 3)
+    put(root, (2, "a", 1))
+    assert built(make(root=root), "v", 2, 3)["row_count"].passed
+
+
+def test_a_check_that_is_new_is_asked_of_all_partitions(make: Make) -> None:
+    builder = make(v("not_null=n"))
+    root = builder.settings.root
+    put(root, (1, "a", 1), (1, "a", 1), (3, "a", 1), (3, "b", 1))
+    built(builder, "v", 1, 2)
+    unique = make(v("not_null=n unique=[o] { per=partition severity=warn }"), root=root)
+    assert places(built(unique, "v", 1, 2)["unique_o"]) == days(d01=2)  # reused
+    both = (
+        "unique=[n] { per=partition severity=warn } row_count { min=1 per=partition severity=warn }"
+    )
+    found = built(make(v(both), root=root), "v", 3)
+    assert places(found["unique_n"]) == days(d01=2, d03=2)
+    assert places(found["row_count"]) == days(d02="0 rows")
+    put(root, (4, "a", 1))
+    other = "row_count { max=1 per=partition severity=warn }"
+    found = built(make(v(other), root=root), "v", 4)
+    assert places(found["row_count"]) == days(d01="2 rows", d03="2 rows")
+
+
+def test_another_environments_partitions_are_taken_over_with_what_came_of_them(make: Make) -> None:
+    builder = make(v(JUDGED), settings="[env.prod]\n")
+    root = builder.settings.root
+    put(root, (1, "a", 1), (1, "a", 1, 23), (3, "a", 1))
+    built(builder, "v", 1, 2)
+    there = make(root=root, environment="prod")
+    found = built(there, "v", 3)
+    assert places(found["row_count"]) == days(d02="0 rows")
+    assert places(found["unique_o"]) == days(d01=2)
+    assert places(found["freshness_ts"]) == days(d02="no value", d03="2024-01-03 12:00:00+00:00")
+
+
+def test_windows_end_in_the_time_zone_of_their_partitions(make: Make) -> None:
+    zone = 'partition=daily time_column=ts start="2024-01-01" timezone="America/New_York"'
+    builder = make(v("freshness { ts=1h per=partition severity=warn }", zone))
+    end = datetime(2024, 1, 2, tzinfo=ZoneInfo("America/New_York")).astimezone(UTC)
+    put(builder.settings.root, (end.day, "a", 1, end.hour - 1), (3, "a", 1, 3))
+    assert places(built(builder, "v", 1, 2)["freshness_ts"]) == days(
+        d02="2024-01-03 03:00:00+00:00"
+    )
+
+
+def test_a_listed_partition_has_no_end_and_its_age_is_told_anew(make: Make) -> None:
+    text = v('freshness { ts="2 days" per=partition severity=warn }', "partition { o=[a, b, c] }")
+    builder = make(text)
+    root = builder.settings.root
+    put(root, (7, "a", 1), (5, "b", 1))
+    found = builder.build(named(builder), keys=["a", "b"])
+
+    def told(build: Any) -> dict[str, Any]:
+        results: Mapping[str, CheckResult] = {
+            r.name: r for r in builder.ledger.fetch_checks(build.build_uid)
+        }
+        return places(results["freshness_ts"])
+
+    assert told(found) == {"b": "2024-01-05 12:00:00+00:00"}
+    later = make(root=root, now=NOW + timedelta(days=2))
+    looked: list[str] = []
+    later.engine.audit = lambda f, c, name: looked.append(name) or ()  # pyright: ignore
+    reused = later.build(named(later), keys=["a", "b"])
+    assert (reused.action, looked) == ("reused", [])
+    assert told(reused) == {
+        "a": "2024-01-07 12:00:00+00:00",
+        "b": "2024-01-05 12:00:00+00:00",
+    }
+    more = make(root=root).build(named(builder), keys=["c"])
+    assert told(more) == {"b": "2024-01-05 12:00:00+00:00", "c": "no value"}
+
+
+# ------------------------------------------------------------------------------------------ Dagster
+
+
+@pytest.mark.proves("K8", "K11")
+def test_dagster_shows_in_which_partitions_a_check_fails(make: Make, spark: Any) -> None:
+    builder = make(v("row_count { min=1 per=partition severity=warn } range { n { max=2 } }"))
+    root = builder.settings.root
+    put(root, (1, "a", 1), (3, "a", 1), (4, "a", 9), (4, "b", 9), (5, "a", 9))
+    session = dg.ResourceDefinition.hardcoded_resource(SimpleNamespace(spark_session=spark))
+    defs = load_sources(root / "sources", resources={"pyspark": session})
+
+    def run(first: int, last: int) -> tuple[bool, dict[str, dg.AssetCheckEvaluation]]:
+        tags = {FIRST: str(day(first)), LAST: str(day(last))}
+        with dg.DagsterInstance.ephemeral() as instance:
+            job = defs.resolve_implicit_global_asset_job_def()
+            done = job.execute_in_process(instance=instance, tags=tags, raise_on_error=False)
+        return done.success, {e.check_name: e for e in done.get_asset_check_evaluations()}
+
+    success, told = run(1, 3)
+    assert success
+    assert (told["row_count"].passed, told["range_n"].passed) == (False, True)
+    assert told["row_count"].description == "0 rows in 2024-01-02"
+    partitions = told["row_count"].metadata["partitions"].value
+    assert partitions == [{"partition": "2024-01-02", "found": "0 rows"}]
+    assert told["range_n"].description is None
+    assert "partitions" not in told["range_n"].metadata
+    success, told = run(4, 5)
+    assert not success
+    assert told["range_n"].description == "3 rows: 2 in 2024-01-04, 1 in 2024-01-05"
+    assert told["range_n"].metadata["failed_partitions"].value == 2
+    assert told["range_n"].metadata["partitions"].value == [
+        {"partition": "2024-01-04", "failed_rows": 2},
+        {"partition": "2024-01-05", "failed_rows": 1},
+    ]
+    assert told["row_count"].description == "0 rows in 2024-01-02"
