@@ -26,6 +26,7 @@ from persist_assets.storage.raw import public_options
 if TYPE_CHECKING:
     from postgres import Postgres
 
+    from persist_assets.builder import Builder
     from persist_assets.ledger.store import Ledger
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -156,6 +157,34 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     session.stop()
     if kind == "shared":
         stop_server(server_directory(settings))
+
+
+@pytest.fixture
+def enter(spark: Any) -> Iterator[Callable[..., Builder]]:
+    """Return a function that makes a builder: a new run of the project at a root."""
+    from persist_assets.builder import Builder
+    from persist_assets.engine import Engine
+    from persist_assets.ledger.store import Ledger
+    from persist_assets.project import load_project, require
+    from persist_assets.settings import load_settings
+
+    ledgers: list[Ledger] = []
+
+    def start(
+        root: Path,
+        environment: str | None = None,
+        run_id: str | None = "run",
+        engine: type[Engine] = Engine,
+        **more: Any,
+    ) -> Builder:
+        settings = load_settings(root, environment=environment)
+        ledgers.append(Ledger(settings.ledger))
+        project, computes = require(load_project(settings)), engine(settings, lambda: spark)
+        return Builder(settings, project, ledgers[-1], computes, run_id=run_id, **more)
+
+    yield start
+    for ledger in ledgers:
+        ledger.close()
 
 
 @pytest.fixture(scope="session")

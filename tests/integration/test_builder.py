@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from conftest import ROOT
 from deltalake import DeltaTable, write_deltalake
 
 from persist_assets.builder import Builder
-from persist_assets.engine import Engine
 from persist_assets.errors import (
     BuildError,
     CheckFailedError,
@@ -31,9 +30,7 @@ from persist_assets.errors import (
     StrictError,
 )
 from persist_assets.frontends.sql import parse_query
-from persist_assets.ledger.store import Ledger
 from persist_assets.model import Source
-from persist_assets.project import load_project, require
 from persist_assets.session import check_java
 from persist_assets.settings import load_settings
 
@@ -57,24 +54,19 @@ def write(root: Path, rows: list[tuple[int | None, str | None]], name: str = "t"
 
 
 @pytest.fixture
-def make_builder(make_project: Callable[..., Path], spark: Any) -> Iterator[Callable[..., Builder]]:
+def make_builder(
+    make_project: Callable[..., Path], enter: Callable[..., Builder]
+) -> Callable[..., Builder]:
     """Return a function that makes a builder, a new run, for a project of one SQL file."""
-    made: list[Ledger] = []
 
     def make(sources: str = SOURCES, settings: str = "", root: Path | None = None) -> Builder:
         if root is None:
             root = make_project({"m.sql": sources}, settings)
             if not (root / "raw").exists():
                 write(root, [(1, "x"), (2, "y"), (3, None), (None, "x")])
-        read = load_settings(root)
-        ledger = Ledger(read.ledger)
-        made.append(ledger)
-        project = require(load_project(read))
-        return Builder(read, project, ledger, Engine(read, lambda: spark), run_id="run")
+        return enter(root)
 
-    yield make
-    for ledger in made:
-        ledger.close()
+    return make
 
 
 def named(builder: Builder, name: str) -> Source:

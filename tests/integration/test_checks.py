@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,12 +17,8 @@ import pytest
 
 from persist_assets import load_sources
 from persist_assets.builder import Builder
-from persist_assets.engine import Engine
 from persist_assets.errors import BuildError, CheckFailedError
-from persist_assets.ledger.store import Ledger
 from persist_assets.model import CheckResult, Source
-from persist_assets.project import load_project, require
-from persist_assets.settings import load_settings
 
 Make = Callable[..., Builder]
 NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
@@ -42,9 +38,8 @@ def put(root: Path, name: str = "t", file: str = "p", **columns: list[Any]) -> N
 
 
 @pytest.fixture
-def make(make_project: Callable[..., Path], spark: Any) -> Iterator[Make]:
+def make(make_project: Callable[..., Path], enter: Callable[..., Builder]) -> Make:
     """Return a function that makes a builder, a new run, for a project of SQL and Python."""
-    made: list[Ledger] = []
 
     def builder(
         sql: str | None = None,
@@ -60,15 +55,9 @@ def make(make_project: Callable[..., Path], spark: Any) -> Iterator[Make]:
         if sql is not None:
             (root / "sources" / "m.sql").write_text(RAW + sql)
             (root / "sources" / "f.py").write_text(HEAD + python if python else "")
-        read = load_settings(root)
-        made.append(Ledger(read.ledger))
-        project = require(load_project(read))
-        given: dict[str, Any] = {"run_id": "run", "clock": lambda: NOW, **how}
-        return Builder(read, project, made[-1], Engine(read, lambda: spark), **given)
+        return enter(root, **{"clock": lambda: NOW, **how})
 
-    yield builder
-    for ledger in made:
-        ledger.close()
+    return builder
 
 
 def named(builder: Builder, name: str) -> Source:

@@ -8,11 +8,10 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,11 +20,9 @@ from conftest import SPARK_TOML, need
 
 from persist_assets.builder import Builder
 from persist_assets.doctor import Report, examine
-from persist_assets.engine import Engine
 from persist_assets.errors import StorageError
 from persist_assets.ledger.store import Ledger
 from persist_assets.model import Build, Snapshot
-from persist_assets.project import load_project, require
 from persist_assets.settings import load_settings
 
 SOURCES = """
@@ -49,19 +46,8 @@ def root(make_project: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture
-def enter(spark: Any) -> Iterator[Callable[..., Builder]]:
-    """Return a function that makes a builder, a new run, in an environment."""
-    made: list[Ledger] = []
-
-    def make(root: Path, environment: str = "prod") -> Builder:
-        settings = load_settings(root, environment=environment)
-        made.append(Ledger(settings.ledger))
-        engine = Engine(settings, lambda: spark)
-        return Builder(settings, require(load_project(settings)), made[-1], engine, run_id="run")
-
-    yield make
-    for ledger in made:
-        ledger.close()
+def enter(enter: Callable[..., Builder]) -> Callable[..., Builder]:
+    return lambda root, environment="prod": enter(root, environment)
 
 
 def build(builder: Builder) -> list[str]:

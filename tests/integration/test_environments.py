@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from persist_assets.builder import Builder
-from persist_assets.engine import Engine
 from persist_assets.environments import promote, roll_back
 from persist_assets.errors import ConflictError, NotFoundError, SettingsError
 from persist_assets.ledger.store import Ledger
 from persist_assets.model import Build, Snapshot, Source
-from persist_assets.project import load_project, require
+from persist_assets.project import load_project
 from persist_assets.settings import load_settings
 
 SOURCES = """
@@ -44,22 +43,6 @@ def root(make_project: Callable[..., Path]) -> Path:
     made = make_project({"m.sql": SOURCES}, READS)
     write(made, [1, 2])
     return made
-
-
-@pytest.fixture
-def enter(spark: Any) -> Iterator[Callable[..., Builder]]:
-    """Return a function that makes a builder, a new run, in an environment."""
-    made: list[Ledger] = []
-
-    def make(root: Path, environment: str) -> Builder:
-        settings = load_settings(root, environment=environment)
-        made.append(Ledger(settings.ledger))
-        engine = Engine(settings, lambda: spark)
-        return Builder(settings, require(load_project(settings)), made[-1], engine, run_id="run")
-
-    yield make
-    for ledger in made:
-        ledger.close()
 
 
 def named(builder: Builder, name: str) -> Source:

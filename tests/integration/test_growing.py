@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,33 +17,23 @@ from growing import ONE, PLAIN, Data, anew, check, kind_of, put, sources
 from persist_assets import continuation
 from persist_assets.builder import Builder
 from persist_assets.collector import collect
-from persist_assets.engine import Engine
 from persist_assets.environments import roll_back
 from persist_assets.errors import BuildError, CheckFailedError
-from persist_assets.ledger.store import Ledger
 from persist_assets.model import Snapshot, Source
-from persist_assets.project import load_project, require
-from persist_assets.settings import load_settings
 from persist_assets.storage.changes import LISTINGS, listed_version
 
 Make = Callable[..., Builder]
 
 
 @pytest.fixture
-def make_builder(make_project: Callable[..., Path], spark: Any) -> Iterator[Make]:
+def make_builder(make_project: Callable[..., Path], enter: Callable[..., Builder]) -> Make:
     """Return a function that makes a builder, a new run, for a project of one SQL file."""
-    made: list[Ledger] = []
 
     def make(text: str | None = None, settings: str = "", **how: Any) -> Builder:
         root = how.pop("root", None) or make_project({"m.sql": text or ""}, settings)
-        read = load_settings(root)
-        made.append(Ledger(read.ledger))
-        project = require(load_project(read))
-        return Builder(read, project, made[-1], Engine(read, lambda: spark), run_id="run", **how)
+        return enter(root, **how)
 
-    yield make
-    for ledger in made:
-        ledger.close()
+    return make
 
 
 def named(builder: Builder, name: str) -> Source:

@@ -20,6 +20,7 @@ from histories import (
     Worker,
     Zygote,
     churn,
+    goes_on,
     make_project,
     read_rows,
     sweep,
@@ -88,7 +89,7 @@ def test_readers_lose_nothing_while_others_collect_build_promote_and_die(
     builders = [Worker(zygote, churn, root, seconds, seed) for seed in range(3)]
     collecting = Worker(zygote, sweep, root, seconds)
     n = 0
-    while time.monotonic() - began < seconds:
+    while goes_on(began, seconds, n):
         if len(builders) == 3 and time.monotonic() - began > seconds / 2:
             builders.pop().kill()
         for environment in ("dev", "prod", "qa"):

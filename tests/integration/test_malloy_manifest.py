@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,8 @@ from typer.testing import CliRunner
 from persist_assets.bridge import PROGRAM
 from persist_assets.builder import Builder
 from persist_assets.cli import app
-from persist_assets.engine import Engine
 from persist_assets.environments import import_manifest, promote, roll_back
-from persist_assets.ledger.store import Ledger
 from persist_assets.model import Source
-from persist_assets.project import load_project, require
 from persist_assets.settings import load_settings
 
 NODE = "install Node 20 or newer: apt-get install nodejs"
@@ -69,19 +66,8 @@ def root(make_project: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture
-def enter(spark: Any) -> Iterator[Callable[..., Builder]]:
-    """Return a function that makes a builder, a new run, in an environment."""
-    made: list[Ledger] = []
-
-    def make(root: Path, environment: str = "prod") -> Builder:
-        settings = load_settings(root, environment=environment)
-        made.append(Ledger(settings.ledger))
-        engine = Engine(settings, lambda: spark)
-        return Builder(settings, require(load_project(settings)), made[-1], engine, run_id="run")
-
-    yield make
-    for ledger in made:
-        ledger.close()
+def enter(enter: Callable[..., Builder]) -> Callable[..., Builder]:
+    return lambda root, environment="prod": enter(root, environment)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from persist_assets.builder import Builder
-from persist_assets.engine import Engine
 from persist_assets.environments import Imported, import_manifest
 from persist_assets.errors import NotFoundError
-from persist_assets.ledger.store import Ledger
-from persist_assets.project import load_project, require
-from persist_assets.settings import load_settings
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';
@@ -40,22 +36,6 @@ def root(make_project: Callable[..., Path]) -> Path:
     made = make_project({"m.sql": SOURCES})
     write(made, [1, 2])
     return made
-
-
-@pytest.fixture
-def enter(spark: Any) -> Iterator[Callable[..., Builder]]:
-    """Return a function that makes a builder, a new run, in an environment."""
-    made: list[Ledger] = []
-
-    def make(root: Path, environment: str = "dev") -> Builder:
-        settings = load_settings(root, environment=environment)
-        made.append(Ledger(settings.ledger))
-        engine = Engine(settings, lambda: spark)
-        return Builder(settings, require(load_project(settings)), made[-1], engine, run_id="run")
-
-    yield make
-    for ledger in made:
-        ledger.close()
 
 
 def build(builder: Builder) -> list[str]:

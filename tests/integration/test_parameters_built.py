@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,8 @@ from growing import ONE, anew, check, kind_of, put
 
 from persist_assets.builder import Builder
 from persist_assets.engine import Engine
-from persist_assets.ledger.store import Ledger
 from persist_assets.model import Source
 from persist_assets.partitions import expand
-from persist_assets.project import load_project, require
-from persist_assets.settings import load_settings
 from persist_assets.substitution import Statement
 
 Make = Callable[..., Builder]
@@ -41,20 +38,14 @@ class Recording(Engine):
 
 
 @pytest.fixture
-def make_builder(make_project: Callable[..., Path], spark: Any) -> Iterator[Make]:
+def make_builder(make_project: Callable[..., Path], enter: Callable[..., Builder]) -> Make:
     """Return a function that makes a builder, a new run, for a project of one SQL file."""
-    made: list[Ledger] = []
 
     def make(text: str | None = None, root: Path | None = None) -> Builder:
-        read = load_settings(root or make_project({"m.sql": text or ""}))
-        made.append(Ledger(read.ledger))
-        project = require(load_project(read))
-        engine = Recording(read, lambda: spark)
-        return Builder(read, project, made[-1], engine, run_id="run", clock=lambda: NOW)
+        root = root or make_project({"m.sql": text or ""})
+        return enter(root, engine=Recording, clock=lambda: NOW)
 
-    yield make
-    for ledger in made:
-        ledger.close()
+    return make
 
 
 def named(builder: Builder, name: str = "q") -> Source:

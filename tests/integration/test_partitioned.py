@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,9 @@ from deltalake import DeltaTable, write_deltalake
 from growing import anew
 
 from persist_assets.builder import Builder
-from persist_assets.engine import Engine
 from persist_assets.errors import BuildError
-from persist_assets.ledger.store import Ledger
 from persist_assets.model import Snapshot, Source
 from persist_assets.partitions import expand
-from persist_assets.project import load_project, require
-from persist_assets.settings import load_settings
 
 Make = Callable[..., Builder]
 NOW = datetime(2024, 1, 29, 5, tzinfo=UTC)
@@ -62,23 +58,15 @@ def january(root: Path) -> None:
 
 
 @pytest.fixture
-def make_builder(make_project: Callable[..., Path], spark: Any) -> Iterator[Make]:
+def make_builder(make_project: Callable[..., Path], enter: Callable[..., Builder]) -> Make:
     """Return a function that makes a builder, a new run, for a project of one SQL file."""
-    made: list[Ledger] = []
 
     def make(text: str | None = None, settings: str = "", **how: Any) -> Builder:
         root = how.pop("root", None) or make_project({"m.sql": text or ""}, settings)
-        read = load_settings(root, environment=how.pop("environment", None))
-        made.append(Ledger(read.ledger))
-        project = require(load_project(read))
         now = how.pop("now", NOW)
-        return Builder(
-            read, project, made[-1], Engine(read, lambda: spark), run_id="run", clock=lambda: now
-        )
+        return enter(root, clock=lambda: now, **how)
 
-    yield make
-    for ledger in made:
-        ledger.close()
+    return make
 
 
 def named(builder: Builder, name: str) -> Source:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import dagster as dg
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from persist_assets import load_sources
 from persist_assets.plugin.partitions import FIRST, LAST
 
 SOURCES = """
@@ -45,19 +42,6 @@ def root(make_project: Callable[..., Path]) -> Path:
     return made
 
 
-@pytest.fixture
-def load(spark: Any, root: Path) -> Callable[[], dg.Definitions]:
-    session = dg.ResourceDefinition.hardcoded_resource(SimpleNamespace(spark_session=spark))
-    return lambda: load_sources(root / "sources", resources={"pyspark": session})
-
-
-@pytest.fixture
-def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    (tmp_path / "dagster").mkdir()
-    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as made:
-        yield made
-
-
 def run(
     definitions: dg.Definitions, instance: dg.DagsterInstance, *keys: dg.AssetKey, **tags: str
 ) -> dg.ExecuteInProcessResult:
@@ -69,9 +53,9 @@ def run(
 
 @pytest.mark.proves("K8")
 def test_a_month_is_one_run_and_has_the_rows_of_an_unpartitioned_build(
-    load: Callable[[], dg.Definitions], instance: dg.DagsterInstance
+    load: Callable[..., dg.Definitions], instance: dg.DagsterInstance, root: Path
 ) -> None:
-    definitions = load()
+    definitions = load(root)
     graph = definitions.resolve_asset_graph()
     assert graph.get(DAILY).backfill_policy == dg.BackfillPolicy.single_run()
     assert graph.get(WEEKLY).backfill_policy == dg.BackfillPolicy.multi_run()
@@ -89,9 +73,9 @@ def test_a_month_is_one_run_and_has_the_rows_of_an_unpartitioned_build(
 
 @pytest.mark.proves("K8")
 def test_partitions_follow_from_those_of_what_they_read(
-    load: Callable[[], dg.Definitions], instance: dg.DagsterInstance
+    load: Callable[..., dg.Definitions], instance: dg.DagsterInstance, root: Path
 ) -> None:
-    definitions = load()
+    definitions = load(root)
     graph = definitions.resolve_asset_graph()
     assert isinstance(graph.get_partition_mapping(WEEKLY, DAILY), dg.TimeWindowPartitionMapping)
     assert isinstance(graph.get_partition_mapping(TOTAL, WEEKLY), dg.AllPartitionMapping)
@@ -106,9 +90,9 @@ def test_partitions_follow_from_those_of_what_they_read(
 
 @pytest.mark.proves("K8")
 def test_the_sensor_asks_for_what_a_change_can_reach(
-    load: Callable[[], dg.Definitions], instance: dg.DagsterInstance, root: Path
+    load: Callable[..., dg.Definitions], instance: dg.DagsterInstance, root: Path
 ) -> None:
-    definitions = load()
+    definitions = load(root)
 
     def asked() -> list[dg.RunRequest]:
         sensor = definitions.resolve_sensor_def("persist_stale")

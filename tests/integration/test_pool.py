@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,9 @@ import pytest
 from conftest import wait_for
 
 from persist_assets.builder import Builder
-from persist_assets.engine import Engine
 from persist_assets.errors import CheckFailedError, ConflictError, PersistError, SettingsError
-from persist_assets.ledger.store import Ledger
 from persist_assets.model import Source
 from persist_assets.pool import Pool
-from persist_assets.project import load_project, require
 from persist_assets.settings import load_settings
 
 RAW = "CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';\n"
@@ -49,22 +46,18 @@ def write(root: Path, values: list[int]) -> None:
 
 
 @pytest.fixture
-def make_builder(make_project: Callable[..., Path], spark: Any) -> Iterator[Callable[..., Builder]]:
+def make_builder(
+    make_project: Callable[..., Path], enter: Callable[..., Builder]
+) -> Callable[..., Builder]:
     """Return a function that makes a builder, a new run, for a project of one SQL file."""
-    made: list[Ledger] = []
 
     def make(sources: str = CHAIN, settings: str = "", run_id: str = "run") -> Builder:
         root = make_project({"m.sql": sources}, settings)
         if not (root / "raw").exists():
             write(root, [1, 2, 3])
-        read = load_settings(root)
-        made.append(Ledger(read.ledger))
-        project = require(load_project(read))
-        return Builder(read, project, made[-1], Engine(read, lambda: spark), run_id=run_id)
+        return enter(root, run_id=run_id)
 
-    yield make
-    for ledger in made:
-        ledger.close()
+    return make
 
 
 def named(builder: Builder, name: str) -> Source:

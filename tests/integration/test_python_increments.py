@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from growing import ONE, kind_of, put
 
 from persist_assets.builder import Builder, Work
-from persist_assets.engine import Engine
 from persist_assets.errors import BuildError
-from persist_assets.ledger.store import Ledger
 from persist_assets.model import Snapshot
-from persist_assets.project import load_project, require
-from persist_assets.settings import load_settings
 
 HEAD = """
 import narwhals as nw
@@ -32,20 +27,13 @@ Make = Callable[..., Builder]
 
 
 @pytest.fixture
-def make(make_project: Callable[..., Path], spark: Any) -> Iterator[Make]:
-    made: list[Ledger] = []
-
+def make(make_project: Callable[..., Path], enter: Callable[..., Builder]) -> Make:
     def builder(text: str = "", root: Path | None = None, name: str = "project") -> Builder:
         if root is None:
             root = make_project({"raw.sql": ONE, "f.py": text}, name=name)
-        read = load_settings(root)
-        made.append(Ledger(read.ledger))
-        project = require(load_project(read))
-        return Builder(read, project, made[-1], Engine(read, lambda: spark), run_id="run")
+        return enter(root)
 
-    yield builder
-    for ledger in made:
-        ledger.close()
+    return builder
 
 
 def build(builder: Builder, name: str = "f", *, force: bool = False) -> tuple[str, Snapshot, Work]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,14 +16,10 @@ import pytest
 
 from persist_assets.builder import Builder
 from persist_assets.compiler import resolve_query
-from persist_assets.engine import Engine
 from persist_assets.errors import BuildError, CheckFailedError, StorageError, StrictError
 from persist_assets.frontends.sql import parse_query
-from persist_assets.ledger.store import Ledger
 from persist_assets.model import Source
 from persist_assets.pool import Pool
-from persist_assets.project import load_project, require
-from persist_assets.settings import load_settings
 
 IMPORTS = """
 from persist_assets import incremental_table, model, source, table
@@ -43,9 +39,10 @@ def write(root: Path, rows: list[tuple[int, str]]) -> None:
 
 
 @pytest.fixture
-def make(make_project: Callable[..., Path], spark: Any) -> Iterator[Callable[..., Builder]]:
+def make(
+    make_project: Callable[..., Path], enter: Callable[..., Builder]
+) -> Callable[..., Builder]:
     """Return a function that makes a builder, a new run, for a project of files."""
-    made: list[Ledger] = []
 
     def builder(
         files: Mapping[str, str] | None = None,
@@ -61,15 +58,9 @@ def make(make_project: Callable[..., Path], spark: Any) -> Iterator[Callable[...
                 if path.startswith("/"):
                     (root / path[1:]).write_text(text)
             write(root, [(1, "x"), (2, "y"), (3, "x")])
-        read = load_settings(root)
-        ledger = Ledger(read.ledger)
-        made.append(ledger)
-        project = require(load_project(read))
-        return Builder(read, project, ledger, Engine(read, lambda: spark), run_id="run", **more)
+        return enter(root, **more)
 
-    yield builder
-    for ledger in made:
-        ledger.close()
+    return builder
 
 
 def named(builder: Builder, name: str) -> Source:

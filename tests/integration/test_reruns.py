@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from growing import ONE, PLAIN, Data, check, kind_of, put, sources
 
 from persist_assets.builder import Builder
-from persist_assets.engine import Engine
 from persist_assets.errors import SettingsError
-from persist_assets.ledger.store import Ledger
 from persist_assets.model import Snapshot, Source
-from persist_assets.project import load_project, require
-from persist_assets.settings import load_settings
 
 Make = Callable[..., Builder]
 FUNCTION = """
@@ -31,21 +26,6 @@ def f(t):
 """
 
 
-@pytest.fixture
-def make(make_project: Callable[..., Path], spark: Any) -> Iterator[Make]:
-    made: list[Ledger] = []
-
-    def builder(root: Path) -> Builder:
-        read = load_settings(root)
-        made.append(Ledger(read.ledger))
-        project = require(load_project(read))
-        return Builder(read, project, made[-1], Engine(read, lambda: spark), run_id="run")
-
-    yield builder
-    for ledger in made:
-        ledger.close()
-
-
 def named(builder: Builder, name: str) -> Source:
     return next(s for s in builder.project.sources if s.name == name)
 
@@ -58,15 +38,15 @@ def build(builder: Builder, name: str, *again: str) -> tuple[str, Snapshot]:
 
 @pytest.mark.proves("P13", "P15")
 def test_a_window_is_computed_again_and_nothing_else_is(
-    make: Make, make_project: Callable[..., Path], tmp_path: Path
+    enter: Make, make_project: Callable[..., Path], tmp_path: Path
 ) -> None:
     place = tmp_path / "said.txt"
     place.write_text("old")
     root = make_project({"raw.sql": ONE, "f.py": FUNCTION.format(place=str(place))})
     for day in range(6):
         put(root, day, (day, f"d{day}"))
-        build(make(root), "f")
-    before = make(root)
+        build(enter(root), "f")
+    before = enter(root)
     files = {f: f.stat().st_mtime_ns for f in (root / ".persist").rglob("*.parquet")}
     place.write_text("new")
     how, snapshot = build(before, "f", "2024-01-02", "2024-01-03")
@@ -77,9 +57,9 @@ def test_a_window_is_computed_again_and_nothing_else_is(
     assert [r.x for r in rows] == [f"d{day}" for day in range(6)]
     assert all(f.stat().st_mtime_ns == at for f, at in files.items())
     # An empty window, an old one, and one beside new data.
-    assert build(make(root), "f", "2020-01-01", "2020-01-02")[1].rows == 6
+    assert build(enter(root), "f", "2020-01-01", "2020-01-02")[1].rows == 6
     put(root, 7, (9, "d9"))
-    how, snapshot = build(make(root), "f", "2024-01-01T00:00:00Z", "2024-01-01T00:00:00Z")
+    how, snapshot = build(enter(root), "f", "2024-01-01T00:00:00Z", "2024-01-01T00:00:00Z")
     rows = before.load_snapshot(snapshot).orderBy("ts").collect()
     assert [r.said for r in rows] == ["new", "new", "new", "old", "old", "new", "new"]
     assert snapshot.watermark == "2024-01-10T00:00:00Z"
@@ -87,13 +67,13 @@ def test_a_window_is_computed_again_and_nothing_else_is(
 
 @pytest.mark.proves("P13", "P15")
 def test_reruns_between_changes_of_the_data_equal_a_build_from_scratch(
-    make: Make, make_project: Callable[..., Path]
+    enter: Make, make_project: Callable[..., Path]
 ) -> None:
     root, rng = make_project({"m.sql": sources()}), random.Random(3)
     data = Data(root, rng)
     said = "at first"
     for number in range(3):
-        builder = make(root)
+        builder = enter(root)
         for source in builder.project.persisted:
             first = rng.randrange(5)
             window = (f"2024-01-0{first + 1}", f"2024-01-0{first + 1 + rng.randrange(3)}")
@@ -116,14 +96,14 @@ def test_reruns_between_changes_of_the_data_equal_a_build_from_scratch(
     ],
 )
 def test_what_is_no_window_is_refused(
-    make: Make,
+    enter: Make,
     make_project: Callable[..., Path],
     name: str,
     window: tuple[str, str],
     said: str,
 ) -> None:
     text = f"{PLAIN}\n--@ persist\nCREATE VIEW plain AS SELECT ts FROM t;"
-    builder = make(make_project({"m.sql": text}))
+    builder = enter(make_project({"m.sql": text}))
     put(builder.settings.root, 0, (1, "a"))
     with pytest.raises(SettingsError, match=said) as refused:
         build(builder, name, *window)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,6 @@ import pytest
 from deltalake import write_deltalake
 
 from persist_assets.builder import Builder
-from persist_assets.engine import Engine
-from persist_assets.ledger.store import Ledger
-from persist_assets.project import load_project, require
-from persist_assets.settings import load_settings
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING delta LOCATION 'raw/t';
@@ -33,19 +29,8 @@ CREATE VIEW v AS SELECT q.a, t.a AS b FROM q JOIN t ON q.a = t.a + 1;
 
 
 @pytest.fixture
-def enter(spark: Any) -> Iterator[Callable[..., Builder]]:
-    """Return a function that makes a builder, a new run, in an environment."""
-    made: list[Ledger] = []
-
-    def make(root: Path, environment: str = "dev") -> Builder:
-        settings = load_settings(root, environment=environment)
-        made.append(Ledger(settings.ledger))
-        engine = Engine(settings, lambda: spark)
-        return Builder(settings, require(load_project(settings)), made[-1], engine)
-
-    yield make
-    for ledger in made:
-        ledger.close()
+def enter(enter: Callable[..., Builder]) -> Callable[..., Builder]:
+    return lambda root, environment="dev": enter(root, environment, run_id=None)
 
 
 def build(builder: Builder, *names: str) -> None:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from persist_assets.builder import Builder
-from persist_assets.engine import Engine
 from persist_assets.environments import roll_back
-from persist_assets.ledger.store import Ledger
-from persist_assets.project import load_project, require
-from persist_assets.settings import load_settings
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION '{place}';
@@ -54,22 +49,6 @@ def pair(
         return roots[0], roots[1]
 
     return make
-
-
-@pytest.fixture
-def enter(spark: Any) -> Iterator[Callable[[Path], Builder]]:
-    """Return a function that makes a builder: a new run of a project."""
-    made: list[Ledger] = []
-
-    def make(root: Path) -> Builder:
-        settings = load_settings(root)
-        made.append(Ledger(settings.ledger))
-        engine = Engine(settings, lambda: spark)
-        return Builder(settings, require(load_project(settings)), made[-1], engine, run_id="run")
-
-    yield make
-    for ledger in made:
-        ledger.close()
 
 
 def build(builder: Builder) -> list[str]:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -21,14 +21,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from persist_assets.builder import Builder
 from persist_assets.collector import collect
-from persist_assets.engine import Engine
 from persist_assets.environments import roll_back
 from persist_assets.errors import BuildError, ConflictError, GoneError
-from persist_assets.ledger.store import Ledger
 from persist_assets.model import Snapshot, Source
 from persist_assets.planner import older_code
-from persist_assets.project import load_project, require
-from persist_assets.settings import load_settings
 
 Make = Callable[..., Builder]
 Row = dict[str, Any]
@@ -47,9 +43,8 @@ def day(n: float) -> datetime:
 
 
 @pytest.fixture
-def make(make_project: Callable[..., Path], spark: Any) -> Iterator[Make]:
+def make(make_project: Callable[..., Path], enter: Callable[..., Builder]) -> Make:
     """Return a function that makes a builder, a run at a time of its own."""
-    made: list[Ledger] = []
 
     def builder(
         text: str = PLAIN,
@@ -63,14 +58,9 @@ def make(make_project: Callable[..., Path], spark: Any) -> Iterator[Make]:
             root = make_project(
                 {"m.sql": text, **{f"{k}.py": v for k, v in files.items()}}, settings
             )
-        read = load_settings(root, environment=environment)
-        made.append(Ledger(read.ledger))
-        project = require(load_project(read))
-        return Builder(read, project, made[-1], Engine(read, lambda: spark), clock=lambda: day(at))
+        return enter(root, environment, run_id=None, clock=lambda: day(at))
 
-    yield builder
-    for ledger in made:
-        ledger.close()
+    return builder
 
 
 def put(root: Path, *rows: tuple[Any, ...]) -> None:
