@@ -57,7 +57,7 @@ class Beside:
 
 _ROWS_OF_A_FILE = 250_000
 """Where some rows of a table are replaced later, files are so large: few of them change then."""
-_BYTES_OF_A_FILE = 12 * 2**20
+_BYTES_OF_A_FILE = 6 * 2**20
 """As many a file of such a table is to have, as Spark counts them."""
 
 
@@ -292,8 +292,7 @@ class Engine:
                 n = min(len(bounds) + 1, max(1, round(self.size(frame) / _BYTES_OF_A_FILE)))
                 chosen = [bounds[k * len(bounds) // n] for k in range(1, n)]
                 if chosen:  # else it is one file's
-                    bucket = " + ".join(f"CAST({test} AS INT)" for test in chosen)
-                    frame = frame.repartitionById(n, F.expr(bucket))
+                    frame = frame.repartitionById(n, F.expr(_n_true(chosen)))
             elif clustered and time_column:
                 # Spark looks for bounds first, which computes the rows.
                 held.callback(frame.persist().unpersist)
@@ -426,6 +425,23 @@ class Engine:
         """Check rows that are there already."""
         with translated(f"checking {name}"):
             return audit(frame, checks)
+
+
+def _n_true(conditions: Sequence[str], before: int = 0) -> str:
+    """Return what counts the conditions that are true of a row, each of fewer than the one before.
+
+    It looks at few of them: whatever the middle one says, half of the others need no look.
+
+    Examples
+    --------
+    >>> _n_true(["a >= 1", "a >= 2"])
+    'IF(a >= 2, 2, IF(a >= 1, 1, 0))'
+    """
+    if not conditions:
+        return str(before)
+    middle = len(conditions) // 2
+    more = _n_true(conditions[middle + 1 :], before + middle + 1)
+    return f"IF({conditions[middle]}, {more}, {_n_true(conditions[:middle], before)})"
 
 
 def _pattern(staged: Staged) -> str:

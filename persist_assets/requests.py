@@ -199,13 +199,12 @@ def evaluate_now(
     refs = {want.partition_ref for want in wants if want.state != "building"}
     current = find_current(builder, refs) if refs else set[str]()
     needed = {d for want in wants for d in want.external_dependencies}
-    missing = _not_yet(builder, refs)
-    available = find_available(builder, needed)
     found = evaluate(
-        (w for w in wants if w.partition_ref not in missing),
+        wants,
         now,
         current=current,
-        available=available,
+        available=find_available(builder, needed),
+        unbuildable=_not_yet(builder, refs),
         force=force,
     )
     told = found.satisfied or found.expired or found.partitions
@@ -256,7 +255,13 @@ def check_want(builder: Builder, want: Want) -> tuple[Want, list[str]]:
                 f"{name}: {seconds} seconds is no sensible duration",
                 hint="between none and a hundred years",
             )
-    if want.deadline and want.expires_at and want.expires_at < want.deadline:
+    try:
+        times = want.deadline, want.expires_at
+    except OverflowError as error:
+        raise SettingsError(
+            f"{want.data_timestamp or want.created_at} and so long after: no such time"
+        ) from error
+    if times[0] and times[1] and times[1] < times[0]:
         warnings.append("it is given up (ttl) before it is late (sla)")
     for needed in want.external_dependencies:
         if not split_graph(needed)[0]:

@@ -104,6 +104,9 @@ SPARK_LOCAL: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.adaptive.enabled": "true",
     "spark.scheduler.mode": "FAIR",
+    # Rows that are laid out by partitions go to few files: sorted first they take less to write
+    # than into as many streams at once.
+    "spark.shuffle.sort.bypassMergeThreshold": "1",
     "spark.scheduler.allocation.file": str(Path(__file__).with_name("fairscheduler.xml")),
 }
 """Defaults that change no result."""

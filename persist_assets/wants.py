@@ -193,6 +193,7 @@ def evaluate(
     *,
     current: Collection[PartitionRef],
     available: Collection[PartitionRef],
+    unbuildable: Collection[PartitionRef] = (),
     force: bool = False,
 ) -> Evaluation:
     """Return what is to be done about the active wants of an environment.
@@ -209,6 +210,8 @@ def evaluate(
         when other graphs have what it needs.
     available
         What graphs have of `Want.external_dependencies`.
+    unbuildable
+        Partitions whose windows go on, and those that are gone: they wait until their time is over.
     force
         Pauses after failures are over.
     """
@@ -228,7 +231,7 @@ def evaluate(
             missing := tuple(d for d in want.external_dependencies if d not in available)
         ):
             blocked.append(Blocked(want.want_id, want.partition_ref, missing))
-        else:
+        elif want.partition_ref not in unbuildable:
             waiting.append(want)
     for want in waiting:
         if want.partition_ref not in building:

@@ -173,6 +173,26 @@ def _record_wants(connection: Connection) -> None:
         connection.exec_driver_sql(statement)
 
 
+def _make_views(connection: Connection) -> None:
+    """Let monitors that know SQL alone see what is wanted, and what is late."""
+    now = "now()"
+    if connection.dialect.name == "sqlite":  # where instants are texts in UTC
+        now = "strftime('%Y-%m-%d %H:%M:%f', 'now')"
+    connection.exec_driver_sql(
+        "CREATE VIEW active_wants AS SELECT * FROM wants"
+        " WHERE state IN ('waiting', 'building', 'failing')"
+        f" AND (expires_at IS NULL OR expires_at > {now})"
+    )
+    connection.exec_driver_sql(
+        "CREATE VIEW sla_violations AS"
+        " SELECT want_id, partition_ref, environment, deadline, missed_at, delivered_at, blame"
+        " FROM sla_misses UNION ALL"
+        " SELECT want_id, partition_ref, environment, deadline, NULL, NULL, NULL FROM wants"
+        f" WHERE state IN ('waiting', 'building', 'failing') AND deadline < {now}"
+        " AND want_id NOT IN (SELECT want_id FROM sla_misses)"
+    )
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_parts,
     _record_changes,
@@ -182,6 +202,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_partitions,
     _count_written,
     _record_wants,
+    _make_views,
 )
 """What brings a ledger from version n to n + 1, for every n from one."""
 VERSION = 1 + len(MIGRATIONS)
@@ -216,6 +237,7 @@ def migrate(connection: Connection) -> int:
                 hint="give the ledger a database or schema of its own",
             )
         metadata.create_all(connection, checkfirst=False)
+        _make_views(connection)
         connection.execute(counters.insert().values(name="events", value=0))
         _record(connection, VERSION)
         return version

@@ -63,6 +63,9 @@ def described(ledger: Ledger) -> dict[str, object]:
                 sorted(str(c["name"]) for c in inspector.get_check_constraints(table)),
                 sorted((str(i["name"]), i["column_names"]) for i in inspector.get_indexes(table)),
             )
+        told["views"] = {
+            view: inspector.get_view_definition(view) for view in inspector.get_view_names()
+        }
     return told
 
 

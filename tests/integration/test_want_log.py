@@ -156,6 +156,47 @@ def test_a_miss_stays_after_it_was_delivered(open_ledger: Open) -> None:
     assert kinds[-2:] == ["want-satisfied", "sla-recovered"]
 
 
+@pytest.mark.proves("D27", "D28", "D29")
+def test_outside_monitors_see_in_sql_what_is_wanted_and_what_is_late(open_ledger: Open) -> None:
+    now = datetime.now(UTC)  # the database's own clock decides
+    ledger = open_ledger(clock=lambda: now)
+    hour, minute = 3600, timedelta(minutes=1)
+    ledger.create_wants(
+        [
+            a_want("plain", "m/plain"),
+            a_want("soon late", "m/soon", sla_s=hour),
+            a_want("late", "m/late", data_timestamp=now - minute, sla_s=30),
+            a_want("told", "m/told", data_timestamp=now - minute, sla_s=30),
+            a_want("over", "m/over", ttl_s=0, data_timestamp=now - minute, sla_s=59),
+            a_want("taken back", "m/back", data_timestamp=now - minute, sla_s=30),
+        ]
+    )
+    ledger.cancel_want("taken back", by="me")
+
+    def seen(view: str, *columns: str) -> list[tuple[Any, ...]]:
+        with ledger._read() as connection:
+            query = f"SELECT {', '.join(columns)} FROM {view} ORDER BY want_id"
+            return [tuple(row) for row in connection.exec_driver_sql(query)]
+
+    late = {"late": False, "over": False, "told": False}
+    assert dict(seen("sla_violations", "want_id", "missed_at IS NOT NULL")) == late
+    told = [w for w in ledger.fetch_late("dev", now) if w.want_id == "told"]
+    ledger.record_misses([(w, Blame("x", "users", NOW, "not-arrived")) for w in told])
+    assert dict(seen("sla_violations", "want_id", "missed_at IS NOT NULL")) == late | {"told": True}
+    assert [w for (w,) in seen("active_wants", "want_id")] == [
+        "late",
+        "plain",
+        "soon late",
+        "told",
+    ]
+    assert ask(ledger, "m/late") and ledger.fetch_misses("dev")[0].want_id == "told"
+    request = ledger.record_evaluation("dev", "want", Evaluation(("m/told",), ("told",)))
+    assert request is not None
+    ledger.publish_together([], request_id=request.request_id)
+    assert ("told", True) in seen("sla_violations", "want_id", "delivered_at IS NOT NULL")
+    assert "told" not in [w for (w,) in seen("active_wants", "want_id")]
+
+
 @pytest.mark.proves("D25")
 def test_what_another_graph_told_is_recorded_once(open_ledger: Open) -> None:
     ledger = open_ledger()

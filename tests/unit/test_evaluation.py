@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from persist_assets.ledger.wanting import like
 from persist_assets.wants import (
+    Evaluation,
     Request,
     Want,
     blame,
@@ -87,6 +88,21 @@ def test_the_deadline_counts_from_the_time_of_the_data() -> None:
     nine = want("a", sla_s=9 * 3600, data_timestamp=MIDNIGHT, created_at=MIDNIGHT + 6 * HOUR)
     assert nine.deadline == MIDNIGHT + 9 * HOUR
     assert want("a", sla_s=300).deadline == MIDNIGHT + timedelta(minutes=5)
+
+
+def test_what_cannot_be_built_waits_until_its_time_is_over() -> None:
+    gone, going_on = want("gone", ttl_s=60), want("going on")
+    asked = {"unbuildable": {"gone", "going on"}}
+    assert decide(gone, going_on, **asked) == Evaluation()
+    found = decide(gone, going_on, now=MIDNIGHT + HOUR, **asked)
+    assert (found.partitions, found.expired) == ((), ("want of gone",))
+
+
+def test_what_is_there_does_not_satisfy_a_want_that_lacks_what_others_have() -> None:
+    one = want("a", external_dependencies=("users:x",))
+    found = decide(one, current={"a"})
+    assert (found.satisfied, [b.missing for b in found.blocked]) == ((), [("users:x",)])
+    assert decide(one, current={"a"}, available={"users:x"}).satisfied == ("want of a",)
 
 
 @pytest.mark.proves("D6")
