@@ -4,6 +4,7 @@ import getpass
 import socket
 import time
 import uuid
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -20,7 +21,7 @@ from persist_assets.cli.app import (
     table_of,
     want_app,
 )
-from persist_assets.errors import NotFoundError, SettingsError
+from persist_assets.errors import ConflictError, NotFoundError, SettingsError
 from persist_assets.model import Event
 from persist_assets.settings import parse_duration
 from persist_assets.wants import (
@@ -93,10 +94,12 @@ def want_add(
     if not no_wait:
         with quiet(given):
             _, request = evaluate_now(given.builder, "want")
-            while request is not None:
-                n = len(request.partitions)
-                err.print(f"building {n} partition{'s' * (n != 1)}: {request.reason}")
-                run_request(given.builder.anew(request), request)
+            while request is not None or _is_built_by_others(given, made.want_id):
+                if request is not None:
+                    n = len(request.partitions)
+                    err.print(f"building {n} partition{'s' * (n != 1)}: {request.reason}")
+                    with suppress(ConflictError):  # somebody else was faster: it is awaited
+                        run_request(given.builder.anew(request), request)
                 _, request = evaluate_now(given.builder.anew(), "clock")
     found = given.ledger.find_want(made.want_id)
     assert found is not None
@@ -150,6 +153,20 @@ def want_cancel(
 ) -> None:
     """Take a want back; what it is built for already is finished."""
     _tell(given, given.ledger.cancel_want(want_id, by=_user(), why=why))
+
+
+def _is_built_by_others(given: Invocation, want_id: str) -> bool:
+    """Whether somebody else built it, after waiting for the end of that; False: nobody does."""
+    from persist_assets.requests import record_dead
+
+    ledger, built = given.ledger, False
+    while (found := ledger.find_want(want_id)) is not None and found.state == "building":
+        if not built:
+            err.print(f"somebody else builds it: request {found.request_id}")
+        built = True
+        time.sleep(_PAUSE_S)
+        record_dead(ledger, given.settings.environment, datetime.now(UTC))
+    return built
 
 
 def _find(given: Invocation, want_id: str) -> Want:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,14 +11,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from serving import serving
 
 from persist_assets.builder import Builder
 from persist_assets.engine import Engine
 from persist_assets.ledger.store import Ledger
 from persist_assets.project import load_project, require
-from persist_assets.requests import evaluate_now, run_request
-from persist_assets.settings import load_settings
-from persist_assets.wants import Evaluation, Request, Want
+from persist_assets.requests import evaluate_now, explained, record_late, run_request
+from persist_assets.scheduled import make_wants
+from persist_assets.settings import Upstream, load_settings
+from persist_assets.upstreams import sync
+from persist_assets.wants import Evaluation, Request, Want, miss_document
 
 NOW = datetime(2024, 1, 5, 6, tzinfo=UTC)
 RAW = "CREATE TABLE f (day DATE, n INT) USING delta LOCATION 'f';\n"
@@ -72,11 +76,11 @@ class Graph:
 
 
 @pytest.fixture
-def make_graph(make_project: Callable[..., Path], spark: Any) -> Iterator[Callable[[str], Graph]]:
+def make_graph(make_project: Callable[..., Path], spark: Any) -> Iterator[Callable[..., Graph]]:
     made: list[Graph] = []
 
-    def make(text: str) -> Graph:
-        root = make_project({"m.sql": RAW + text})
+    def make(text: str, name: str = "project") -> Graph:
+        root = make_project({"m.sql": RAW + text}, name=name)
         days = [datetime(2024, 1, n).date() for n in range(1, 5)]
         table = pa.table({"day": days, "n": pa.array([1, 2, 3, 4], pa.int32())})
         write_deltalake(str(root / "f"), table)
@@ -88,7 +92,7 @@ def make_graph(make_project: Callable[..., Path], spark: Any) -> Iterator[Callab
         graph.ledger.close()
 
 
-def test_a_wanted_partition_is_built_and_no_other(make_graph: Callable[[str], Graph]) -> None:
+def test_a_wanted_partition_is_built_and_no_other(make_graph: Callable[..., Graph]) -> None:
     graph = make_graph(DAILY)
     graph.want("m/daily/2024-01-03")
     assert graph.step() is True
@@ -100,7 +104,7 @@ def test_a_wanted_partition_is_built_and_no_other(make_graph: Callable[[str], Gr
 
 
 def test_one_of_three_that_fails_keeps_all_back_and_then_itself_alone(
-    make_graph: Callable[[str], Graph],
+    make_graph: Callable[..., Graph],
 ) -> None:
     graph = make_graph(THREE.format(bad=2))
     for name in "abc":
@@ -116,7 +120,7 @@ def test_one_of_three_that_fails_keeps_all_back_and_then_itself_alone(
     assert graph.states() == {"m/a": "satisfied", "m/b": "satisfied", "m/c": "failing"}
 
 
-def test_the_tables_of_wants_follow_from_the_events(make_graph: Callable[[str], Graph]) -> None:
+def test_the_tables_of_wants_follow_from_the_events(make_graph: Callable[..., Graph]) -> None:
     import sqlalchemy as sa
 
     from persist_assets.ledger.projections import PROJECTIONS
@@ -138,3 +142,149 @@ def test_the_tables_of_wants_follow_from_the_events(make_graph: Callable[[str], 
     before = dump()
     graph.ledger.rebuild_projections()
     assert dump() == before
+
+
+# ------------------------------------------------------------- days of a graph that needs another's
+
+THEIRS = """
+--@ persist partition=daily time_column=day start="2024-01-01"
+CREATE VIEW users AS SELECT day, n FROM f;
+"""
+OURS = """
+--@ persist partition=daily time_column=day start="2024-01-01"
+--@ want { sla="9h" ttl="365d" needs=["users:m/users"] }
+CREATE VIEW daily AS SELECT day, sum(n) AS n FROM f GROUP BY day;
+"""
+NEEDED = "m/users/2024-01-04"
+WANTED = "m/daily/2024-01-04"
+
+
+def at(hour: int, minute: int = 0) -> datetime:
+    """Return a time of the day after the one that is wanted."""
+    return datetime(2024, 1, 5, hour, minute, tzinfo=UTC)
+
+
+class Day:
+    """Our graph, and the one that it needs, which is served by a process of its own."""
+
+    def __init__(self, ours: Graph, theirs: Graph, url: str) -> None:
+        self.ours, self.theirs = ours, theirs
+        self.users = Upstream("users", url, ("m/users/*",))
+
+    def morning(self, hour: int, minute: int = 0) -> None:
+        """Make the wants that are due, as a schedule does."""
+        self.ours.now = at(hour, minute)
+        make_wants(self.ours.builder(), "a schedule")
+
+    def look(self, hour: int, minute: int, built: datetime | None = None) -> bool | None:
+        """Read the other graph and decide, as a sensor does; build what is to be built."""
+        ours = self.ours
+        ours.now = at(hour, minute)
+        synced = sync(ours.builder(), self.users, environ={})
+        assert synced.problem is None
+        _, request = ours.evaluate("upstream" if synced.available else "clock")
+        if request is None:
+            return None
+        ours.now = built or ours.now
+        return run_request(ours.builder(request), request)
+
+    def arrive(self, hour: int, minute: int) -> None:
+        """Let the other graph build what is needed."""
+        self.theirs.now = at(hour, minute)
+        self.theirs.want(NEEDED)
+        assert self.theirs.step() is True
+
+    def told(self) -> list[tuple[str, str, str]]:
+        """Return what our graph's log tells: when, what, and of which partition."""
+        return [
+            (f"{e.at:%H:%M}", e.kind, e.data.get("partition_ref") or "")
+            for e in self.ours.ledger.fetch_events()
+        ]
+
+
+@pytest.fixture
+def day(make_graph: Callable[..., Graph]) -> Iterator[Day]:
+    theirs, ours = make_graph(THEIRS, "theirs"), make_graph(OURS, "ours")
+    with serving(theirs.root) as served:
+        yield Day(ours, theirs, served.url)
+
+
+BUILT = [
+    ("build-request-started", ""),
+    ("build-started", ""),
+    ("build-succeeded", ""),
+    ("partition-available", WANTED),
+    ("manifest-changed", ""),
+    ("build-request-succeeded", ""),
+    ("want-satisfied", WANTED),
+]
+
+
+@pytest.mark.proves("D31", "D10", "D14")
+def test_what_arrives_in_time_is_built_in_time(day: Day) -> None:
+    day.morning(6)
+    assert day.look(6, 1) is None
+    assert day.look(7, 0) is None
+    day.arrive(8, 30)
+    assert day.look(8, 31, built=at(8, 45)) is True
+    assert day.look(9, 1) is None
+    assert day.told() == [
+        ("06:00", "want-created", WANTED),
+        ("06:01", "upstream-synced", ""),
+        ("08:31", "upstream-synced", ""),
+        ("08:31", "evaluation", ""),
+        ("08:31", "build-requested", ""),
+        *(("08:45", kind, ref) for kind, ref in BUILT),
+    ]
+    (want,) = day.ours.ledger.fetch_wants("dev")
+    assert (want.state, want.deadline, want.ended_at) == ("satisfied", at(9), at(8, 45))
+    assert want.data_timestamp == datetime(2024, 1, 5, tzinfo=UTC)
+    assert day.ours.ledger.fetch_misses("dev") == []
+
+
+@pytest.mark.proves("D30", "D27", "D29")
+def test_what_arrives_late_is_built_and_known_to_be_late(day: Day) -> None:
+    day.morning(6)
+    assert day.look(9, 0) is None
+    day.ours.now = at(9, 30)
+    assert record_late(day.ours.builder()) == 1
+    assert record_late(day.ours.builder()) == 0
+    day.arrive(11, 0)
+    assert day.look(11, 1) is True
+    assert day.told() == [
+        ("06:00", "want-created", WANTED),
+        ("09:00", "upstream-synced", ""),
+        ("09:30", "sla-missed", WANTED),
+        ("11:01", "upstream-synced", ""),
+        ("11:01", "evaluation", ""),
+        ("11:01", "build-requested", ""),
+        *(("11:01", kind, ref) for kind, ref in BUILT),
+        ("11:01", "sla-recovered", WANTED),
+    ]
+    (miss,) = day.ours.ledger.fetch_misses("dev")
+    told = miss_document(miss, at(20))
+    assert (told["missed_at"], told["delivered_at"]) == (
+        "2024-01-05T09:30:00Z",
+        "2024-01-05T11:01:00Z",
+    )
+    assert told["late_seconds"] == (2 * 60 + 1) * 60
+    blame = {"partition_ref": NEEDED, "graph": "users", "cause": "not-arrived"}
+    assert blame.items() <= told["blame"].items()
+    assert told["blame"]["since"].startswith("2024-01-05T06:00:00")
+
+
+@pytest.mark.proves("D36")
+def test_a_partition_tells_how_it_came_to_be(day: Day) -> None:
+    day.morning(6)
+    day.arrive(8, 30)
+    assert day.look(8, 31) is True
+    told = json.loads(json.dumps(explained(day.ours.builder(), WANTED)))
+    (want,), request, build = told["wants"], told["request"], told["build"]
+    assert want["source"]["type"] == "schedule"
+    assert want["external_dependencies"] == [f"users:{NEEDED}"]
+    assert want["build_request_id"] == request["build_request_id"]
+    assert request["want_ids"] == [want["want_id"]]
+    assert (request["state"], build["state"], build["rows"]) == ("succeeded", "published", 1)
+    assert [i["source"] for i in told["inputs"]] == ["f"]
+    assert told["code"]["is_current"] is True
+    assert told["code"]["path"].endswith("m.sql")
