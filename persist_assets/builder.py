@@ -290,6 +290,7 @@ class Builder(Reader):
             },
             keys=self.keys(),
             zone=self.settings.timezone.key,
+            tainted=self.tainted(),
         )
         world = replace(
             world,
@@ -465,6 +466,20 @@ class Builder(Reader):
         with self._lock:
             parked = {w.source.build_id: w.snapshot for w in self._parked.values() if w.snapshot}
         return manifest | parked
+
+    def tainted(self) -> dict[SourceID, frozenset[str]]:
+        """Return of which sources there is what must not be used; what is parked is not of it."""
+        found = super().tainted()
+        with self._lock:
+            parked = {w.source.source_id: w.step for w in self._parked.values() if w.snapshot}
+        for source_id, step in parked.items():
+            if source_id in found and step.action == "build":
+                left = found[source_id].difference(step.keys or ())
+                if left:
+                    found[source_id] = left
+                else:
+                    del found[source_id]
+        return found
 
     def find_written(self, build_uid: str) -> Snapshot | None:
         """Return the snapshot that a build wrote: one of this run may be parked."""

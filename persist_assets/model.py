@@ -974,6 +974,15 @@ class Project:
                 found.setdefault(malloy_id, set()).add(source.build_id)
         return {m: next(iter(ours)) for m, ours in found.items() if len(ours) == 1}
 
+    def find_named(self, ref: str) -> tuple[Source, str] | None:
+        """Return the persisted source that a reference begins with, and what comes after it."""
+        parts = tuple(ref.split("/"))
+        for n in range(len(parts), 0, -1):
+            source = self.by_key.get(parts[:n])
+            if source is not None and source.persisted:
+                return source, "/".join(parts[n:])
+        return None
+
     def waits_for(self, source: Source) -> tuple[Source, ...]:
         """Return what a build of `source` reads, and what its checks do: see `inputs`."""
         looked = self.reach(source.compared, lambda s: s.is_leaf)
@@ -1338,6 +1347,7 @@ ReasonCode = Literal[
     "whole",
     "history",
     "older",
+    "tainted",
     "forced",
     "failed",
 ]

@@ -115,6 +115,8 @@ class World:
     latest
         For sources that keep a history, or go on when their meaning changes, what readers last
         got of them, whatever they meant then.
+    tainted
+        The sources of which there is what must not be used, and of those with partitions which.
     """
 
     environment: str
@@ -138,11 +140,13 @@ class World:
     )
     zone: str = "UTC"
     latest: Mapping[SourceID, Snapshot] = field(default_factory=dict[str, Snapshot])
+    tainted: Mapping[SourceID, frozenset[str]] = field(default_factory=dict[str, "frozenset[str]"])
 
     def readable(self, source: Source) -> Snapshot | None:
         """Return what readers of a source read, None where its query is computed for them."""
         live = self.expired.get(source.source_id) == "live"
-        return None if live else self.manifest.get(source.build_id)
+        usable = not live and source.source_id not in self.tainted
+        return self.manifest.get(source.build_id) if usable else None
 
 
 def plan(
@@ -278,6 +282,8 @@ def _step(
     force: bool,
 ) -> Step:
     snapshot = world.manifest.get(source.build_id)
+    tainted = source.source_id in world.tainted
+    whole = force or tainted
     latest = world.latest.get(source.source_id) or snapshot
     changed = latest is not None and latest.build_id != source.build_id
     if source.keeps_history and changed:
@@ -306,7 +312,7 @@ def _step(
     if snapshot is None:
         reasons += _why_no_table(project, source, last, coming)
         goes_on = source.annotation.refresh == "incremental" and source.annotation.goes_on
-        if changed and goes_on and not force and latest is not None:
+        if changed and goes_on and not whole and latest is not None:
             increment, why = _increment(project, source, latest, world, coming, expected)
             reasons.append(why)
     elif gone:
@@ -322,12 +328,14 @@ def _step(
             if source.source_id in world.expired:
                 reasons.append(Reason("age", "its table is older than its freshness window"))
             reasons += _why_other_data(project, source, snapshot, expected)
-            if not (force or again) and source.annotation.refresh == "incremental":
+            if not (whole or again) and source.annotation.refresh == "incremental":
                 increment, why = _increment(project, source, snapshot, world, coming, expected)
                 reasons.append(why)
-    if again and not force and increment is None and snapshot is not None:
+    if again and not whole and increment is None and snapshot is not None:
         increment, why = _increment(project, source, snapshot, world, coming, expected, again)
         reasons.append(why)
+    if tainted:
+        reasons.append(Reason("tainted", "what there is of it was tainted"))
     if force:
         reasons.append(Reason("forced", "asked for"))
     if reasons and source.keeps_history:
@@ -504,8 +512,9 @@ def _partition_step(
     base: Snapshot | None = None
     current = frozenset[str]()
     todo = wanted
+    tainted = world.tainted.get(source.source_id, frozenset())
     for table in tables:
-        good = _current(project, source, table, world, coming, expected)
+        good = _current(project, source, table, world, coming, expected) - tainted
         lacking = [key for key in wanted if key not in good]
         if base is None or len(lacking) < len(todo):
             base, current, todo = table, good, lacking
@@ -523,6 +532,10 @@ def _partition_step(
         [key for key in todo if (key in there) is known and key not in current]
         for known in (False, True)
     )
+    bad = [key for key in old if key in tainted]
+    old = [key for key in old if key not in tainted]
+    if bad:
+        reasons.append(Reason("tainted", f"{_counted(order, bad)} tainted"))
     if new:
         reasons.append(Reason("partition", f"{_counted(order, new)} not built yet"))
     if old:
@@ -669,6 +682,36 @@ def needed(
     return tuple(found)
 
 
+def reached_by(
+    project: Project,
+    source: Source,
+    upstream: Source,
+    keys: Collection[str],
+    order: Mapping[SourceID, Sequence[str]],
+    zone: str,
+) -> Collection[str]:
+    """Return the partitions of a source whose rows may follow from partitions of what it reads.
+
+    Parameters
+    ----------
+    keys
+        Those partitions, where `upstream` has some.
+    order, zone
+        The partitions there are, and the session's time zone.
+    """
+    every = order.get(source.source_id, ())
+    partition, columns = source.annotation.partition, parted_by(source)
+    theirs, parted = upstream.annotation.partition, parted_by(upstream)
+    trace = trace_to_partitions(source, upstream)
+    if partition is None or theirs is None or trace is None or not columns:
+        return every
+    found = boxes(theirs, [kind for _, kind in parted], keys, order[upstream.source_id])
+    within = {trace.column.column.lower(): merged_spans(box[0] for box in found)}
+    change = {upstream.source_id: Change((Piece(""),), within=within)}
+    led = touched(project, [trace], change, columns[0][1], zone)
+    return every if led is None else reached(partition, columns[0][1], every, led[0])
+
+
 def lacking(
     project: Project,
     source: Source,
@@ -688,10 +731,17 @@ def lacking(
         if upstream.annotation.partition is None or not upstream.persisted:
             continue
         order, there = world.keys[upstream.source_id], set[str]()
-        step, table = (coming or {}).get(upstream.source_id), world.readable(upstream)
+        step, tainted = (
+            (coming or {}).get(upstream.source_id),
+            world.tainted.get(upstream.source_id),
+        )
+        table = (
+            world.readable(upstream) if tainted is None else world.manifest.get(upstream.build_id)
+        )
         for partitions in (step and step.partitions, table and table.partitions):
             if partitions:
                 there |= filled_keys(order, partitions.filled)
+        there -= (tainted or frozenset()).difference(step.keys or () if step else ())
         if len(there) < len(order):
             wanted = needed(project, source, upstream, keys, world.keys, world.zone)
             missing = tuple(key for key in wanted if key not in there)
@@ -879,8 +929,11 @@ WHEN_OLD: Mapping[Fallback, str] = {
 def _what_is_old(
     project: Project, source: Source, world: World, coming: Mapping[SourceID, Step]
 ) -> Iterable[Reason]:
-    """Yield which tables that it reads are older than they may be."""
+    """Yield which tables that it reads are older than they may be, and which are not used."""
     for upstream in project.inputs(source):
+        if upstream.source_id in world.tainted and upstream.source_id not in coming:
+            message = f"what there is of {upstream.name} was tainted: {WHEN_OLD['live']}"
+            yield Reason("tainted", message, upstream.source_id)
         fallback = world.expired.get(upstream.source_id)
         if fallback is not None and upstream.source_id not in coming:
             message = f"the table of {upstream.name} is older than its freshness window: "

@@ -28,6 +28,7 @@ from persist_assets.errors import (
 )
 from persist_assets.functions import call
 from persist_assets.model import RawVersion, Snapshot
+from persist_assets.partitions import keys as partition_keys
 from persist_assets.planner import UNVERSIONED, WHEN_OLD
 from persist_assets.session import translated
 from persist_assets.storage.raw import Pin, pin_raw
@@ -200,6 +201,30 @@ class Reader:
         log.warning("%s; %s", told, WHEN_OLD[fallback])
         return snapshot if fallback == "stale_ok" else None
 
+    def tainted(self) -> dict[SourceID, frozenset[str]]:
+        """Return of which sources there is what must not be used, and which partitions of it.
+
+        It is told where it is: what an environment has itself hides what is so in one it reads.
+        """
+        found: dict[SourceID, set[str]] = {}
+        hidden: set[BuildID] = set()
+        environments = self.settings.environments
+        told = [self.ledger.fetch_tainted(environment) for environment in environments]
+        for n, environment in enumerate(environments):
+            for ref in told[n]:
+                named = self.project.find_named(ref)
+                if named is None or named[0].build_id in hidden:
+                    continue
+                source, key = named
+                keys = found.setdefault(source.source_id, set())
+                if key:
+                    keys.add(key)
+                elif source.annotation.partition is not None:
+                    keys.update(partition_keys(source.annotation.partition, self.started_at))
+            if any(told[n + 1 :]):
+                hidden |= self.ledger.fetch_manifest(environment).keys()
+        return {source_id: frozenset(keys) for source_id, keys in found.items()}
+
     def is_there(self, snapshot: Snapshot, there: HasSnapshot = has_snapshot) -> bool:
         """Whether the table of a snapshot is there; of a view, all that it reads."""
         if snapshot.view is None:
@@ -264,10 +289,12 @@ class Reader:
         sliced = [s for s, part in (only or {}).items() if part.files is not None]
         through = self._readers_of(sliced, bindings)
         known |= dict.fromkeys(through)
+        tainted = self.tainted()
 
         def built(source: Source) -> Snapshot | None:
             if source.source_id not in known:
-                snapshot = manifest.get(source.build_id) if source.persisted else None
+                usable = source.persisted and source.source_id not in tainted
+                snapshot = manifest.get(source.build_id) if usable else None
                 known[source.source_id] = snapshot and self._readable(source, snapshot, expired)
             return known[source.source_id]
 
@@ -503,7 +530,8 @@ class Reader:
         if source.raw is not None:
             return self.rows(source, {})
         manifest = self.ledger.fetch_manifest(*self.settings.environments)
-        snapshot = manifest.get(source.build_id) if source.persisted else None
+        usable = source.persisted and source.source_id not in self.tainted()
+        snapshot = manifest.get(source.build_id) if usable else None
         if snapshot is not None and (snapshot := self._readable(source, snapshot)) is not None:
             return self.load_snapshot(snapshot)
         _refuse_history(source)

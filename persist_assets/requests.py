@@ -26,7 +26,7 @@ from persist_assets.errors import (
 )
 from persist_assets.partitions import keys as partition_keys
 from persist_assets.partitions import window_end
-from persist_assets.planner import with_needed
+from persist_assets.planner import reached_by, with_needed
 from persist_assets.pool import Pool
 from persist_assets.wants import (
     Evaluation,
@@ -73,14 +73,11 @@ def resolve(builder: Builder, ref: PartitionRef) -> Place:
         There is no such source or partition.
     """
     project = builder.project
-    by_key = {s.key: s for s in project.persisted}
-    parts = ref.split("/")
-    for n in range(len(parts), 0, -1):
-        source = by_key.get("/".join(parts[:n]))
-        if source is not None:
-            return Place(source, _key(builder, source, "/".join(parts[n:]), ref))
-    known = [*by_key, *(s.name for s in project.persisted)]
-    found = did_you_mean(ref, known) or did_you_mean("/".join(parts[:-1]), known)
+    named = project.find_named(ref)
+    if named is not None:
+        return Place(named[0], _key(builder, *named, ref))
+    known = [name for s in project.persisted for name in (s.key, s.name)]
+    found = did_you_mean(ref, known) or did_you_mean(ref.rpartition("/")[0], known)
     raise NotFoundError(f"`{ref}` names no persisted source", hint=found)
 
 
@@ -156,14 +153,13 @@ def find_current(builder: Builder, refs: Iterable[PartitionRef]) -> set[Partitio
     told = _asked(builder, refs)
     planned = builder.plan(told.chosen, asked=told.asked)
     steps = {step.source_id: step for step in planned.steps}
-    tainted = builder.ledger.fetch_tainted(builder.settings.environment)
     found: set[PartitionRef] = set()
     for ref, place in told.places.items():
         step = steps[place.source.source_id]
         to_build = step.action == "build"
         if to_build and place.key is not None and step.keys is not None:
             to_build = place.key in step.keys
-        if not to_build and ref not in tainted:
+        if not to_build:
             found.add(ref)
     return found
 
@@ -212,6 +208,61 @@ def evaluate_now(
     if told or trigger != "clock":
         request = ledger.record_evaluation(environment, trigger, found)
     return found, request
+
+
+def taint(builder: Builder, ref: PartitionRef, *, by: str) -> list[PartitionRef]:
+    """Record that what there is of a partition shall not be used, nor what was computed from it.
+
+    Until they are built again their rows are computed for whoever reads them.
+
+    Returns
+    -------
+    refs
+        All that is tainted by it, itself first; nothing where nothing of it is there.
+
+    Raises
+    ------
+    NotFoundError
+        The reference names nothing.
+    SettingsError
+        It names a history, of which nobody could compute what it was.
+    """
+    project, order = builder.project, builder.keys()
+    environment = builder.settings.environment
+    place = resolve(builder, ref)
+    if place.source.keeps_history:
+        raise SettingsError(
+            f"`{place.source.name}` keeps a history, which cannot be computed again",
+            hint=f"begin it anew: persist build {place.source.key} --full-refresh",
+        )
+    own = order.get(place.source.source_id, ())
+    tainted: dict[SourceID, Collection[str]] = {
+        place.source.source_id: own if place.key is None else (place.key,)
+    }
+    for reader in project.persisted:
+        if reader.source_id in tainted or reader.keeps_history:
+            continue
+        found: set[str] = set()
+        read = project.reach(reader.bindings, lambda s: s.persisted)
+        above = [s for s in read if s.source_id in tainted]
+        for upstream in above:
+            keys, zone = tainted[upstream.source_id], builder.settings.timezone.key
+            found |= {*reached_by(project, reader, upstream, keys, order, zone)}
+        if above:
+            tainted[reader.source_id] = [k for k in order.get(reader.source_id, ()) if k in found]
+    there = builder.ledger.fetch_available(environment)
+    full = ref_of(place.source.key, place.key)
+    refs = [
+        found
+        for source_id, keys in tainted.items()
+        for found in (
+            ref_of(project.by_id[source_id].key, key)
+            for key in (keys if source_id in order else (None,))
+        )
+        if found in there or found == full
+    ]
+    builder.ledger.taint(environment, refs, by=by)
+    return refs
 
 
 def _not_yet(builder: Builder, refs: Iterable[PartitionRef]) -> set[PartitionRef]:
@@ -315,6 +366,7 @@ def explained(builder: Builder, ref: PartitionRef) -> dict[str, Any]:
         "inputs": [
             {"source": names.get(v.raw, v.raw), "version": v.version}
             for v in (build.snapshot.as_of if build and build.snapshot else ())
+            if ":" not in v.raw  # else it tells of the build, not of data
         ],
         "code": {
             "source_id": source.source_id,
@@ -410,10 +462,8 @@ def run_request(
             lost = [ref for ref in request.partitions if ref not in told.places]
             if lost:
                 raise NotFoundError(f"{', '.join(lost)}: there is no such partition any more")
-            tainted = ledger.fetch_tainted(request.environment)
-            forced = {p.source.source_id for r, p in told.places.items() if r in tainted}
             sources = [s for s in builder.project.persisted if s.source_id in told.chosen]
-            pool = Pool(builder, sources, forced=forced, asked=told.asked)
+            pool = Pool(builder, sources, asked=told.asked)
             for building in sources:
                 pool.park(building)
             building = None

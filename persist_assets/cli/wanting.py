@@ -265,15 +265,17 @@ def evaluate(
 
 @command("taint")
 def taint(given: Invocation, ref: RefArgument) -> None:
-    """Say that what there is of a partition shall not be used; wants of it build it again."""
-    from persist_assets.requests import resolve
+    """Say that what there is of a partition, and of what follows from it, shall not be used."""
+    from persist_assets.requests import taint as record
 
-    resolve(given.builder, ref)
-    given.ledger.taint(given.settings.environment, ref, by=_user())
+    refs = record(given.builder, ref, by=_user())
     if given.as_json:
-        print_json({"partition_ref": ref})
-    else:
-        out.print(f"{escape(ref)} is tainted: persist want add {escape(ref)}")
+        print_json({"partition_refs": refs})
+        return
+    for found in refs:
+        out.print(f"{escape(found)} is tainted: persist want add {escape(found)}", soft_wrap=True)
+    if not refs:
+        out.print(f"nothing of {escape(ref)} is there")
 
 
 @command("sla")

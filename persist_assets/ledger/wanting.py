@@ -351,11 +351,12 @@ class WantLog(EventLog):
     # ---------------------------------------------------------------------------- partitions
 
     @repeated
-    def taint(self, environment: str, ref: PartitionRef, *, by: str) -> None:
-        """Record that what there is of a partition shall not be used."""
+    def taint(self, environment: str, refs: Iterable[PartitionRef], *, by: str) -> None:
+        """Record that what there is of partitions shall not be used."""
         with self._write() as connection:
-            data = {"partition_ref": ref, "environment": environment, "by": by}
-            self._append(connection, "partition-tainted", data)
+            for ref in refs:
+                data = {"partition_ref": ref, "environment": environment, "by": by}
+                self._append(connection, "partition-tainted", data)
 
     @repeated
     def fetch_available(self, environment: str, graph: str = "") -> dict[PartitionRef, datetime]:

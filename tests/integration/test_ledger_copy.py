@@ -55,7 +55,7 @@ def fill(ledger: Ledger) -> None:
     (want,) = ledger.create_wants([want])
     ledger.record_misses([(want, Blame("a/b", "", want.created_at, "queued"))])
     ledger.record_evaluation("dev", "want", Evaluation(("a/b",), ("w",)))
-    ledger.taint("dev", "a/b", by="somebody")
+    ledger.taint("dev", ["a/b"], by="somebody")
     ledger.record_synced("dev", "users", "7", expected=None)
     with ledger._write() as connection:
         ledger._append(connection, "odd", {"a": [1.5, None, {"ü": True}]})

@@ -15,9 +15,10 @@ from serving import serving
 
 from persist_assets.builder import Builder
 from persist_assets.engine import Engine
+from persist_assets.errors import BuildError, NotFoundError
 from persist_assets.ledger.store import Ledger
 from persist_assets.project import load_project, require
-from persist_assets.requests import evaluate_now, explained, record_late, run_request
+from persist_assets.requests import evaluate_now, explained, record_late, run_request, taint
 from persist_assets.scheduled import make_wants
 from persist_assets.settings import Upstream, load_settings
 from persist_assets.upstreams import sync
@@ -214,7 +215,6 @@ BUILT = [
     ("build-started", ""),
     ("build-succeeded", ""),
     ("partition-available", WANTED),
-    ("manifest-changed", ""),
     ("build-request-succeeded", ""),
     ("want-satisfied", WANTED),
 ]
@@ -284,7 +284,107 @@ def test_a_partition_tells_how_it_came_to_be(day: Day) -> None:
     assert want["external_dependencies"] == [f"users:{NEEDED}"]
     assert want["build_request_id"] == request["build_request_id"]
     assert request["want_ids"] == [want["want_id"]]
-    assert (request["state"], build["state"], build["rows"]) == ("succeeded", "published", 1)
+    assert (request["state"], build["state"], build["rows"]) == ("succeeded", "succeeded", 1)
     assert [i["source"] for i in told["inputs"]] == ["f"]
     assert told["code"]["is_current"] is True
     assert told["code"]["path"].endswith("m.sql")
+
+
+# ------------------------------------------------------------------------- what a build finds missing
+
+
+def append(graph: Graph, day: int, n: int) -> None:
+    table = pa.table({"day": [datetime(2024, 1, day).date()], "n": pa.array([n], pa.int32())})
+    write_deltalake(str(graph.root / "f"), table, mode="append")
+
+
+@pytest.mark.proves("D38")
+@pytest.mark.parametrize("needed", ["m/a", "users:data/users"])
+def test_a_build_that_finds_a_partition_missing_goes_on_when_it_is_there(
+    make_graph: Callable[..., Graph], needed: str
+) -> None:
+    graph = make_graph("--@ persist\nCREATE VIEW a AS SELECT max(n) AS n FROM f;\n")
+    (graph.root / "sources" / "p.py").write_text(
+        "from persist_assets import table\n"
+        "from persist_assets.errors import MissingUpstream\n"
+        "@table\n"
+        "def p(f):\n"
+        "    if f.filter('n > 9').isEmpty():\n"
+        f"        raise MissingUpstream(['{needed}'])\n"
+        "    return f\n"
+    )
+    graph.want("p/p")
+    assert graph.step() is False
+    told = {w.partition_ref: w for w in graph.ledger.fetch_wants("dev")}
+    waiting = told["p/p"]
+    assert (waiting.state, waiting.external_dependencies) == ("waiting", (needed,))
+    append(graph, 4, 10)
+    if needed == "m/a":
+        assert told["m/a"].parent == "p/p"
+        assert graph.step() is True
+        assert "a" in graph.there()
+        assert "p" not in graph.there()
+    else:
+        assert graph.step() is None
+        arrived = [{"partition_ref": "data/users", "state": "available"}]
+        graph.ledger.record_synced("dev", "users", "1", arrived, expected=None)
+    assert graph.step() is True
+    assert graph.states()["p/p"] == "satisfied"
+    assert "p" in graph.there()
+
+
+TAINTED = """
+--@ persist partition=daily time_column=day start="2024-01-01"
+CREATE VIEW daily AS SELECT day, sum(n) AS n FROM f GROUP BY day;
+--@ persist partition=daily time_column=day start="2024-01-01"
+CREATE VIEW twice AS SELECT day, n * 2 AS n FROM daily;
+--@ persist
+CREATE VIEW total AS SELECT sum(n) AS n FROM twice;
+--@ persist
+CREATE VIEW apart AS SELECT max(n) AS n FROM f;
+"""
+
+
+@pytest.mark.proves("D38")
+def test_what_is_tainted_is_not_read_until_it_is_built_again_nor_what_follows_from_it(
+    make_graph: Callable[..., Graph],
+) -> None:
+    graph = make_graph(TAINTED)
+    builder = graph.builder()
+    by_name = {s.name: s for s in builder.project.persisted}
+    for source in by_name.values():
+        graph.want(source.key)
+    assert graph.step() is True
+
+    def read() -> tuple[dict[str, Any], set[str]]:
+        """Return the rows that readers see, and of what they are read from tables."""
+        frames = {name: graph.builder().read(source) for name, source in by_name.items()}
+        warehouse = graph.settings.warehouse
+        built = {n for n, f in frames.items() if any(warehouse in p for p in f.inputFiles())}
+        return {n: sorted(map(tuple, f.collect())) for n, f in frames.items()}, built
+
+    rows, built = read()
+    assert built == {*by_name}
+    refs = taint(builder, "m/daily/2024-01-03", by="me")
+    assert sorted(refs) == ["m/daily/2024-01-03", "m/total", "m/twice/2024-01-03"]
+    assert read() == (rows, {"apart"})
+    everything = builder.plan([s.source_id for s in by_name.values()])
+    steps = {s.source_id.partition("@")[0]: (s.action, s.keys) for s in everything.steps}
+    assert steps == {
+        "daily": ("build", ("2024-01-03",)),
+        "twice": ("build", ("2024-01-03",)),
+        "total": ("build", None),
+        "apart": ("reuse", None),
+    }
+    taint(builder, "m/daily", by="me")
+    alone = graph.builder()
+    with pytest.raises(BuildError, match=r"twice lacks 4 partitions \(2024-01-01 to 2024-01-04\)"):
+        alone.build(by_name["total"])
+    alone.close()
+    graph.want("m/total", want_id="again")
+    assert graph.step() is True
+    assert graph.states()["again"] == "satisfied"
+    assert graph.ledger.fetch_tainted("dev") == set()
+    assert read() == (rows, built)
+    with pytest.raises(NotFoundError, match="no partition"):
+        taint(builder, "m/daily/2024-02-30", by="me")
