@@ -74,6 +74,7 @@ def test_one_id_is_one_want(open_ledger: Open) -> None:
     assert len({uuid.uuid4().hex for _ in range(10_000)}) == 10_000
 
 
+@pytest.mark.proves("D38")
 def test_a_want_is_cancelled_once(open_ledger: Open) -> None:
     ledger = open_ledger()
     ledger.create_wants([a_want()])

@@ -112,6 +112,7 @@ def test_without_times_it_never_expires_and_is_never_late() -> None:
     assert decide(one, now=MIDNIGHT + timedelta(days=3653)).partitions == ("a",)
 
 
+@pytest.mark.proves("D38")
 def test_several_wants_of_one_partition_share_a_build_and_the_longest_life() -> None:
     some = [want("a", want_id="1", ttl_s=60), want("a", want_id="2", ttl_s=7200)]
     found = decide(*some, now=MIDNIGHT + HOUR)

@@ -1,0 +1,85 @@
+"""Wants on the command line, and that the service leaves the same in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import document, persist
+from serving import SOURCES, serving, write_data
+
+REF = "m/daily/2024-01-02"
+
+
+@pytest.fixture
+def root(make_project: Callable[..., Path]) -> Path:
+    made = make_project({"m.sql": SOURCES})
+    write_data(made)
+    return made
+
+
+def kinds(root: Path, since: int = 0) -> list[str]:
+    told = document("events", "--since", str(since), cwd=root)
+    return [e["kind"] for e in told["events"]]
+
+
+@pytest.mark.proves("D15", "D32", "D33", "D35", "D36", "D1")
+def test_what_is_asked_for_is_built_at_once_and_told_of(root: Path) -> None:
+    made = document("want", "add", REF, "--comment", "for the board", cwd=root)
+    assert (made["state"], made["ttl_seconds"], made["sla_seconds"]) == ("satisfied", 1800, 300)
+    assert made["source"]["type"] == "cli"
+    assert kinds(root) == [
+        "want-created",
+        "evaluation",
+        "build-requested",
+        "build-request-started",
+        "build-started",
+        "build-succeeded",
+        "partition-available",
+        "build-request-succeeded",
+        "want-satisfied",
+    ]
+    # It is not wanted any more, and remembered.
+    assert document("want", "list", cwd=root) == []
+    assert [w["want_id"] for w in document("want", "list", "--all", cwd=root)] == [made["want_id"]]
+    told = document("explain", REF, cwd=root)
+    assert told["wants"][0]["want_id"] == made["want_id"]
+    assert told["build"]["rows"] == 1
+    assert document("sla", cwd=root) == []
+    head = document("events", cwd=root)["next_idx"]
+    again = document("evaluate", "--force", cwd=root)
+    assert (again["build_request_id"], again["reason"]) == (None, "nothing to build")
+    assert kinds(root, head) == ["evaluation"]
+
+
+@pytest.mark.proves("D38")
+def test_the_command_line_and_the_service_leave_the_same_in_the_log(root: Path) -> None:
+    needs = "users:data/users"
+    asked = {"partition_ref": REF, "external_dependencies": [needs], "sla_seconds": 300}
+
+    def told(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return events without what names them and who did it."""
+        own = ("idx", "at", "want_id", "source", "by")
+        return [{k: v for k, v in e.items() if k not in own} for e in events]
+
+    options = ("--needs", needs, "--ttl", "30m", "--sla", "5m", "--no-wait")
+    first = document("want", "add", REF, *options, cwd=root)
+    assert persist("evaluate", cwd=root).returncode == 0
+    document("want", "cancel", first["want_id"], cwd=root)
+    by_command = document("events", cwd=root)
+    with serving(root) as served, served.client() as client:
+        answer = client.post("/api/v1/wants", json={**asked, "ttl_seconds": 1800})
+        assert answer.status_code == 201, answer.text
+        client.post("/api/v1/evaluate", json={}).raise_for_status()
+        client.delete(f"/api/v1/wants/{answer.json()['want_id']}").raise_for_status()
+    by_service = document("events", "--since", str(by_command["next_idx"]), cwd=root)["events"]
+    expected = told(by_command["events"])
+    found = told(by_service)
+    assert [e["kind"] for e in expected] == ["want-created", "evaluation", "want-cancelled"]
+    # Making a want over HTTP has it evaluated by itself too.
+    assert [e for e in found if e["kind"] != "evaluation"] == [
+        e for e in expected if e["kind"] != "evaluation"
+    ]
+    assert {e["trigger"] for e in found if e["kind"] == "evaluation"} <= {"want", "manual"}
