@@ -349,8 +349,8 @@ def _look_at_upstreams(report: Report, ledger: Ledger, settings: Mapping[str, Se
             name = upstream.name
             problem = ledger.find_upstream_problem(environment, name)
             if problem is not None:
-                hint = "persist evaluate reads it again"
-                message = f"the graph `{name}` could not be read: {problem}"
+                hint = "persist evaluate looks again"
+                message = f"the graph `{name}`: {problem}"
                 report.add("upstream", message, hint, severity="warning", environment=environment)
             elif began_anew(ledger.fetch_cursor(environment, name)):
                 message = f"the history of the graph `{name}` began anew; it was read from there"

@@ -404,6 +404,8 @@ def record_late(builder: Builder) -> int:
     ledger, environment = builder.ledger, builder.settings.environment
     late = ledger.fetch_late(environment, builder.clock())
     available = find_available(builder, {d for want in late for d in want.external_dependencies})
+    graphs = {split_graph(d)[0] for want in late for d in want.external_dependencies} - {""}
+    problems = {graph: ledger.find_upstream_problem(environment, graph) for graph in graphs}
     running = {b.source_id for b, *_ in ledger.fetch_under_way()} if late else set[str]()
     names = [s.key for s in builder.project.persisted if s.source_id in running]
     told = [
@@ -413,6 +415,7 @@ def record_late(builder: Builder) -> int:
                 want,
                 ledger.find_request(want.request_id) if want.request_id else None,
                 missing=[(d, None) for d in want.external_dependencies if d not in available],
+                problems=problems,
                 running=next(iter(names), None),
             ),
         )

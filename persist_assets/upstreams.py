@@ -10,16 +10,14 @@ that counts as not there.
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, cast
 from urllib.parse import urlencode
 
+from persist_assets.asking import NoAnswer, ask, object_of, said_in, token_of
+from persist_assets.circles import find_circles, tell_circles
 from persist_assets.wants import matcher
 
 if TYPE_CHECKING:
@@ -42,8 +40,6 @@ _MOST_PAGES = 100
 _FAR = 10_000
 """A cursor that moved without news is kept once it is so far on: of two graphs that follow each
 other, each would else be news for the other."""
-_TIMEOUT_S = 10.0
-_MOST_BYTES = 64 << 20
 _LONGEST_REF = 2_000
 
 
@@ -64,10 +60,6 @@ class Synced:
     graph: str
     available: tuple[PartitionRef, ...] = ()
     problem: str | None = None
-
-
-class _Wrong(Exception):
-    """Another graph does not answer, or not as it should."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,20 +125,16 @@ def sync(
                 problem = page.reset
                 known_there = ledger.fetch_available(environment, name)
                 page = replace(page, told={r: "tainted" for r in known_there if _is_in(r, page)})
-            if (
-                page.reset
-                or page.told
-                or page.moved
-                or kept is None
-                or known not in (None, problem)
-            ):
-                if not keep(page, problem):
-                    break  # somebody else has read on
+            if page.reset or page.told or page.moved or kept is None:
+                if not keep(page, problem if page.reset else known):
+                    return Synced(name, tuple(available), problem)  # somebody else has read on
                 available |= dict.fromkeys(r for r, s in page.told.items() if s == "available")
-    except _Wrong as error:
+        circles = find_circles(ledger, builder.settings, upstream, environ=environ)
+        problem = problem or tell_circles(circles)
+    except NoAnswer as error:
         problem = str(error)
-        if known != problem:
-            keep(_Page(cursor, {}, moved=False), problem)
+    if known != problem:
+        keep(_Page(cursor, {}, moved=False), problem)
     return Synced(name, tuple(available), problem)
 
 
@@ -167,26 +155,13 @@ def _cursor(kept: str | None) -> dict[str, Any]:
 def _read(
     upstream: Upstream, cursor: Mapping[str, Any], environ: Mapping[str, str]
 ) -> Iterator[_Page]:
-    token = None
-    if upstream.token_env is not None:
-        token = environ.get(upstream.token_env)
-        if not token:
-            raise _Wrong(f"{upstream.token_env}, which holds the token for it, is not set")
+    token = token_of(upstream, environ)
     return (_read_dagster if upstream.dagster else _read_service)(upstream, cursor, token)
 
 
 def began_anew(kept: str | None) -> bool:
     """Whether the history up to a cursor began anew since it was first read."""
     return bool(_cursor(kept).get("began_anew"))
-
-
-def tell(url: str, document: Mapping[str, Any]) -> str | None:
-    """Send a document in JSON to whoever is at a URL; return why that did not succeed, if so."""
-    try:
-        status, answer = _ask(url, None, json.dumps(document).encode())
-    except _Wrong as error:
-        return str(error)
-    return None if 200 <= status < 300 else f"it answers {status}{_said(answer)}"
 
 
 # ----------------------------------------------------------------------------------- our service
@@ -208,17 +183,17 @@ def _read_service(
             **({"log_id": log_id} if log_id else {}),
         }
         where = f"{upstream.url}/api/v1/events?{urlencode(asked, doseq=True)}"
-        status, answer = _ask(where, token)
+        status, answer = ask(where, token)
         if status not in (200, 409):
-            raise _Wrong(f"it answers {status}{_said(answer)}")
-        page = _object(answer)
+            raise NoAnswer(f"it answers {status}{said_in(answer)}")
+        page = object_of(answer)
         new_id = page.get("log_id")
         if new_id is not None and not isinstance(new_id, str):
-            raise _Wrong("its answer has a `log_id` that is no text")
+            raise NoAnswer("its answer has a `log_id` that is no text")
         other = log_id is not None and new_id != log_id
         if status == 409 or other:
             if at == 0 and not other:
-                raise _Wrong("it refuses to tell its history from the beginning")
+                raise NoAnswer("it refuses to tell its history from the beginning")
             why = f"its history began anew: it was read up to {at}"
             at = last = 0
             log_id = new_id
@@ -246,22 +221,22 @@ def _events(
     """Return what a page says of partitions, up to where it goes, and where the log ends."""
     events, following, head = page.get("events"), page.get("next_idx"), page.get("head")
     if not isinstance(events, list) or not _is_whole(following) or following < since:
-        raise _Wrong("its answer is no page of events")
+        raise NoAnswer("its answer is no page of events")
     if head is not None and not _is_whole(head):
-        raise _Wrong("its answer has a `head` that is no position")
+        raise NoAnswer("its answer has a `head` that is no position")
     told: dict[PartitionRef, State] = {}
     at = since
     for event in cast("list[Any]", events):
         idx = event.get("idx") if isinstance(event, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         if not _is_whole(idx) or not at < idx <= following:
-            raise _Wrong(f"its answer has events that are not in order after {since}")
+            raise NoAnswer(f"its answer has events that are not in order after {since}")
         at = idx
         said = cast("dict[str, Any]", event)
         state, ref = _KINDS.get(str(said.get("kind"))), said.get("partition_ref")
         if state is None:
             continue
         if not isinstance(ref, str) or not 0 < len(ref) <= _LONGEST_REF or "\0" in ref:
-            raise _Wrong(f"its event {idx} names no partition")
+            raise NoAnswer(f"its event {idx} names no partition")
         whose = upstream.environment
         if (whose is None or said.get("environment") == whose) and any(f(ref) for f in fits):
             told.pop(ref, None)
@@ -362,16 +337,16 @@ def _dagster_assets(
     after: str | None = None
     for _ in range(_MOST_PAGES):
         answer = _query(upstream, token, _ASSETS, {"cursor": after, "limit": _PAGE})
-        page = _object(answer.get("assetsOrError"))
+        page = object_of(answer.get("assetsOrError"))
         if page.get("__typename") != "AssetConnection":
-            raise _Wrong(f"it does not tell its assets{_said(page)}")
+            raise NoAnswer(f"it does not tell its assets{said_in(page)}")
         nodes = page.get("nodes")
         try:
             for node in cast("list[Any]", nodes):
                 at = node["latestMaterializationTimestamp"]
                 yield "/".join(node["key"]["path"]), None if at is None else float(at)
         except (TypeError, KeyError, ValueError):
-            raise _Wrong("its answer is no list of assets") from None
+            raise NoAnswer("its answer is no list of assets") from None
         following = page.get("cursor")
         if not nodes or not isinstance(following, str) or following == after:
             return
@@ -396,7 +371,7 @@ def _dagster_history(
     after: str | None = None
     for _ in range(_MOST_PAGES * _MOST_PAGES):
         asked = {"key": {"path": ref.split("/")}, "cursor": after, "limit": _PAGE}
-        page = _object(_query(upstream, token, _HISTORY, asked).get("assetOrError"))
+        page = object_of(_query(upstream, token, _HISTORY, asked).get("assetOrError"))
         history = page.get("assetEventHistory")
         try:
             results, following = cast("Any", history)["results"], cast("Any", history)["cursor"]
@@ -411,90 +386,23 @@ def _dagster_history(
                     return found, False
                 found.append(told)
         except (TypeError, KeyError):
-            raise _Wrong(f"its answer is no history of {ref}") from None
+            raise NoAnswer(f"its answer is no history of {ref}") from None
         if len(results) < _PAGE or following == after:
             return found, True
         after = following
-    raise _Wrong(f"the history of {ref} does not end")
+    raise NoAnswer(f"the history of {ref} does not end")
 
 
 def _query(
     upstream: Upstream, token: str | None, query: str, variables: Mapping[str, Any]
 ) -> dict[str, Any]:
     given = json.dumps({"query": query, "variables": variables}).encode()
-    status, answer = _ask(f"{upstream.url}/graphql", token, given)
+    status, answer = ask(f"{upstream.url}/graphql", token, given)
     if status != 200:
-        raise _Wrong(f"it answers {status}{_said(answer)}")
-    found = _object(answer)
+        raise NoAnswer(f"it answers {status}{said_in(answer)}")
+    found = object_of(answer)
     errors = found.get("errors")
     if errors:
         first = cast("list[Any]", errors)[0] if isinstance(errors, list) else errors
-        raise _Wrong(f"it does not answer the query{_said(first)}")
-    return _object(found.get("data"))
-
-
-# ------------------------------------------------------------------------------------------ HTTP
-
-
-class _Stay(urllib.request.HTTPRedirectHandler):
-    """Follows nobody elsewhere: a token is for whom it is given to."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        return None
-
-
-def _ask(url: str, token: str | None, given: bytes | None = None) -> tuple[int, Any]:
-    """Return the status and the JSON of an answer, None where that is none.
-
-    Raises
-    ------
-    _Wrong
-        Nobody answers, not in time, or too much.
-    """
-    asked = urllib.request.Request(url, given, {"Accept": "application/json"})
-    if given is not None:
-        asked.add_header("Content-Type", "application/json")
-    if token is not None:
-        asked.add_header("Authorization", f"Bearer {token}")
-    deadline = time.monotonic() + _TIMEOUT_S
-    try:
-        try:
-            answer = urllib.request.build_opener(_Stay).open(asked, timeout=_TIMEOUT_S)
-        except urllib.error.HTTPError as error:
-            answer = error
-        with answer:
-            text = bytearray()
-            while some := answer.read1(1 << 16):
-                text += some
-                if len(text) > _MOST_BYTES:
-                    raise _Wrong("its answer is too long")
-                if time.monotonic() > deadline:
-                    raise _Wrong(f"its answer takes longer than {_TIMEOUT_S:.0f} seconds")
-            status = answer.status or 0
-            length = answer.headers.get("Content-Length", "")
-            if length.isdecimal() and len(text) < int(length):
-                raise _Wrong("its answer broke off")
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
-        text = str(reason) or type(reason).__name__
-        raise _Wrong(f"it does not answer: {text}") from error
-    try:
-        return status, json.loads(text)
-    except (ValueError, RecursionError):
-        return status, None
-
-
-def _object(answer: Any) -> dict[str, Any]:
-    if not isinstance(answer, dict):
-        raise _Wrong("its answer is not what was asked for")
-    return cast("dict[str, Any]", answer)
-
-
-def _said(answer: Any) -> str:
-    """Return why something was refused, as the answer says."""
-    if isinstance(answer, dict):
-        told = cast("dict[str, Any]", answer)
-        for key in ("detail", "message", "title"):
-            if isinstance(text := told.get(key), str):
-                return f": {text[:200]}"
-    return ""
+        raise NoAnswer(f"it does not answer the query{said_in(first)}")
+    return object_of(found.get("data"))

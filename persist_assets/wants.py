@@ -152,6 +152,8 @@ class Blame:
     graph: str
     since: datetime
     cause: Cause
+    problem: str | None = None
+    """What was wrong with that graph then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +308,7 @@ def blame(
     request: Request | None,
     *,
     missing: Iterable[tuple[PartitionRef, datetime | None]] = (),
+    problems: Mapping[str, str | None] | None = None,
     running: PartitionRef | None = None,
 ) -> Blame:
     """Return what a want that is late waits for.
@@ -316,12 +319,15 @@ def blame(
         The request that builds it, or the last that failed to.
     missing
         What of other graphs is not there, and since when it is waited for.
+    problems
+        What is wrong with which other graph.
     running
         The partition that the request computes now.
     """
     for ref, since in missing:
         graph, name = split_graph(ref)
-        return Blame(name, graph, since or want.created_at, "not-arrived")
+        problem = (problems or {}).get(graph)
+        return Blame(name, graph, since or want.created_at, "not-arrived", problem)
     if request is not None and want.state == "building":
         if request.state == "started":
             since = request.started_at or want.created_at

@@ -304,7 +304,7 @@ def sla(
             late,
             row["delivered_at"] or "not yet",
             escape(whose + blame["partition_ref"]),
-            blame["cause"],
+            escape(": ".join(filter(None, (blame["cause"], blame.get("problem"))))),
         )
     out.print(table if told else "no deadline was missed")
 

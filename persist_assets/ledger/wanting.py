@@ -179,6 +179,29 @@ class WantLog(EventLog):
                 ) in rows
             ]  # fmt: skip
 
+    @repeated
+    def fetch_waiting(self, environment: str, graph: str, *, limit: int) -> list[PartitionRef]:
+        """Return what is wanted and needs something of another graph, the oldest wants first.
+
+        Parameters
+        ----------
+        limit
+            So many wants are looked at.
+        """
+        needs = sa.cast(wants.c.external_dependencies, sa.Text)
+        query = (
+            sa.select(wants.c.partition_ref)
+            .where(
+                wants.c.environment == environment,
+                wants.c.state.in_(("waiting", "failing")),
+                needs.contains(f'"{graph}:', autoescape=True),
+            )
+            .order_by(wants.c.created_at, wants.c.want_id)
+            .limit(limit)
+        )
+        with self._read() as connection:
+            return [*dict.fromkeys(connection.scalars(query))]
+
     # ---------------------------------------------------------------------------- evaluation
 
     @repeated
@@ -359,13 +382,17 @@ class WantLog(EventLog):
                 self._append(connection, "partition-tainted", data)
 
     @repeated
-    def fetch_available(self, environment: str, graph: str = "") -> dict[PartitionRef, datetime]:
-        """Return since when the partitions of a graph are available that are."""
+    def fetch_available(
+        self, environment: str, graph: str = "", *, refs: Collection[PartitionRef] | None = None
+    ) -> dict[PartitionRef, datetime]:
+        """Return since when the partitions of a graph are available that are; `refs`: of these."""
         query = sa.select(availability.c.partition_ref, availability.c.at).where(
             availability.c.graph == graph,
             availability.c.environment == environment,
             availability.c.state == "available",
         )
+        if refs is not None:
+            query = query.where(availability.c.partition_ref.in_([*refs]))
         with self._read() as connection:
             return {ref: at for ref, at in connection.execute(query)}
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import dagster as dg
 
+from persist_assets.asking import tell
 from persist_assets.builder import Builder, Work
 from persist_assets.errors import ConflictError, PersistError
 from persist_assets.model import Event, Source
@@ -19,7 +20,7 @@ from persist_assets.plugin.io_manager import output_metadata
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, PYSPARK, Runtime
 from persist_assets.requests import evaluate_now, next_due, record_dead, run_request
 from persist_assets.scheduled import make_wants, next_window
-from persist_assets.upstreams import Synced, sync_all, tell
+from persist_assets.upstreams import Synced, sync_all
 from persist_assets.wants import Request, event_document, split_graph
 
 REQUEST_TAG = "persist/request"

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import time
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from persist_assets.circles import WITHIN_S, Search
 from persist_assets.errors import (
     ConflictError,
     LedgerUnreachableError,
@@ -61,6 +64,7 @@ MOST = 1000
 _LONGEST_TEXT = 2000
 _MOST_VALUES = 100
 _MOST_STARS = 10
+_MOST_MS = 10_000
 _LARGEST = 2**53
 YEARS = (1900, 2999)
 """Between these all times are that are given."""
@@ -275,6 +279,25 @@ async def evaluate(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> An
     return evaluation_document(found, request)
 
 
+async def show_waits(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
+    """Answer what a wanted partition waits for, and whether that waits for it."""
+    ref, settings = given["partition_ref"], graph.settings
+    within_s = given.get("within_ms", WITHIN_S * 1000) / 1000
+    search = Search(graph.ledger, settings, time.monotonic() + within_s, os.environ)
+
+    def act() -> dict[str, Any]:
+        wants = graph.ledger.fetch_wants(
+            settings.environment, states=ACTIVE, refs=[ref], limit=_MOST_VALUES
+        )
+        missing = dict.fromkeys(needed for want in wants for needed in search.find_missing(want))
+        is_meant = given.get("environment", settings.environment) == settings.environment
+        way = search.find_way(ref, tuple(given.get("via", ()))) if is_meant else None
+        circle = None if way is None else [*way]
+        return {"partition_ref": ref, "waits_for": [*missing], "circle": circle}
+
+    return await graph.ask(act)
+
+
 # ----------------------------------------------------------------------------------- what there is
 
 
@@ -469,6 +492,19 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "Take a want back; what it is built for already is finished.",
         cancel_want,
         (_ID, Param("why", "text", "Kept in the history.")),
+    ),
+    Endpoint(
+        "GET",
+        f"{PREFIX}/waits",
+        "read",
+        "What a wanted partition waits for; and the way back, where that waits for it in the end.",
+        show_waits,
+        (
+            Param("partition_ref", "text", "Of this graph.", True),
+            Param("via", "texts", "What the way has passed before: places, as graphs tell them."),
+            Param("environment", "text", "A circle counts only of this one."),
+            Param("within_ms", "whole", "No longer is looked for a circle.", most=_MOST_MS),
+        ),
     ),
     Endpoint(
         "POST",

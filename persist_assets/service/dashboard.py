@@ -255,16 +255,20 @@ class _Pages:
         if pattern and (pattern.count("*") > 10 or "\0" in pattern):
             pattern, wrong = "", "A pattern has ten stars at most."
 
-        def look() -> tuple[list[Want], int]:
-            found = self._graph.ledger.fetch_wants(
-                self._graph.settings.environment,
+        def look() -> tuple[list[Want], int, list[tuple[str, str]]]:
+            environment, ledger = self._graph.settings.environment, self._graph.ledger
+            names = [upstream.name for upstream in self._graph.settings.upstreams]
+            told = [(name, ledger.find_upstream_problem(environment, name)) for name in names]
+            found = ledger.fetch_wants(
+                environment,
                 states=ACTIVE if state == "active" else states,  # pyright: ignore[reportArgumentType]
                 pattern=pattern or None,
                 limit=_SHOWN,
             )
-            return found[::-1], self._graph.ledger.position()
+            problems = [(name, problem) for name, problem in told if problem is not None]
+            return found[::-1], ledger.position(), problems
 
-        found, position = await self._graph.read(look)
+        found, position, problems = await self._graph.read(look)
         made = request.query_params.get("made", "")[:255]
         if made and "\0" not in made:
             want = await self._graph.read(lambda: self._graph.ledger.find_want(made))
@@ -285,6 +289,7 @@ class _Pages:
             form={**_FORM, **(form or {})},
             keys=keys,
             position=position,
+            problems=problems,
             active=ACTIVE,
         )
 

@@ -82,6 +82,7 @@ class Graph:
         self.stopping, self.waiting = False, 0
         self._reading = ThreadPoolExecutor(_READERS, "persist-read")
         self._planning = ThreadPoolExecutor(1, "persist-plan")
+        self._asking = ThreadPoolExecutor(2, "persist-ask")
         self._project: tuple[object, Project] | None = None
         self._position = 0
         self._moved, self._awaited, self._wanted = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -106,7 +107,7 @@ class Graph:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-        for pool in (self._reading, self._planning):
+        for pool in (self._reading, self._planning, self._asking):
             pool.shutdown(wait=False, cancel_futures=True)
 
     # ------------------------------------------------------------------------------- threads
@@ -118,6 +119,10 @@ class Graph:
     async def plan(self, act: Callable[[], Result]) -> Result:
         """Return what something answers that looks at sources and data; one at a time."""
         return await asyncio.get_running_loop().run_in_executor(self._planning, act)
+
+    async def ask(self, act: Callable[[], Result]) -> Result:
+        """Return what others may have to be asked for; two at a time, and nobody else waits."""
+        return await asyncio.get_running_loop().run_in_executor(self._asking, act)
 
     # ------------------------------------------------------------------------------- sources
 

@@ -55,7 +55,11 @@ class Other:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 other.asked.append(f"{self.path} {self.headers.get('Authorization')}")
-                status, body = other.answer(parse_qs(urlsplit(self.path).query))
+                asked = urlsplit(self.path)
+                if other.answers or asked.path != "/api/v1/waits":
+                    status, body = other.answer(parse_qs(asked.query))
+                else:  # as a service does that does not know the question
+                    status, body = 404, b"{}"
                 self.send_response(status)
                 if status == 302:
                     self.send_header("Location", f"{other.url}/api/v1/events")
@@ -72,7 +76,7 @@ class Other:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def answer(self, asked: dict[str, list[str]]) -> tuple[int, bytes]:
         if self.answers:

@@ -206,7 +206,29 @@ def test_what_another_graph_told_is_recorded_once(open_ledger: Open) -> None:
     assert not ledger.record_synced("dev", "users", "5", told, expected=None)
     assert ledger.fetch_cursor("dev", "users") == "5"
     assert {*ledger.fetch_available("dev", "users")} == {"data/x"}
+    assert {*ledger.fetch_available("dev", "users", refs=["data/x", "y"])} == {"data/x"}
+    assert ledger.fetch_available("dev", "users", refs=["y"]) == {}
     assert ledger.fetch_available("dev") == {}
+
+
+def test_what_needs_another_graph_is_told_the_oldest_first(open_ledger: Open) -> None:
+    ledger = open_ledger()
+    needs = [
+        ("m/a", "a_b:x"),
+        ("m/b", "axb:a_b:x"),
+        ("m/c", "c:x"),
+        ("m/a", "a_b:y"),
+        ("m/d", "a_b:x"),
+    ]
+    for n, (ref, need) in enumerate(needs):
+        want = Want(f"w{n}", ref, "dev", NOW, external_dependencies=("c:z", need))
+        ledger.create_wants([want])
+    assert ledger.fetch_waiting("dev", "a_b", limit=9) == ["m/a", "m/d"]
+    assert ledger.fetch_waiting("dev", "a_b", limit=2) == ["m/a"]
+    ledger.cancel_want("w0", by="test")
+    ledger.cancel_want("w3", by="test")
+    assert ledger.fetch_waiting("dev", "a_b", limit=9) == ["m/d"]
+    assert ledger.fetch_waiting("prod", "a_b", limit=9) == []
 
 
 @pytest.mark.proves("D19", "D20", "D22", "D23", "D24")

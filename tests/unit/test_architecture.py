@@ -20,7 +20,7 @@ ROOMS = [
     "decorators", "errors", "stores", "settings", "model", "dialect", "wants", "watermarks", "partitions", "contracts", "frontends", "meaning", "growth", "compiler", "substitution",
     "compare", "planner", "promotion", "selection", "ledger", "manifest", "storage", "bridge", "cache", "malloy", "project",
     "revisions", "server", "session", "functions", "audit", "engine", "rows", "outside", "reader",
-    "verdicts", "assertions", "continuation", "validity", "builder", "follow", "pool", "requests", "upstreams", "scheduled", "service", "environments", "collector", "doctor", "plugin", "cli",
+    "verdicts", "assertions", "continuation", "validity", "builder", "follow", "pool", "requests", "asking", "circles", "upstreams", "scheduled", "service", "environments", "collector", "doctor", "plugin", "cli",
 ]  # fmt: skip
 # And so has it these.
 MEANING = [

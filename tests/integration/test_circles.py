@@ -1,0 +1,247 @@
+"""Graphs whose wants wait for each other: that is found out, told with the way, and goes again."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from serving import READ, SOURCES, TOKENS, WRITE, Served, serving, write_data
+from test_upstreams import Other
+
+from persist_assets.builder import Builder
+from persist_assets.circles import HOPS, Search, find_circles
+from persist_assets.doctor import examine
+from persist_assets.engine import Engine, no_session
+from persist_assets.ledger.store import Ledger
+from persist_assets.project import load_project, require
+from persist_assets.settings import Settings, load_settings
+from persist_assets.upstreams import sync_all
+from persist_assets.wants import Want
+
+TOTAL, DAY = "m/total", "m/daily/2024-01-02"
+LONG_AGO = datetime.now(UTC) - timedelta(days=1)
+
+
+class Graphs:
+    """Three services that follow each other, each under names that only it gives them."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self.settings: list[Settings] = [load_settings(root) for root in roots]
+        self.ledgers = [Ledger(settings.ledger) for settings in self.settings]
+        self.served: list[Served] = []
+
+    def wants(self, n: int, ref: str, *needs: str, name: str = "", sla_s: int | None = None) -> str:
+        """Let a graph want something that needs something, and return the want's id."""
+        want = Want(
+            name or f"{n} {ref}",
+            ref,
+            "dev",
+            LONG_AGO,
+            data_timestamp=LONG_AGO,
+            sla_s=sla_s,
+            external_dependencies=needs,
+        )
+        return self.ledgers[n].create_wants([want])[0].want_id
+
+    def ways(self, n: int) -> list[tuple[str, ...]]:
+        settings, environ = self.settings[n], {"OTHERS_TOKEN": READ}
+        return [
+            way
+            for upstream in settings.upstreams
+            for way in find_circles(self.ledgers[n], settings, upstream, environ=environ)
+        ]
+
+    def builder(self, n: int) -> Builder:
+        settings = self.settings[n]
+        project = require(load_project(settings))
+        return Builder(settings, project, self.ledgers[n], Engine(settings, no_session))
+
+    def synced(self, n: int) -> int:
+        return len(self.ledgers[n].list_events(kinds=["upstream-synced"])[0])
+
+    def happens(self, n: int, ref: str) -> None:
+        with self.ledgers[n]._write() as connection:
+            data = {"partition_ref": ref, "environment": "dev"}
+            self.ledgers[n]._append(connection, "partition-available", data)
+
+    def forget(self) -> None:
+        """End everything that is wanted."""
+        for ledger in self.ledgers:
+            for want in ledger.fetch_active("dev"):
+                ledger.cancel_want(want.want_id, by="test")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Graphs]:
+    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    ports = [s.getsockname()[1] for s in taken]
+    roots: list[Path] = []
+    for n in range(3):
+        taken[n].close()
+        root = tmp_path_factory.mktemp(f"graph{n}")
+        (root / "sources").mkdir()
+        (root / "sources" / "m.sql").write_text(SOURCES)
+        (root / "persist.toml").write_text(
+            "".join(
+                f'[upstream.{name}{n}]\nurl = "http://127.0.0.1:{ports[(n + step) % 3]}"\n'
+                'token_env = "OTHERS_TOKEN"\n'
+                for name, step in (("after", 1), ("before", -1))
+            )
+        )
+        write_data(root)
+        roots.append(root)
+    graphs = Graphs(roots)
+    env = {"PERSIST_TOKENS": TOKENS, "OTHERS_TOKEN": READ}
+    with ExitStack() as stack:
+        for root, port in zip(roots, ports, strict=True):
+            graphs.served.append(stack.enter_context(serving(root, "--port", str(port), env=env)))
+        yield graphs
+    for ledger in graphs.ledgers:
+        ledger.close()
+
+
+@pytest.fixture
+def graphs(running: Graphs) -> Iterator[Graphs]:
+    yield running
+    running.forget()
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Other]:
+    made = Other(f"sqlite:///{tmp_path}/other.db")
+    yield made
+    made.close()
+
+
+def persist(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "persist_assets.cli", "--project", str(root), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OTHERS_TOKEN": READ},
+    )
+
+
+def told_by_doctor(graphs: Graphs, n: int) -> list[str]:
+    found = examine(graphs.settings[n].root).findings
+    return [finding.message for finding in found if finding.code == "upstream"]
+
+
+@pytest.mark.proves("D29")
+def test_two_graphs_that_wait_for_each_other_are_told_so_once(graphs: Graphs) -> None:
+    graphs.wants(0, TOTAL, f"after0:{DAY}", sla_s=60)
+    theirs = graphs.wants(1, DAY, f"before1:{TOTAL}")
+    way = f"{TOTAL} → after0:{DAY} → before1:{TOTAL}"
+    problem = f"wants wait for each other: {way}"
+    done = persist(graphs.settings[0].root, "evaluate")
+    assert f"warning: after0: {problem}\n" in done.stderr
+    before = graphs.synced(0)
+    sync_all(graphs.builder(0), environ={"OTHERS_TOKEN": READ})
+    assert graphs.synced(0) == before
+    assert told_by_doctor(graphs, 0) == [f"the graph `after0`: {problem}"]
+    (late,) = graphs.ledgers[0].fetch_misses("dev")
+    assert (late.blame["cause"], late.blame["problem"]) == ("not-arrived", problem)
+    with graphs.served[0].client(None) as client:
+        assert client.post("/login", data={"token": WRITE}).status_code == 303
+        for path in ("/", "/sla"):
+            assert way in client.get(path).text
+    assert graphs.ways(1) == [(DAY, f"before1:{TOTAL}", f"after0:{DAY}")]
+    with graphs.served[1].client(READ) as client:
+        told = client.get("/api/v1/waits", params={"partition_ref": DAY}).json()
+    assert told == {
+        "partition_ref": DAY,
+        "waits_for": [f"before1:{TOTAL}"],
+        "circle": [DAY, f"before1:{TOTAL}", f"after0:{DAY}"],
+    }
+    graphs.ledgers[1].cancel_want(theirs, by="test")
+    (after, _) = sync_all(graphs.builder(0), environ={"OTHERS_TOKEN": READ})
+    assert after.problem is None
+    assert told_by_doctor(graphs, 0) == []
+
+
+def test_a_way_through_a_third_graph_is_found_by_all_of_them(graphs: Graphs) -> None:
+    for n in range(3):
+        graphs.wants(n, f"ring/{n}", f"after{n}:ring/{(n + 1) % 3}")
+    for n in range(3):
+        a, b, c = (n, (n + 1) % 3, (n + 2) % 3)
+        assert graphs.ways(n) == [
+            (f"ring/{a}", f"after{a}:ring/{b}", f"after{b}:ring/{c}", f"after{c}:ring/{a}")
+        ]
+
+
+def test_who_waits_for_a_circle_is_told_of_it(graphs: Graphs) -> None:
+    graphs.wants(0, "outer", "after0:p")
+    graphs.wants(1, "p", "after1:q")
+    graphs.wants(2, "q", "before2:p")
+    assert graphs.ways(0) == [("outer", "after0:p", "after1:q", "before2:p")]
+
+
+@pytest.mark.parametrize("why", ["by another want", "it is there", "it is there, unheard of"])
+def test_what_may_still_come_is_no_circle(graphs: Graphs, why: str) -> None:
+    here, there = f"here/{why}", f"there/{why}"
+    graphs.wants(0, here, f"after0:{there}")
+    assert graphs.ways(0) == []
+    graphs.wants(1, there, f"before1:{here}")
+    assert graphs.ways(0) == [(here, f"after0:{there}", f"before1:{here}")]
+    if why == "by another want":
+        graphs.wants(1, there, name="another want of it")
+    elif why == "it is there":
+        graphs.happens(1, there)
+    else:
+        graphs.happens(0, here)
+    assert graphs.ways(0) == []
+
+
+def test_where_nobody_can_tell_nothing_is_claimed(graphs: Graphs) -> None:
+    graphs.wants(0, "one", "after0:two")
+    graphs.wants(1, "two", "before1:one")
+    assert len(graphs.ways(0)) == 1
+    settings, ledger = graphs.settings[0], graphs.ledgers[0]
+    (there, *_) = settings.upstreams
+    for other in (
+        replace(there, url="http://127.0.0.1:1"),
+        replace(there, dagster=True),
+        replace(there, environment="prod"),
+        replace(there, token_env="UNSET_TOKEN"),
+    ):
+        changed = replace(settings, upstreams=(other,))
+        assert find_circles(ledger, changed, other, environ={"OTHERS_TOKEN": READ}) == []
+
+
+def test_a_search_ends(graphs: Graphs) -> None:
+    def search(seconds: float) -> Search:
+        until = time.monotonic() + seconds
+        return Search(graphs.ledgers[2], graphs.settings[2], until, {})
+
+    for n in range(HOPS + 1):
+        graphs.wants(2, f"long/{n}", f"long/{(n + 1) % (HOPS + 1)}")
+        graphs.wants(2, f"short/{n}", f"short/{(n + 1) % 2}")
+    assert search(9).find_way("long/0") is None
+    assert search(9).find_way("short/0") == ("short/0", "short/1", "short/0")
+    assert search(0).find_way("short/0") is None
+
+
+def test_garbage_is_no_circle(graphs: Graphs, other: Other) -> None:
+    graphs.wants(0, "a", "after0:b")
+    upstream = replace(graphs.settings[0].upstreams[0], url=other.url, token_env=None)
+    settings = replace(graphs.settings[0], upstreams=(upstream,))
+    way = ["b", "ours:a"]
+    odd = (None, 7, [], ["two"], [7], ["b", "c\x1b[2J"], ["b"] * 99, ["b", None], {"b": 1})
+    bad = [(200, json.dumps({"circle": circle}).encode()) for circle in odd]
+    bad += [(500, json.dumps({"circle": way}).encode()), (200, b"[]"), (200, b"{"), (302, b"")]
+    other.answers = [*bad, (200, json.dumps({"circle": way}).encode())]
+    for _ in bad:
+        assert find_circles(graphs.ledgers[0], settings, upstream) == []
+    assert find_circles(graphs.ledgers[0], settings, upstream) == [("a", "after0:b", "ours:a")]

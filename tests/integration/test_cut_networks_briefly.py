@@ -1,0 +1,27 @@
+"""Some seconds of kills and cuts between two graphs; tests/nightly has a minute of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cutting import check, cut_and_compare
+from serving import SOURCES
+
+N_EVENTS = 500
+
+
+@pytest.mark.proves("D37", "D25")
+def test_no_event_is_lost_or_doubled_whatever_is_killed_or_cut(
+    make_project: Callable[..., Path],
+) -> None:
+    seed = random.randrange(10**6)
+    print(f"\nseed {seed}")
+    roots = (make_project({"m.sql": SOURCES}, name=name) for name in ("sender", "receiver"))
+    outcome = cut_and_compare(
+        *roots, n_events=N_EVENTS, seconds=4, seed=seed, life_s=1.2, catch_up_s=30
+    )
+    print(outcome)
+    check(outcome, N_EVENTS)

@@ -1,0 +1,30 @@
+"""A minute of kills and cuts between two graphs: nothing that one tells is lost or doubled."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cutting import FATES, check, cut_and_compare
+from serving import SOURCES
+
+SEED = int(os.environ.get("PERSIST_NIGHTLY_SEED", random.randrange(10**6)))
+N_EVENTS = 10_000
+
+
+@pytest.mark.proves("D37", "D25")
+def test_no_event_is_lost_or_doubled_in_a_minute_of_kills_and_cuts(
+    make_project: Callable[..., Path],
+) -> None:
+    roots = (make_project({"m.sql": SOURCES}, name=name) for name in ("sender", "receiver"))
+    print(f"\nseed {SEED}")
+    outcome = cut_and_compare(
+        *roots, n_events=N_EVENTS, seconds=60, seed=SEED, life_s=3, n_followers=2
+    )
+    print(outcome)
+    check(outcome, N_EVENTS)
+    assert {*FATES} <= {*outcome.cuts}
+    assert outcome.before
