@@ -103,6 +103,7 @@ def test_options_may_stand_before_and_after_the_command(root: Path) -> None:
     assert told["environment"] == "stage"
 
 
+@pytest.mark.proves("P36")
 def test_selections(root: Path) -> None:
     def chosen(*patterns: str) -> list[str]:
         told = printed(persist("plan", "--json", *patterns, cwd=root))
@@ -110,6 +111,7 @@ def test_selections(root: Path) -> None:
 
     assert chosen("q") == ["q"]
     assert chosen("+q") == ["p", "q"]
+    assert chosen("+p") == ["p"]
     assert chosen("tag:nightly") == ["q"]
     assert chosen('key:"m/p" or tag:nightly') == ["p", "q"]
 
@@ -413,6 +415,7 @@ def test_what_stopped_a_build_is_told(root: Path) -> None:
     assert "there is no Delta table at" in done.stderr
 
 
+@pytest.mark.proves("P36")
 def test_a_project_with_definitions_of_its_own_is_built_by_them(root: Path) -> None:
     (root / "definitions.py").write_text(
         "import dagster as dg\n"

@@ -110,6 +110,7 @@ def test_an_asset_says_all_that_its_source_says(
     assert specs[T].kinds == {"parquet"}
 
 
+@pytest.mark.proves("P16")
 def test_loading_starts_no_jvm_and_touches_no_ledger(root: Path) -> None:
     script = (
         "import sys; from persist_assets import load_sources\n"
