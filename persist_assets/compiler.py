@@ -41,6 +41,7 @@ from persist_assets.model import (
     FILE_FORMATS,
     VALID_FROM,
     VALID_TO,
+    Broken,
     Column,
     ColumnRef,
     Declaration,
@@ -170,7 +171,19 @@ class Compilation:
         """All sources that could be compiled, and all problems."""
         sources = tuple(u.source for u in self.units.values() if u.source is not None)
         unique = sorted(set(self.problems), key=lambda p: (p.location, p.code, p.message))
-        return Project(sources, tuple(unique))
+        broken = tuple(
+            Broken(
+                u.source_id,
+                u.asset_key,
+                u.declaration.language,
+                u.declaration.location,
+                u.declaration.description,
+                tuple(dict.fromkeys(u.bindings)),
+            )
+            for u in self.units.values()
+            if u.source is None
+        )
+        return Project(sources, tuple(unique), broken=broken)
 
     def describe(self, query: Query) -> Sequence[Column] | Sequence[Problem]:
         """Return the columns of a query that Malloy asks for, or what is wrong with it.

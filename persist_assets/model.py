@@ -905,6 +905,29 @@ class NamedQuery:
     description: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A source that is declared and could not be compiled: something in it, or below it, is wrong.
+
+    Attributes
+    ----------
+    reads
+        What of its references means something.
+    """
+
+    source_id: SourceID
+    asset_key: tuple[str, ...]
+    language: str
+    location: Location
+    description: str | None = None
+    reads: tuple[SourceID, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The asset key in one string."""
+        return "/".join(self.asset_key)
+
+
 @dataclass(frozen=True)
 class Project:
     """Everything the sources directory defines.
@@ -918,11 +941,14 @@ class Project:
         could be compiled.
     queries
         Of all Malloy files, in order of files and lines.
+    broken
+        The sources that could not, as far as their files tell of them.
     """
 
     sources: tuple[Source, ...] = ()
     problems: tuple[Problem, ...] = ()
     queries: tuple[NamedQuery, ...] = ()
+    broken: tuple[Broken, ...] = ()
 
     @cached_property
     def by_id(self) -> Mapping[SourceID, Source]:

@@ -9,11 +9,13 @@ import gc
 from persist_assets.cli.app import EXIT_CODES, app, err
 
 # In this order `persist --help` has them.
-from persist_assets.cli import sources, following, reading, environments, wanting, servers  # isort: skip
+from persist_assets.cli import sources, following, reading, documenting  # isort: skip
+from persist_assets.cli import environments, wanting, servers  # isort: skip
 
 __all__ = [
     "EXIT_CODES",
     "app",
+    "documenting",
     "environments",
     "err",
     "following",

@@ -132,15 +132,18 @@ def ledger_migrate(
     url = url or given.settings.ledger
     ledger = Ledger(url)
     ledger.close()
+    backup = str(ledger.backup) if ledger.backup else None
     if given.as_json:
-        print_json({"ledger": shown(url), "from": ledger.found, "to": VERSION})
+        ends = {"from": ledger.found, "to": VERSION}
+        print_json({"ledger": shown(url), **ends, "backup": backup})
     elif ledger.found == VERSION:
         out.print(f"{escape(shown(url))} has version {VERSION} already", soft_wrap=True)
     elif ledger.found == 0:
         out.print(f"{escape(shown(url))} was made, of version {VERSION}", soft_wrap=True)
     else:
         done = f"was brought from version {ledger.found} to {VERSION}"
-        out.print(f"{escape(shown(url))} {done}", soft_wrap=True)
+        kept = f"; as it was it is kept at {escape(backup)}" if backup else ""
+        out.print(f"{escape(shown(url))} {done}{kept}", soft_wrap=True)
 
 
 @command("rebuild", ledger_app)

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
+import sqlite3
 import threading
 import time
 import uuid
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -297,6 +299,47 @@ class Database:
         if not self.is_postgres:
             return clock()
         return connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one().astimezone(UTC)
+
+    def back_up(self, connection: Connection, version: int) -> Path | None:
+        """Copy the file of a ledger beside it, as it was before this transaction; return the copy.
+
+        A copy that is there stays. PostgreSQL has tools of its own for that: None.
+
+        Parameters
+        ----------
+        connection
+            Of a transaction that writes, so that nobody else does.
+        version
+            Of the ledger, which the copy is named by.
+
+        Raises
+        ------
+        LedgerError
+            It cannot be copied.
+        """
+        files = connection.exec_driver_sql("PRAGMA database_list") if not self.is_postgres else ()
+        path = next((Path(row[2]) for row in files if row[1] == "main" and row[2]), None)
+        if path is None:
+            return None
+        name = f"{path.name}.version-{version}"
+        names = (name, *(f"{name}.{n}" for n in range(2, 1000)))
+        copy = next(c for c in map(path.with_name, names) if not c.exists())
+        made = copy.with_name(f"{copy.name}.part")
+        try:
+            made.unlink(missing_ok=True)
+            with closing(sqlite3.connect(path)) as there, closing(sqlite3.connect(made)) as here:
+                there.backup(here)
+            shutil.copymode(path, made)
+            made.rename(copy)
+        except (OSError, sqlite3.Error) as error:
+            with suppress(OSError):
+                made.unlink(missing_ok=True)
+            raise LedgerError(
+                f"the ledger {self.shown} has version {version}, and cannot be copied to {copy} "
+                f"before it is brought up to date: {error}",
+                hint="let its directory be written, and have room; nothing was changed",
+            ) from error
+        return copy
 
     # -------------------------------------------------------------------------------- errors
 

@@ -6,6 +6,7 @@ The invariant: positions have no gaps, and become visible in their order.
 from __future__ import annotations
 
 import functools
+import logging
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from persist_assets.model import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
     from typing import Concatenate, ParamSpec, TypeVar
 
     from sqlalchemy.engine import Connection, Row
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     Given = ParamSpec("Given")
     Result = TypeVar("Result")
     Log = TypeVar("Log", bound="EventLog")
+
+log = logging.getLogger(__name__)
 
 
 def _now() -> datetime:
@@ -63,6 +67,8 @@ class EventLog:
     ----------
     found
         The version of the ledger when it was opened; 0 if there was none.
+    backup
+        The file that the ledger was copied to before it was brought up to date, if it was here.
 
     Raises
     ------
@@ -79,12 +85,24 @@ class EventLog:
         self._clock = clock
         self._database = Database(url)
         self._read, self._write = self._database.read, self._database.write
+        self.backup: Path | None = None
         try:
             with self._read() as connection:
                 self.found = version_of(connection)
             if self.found != VERSION:
                 with self._write(migrating=True) as connection:
-                    self.found = migrate(connection)
+                    before = version_of(connection)  # others may have been first
+                    if 0 < before < VERSION:
+                        self.backup = self._database.back_up(connection, before)
+                    try:
+                        self.found = migrate(connection)
+                    except BaseException:
+                        if self.backup is not None:  # nothing was changed
+                            self.backup.unlink(missing_ok=True)
+                        raise
+            if self.backup is not None:
+                told = (self._database.shown, self.found, VERSION, self.backup)
+                log.warning("action=migrate ledger=%s from=%d to=%d backup=%s", *told)
         except BaseException:
             self.close()
             raise

@@ -11,12 +11,9 @@ import json
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import parse_qsl, quote
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -25,6 +22,7 @@ from persist_assets.errors import PersistError
 from persist_assets.requests import record_late
 from persist_assets.service import api
 from persist_assets.service.access import SESSION, SESSION_S, Caller, Refused
+from persist_assets.service.layout import HERE, templates
 from persist_assets.settings import parse_duration
 from persist_assets.wants import (
     ACTIVE,
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
     from persist_assets.service.access import Access
     from persist_assets.service.graph import Graph
 
-_HERE = Path(__file__).parent
 _SHOWN = 200
 _ON_TIMELINE = 40
 _CELLS = 62
@@ -150,7 +147,7 @@ def pages(graph: Graph, access: Access) -> list[BaseRoute]:
         *(Route(path, made.shown(act), methods=["GET"]) for path, act in get),
         *(Route(path, made.changed(act), methods=["POST"]) for path, act in post),
         Route("/login", made.login, methods=["GET", "POST"]),
-        Mount("/static", StaticFiles(directory=_HERE / "static")),
+        Mount("/static", StaticFiles(directory=HERE / "static")),
     ]
 
 
@@ -160,14 +157,7 @@ class _Pages:
     def __init__(self, graph: Graph, access: Access) -> None:
         self._graph, self._access = graph, access
         self._streams = 0
-        self._templates = Environment(
-            loader=FileSystemLoader(_HERE / "templates"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._templates.filters["when"] = _when
+        self._templates = templates()
 
     # --------------------------------------------------------------------------- who may see
 
@@ -516,16 +506,6 @@ class _Pages:
             **told,
         )
         return HTMLResponse(text, status)
-
-
-def _when(instant: str | datetime | None) -> Markup:
-    """Return an instant as it is shown."""
-    if instant is None:
-        return Markup()
-    at = datetime.fromisoformat(instant) if isinstance(instant, str) else instant
-    at = at.astimezone(UTC)
-    shown = at.strftime("%Y-%m-%d %H:%M:%SZ")
-    return Markup('<time datetime="{}">{}</time>').format(at.isoformat(), shown)
 
 
 _FORM = {

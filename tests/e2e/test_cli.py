@@ -79,7 +79,7 @@ def test_check_tells_all_problems_and_ends_with_three(root: Path) -> None:
     assert "hint: did you mean `persist`?" in plain.stderr
 
 
-@pytest.mark.proves("M5")
+@pytest.mark.proves("M5", "P36")
 def test_plan_tells_steps_in_order_with_reasons(root: Path) -> None:
     told = printed(persist("plan", "--json", cwd=root / "sources"))
     assert told["environment"] == "dev"
@@ -103,6 +103,7 @@ def test_options_may_stand_before_and_after_the_command(root: Path) -> None:
     assert told["environment"] == "stage"
 
 
+@pytest.mark.proves("P36")
 def test_selections(root: Path) -> None:
     def chosen(*patterns: str) -> list[str]:
         told = printed(persist("plan", "--json", *patterns, cwd=root))
@@ -110,8 +111,33 @@ def test_selections(root: Path) -> None:
 
     assert chosen("q") == ["q"]
     assert chosen("+q") == ["p", "q"]
+    assert chosen("+p") == ["p"]
     assert chosen("tag:nightly") == ["q"]
     assert chosen('key:"m/p" or tag:nightly') == ["p", "q"]
+
+
+@pytest.mark.proves("P29")
+def test_lineage_lists_edges_between_columns(root: Path) -> None:
+    t, p, q = (f"{name}@sources/m.sql" for name in "tpq")
+    edges = [
+        {"from": f"{p}.a", "to": f"{q}.s"},
+        {"from": f"{t}.a", "to": f"{p}.a"},
+    ]
+    assert printed(persist("lineage", "q.s", "--json", cwd=root)) == {"edges": edges}
+    assert persist("lineage", "q.s", cwd=root).stdout.splitlines() == [
+        "m/p.a → m/q.s",
+        "m/t.a → m/p.a",
+    ]
+    refused = persist("lineage", "q.t", cwd=root)
+    assert (refused.returncode, "`m/q` has no column `t`" in refused.stderr) == (4, True)
+
+
+@pytest.mark.proves("P36")
+def test_columns_are_described(root: Path) -> None:
+    text = "CREATE VIEW d (c COMMENT 'What it counts.', other) AS SELECT 1, 2;"
+    (root / "sources" / "d.sql").write_text(f"--@ persist\n{text}")
+    columns = printed(persist("show", "d", "--json", cwd=root))["columns"]
+    assert [c["description"] for c in columns] == ["What it counts.", None]
 
 
 def test_query_shows_its_statement_without_spark(root: Path) -> None:
@@ -389,6 +415,7 @@ def test_what_stopped_a_build_is_told(root: Path) -> None:
     assert "there is no Delta table at" in done.stderr
 
 
+@pytest.mark.proves("P36")
 def test_a_project_with_definitions_of_its_own_is_built_by_them(root: Path) -> None:
     (root / "definitions.py").write_text(
         "import dagster as dg\n"

@@ -27,7 +27,7 @@ CREATE TABLE t (a BIGINT, b STRING) USING parquet LOCATION 'raw/t';
 --@ persist owner="team:flights" tags=[nightly] tags.tier=gold freshness.window=24h freshness.warn=12h
 --@ time_column=a check { not_null=[a] { severity=warn } expr { small="a < 10" } }
 -- What this is.
-CREATE VIEW p AS SELECT a, b FROM t;
+CREATE VIEW p (a COMMENT 'One.', b) AS SELECT a, b FROM t;
 
 CREATE VIEW v AS SELECT a + 1 AS c, b FROM p;
 
@@ -82,7 +82,7 @@ def test_one_asset_for_each_persisted_source_and_its_code_version_is_its_build_i
     assert graph.get(P).parent_keys == {T}
 
 
-@pytest.mark.proves("K12")
+@pytest.mark.proves("K12", "P29")
 def test_an_asset_says_all_that_its_source_says(
     root: Path, load: Callable[..., dg.Definitions]
 ) -> None:
@@ -110,6 +110,7 @@ def test_an_asset_says_all_that_its_source_says(
     assert specs[T].kinds == {"parquet"}
 
 
+@pytest.mark.proves("P16")
 def test_loading_starts_no_jvm_and_touches_no_ledger(root: Path) -> None:
     script = (
         "import sys; from persist_assets import load_sources\n"
@@ -156,7 +157,7 @@ def test_a_translator_changes_how_assets_look(
 # -------------------------------------------------------------------------------------------- runs
 
 
-@pytest.mark.proves("K6", "K12")
+@pytest.mark.proves("K6", "K12", "P36")
 def test_a_run_builds_publishes_and_tells(
     root: Path, load: Callable[..., dg.Definitions], instance: Any
 ) -> None:
@@ -172,7 +173,8 @@ def test_a_run_builds_publishes_and_tells(
     assert "| 1 | x |" in metadata["preview"].value
     assert metadata["dagster/table_name"].value.startswith("p-")
     assert metadata["build_id"].value in (root / ".persist" / "manifests" / "dev.json").read_text()
-    assert [c.type for c in metadata["dagster/column_schema"].value.columns] == ["bigint", "string"]
+    schema = metadata["dagster/column_schema"].value.columns
+    assert [(c.type, c.description) for c in schema] == [("bigint", "One."), ("string", None)]
     checks = {e.check_name: e.passed for e in result.get_asset_check_evaluations()}
     assert checks == {"not_null_a": True, "expr_small": True}
     assert told["p"].tags["dagster/data_version"].startswith("2:")

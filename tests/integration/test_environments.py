@@ -122,6 +122,7 @@ def test_rows_that_newer_data_did_not_change_are_stamped_once(
     assert [(s.action, s.reasons) for s in steps] == [("reuse", ())] * 2
 
 
+@pytest.mark.proves("P32")
 def test_production_s_tables_are_never_written_from_elsewhere(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
@@ -129,7 +130,17 @@ def test_production_s_tables_are_never_written_from_elsewhere(
     write(root, [7])
     before = entries(enter(root, "prod"), "prod")
     dev = enter(root, "dev")
+    ledger = dev.ledger
+
+    def state() -> list[Any]:
+        """Return all that is known of production: what is read, how that came, the last builds."""
+        kept = [ledger.fetch_current, ledger.fetch_history, ledger.fetch_last_builds]
+        return [fetch("prod") for fetch in kept]
+
+    was = state()
     assert build(dev, "p", "q") == ["built", "built"]
+    assert all(was) and state() == was
+    assert len(ledger.fetch_history("dev")) == 2
     assert not {t for t, _ in entries(dev, "dev").values()} & {t for t, _ in before.values()}
     assert rows(dev, "q") == [(8,)]
     prod = enter(root, "prod")
@@ -139,6 +150,7 @@ def test_production_s_tables_are_never_written_from_elsewhere(
     assert rows(prod, "q") == [(8,)]
 
 
+@pytest.mark.proves("P32")
 def test_a_table_that_any_environment_has_is_not_built_again(
     make_project: Callable[..., Path], enter: Callable[..., Builder]
 ) -> None:

@@ -221,8 +221,9 @@ def test_the_command_migrates_and_says_from_where(
     done = elsewhere("ledger", "migrate", ledger_url)
     assert done.exit_code == 0, done.stderr
     assert f"was brought from version 1 to {VERSION}" in done.stdout
+    assert ("kept at" in done.stdout) == ledger_url.startswith("sqlite")
     told = json.loads(elsewhere("ledger", "migrate", ledger_url, "--json").stdout)
-    assert (told["from"], told["to"]) == (VERSION, VERSION)
+    assert (told["from"], told["to"], told["backup"]) == (VERSION, VERSION, None)
     assert elsewhere("ledger", "migrate").exit_code == 2  # no project
     (tmp_path / "persist.toml").write_text("")
     made = elsewhere("ledger", "migrate")

@@ -8,13 +8,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from conftest import ROOT
 from test_ledger import DIGESTS, NOW, a_build, a_snapshot, publish
 
-from persist_assets.errors import ConflictError, LedgerTooNewError
+from persist_assets.errors import ConflictError, LedgerError, LedgerTooNewError
 from persist_assets.ledger.connection import Database
 from persist_assets.ledger.migrations import MIGRATIONS, VERSION, version_of
 from persist_assets.ledger.store import Ledger
@@ -75,6 +76,7 @@ def _kind(connection: sa.Connection, kind: sa.types.TypeEngine[object]) -> str:
     return f"{kind!r}".replace("astext_type=Text()", "")
 
 
+@pytest.mark.proves("P33")
 @pytest.mark.parametrize("version", range(1, VERSION))
 def test_a_ledger_of_an_earlier_version_becomes_one_of_today_and_keeps_its_builds(
     version: int, open_ledger: Open, ledger_url: str
@@ -123,6 +125,66 @@ def test_what_became_a_ledger_of_today_is_as_one_that_is_made_today(
     made.close()
 
 
+def copies(url: str) -> list[Path]:
+    """Return the files beside a ledger that are none of its own."""
+    path = Path(url.removeprefix("sqlite:///"))
+    own = {path.name, f"{path.name}-wal", f"{path.name}-shm"}
+    return sorted(p for p in path.parent.glob(f"{path.name}*") if p.name not in own)
+
+
+@pytest.mark.proves("P33")
+def test_a_file_is_kept_as_it_was_before_it_is_migrated(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    url = f"sqlite:///{path}"
+    make_old(url, 3)
+    path.chmod(0o600)
+    before = sqlite3.connect(path)
+    before.execute("UPDATE builds SET run_id = 'in the log that SQLite has beside the file'")
+    before.commit()
+    was = list(before.iterdump())
+    ledger = Ledger(url)
+    before.close()
+    assert ledger.backup == path.with_name("ledger.db.version-3")
+    publish(ledger, a_build("2"), 1, {})
+    ledger.close()
+    assert copies(url) == [ledger.backup]
+    assert ledger.backup.stat().st_mode & 0o777 == 0o600
+    with sqlite3.connect(ledger.backup) as kept:
+        assert list(kept.iterdump()) == was
+    kept.close()
+    again = Ledger(url)
+    assert again.backup is None
+    again.close()
+
+    # What was gone back to is migrated once more; the first copy stays as it is.
+    for name in ("ledger.db", "ledger.db-wal", "ledger.db-shm"):
+        path.with_name(name).unlink(missing_ok=True)
+    ledger.backup.rename(path)
+    first = Ledger(url)
+    assert (first.backup, len(first.fetch_builds())) == (ledger.backup, 1)
+    first.close()
+    path.unlink()
+    make_old(url, 3)
+    second = Ledger(url)
+    second.close()
+    assert second.backup == path.with_name("ledger.db.version-3.2")
+    assert copies(url) == [first.backup, second.backup]
+
+
+@pytest.mark.proves("P33")
+def test_a_ledger_that_cannot_be_kept_is_not_migrated(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    make_old(url, 3)
+    (tmp_path / "ledger.db.version-3.part" / "in the way").mkdir(parents=True)
+    with pytest.raises(LedgerError, match=r"cannot be copied to .*version-3 before") as refused:
+        Ledger(url)
+    assert "nothing was changed" in (refused.value.hint or "")
+    database = Database(url)
+    with database.read() as connection:
+        assert version_of(connection) == 3
+    database.close()
+
+
 OPENS = """
 import sys
 from persist_assets.ledger.store import Ledger
@@ -160,6 +222,7 @@ def test_of_processes_that_migrate_at_once_one_does_and_the_others_wait(
     with open_ledger()._read() as connection:
         told = connection.scalars(sa.select(ledger_version.c.version).order_by("version")).all()
     assert told == ([VERSION] if version == 0 else list(range(1, VERSION + 1)))
+    assert len(copies(ledger_url)) == (version == 1 and ledger_url.startswith("sqlite"))
 
 
 def test_a_migration_that_is_interrupted_did_not_begin(
@@ -175,10 +238,12 @@ def test_a_migration_that_is_interrupted_did_not_begin(
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(name, (interrupted, *MIGRATIONS[1:]))
         open_ledger()
+    assert copies(ledger_url) == []
     assert open_ledger().found == 1
     assert open_ledger().found == VERSION
 
 
+@pytest.mark.proves("P33")
 def test_a_ledger_of_a_newer_release_is_refused_and_left_alone(
     open_ledger: Open, ledger_url: str
 ) -> None:

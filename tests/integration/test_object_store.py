@@ -333,6 +333,7 @@ def project(make_project: Callable[..., Path], bucket: str, server: Server) -> P
     return make_project({"m.sql": SOURCES.format(bucket=bucket)}, settings)
 
 
+@pytest.mark.proves("P36")
 def test_a_project_lives_in_a_bucket(project: Path, bucket: str) -> None:
     (t, p) = told(project, "check")["sources"]
     assert [c["type"] for c in t["columns"]] == ["bigint", "string"]

@@ -140,7 +140,7 @@ def test_a_want_is_evaluated_at_once_and_makes_one_request(served: Served) -> No
         assert made["want_id"] not in [w["want_id"] for w in there]
 
 
-@pytest.mark.proves("D29")
+@pytest.mark.proves("D29", "P29")
 def test_a_miss_is_told_with_its_blame(served: Served, ledger: Ledger) -> None:
     long_ago = datetime.now(UTC) - timedelta(days=1)
     want = Want(

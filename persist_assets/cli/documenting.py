@@ -1,0 +1,92 @@
+"""Commands that explain a project to others: lineage and docs."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from persist_assets.cli.app import (
+    Invocation,
+    command,
+    err,
+    exit_code,
+    out,
+    print_json,
+    print_problem,
+)
+from persist_assets.errors import SourcesError
+from persist_assets.lineage import find_columns, trace
+from persist_assets.model import ColumnRef
+from persist_assets.project import load_project
+
+# ------------------------------------------------------------------------------------------ lineage
+
+
+@command("lineage")
+def lineage(
+    given: Invocation,
+    asked: Annotated[
+        str, typer.Argument(metavar="SOURCE[.COLUMN]", help="A source, or one of its columns.")
+    ],
+) -> None:
+    """Show which columns a source's columns are computed from, and what follows from them."""
+    source, column = find_columns(given.project, asked)
+    names = [column] if column is not None else [c.name for c in source.columns]
+    found = trace(given.project, (ColumnRef(source.source_id, name) for name in names))
+    if given.as_json:
+        edges = [{"from": _written(a), "to": _written(b)} for a, b in found]
+        print_json({"edges": edges})
+        return
+    key_of = {s.source_id: s.key for s in given.project.sources}
+    for a, b in found:
+        left, right = (f"{key_of[c.source_id]}.{c.column}" for c in (a, b))
+        out.print(f"{escape(left)} [dim]→[/] {escape(right)}", soft_wrap=True)
+    if not found:
+        err.print(f"nothing is known of columns that make those of {escape(source.key)}")
+    if source.function is not None:
+        err.print("[dim]what a function makes of which columns is not known[/]")
+
+
+def _written(column: ColumnRef) -> str:
+    return f"{column.source_id}.{column.column}"
+
+
+# --------------------------------------------------------------------------------------------- docs
+
+
+@command("docs")
+def docs(
+    given: Invocation,
+    directory: Annotated[
+        Path | None,
+        typer.Argument(metavar="[DIR]", help="Where it goes; .persist/docs if nothing is said."),
+    ] = None,
+) -> None:
+    """Write a static site: every source with its columns, lineage, checks and tables."""
+    from persist_assets.site.directory import write_site
+    from persist_assets.site.knowledge import read_knowledge
+    from persist_assets.site.pages import make_pages
+
+    settings = given.settings
+    project = load_project(settings)
+    for problem in project.problems:
+        print_problem(problem)
+    paths = {s.location.path for s in (*project.sources, *project.broken)}
+    texts: dict[str, str] = {}
+    for path in sorted(paths):
+        try:
+            texts[path] = settings.read_text(path)
+        except (OSError, ValueError):
+            continue  # its pages say so
+    known = read_knowledge(settings, project, given.ledger)
+    files = make_pages(project, known, texts, settings.environment)
+    written = write_site(directory or settings.state_dir / "docs", files)
+    n = sum(path.endswith(".html") for path in files)
+    if given.as_json:
+        document: dict[str, Any] = {"directory": str(written), "pages": n}
+        print_json(document)
+    else:
+        out.print(f"{n} pages in {escape(str(written))}: open index.html", soft_wrap=True)
+    if project.errors:
+        raise typer.Exit(exit_code(SourcesError))

@@ -1,0 +1,35 @@
+"""How pages are made of templates: everything is escaped, and what is not there is an error."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+HERE = Path(__file__).parent
+STYLE = HERE / "static" / "style.css"
+
+
+def templates(*directories: Path) -> Environment:
+    """Return the templates of directories, and below them those that all pages share."""
+    made = Environment(
+        loader=FileSystemLoader([*directories, HERE / "templates"]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["when"] = _when
+    return made
+
+
+def _when(instant: str | datetime | None) -> Markup:
+    """Return an instant as it is shown."""
+    if instant is None:
+        return Markup()
+    at = datetime.fromisoformat(instant) if isinstance(instant, str) else instant
+    at = at.astimezone(UTC)
+    shown = at.strftime("%Y-%m-%d %H:%M:%SZ")
+    return Markup('<time datetime="{}">{}</time>').format(at.isoformat(), shown)

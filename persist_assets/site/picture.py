@@ -1,0 +1,103 @@
+"""Which source stands where in a picture of a graph, and how lines run between them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+WIDTH, HEIGHT = 200, 28
+_APART, _BELOW = 70, 10
+_MARGIN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A box; its place is that of its upper left corner, in pixels."""
+
+    name: str
+    x: int
+    y: int
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A graph from left to right.
+
+    Attributes
+    ----------
+    lines
+        Of what is read to who reads it, as paths of SVG.
+    """
+
+    nodes: tuple[Node, ...]
+    lines: tuple[str, ...]
+    width: int
+    height: int
+
+
+def layers(reads: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], ...]:
+    """Return names in layers: each in the one after the last of all it reads.
+
+    Parameters
+    ----------
+    reads
+        Every name after those it reads. What a name reads that is none of them is passed over.
+
+    Examples
+    --------
+    >>> layers({"a": [], "b": ["a"], "c": ["a", "b"], "d": []})
+    (('a', 'd'), ('b',), ('c',))
+    """
+    depth: dict[str, int] = {}
+    for name, read in reads.items():
+        depth[name] = max((depth[r] + 1 for r in read if r in depth), default=0)
+    found: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
+    for name in sorted(reads):
+        found[depth[name]].append(name)
+    at: dict[str, float] = {}
+    for layer in found:
+        # Near what they read, so that few lines cross; ties as their names go.
+        layer.sort(key=lambda name: _mean([at[r] for r in reads[name] if r in at]))
+        at |= {name: n for n, name in enumerate(layer)}
+    return tuple(map(tuple, found))
+
+
+def _mean(places: Sequence[float]) -> float:
+    return sum(places) / len(places) if places else 0.0
+
+
+def draw(layered: Sequence[Sequence[str]], reads: Mapping[str, Sequence[str]]) -> Picture:
+    """Return a picture of layers of names.
+
+    Examples
+    --------
+    >>> draw([["a"], ["b"]], {"a": [], "b": ["a"]}).lines
+    ('M208 22C243 22 243 22 278 22',)
+    """
+    nodes = {
+        name: Node(name, _MARGIN + x * (WIDTH + _APART), _MARGIN + y * (HEIGHT + _BELOW))
+        for x, layer in enumerate(layered)
+        for y, name in enumerate(layer)
+    }
+    lines: list[str] = []
+    for name, node in nodes.items():
+        for read in reads.get(name, ()):
+            if read in nodes:
+                lines.append(_line(nodes[read], node))
+    tallest = max(map(len, layered), default=0)
+    return Picture(
+        tuple(nodes.values()),
+        tuple(lines),
+        2 * _MARGIN + max(len(layered) * (WIDTH + _APART) - _APART, 0),
+        2 * _MARGIN + max(tallest * (HEIGHT + _BELOW) - _BELOW, 0),
+    )
+
+
+def _line(start: Node, end: Node) -> str:
+    left, right = start.x + WIDTH, end.x
+    above, below = start.y + HEIGHT // 2, end.y + HEIGHT // 2
+    middle = (left + right) // 2
+    return f"M{left} {above}C{middle} {above} {middle} {below} {right} {below}"

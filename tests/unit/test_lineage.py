@@ -1,0 +1,77 @@
+"""Which columns follow from which, through all sources."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import compiled
+
+from persist_assets.errors import NotFoundError
+from persist_assets.lineage import edges, find_columns, trace
+from persist_assets.model import ColumnRef
+
+FILES = {
+    "m.sql": """
+CREATE TABLE t (a INT, b INT, k INT) USING parquet LOCATION 't';
+--@ persist
+CREATE VIEW p AS SELECT a + b AS s, k FROM t;
+CREATE VIEW v AS SELECT s * 2 AS d, k FROM p;
+--@ persist
+CREATE VIEW q AS SELECT k, sum(d) AS total FROM v GROUP BY k;
+--@ persist
+CREATE VIEW r AS SELECT max(total) AS most FROM q;
+""",
+    "deep/m.sql": "CREATE VIEW alone AS SELECT 1 AS s;",
+}
+
+
+def told(*columns: str) -> list[str]:
+    """Return the edges around columns of `m.sql`, in short."""
+    refs = [ColumnRef(f"{n}@sources/m.sql", c) for n, _, c in (x.partition(".") for x in columns)]
+    return [
+        " ".join(f"{c.source_id.partition('@')[0]}.{c.column}" for c in edge)
+        for edge in trace(compiled(FILES), refs)
+    ]
+
+
+@pytest.mark.proves("P29")
+def test_a_column_is_traced_to_raw_data_and_to_all_that_follows() -> None:
+    assert told("p.s") == [
+        "p.s q.total",
+        "p.s v.d",
+        "q.total r.most",
+        "t.a p.s",
+        "t.b p.s",
+    ]
+    assert told("r.most") == ["p.s q.total", "q.total r.most", "t.a p.s", "t.b p.s"]
+    # Not the other columns of what lies on the way.
+    assert told("q.k") == ["p.k q.k", "t.k p.k"]
+    assert told("v.d") == ["p.s v.d", "t.a p.s", "t.b p.s"]
+    assert set(told("t.a", "t.b", "t.k")) == {
+        " ".join(f"{c.source_id.partition('@')[0]}.{c.column}" for c in edge)
+        for edge in edges(compiled(FILES))
+    }
+
+
+def test_a_source_or_a_column_is_found_by_its_name() -> None:
+    project = compiled(FILES)
+
+    def found(asked: str) -> tuple[str, str | None]:
+        source, column = find_columns(project, asked)
+        return source.key, column
+
+    assert found("q") == ("m/q", None)
+    assert found("q.TOTAL") == ("m/q", "total")
+    assert found("m.q") == ("m/q", None)
+    assert found("m/q.k") == ("m/q", "k")
+    assert found("deep.m.alone.s") == ("deep/m/alone", "s")
+    assert found("q@sources/m.sql") == ("m/q", None)
+    assert found("q@sources/m.sql.k") == ("m/q", "k")
+    for asked, says, hint in (
+        ("q.totl", "no column `totl`", "total"),
+        ("q.zzzzzz", "no column `zzzzzz`", "it has: k, total"),
+        ("nothing", "no source `nothing`", ""),
+        ("nothing.k", "no source `nothing.k`", ""),
+    ):
+        with pytest.raises(NotFoundError, match=says) as refused:
+            find_columns(project, asked)
+        assert hint in (refused.value.hint or "")
