@@ -53,7 +53,11 @@ _AHEAD = timedelta(days=3660)
 """Partitions that begin so long from now can be wanted already."""
 _PATIENCE = timedelta(hours=6)
 """So long a request waits for a run to begin."""
-_LONGEST_S = 100 * 366 * 86_400
+LONGEST_S = 100 * 366 * 86_400
+"""The longest duration of a want, in seconds."""
+YEARS = (1900, 2999)
+"""Between these all times are that are given."""
+_LONGEST_TEXT, _LONGEST_ID = 2_000, 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,22 +300,24 @@ def check_want(builder: Builder, want: Want) -> tuple[Want, list[str]]:
     NotFoundError
         It names nothing.
     SettingsError
-        A duration cannot be, or it needs what no upstream of the settings is.
+        A text, a time or a duration cannot be, or what it needs is of no graph.
     """
+    _check_texts(want)
     place = resolve(builder, want.partition_ref)
     warnings: list[str] = []
     for name, seconds in (("ttl", want.ttl_s), ("sla", want.sla_s)):
-        if seconds is not None and not 0 <= seconds <= _LONGEST_S:
+        if seconds is not None and not 0 <= seconds <= LONGEST_S:
             raise SettingsError(
                 f"{name}: {seconds} seconds is no sensible duration",
                 hint="between none and a hundred years",
             )
-    try:
-        times = want.deadline, want.expires_at
-    except OverflowError as error:
+    at = want.data_timestamp
+    if at is not None and not YEARS[0] <= at.year <= YEARS[1]:
         raise SettingsError(
-            f"{want.data_timestamp or want.created_at} and so long after: no such time"
-        ) from error
+            f"{at.isoformat()} is no time that data stands for",
+            hint=f"a year from {YEARS[0]} to {YEARS[1]}",
+        )
+    times = want.deadline, want.expires_at
     if times[0] and times[1] and times[1] < times[0]:
         warnings.append("it is given up (ttl) before it is late (sla)")
     for needed in want.external_dependencies:
@@ -325,6 +331,20 @@ def check_want(builder: Builder, want: Want) -> tuple[Want, list[str]]:
         more = f": {hint}" if hint else ""
         warnings.append(f"nobody tells of `{graph}`: persist.toml has no such upstream{more}")
     return replace(want, partition_ref=ref_of(place.source.key, place.key)), warnings
+
+
+def _check_texts(want: Want) -> None:
+    """Refuse what a database would not keep, or not as it is."""
+    for name, text, longest in (
+        ("the reference", want.partition_ref, _LONGEST_TEXT),
+        ("the id", want.want_id, _LONGEST_ID),
+        ("the comment", want.comment or "", _LONGEST_TEXT),
+        *(("what it needs", needed, _LONGEST_TEXT) for needed in want.external_dependencies),
+    ):
+        if len(text) > longest:
+            raise SettingsError(f"{name} has more than {longest:,} characters")
+        if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
+            raise SettingsError(f"{name} has characters that no text has", hint="write it in UTF-8")
 
 
 def explained(builder: Builder, ref: PartitionRef) -> dict[str, Any]:

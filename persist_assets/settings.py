@@ -11,6 +11,7 @@ import re
 import tomllib
 from dataclasses import dataclass, replace
 from datetime import date, datetime
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urlsplit
@@ -763,7 +764,8 @@ def parse_duration(text: str) -> int | None:
     rest = _DURATION.sub("", text.lower()).strip()
     if not parts or rest or any(unit not in _UNITS for _, unit in parts):
         return None
-    return round(sum(float(number) * _UNITS[unit] for number, unit in parts)) or None
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    return round(seconds) or None if isfinite(seconds) else None
 
 
 def _resolve(root: Path, location: str) -> str:

@@ -30,7 +30,8 @@ from persist_assets.errors import (
     StorageError,
 )
 from persist_assets.manifest import fetch_document
-from persist_assets.requests import record_late
+from persist_assets.requests import LONGEST_S, YEARS, record_late
+from persist_assets.service import documents
 from persist_assets.service.access import Refused
 from persist_assets.wants import (
     ACTIVE,
@@ -66,8 +67,6 @@ _MOST_VALUES = 100
 _MOST_STARS = 10
 _MOST_MS = 10_000
 _LARGEST = 2**53
-YEARS = (1900, 2999)
-"""Between these all times are that are given."""
 
 STATUS: Sequence[tuple[type[PersistError], int, str]] = (
     (NotFoundError, 404, "not-found"),
@@ -81,15 +80,25 @@ STATUS: Sequence[tuple[type[PersistError], int, str]] = (
 """What is answered for each class of error; the first that fits."""
 
 Kind = Literal["text", "texts", "pattern", "patterns", "whole", "flag", "instant", "state"]
+_TEXT = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": _LONGEST_TEXT,
+    "pattern": r"^[^\u0000-\u0008\u000b-\u001f]*$",
+}
 _SCHEMAS: Mapping[Kind, Mapping[str, Any]] = {
-    "text": {"type": "string", "maxLength": _LONGEST_TEXT},
-    "texts": {"type": "array", "items": {"type": "string"}, "maxItems": _MOST_VALUES},
-    "pattern": {"type": "string", "maxLength": _LONGEST_TEXT},
-    "patterns": {"type": "array", "items": {"type": "string"}, "maxItems": _MOST_VALUES},
+    "text": _TEXT,
+    "texts": {"type": "array", "items": _TEXT, "maxItems": _MOST_VALUES},
+    "pattern": _TEXT,
+    "patterns": {"type": "array", "items": _TEXT, "maxItems": _MOST_VALUES},
     "whole": {"type": "integer", "minimum": 0, "maximum": _LARGEST},
     "flag": {"type": "boolean"},
     "instant": {"type": "string", "format": "date-time"},
-    "state": {"type": "array", "items": {"enum": [*get_args(WantState)]}},
+    "state": {
+        "type": "array",
+        "items": {"enum": [*get_args(WantState)]},
+        "maxItems": _MOST_VALUES,
+    },
 }
 
 
@@ -115,6 +124,8 @@ class Endpoint:
     ----------
     right
         Who may ask; None: everybody.
+    told
+        What is answered, as JSON Schema; None: plain text.
     params, body
         What may be given; anything else is refused.
     ignored
@@ -126,10 +137,11 @@ class Endpoint:
     right: Literal["read", "write"] | None
     about: str
     act: Callable[[Graph, Caller, Mapping[str, Any]], Awaitable[Answer]]
+    told: Mapping[str, Any] | None
     params: tuple[Param, ...] = ()
     body: tuple[Param, ...] | None = None
     ignored: tuple[str, ...] = ()
-    status: int = 200
+    statuses: tuple[int, ...] = (200,)
 
 
 # ------------------------------------------------------------------------------------------ events
@@ -436,6 +448,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "read",
         "What has happened, in order. Go on from `next_idx`; a page may be empty and not the last.",
         list_events,
+        documents.EVENTS,
         (
             Param("since_idx", "whole", "After this position; 0, the default: from the beginning."),
             Param("since", "whole", "The same."),
@@ -456,6 +469,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "read",
         "Wants, the oldest first; of a limit the newest.",
         list_wants,
+        documents.WANTS,
         (
             Param("states", "state", "In these states; without: those not ended."),
             Param("all", "flag", "In all states."),
@@ -470,20 +484,32 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "write",
         "Ask for a partition. The same `want_id` again is the same want.",
         create_want,
+        documents.MADE,
         body=(
             Param("partition_ref", "text", "An asset key, `/`, and a partition's key.", True),
             Param("want_id", "text", "Its id; without, one is made.", most=255),
             Param("data_timestamp", "instant", "The time its data stands for."),
-            Param("ttl_seconds", "whole", "After its creation it is given up."),
-            Param("sla_seconds", "whole", "After `data_timestamp`, or its creation, it is late."),
+            Param("ttl_seconds", "whole", "After its creation it is given up.", most=LONGEST_S),
+            Param(
+                "sla_seconds",
+                "whole",
+                "After `data_timestamp`, or its creation, it is late.",
+                most=LONGEST_S,
+            ),
             Param("external_dependencies", "texts", "What of other graphs has to be there."),
             Param("comment", "text", "Why it is wanted."),
         ),
         ignored=("created_at", "source"),
-        status=201,
+        statuses=(201, 200),
     ),
     Endpoint(
-        "GET", f"{PREFIX}/wants/{{want_id}}", "read", "Everything about a want.", show_want, (_ID,)
+        "GET",
+        f"{PREFIX}/wants/{{want_id}}",
+        "read",
+        "Everything about a want.",
+        show_want,
+        documents.WANT,
+        (_ID,),
     ),
     Endpoint(
         "DELETE",
@@ -491,6 +517,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "write",
         "Take a want back; what it is built for already is finished.",
         cancel_want,
+        documents.WANT,
         (_ID, Param("why", "text", "Kept in the history.")),
     ),
     Endpoint(
@@ -499,6 +526,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "read",
         "What a wanted partition waits for; and the way back, where that waits for it in the end.",
         show_waits,
+        documents.WAITS,
         (
             Param("partition_ref", "text", "Of this graph.", True),
             Param("via", "texts", "What the way has passed before: places, as graphs tell them."),
@@ -512,6 +540,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "write",
         "Decide what can be built now, and make one build request of it.",
         evaluate,
+        documents.EVALUATION,
         body=(Param("force", "flag", "Try again at once what has failed."),),
     ),
     Endpoint(
@@ -520,6 +549,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "read",
         "Which partitions are available, failed or tainted. Go on with `after=next_after`.",
         list_partitions,
+        documents.PARTITIONS,
         (
             Param("graph", "text", "Those of another graph; without, of this one."),
             Param("after", "text", "Those after this reference."),
@@ -533,6 +563,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "read",
         "Build requests, the newest first.",
         list_requests,
+        documents.REQUESTS,
         (Param("open", "flag", "Those alone that have not ended."), _LIMIT),
     ),
     Endpoint(
@@ -541,13 +572,25 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "read",
         "Deadlines that were missed, by whose fault, and how late it came.",
         list_misses,
+        documents.MISSES,
         (_LIMIT,),
     ),
-    Endpoint("GET", f"{PREFIX}/plan", "read", "What a build would do now.", show_plan),
-    Endpoint("GET", f"{PREFIX}/manifest", "read", "The manifest as Malloy has it.", show_manifest),
-    Endpoint("GET", f"{PREFIX}/openapi.json", None, "This description.", show_description),
-    Endpoint("GET", "/metrics", "read", "Counts, as Prometheus reads them.", show_metrics),
-    Endpoint("GET", "/health", None, "Whether it works.", show_health),
+    Endpoint(
+        "GET", f"{PREFIX}/plan", "read", "What a build would do now.", show_plan, documents.PLAN
+    ),
+    Endpoint(
+        "GET",
+        f"{PREFIX}/manifest",
+        "read",
+        "The manifest as Malloy has it.",
+        show_manifest,
+        documents.ANY,
+    ),
+    Endpoint(
+        "GET", f"{PREFIX}/openapi.json", None, "This description.", show_description, documents.ANY
+    ),
+    Endpoint("GET", "/metrics", "read", "Counts, as Prometheus reads them.", show_metrics, None),
+    Endpoint("GET", "/health", None, "Whether it works.", show_health, documents.HEALTH),
 )
 
 
@@ -556,6 +599,11 @@ def description() -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     refused = {"$ref": "#/components/responses/problem"}
     for endpoint in ENDPOINTS:
+        content = (
+            {"text/plain": {"schema": {"type": "string"}}}
+            if endpoint.told is None
+            else {"application/json": {"schema": endpoint.told}}
+        )
         told: dict[str, Any] = {
             "summary": endpoint.about,
             "operationId": endpoint.act.__name__,
@@ -569,18 +617,26 @@ def description() -> dict[str, Any]:
                 }
                 for p in endpoint.params
             ],
-            "responses": {str(endpoint.status): {"description": "Done."}, "default": refused},
+            "responses": {
+                **{str(s): {"description": "Done.", "content": content} for s in endpoint.statuses},
+                "default": refused,
+            },
             "security": [{"bearer": []}] if endpoint.right else [],
         }
         if endpoint.body is not None:
             schema = {
                 "type": "object",
                 "properties": {
-                    p.name: {**_schema(p), "description": p.about} for p in endpoint.body
+                    **{name: {"description": "Ignored."} for name in endpoint.ignored},
+                    **{p.name: {**_in_body(p), "description": p.about} for p in endpoint.body},
                 },
                 "required": [p.name for p in endpoint.body if p.required],
+                "additionalProperties": False,
             }
-            told["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+            told["requestBody"] = {
+                "content": {"application/json": {"schema": schema}},
+                "required": bool(schema["required"]),
+            }
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = told
     return {
         "openapi": "3.1.0",
@@ -591,15 +647,22 @@ def description() -> dict[str, Any]:
             "responses": {
                 "problem": {
                     "description": "What is wrong (RFC 9457).",
-                    "content": {"application/problem+json": {"schema": {"type": "object"}}},
+                    "content": {"application/problem+json": {"schema": documents.PROBLEM}},
                 }
             },
         },
     }
 
 
+def _in_body(param: Param) -> dict[str, Any]:
+    """Return the schema of a key, which may be null where it may be left out."""
+    return _schema(param) if param.required else documents.maybe(_schema(param))
+
+
 def _schema(param: Param) -> dict[str, Any]:
     schema = dict(_SCHEMAS[param.kind])
+    if param is _LIMIT:
+        schema["minimum"] = 1
     if param.most is not None:
         schema["maximum" if param.kind == "whole" else "maxLength"] = param.most
     return schema
@@ -655,7 +718,7 @@ def _serve(
         if endpoint.body is not None:
             given |= await parse_body(endpoint, request)
         done = await endpoint.act(graph, caller or _NOBODY, given)
-        return done if isinstance(done, Response) else answer(done, endpoint.status)
+        return done if isinstance(done, Response) else answer(done, endpoint.statuses[0])
 
     return serve
 

@@ -19,7 +19,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from persist_assets.errors import PersistError
-from persist_assets.requests import record_late
+from persist_assets.requests import YEARS, record_late
 from persist_assets.service import api
 from persist_assets.service.access import SESSION, SESSION_S, Caller, Refused
 from persist_assets.service.layout import HERE, templates
@@ -313,7 +313,7 @@ class _Pages:
                 at = datetime.fromisoformat(text)
                 at = at if at.tzinfo else at.replace(tzinfo=self._graph.settings.timezone)
                 at = at.astimezone(UTC)
-                if not api.YEARS[0] <= at.year <= api.YEARS[1]:
+                if not YEARS[0] <= at.year <= YEARS[1]:
                     raise ValueError
             except (ValueError, OverflowError):
                 wrong.append("The time of its data is no time; for example 2024-01-31T06:00.")

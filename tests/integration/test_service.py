@@ -19,9 +19,9 @@ from typing import Any
 import httpx
 import pytest
 from conftest import SPARK_TOML, wait_for
+from fuzzing import Asked, judge, requests
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from serving import FUZZ, OFTEN, READ, SOURCES, TOKENS, WRITE, Served, serving, write_data
+from serving import OFTEN, READ, SOURCES, TOKENS, WRITE, Served, serving, write_data
 
 from persist_assets.ledger.copying import copy_ledger
 from persist_assets.ledger.store import Ledger
@@ -487,50 +487,22 @@ def test_tokens_that_cannot_be_are_refused(text: str) -> None:
     assert "0123456789abcde" not in str(caught.value)
 
 
-VALUES = st.one_of(
-    st.text(max_size=50),
-    st.integers().map(str),
-    st.sampled_from(["*", "**", "a/**/b", "0", "-1", "true", "waiting", "\0", "%", "1e9", "٣", ""]),
-)
-NAMES = st.sampled_from([*sorted({p.name for e in ENDPOINTS for p in e.params} - {"wait"}), "x"])
-
-
 @pytest.fixture(scope="module")
 def fuzzer(served: Served) -> Iterator[httpx.Client]:
-    with served.client(FUZZ) as client:
+    with served.client(None) as client:
         yield client
 
 
 @settings(
-    max_examples=250,
+    max_examples=150,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(
-    path=st.sampled_from([e.path for e in ENDPOINTS if e.method == "GET"]),
-    params=st.lists(st.tuples(NAMES, VALUES), max_size=4),
-    body=st.none() | st.dictionaries(
-        st.sampled_from([*(p.name for e in ENDPOINTS for p in e.body or ()), "x"]),
-        st.none() | st.booleans() | st.integers() | st.text(max_size=30) | st.lists(st.text(max_size=9), max_size=3),
-        max_size=4,
-    ),
-)  # fmt: skip
-def test_whatever_is_asked_is_answered_or_refused(
-    fuzzer: httpx.Client, path: str, params: list[tuple[str, str]], body: dict[str, Any] | None
+@given(asked=requests())
+def test_whatever_is_asked_is_answered_as_described_or_refused(
+    fuzzer: httpx.Client, asked: Asked
 ) -> None:
-    def sent(text: str) -> str:
-        return text.encode(errors="replace").decode()
-
-    if body is None:
-        pairs = [(name, sent(value)) for name, value in params]
-        answer = fuzzer.get(path.replace("{want_id}", "x%00"), params=pairs)
-    else:
-        answer = fuzzer.post(
-            WANTS, content=json.dumps(body), headers={"Content-Type": "application/json"}
-        )
-    assert answer.status_code < 500, answer.text
-    if answer.status_code >= 400:
-        assert answer.headers["content-type"] == "application/problem+json"
+    judge(fuzzer, asked)
 
 
 # ------------------------------------------------------------------------------------ description

@@ -1,0 +1,107 @@
+"""Wants that cannot be are refused with what to do, whoever makes them; odd ones are warned of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import persist
+from serving import SOURCES, write_data
+
+from persist_assets.builder import Builder
+from persist_assets.engine import Engine, no_session
+from persist_assets.errors import NotFoundError, PersistError, SettingsError
+from persist_assets.ledger.store import Ledger
+from persist_assets.project import load_project, require
+from persist_assets.requests import LONGEST_S, check_want
+from persist_assets.settings import Upstream, load_settings
+from persist_assets.wants import Want
+
+NOW = datetime(2024, 1, 5, tzinfo=UTC)
+WEST, EAST = (timezone(timedelta(hours=h)) for h in (-12, 14))
+
+
+@pytest.fixture
+def builder(make_project: Callable[..., Path]) -> Iterator[Builder]:
+    root = make_project({"m.sql": SOURCES})
+    write_data(root)
+    settings = load_settings(root)
+    settings = replace(settings, upstreams=(Upstream("users", "http://127.0.0.1:1", ("**",)),))
+    ledger = Ledger(settings.ledger)
+    project = require(load_project(settings))
+    yield Builder(settings, project, ledger, Engine(settings, no_session), clock=lambda: NOW)
+    ledger.close()
+
+
+def a_want(**how: Any) -> Want:
+    given = {"want_id": "w", "partition_ref": "m/total", "environment": "dev", "created_at": NOW}
+    return Want(**{**given, **how})
+
+
+REFUSED: list[tuple[dict[str, Any], type[PersistError], str]] = [
+    ({"partition_ref": "m/totl"}, NotFoundError, "did you mean `m/total`?"),
+    ({"partition_ref": "m/dayly/2024-01-02"}, NotFoundError, "did you mean `m/daily`?"),
+    ({"partition_ref": "m/daily/2024-01-99"}, NotFoundError, "did you mean"),
+    ({"partition_ref": "m/total/2024-01-01"}, NotFoundError, "ask for m/total"),
+    ({"partition_ref": "m/\udce9"}, SettingsError, "UTF-8"),
+    ({"sla_s": -1}, SettingsError, "sla: -1 seconds"),
+    ({"ttl_s": -60}, SettingsError, "ttl: -60 seconds"),
+    ({"ttl_s": LONGEST_S + 1}, SettingsError, "a hundred years"),
+    ({"sla_s": 10**30}, SettingsError, "a hundred years"),
+    (
+        {"data_timestamp": datetime(9999, 12, 31, tzinfo=UTC), "sla_s": 86_400},
+        SettingsError,
+        "2999",
+    ),
+    ({"data_timestamp": datetime(9999, 12, 31, 23, tzinfo=WEST)}, SettingsError, "2999"),
+    ({"data_timestamp": datetime(1, 1, 1, tzinfo=EAST)}, SettingsError, "1900"),
+    ({"external_dependencies": ("data/users",)}, SettingsError, "names no graph"),
+    ({"external_dependencies": ("users:a\0",)}, SettingsError, "no text has"),
+    ({"comment": "a\ud800"}, SettingsError, "no text has"),
+    ({"comment": "x" * 2001}, SettingsError, "more than 2,000 characters"),
+    ({"want_id": "x" * 256}, SettingsError, "more than 255 characters"),
+]
+
+
+def test_a_want_that_cannot_be_is_refused_with_what_to_do(builder: Builder) -> None:
+    for how, kind, told in REFUSED:
+        with pytest.raises(kind) as caught:
+            check_want(builder, a_want(**how))
+        assert told in f"{caught.value} {caught.value.hint}", how
+
+
+def test_what_is_odd_about_a_want_is_told(builder: Builder) -> None:
+    def warnings(**how: Any) -> list[str]:
+        return check_want(builder, a_want(**how))[1]
+
+    assert warnings(sla_s=0, ttl_s=0) == warnings(sla_s=LONGEST_S) == []
+    assert warnings(sla_s=3600, ttl_s=60) == ["it is given up (ttl) before it is late (sla)"]
+    assert warnings(external_dependencies=("users:x",)) == []
+    (unknown,) = warnings(external_dependencies=("usrs:x",))
+    assert "did you mean `users`?" in unknown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--at", "9999-12-31", "--sla", "10y"], "`10y` is no duration"),
+        (["--at", "9999-12-31T23:00-05:00", "--sla", "none"], "is no time that data stands for"),
+        (["--ttl", "9" * 400 + "s"], "is no duration"),
+    ],
+    ids=["10y", "9999", "infinite"],
+)
+def test_what_the_command_line_is_given_is_refused_before_anything_is_recorded(
+    make_project: Callable[..., Path], arguments: list[str], told: str
+) -> None:
+    root = make_project({"m.sql": SOURCES})
+    write_data(root)
+    done = persist("want", "add", "m/total", "--no-wait", *arguments, cwd=root)
+    assert done.returncode == 2, done.stderr
+    assert told in done.stderr and "hint:" in done.stderr
+    ledger = Ledger(load_settings(root).ledger)
+    assert ledger.position() == 0
+    ledger.close()
