@@ -310,11 +310,12 @@ def cut_and_compare(
             url = load_settings(sender).ledger
             writer = _script("write", url, n_events, seconds, seed)
             over.wait(seconds)
+            before = len(_received(ours))
             over.set()
             network.calm()
             said = writer.communicate(timeout=60)[1]
             assert writer.returncode == 0, said
-            began, before = time.monotonic(), len(_received(ours))
+            began = time.monotonic()
             while len(_received(ours)) < n_events and time.monotonic() - began < catch_up_s:
                 compared.wait(0.05)
             took = time.monotonic() - began
