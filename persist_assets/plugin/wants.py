@@ -15,7 +15,7 @@ import dagster as dg
 from persist_assets.builder import Builder, Work
 from persist_assets.errors import ConflictError, PersistError
 from persist_assets.model import Event, Source
-from persist_assets.plugin.io_manager import output_metadata
+from persist_assets.plugin.events import fetch_seen, report_raw_versions, told_of
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, PYSPARK, Runtime
 from persist_assets.requests import evaluate_now, next_due, record_dead, run_request
 from persist_assets.scheduled import make_wants, next_window
@@ -37,7 +37,7 @@ _SHOWN = 1_000
 def request_job(runtime: Runtime, name: str) -> dg.JobDefinition:
     """Return a job that builds all that one build request asks for, or nothing of it."""
 
-    def build(context: dg.OpExecutionContext) -> None:
+    def build(context: dg.OpExecutionContext) -> Iterator[Any]:
         run, session = context.run, getattr(context.resources, PYSPARK)
         request_id = run.tags.get(REQUEST_TAG)
         if request_id is None:
@@ -56,13 +56,13 @@ def request_job(runtime: Runtime, name: str) -> dg.JobDefinition:
                     f"the request {request_id} has failed: {request.error}; what it was for is "
                     "wanted still, and requested again"
                 )
-            made = builder.anew(request)
-            succeeded = run_request(
-                made, request, run_id=run.run_id, tell=lambda works: _log(context, made, works)
-            )
-            if not succeeded:
+            made, published = builder.anew(request), list[Work]()
+            report_raw_versions(context.instance, made)
+            seen = fetch_seen(context.instance, {k for deps in runtime.deps.values() for k in deps})
+            if not run_request(made, request, run_id=run.run_id, tell=published.extend):
                 ended = builder.ledger.find_request(request_id)
                 raise dg.Failure(ended.error if ended and ended.error else "it failed")
+            yield from told_of(runtime, made, published, context.instance, seen)
         except ConflictError as error:
             context.log.info(str(error))  # somebody else was faster
         except PersistError as error:
@@ -73,40 +73,11 @@ def request_job(runtime: Runtime, name: str) -> dg.JobDefinition:
     op = dg.op(
         name=f"{name}_op",
         description="Build what one request asks for; all of it becomes visible, or nothing.",
+        out={},
         required_resource_keys={PYSPARK},
     )(build)
     graph = dg.GraphDefinition(name=name, node_defs=[op])
     return graph.to_job(executor_def=dg.in_process_executor)
-
-
-def _log(context: dg.OpExecutionContext, builder: Builder, works: Sequence[Work]) -> None:
-    """Tell Dagster what has become visible, and what came of its checks."""
-    for work in works:
-        assert work.snapshot is not None
-        key = dg.AssetKey(work.source.asset_key)
-        metadata = output_metadata(builder, work, work.snapshot)
-        tags = {ENVIRONMENT_TAG: builder.settings.environment}
-        parts = (None,) if work.step.keys is None else work.step.keys
-        for part in parts:
-            context.log_event(
-                dg.AssetMaterialization(key, partition=part, metadata=metadata, tags=tags)
-            )
-        own = {c.name for c in work.source.checks}
-        for result in work.checks:
-            if result.name in own:
-                severity = dg.AssetCheckSeverity.ERROR
-                evaluation = dg.AssetCheckEvaluation(
-                    asset_key=key,
-                    check_name=result.name,
-                    passed=result.passed,
-                    severity=severity if result.blocking else dg.AssetCheckSeverity.WARN,
-                    metadata={
-                        "failed_rows": result.failed_rows,
-                        "check": result.definition,
-                        "environment": builder.settings.environment,
-                    },
-                )
-                context.log_event(evaluation)  # pyright: ignore[reportArgumentType]
 
 
 # -------------------------------------------------------------------------------------- the sensor

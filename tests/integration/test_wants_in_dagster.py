@@ -14,6 +14,8 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 import pytest
+from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
+from dagster._core.loader import LoadingContextForTest
 from deltalake import write_deltalake
 from test_upstreams import Other
 
@@ -154,6 +156,115 @@ def test_a_thousand_idle_turns_start_and_write_nothing(locate: Callable[..., Loc
     for _ in range(1_000):
         assert location.turn()[0] == []
     assert (location.ledger.position(), location.cursor) == (before, cursor)
+
+
+CHAIN = """
+CREATE TABLE f (day DATE, n INT) USING delta LOCATION 'f';
+--@ persist partition=daily time_column=day start="2024-01-01" end="2024-01-05"
+CREATE VIEW daily AS SELECT day, sum(n) AS n FROM f GROUP BY day;
+--@ persist partition=daily time_column=day start="2024-01-01" end="2024-01-05"
+CREATE VIEW zdaily AS SELECT day, n + 1 AS n FROM daily;
+--@ persist partition { day=daily n=[1, 2] } start="2024-01-01" end="2024-01-05"
+CREATE VIEW pairs AS SELECT day, n FROM f;
+--@ persist check { expr { positive="n > 0" } }
+CREATE VIEW total AS SELECT sum(n) AS n FROM f;
+--@ persist
+CREATE VIEW atotal AS SELECT n * 2 AS n FROM total;
+"""
+WANTED = ("m/zdaily/2024-01-02", "m/pairs/2024-01-02|2", "m/atotal")
+
+
+CHAINED = ("daily", "zdaily", "pairs", "total", "atotal")
+
+
+def stale(location: Location, *names: str) -> dict[str, str]:
+    """Return what Dagster calls out of date, and why."""
+    graph = location.definitions.resolve_asset_graph()
+    instance = location.instance
+    resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))
+    found: dict[str, str] = {}
+    for name in names or CHAINED:
+        key = dg.AssetKey(["m", name])
+        for part in sorted(instance.get_materialized_partitions(key)) or [None]:
+            causes = resolver.get_stale_causes(key, part)
+            status = resolver.get_status(key, part)
+            assert (status is StaleStatus.STALE) == bool(causes)
+            if status is not StaleStatus.FRESH:
+                told = "; ".join(c.reason for c in causes) or status.value
+                found[name if part is None else f"{name}/{part}"] = told
+    return found
+
+
+def tags(location: Location, name: str) -> dict[str, str]:
+    """Return the tags of the last materialization, without where it points to."""
+    (record,) = location.instance.fetch_materializations(dg.AssetKey(["m", name]), limit=1).records
+    told = record.asset_materialization
+    assert told is not None
+    pointers = {k: v for k, v in (told.tags or {}).items() if "input_event_pointer" in k}
+    assert pointers
+    assert all(v.isdigit() for v in pointers.values())
+    return {k: v for k, v in (told.tags or {}).items() if k not in pointers}
+
+
+@pytest.mark.proves("K19")
+def test_what_a_request_built_is_as_fresh_to_dagster_as_what_an_ordinary_run_did(
+    locate: Callable[..., Location],
+) -> None:
+    location = locate(CHAIN)
+
+    def build(*refs: str) -> None:
+        for ref in refs:
+            location.want(ref, want_id=f"{ref} {location.ledger.position()}")
+        (request,), _ = location.turn()
+        assert location.run(request).success
+
+    def ordinary(partition: str | None, *names: str) -> None:
+        job = location.definitions.resolve_implicit_global_asset_job_def()
+        keys = [dg.AssetKey(["m", name]) for name in names]
+        done = job.execute_in_process(
+            instance=location.instance, asset_selection=keys, partition_key=partition
+        )
+        assert done.success
+
+    build(*WANTED)
+    assert stale(location) == {}
+    by_request = {n: tags(location, n) for n in CHAINED}
+    (check,) = location.instance.event_log_storage.get_asset_check_execution_history(
+        dg.AssetCheckKey(TOTAL, "expr_positive"), limit=9
+    )
+    assert check.status.value == "SUCCEEDED"
+    ordinary("2024-01-02", "daily", "zdaily")
+    ordinary("2024-01-02|2", "pairs")
+    ordinary(None, "total", "atotal")
+    for name, found in by_request.items():
+        told = tags(location, name)
+        if name == "zdaily":  # an ordinary run has a digest of the versions of partitions there
+            of_daily = "dagster/input_data_version/m/daily"
+            assert found.pop(of_daily) == by_request["daily"]["dagster/data_version"]
+            del told[of_daily]
+        assert found == told, name
+    assert "dagster/partition/day" in by_request["pairs"]
+
+    # Data that changed makes them stale, as soon as Dagster knows, and building them fresh.
+    days = [datetime(2024, 1, 2).date()]
+    table = pa.table({"day": days, "n": pa.array([2], pa.int32())})
+    write_deltalake(str(location.root / "f"), table, mode="append")
+    ordinary(None, "total")
+    changed = "has a new dependency data version"
+    assert stale(location) == {
+        "daily/2024-01-02": changed,
+        "pairs/2024-01-02|2": changed,
+        "atotal": changed,
+    }
+    build(*WANTED)
+    assert stale(location) == {}
+    sensor = location.definitions.resolve_sensor_def("persist_stale")
+    with dg.build_sensor_context(
+        instance=location.instance, definitions=location.definitions
+    ) as context:
+        found = sensor.evaluate_tick(context).run_requests or ()
+    asked = {k.path[-1] for r in found for k in r.asset_selection or ()}
+    assert asked == {"daily", "zdaily", "pairs"}, "of these other partitions were never built"
 
 
 def test_a_run_that_ended_before_it_began_fails_its_request(
