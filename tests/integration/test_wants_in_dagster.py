@@ -379,3 +379,55 @@ def test_what_another_graph_publishes_is_built_on_and_lateness_is_told(
         hook.shutdown()
         hook.server_close()
         other.close()
+
+
+DEADLINES = """
+CREATE TABLE f (day DATE, ts TIMESTAMP, n INT) USING delta LOCATION 'f';
+--@ persist partition=daily time_column=day start="2024-01-01" want { sla="9h" }
+CREATE VIEW utc AS SELECT day, n FROM f;
+--@ persist partition=daily time_column=day start="2024-01-01" timezone="Asia/Tokyo" want.sla="90m"
+CREATE VIEW tokyo AS SELECT day, n + 1 AS n FROM f;
+--@ persist partition { day=weekly n=[1, 2] } start="2024-01-01" timezone="Europe/Berlin"
+--@ want.sla="33h"
+CREATE VIEW berlin_weeks AS SELECT day, n FROM f;
+--@ persist partition=monthly time_column=day start="2024-01-01" want.sla="2d"
+CREATE VIEW months AS SELECT day, n + 2 AS n FROM f;
+--@ persist partition=hourly time_column=ts start="2024-01-01" want.sla="20m"
+CREATE VIEW hours AS SELECT ts, n FROM f;
+--@ persist partition=daily time_column=day start="2024-01-01" want.sla="9h"
+--@ freshness.window="3d"
+CREATE VIEW explicit AS SELECT day, n + 3 AS n FROM f;
+--@ persist partition=daily time_column=day start="2024-01-01" timezone="Europe/Berlin"
+--@ want.sla="9h"
+CREATE VIEW berlin AS SELECT day, n + 4 AS n FROM f;
+--@ persist partition=daily time_column=day start="2024-01-01" want.sla="25h"
+CREATE VIEW too_late AS SELECT day, n + 5 AS n FROM f;
+--@ persist partition=daily time_column=day start="2024-01-01" want.sla="30s"
+CREATE VIEW too_soon AS SELECT day, n + 6 AS n FROM f;
+--@ persist partition=daily time_column=day start="2024-01-01" end="2024-02-01" want.sla="9h"
+CREATE VIEW ended AS SELECT day, n + 7 AS n FROM f;
+--@ persist partition=daily time_column=day start="2024-01-01" want.ttl="9d"
+CREATE VIEW no_sla AS SELECT day, n + 8 AS n FROM f;
+--@ persist want { every=daily sla="9h" }
+CREATE VIEW whole AS SELECT sum(n) AS n FROM f;
+"""
+
+
+@pytest.mark.proves("K9")
+def test_a_deadline_that_cron_can_say_is_a_freshness_policy(
+    locate: Callable[..., Location],
+) -> None:
+    graph = locate(DEADLINES).definitions.resolve_asset_graph()
+
+    def of(name: str) -> dg.FreshnessPolicy | None:
+        return graph.get(dg.AssetKey(["m", name])).freshness_policy
+
+    cron, hours = dg.FreshnessPolicy.cron, lambda n: timedelta(hours=n)
+    assert of("utc") == cron("0 9 * * *", hours(9), "UTC")
+    assert of("tokyo") == cron("30 1 * * *", hours(1.5), "Asia/Tokyo")
+    assert of("berlin_weeks") == cron("0 9 * * 2", hours(33), "Europe/Berlin")
+    assert of("months") == cron("0 0 3 * *", hours(48), "UTC")
+    assert of("hours") == cron("20 * * * *", hours(1 / 3), "UTC")
+    assert of("explicit") == dg.FreshnessPolicy.time_window(hours(72))
+    for name in ("berlin", "too_late", "too_soon", "ended", "no_sla", "whole"):
+        assert of(name) is None, name
