@@ -37,6 +37,7 @@ from persist_assets.plugin.sensors import stale_sensor
 from persist_assets.plugin.translator import AssetTranslator
 from persist_assets.plugin.wants import (
     is_due,
+    needed_elsewhere,
     others,
     request_job,
     sla_check,
@@ -135,6 +136,7 @@ def load_sources(
         fed = frozenset(s.source_id for s in project.sources if s.asset_key in produced)
         runtime = Runtime(settings, project, fed)
         look = translator(settings, project)
+        elsewhere = others(runtime, {*produced, *project.by_key})
         definitions: list[Any] = []
         for source in project.sources:
             if source.persisted:
@@ -145,6 +147,9 @@ def load_sources(
                 read = {s.asset_key for s in project.waits_for(source)}
                 if not read >= {tuple(d.asset_key.path) for d in spec.deps}:
                     runtime.late.add(source.source_id)
+                waits_for = {d.asset_key for d in spec.deps}
+                needed = {*needed_elsewhere(source)} & elsewhere.keys() - waits_for
+                spec = spec.merge_attributes(deps=sorted(needed))
                 runtime.deps[source.source_id] = tuple(d.asset_key for d in spec.deps)
                 definitions.append(_asset(runtime, source, spec))
             elif source.raw is not None and source.source_id not in fed:
@@ -154,7 +159,7 @@ def load_sources(
             runtime, _name_of("persist_scheduled_wants", runtime), build_request
         )
         loaded = dg.Definitions(
-            assets=[*definitions, *others(runtime, produced), *assets],
+            assets=[*definitions, *elsewhere.values(), *assets],
             asset_checks=[sla_check(runtime, s) for s in project.persisted if is_due(s)],
             jobs=[build_request],
             schedules=[_gc_schedule(runtime, gc_cron), *((scheduled,) if scheduled else ())],

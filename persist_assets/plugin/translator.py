@@ -12,6 +12,7 @@ from persist_assets.plugin import beta
 from persist_assets.plugin.partitions import dependency, partitions_definition
 from persist_assets.scheduled import deadline_cron
 from persist_assets.settings import Settings
+from persist_assets.wants import split_graph
 
 
 class AssetTranslator:
@@ -52,8 +53,19 @@ class AssetTranslator:
     def _automation(self, source: Source) -> dg.AutomationCondition[Any] | None:
         """Return when Dagster builds a source by itself.
 
-        Of raw tables it learns in runs only: nothing waits until they are there or are newer.
+        Of raw tables it learns in runs only: nothing waits until they are there or are newer. What
+        other graphs have is for wants to wait for.
         """
+        found = self._condition(source)
+        said = source.annotation.want
+        needs = [split_graph(need) for need in said.needs] if said is not None else []
+        keys = [(graph, *ref.split("/")) for graph, ref in needs]
+        elsewhere = [dg.AssetKey(key) for key in keys if key not in self.project.by_key]
+        if found is None or not elsewhere:
+            return found
+        return found.ignore(dg.AssetSelection.assets(*elsewhere))
+
+    def _condition(self, source: Source) -> Any:
         condition: Any = dg.AutomationCondition  # its types tell assets and checks apart
         raws = [dg.AssetKey(i.asset_key) for i in self.project.inputs(source) if i.raw is not None]
         told_late = dg.AssetSelection.assets(*raws)

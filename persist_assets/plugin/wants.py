@@ -20,7 +20,7 @@ from persist_assets.plugin.runtime import ENVIRONMENT_TAG, PYSPARK, Runtime
 from persist_assets.requests import evaluate_now, next_due, record_dead, run_request
 from persist_assets.scheduled import make_wants, next_window
 from persist_assets.upstreams import Synced, sync_all, tell
-from persist_assets.wants import Request, event_document, split_graph
+from persist_assets.wants import PartitionRef, Request, event_document, split_graph
 
 REQUEST_TAG = "persist/request"
 """The tag of a run that names the build request that it is of."""
@@ -247,41 +247,41 @@ def sla_check(runtime: Runtime, source: Source) -> dg.AssetChecksDefinition:
 # ------------------------------------------------------------------------------------ other graphs
 
 
-def others(runtime: Runtime, there: Collection[tuple[str, ...]]) -> list[dg.AssetSpec]:
-    """Return assets that stand for what wants of annotations need of other graphs.
+def needed_elsewhere(source: Source) -> dict[dg.AssetKey, tuple[str, PartitionRef]]:
+    """Return what a source's annotation needs of other graphs, by the assets that stand for it."""
+    said = source.annotation.want
+    needs = [split_graph(need) for need in said.needs] if said is not None else []
+    return {dg.AssetKey([graph, *ref.split("/")]): (graph, ref) for graph, ref in needs}
+
+
+def others(runtime: Runtime, there: Collection[tuple[str, ...]]) -> dict[dg.AssetKey, dg.AssetSpec]:
+    """Return assets that stand for what wants of annotations need of other graphs, by their keys.
 
     Those whose keys are there already stand for themselves.
     """
-    needs = {
-        need: split_graph(need)
-        for source in runtime.project.persisted
-        if source.annotation.want is not None
-        for need in source.annotation.want.needs
-    }
-    return [
-        dg.AssetSpec(
-            dg.AssetKey([graph, *ref.split("/")]),
+    needs = {k: v for s in runtime.project.persisted for k, v in needed_elsewhere(s).items()}
+    return {
+        key: dg.AssetSpec(
+            key,
             description=f"`{ref}` of the graph `{graph}`: see `[upstream.{graph}]`.",
             group_name="upstreams",
         )
-        for graph, ref in sorted({*needs.values()})
-        if (graph, *ref.split("/")) not in there
-    ]
+        for key, (graph, ref) in sorted(needs.items())
+        if tuple(key.path) not in there
+    }
 
 
 def _show(instance: dg.DagsterInstance, builder: Builder, synced: Sequence[Synced]) -> None:
-    """Tell Dagster what has become available elsewhere, of what annotations need."""
-    needs = {
-        split_graph(need)
-        for source in builder.project.persisted
-        if source.annotation.want is not None
-        for need in source.annotation.want.needs
-    }
+    """Tell Dagster what has become available elsewhere, of what annotations need.
+
+    That has no data version: nothing is out of date because there is more of it.
+    """
+    needs = {k: v for s in builder.project.persisted for k, v in needed_elsewhere(s).items()}
     for of in synced:
         for ref in of.available[-_SHOWN:]:
-            for graph, need in needs:
-                if graph == of.graph and f"{ref}/".startswith(f"{need}/"):
-                    key = dg.AssetKey([graph, *need.split("/")])
+            for key, (graph, need) in needs.items():
+                ours = tuple(key.path) in builder.project.by_key
+                if not ours and graph == of.graph and f"{ref}/".startswith(f"{need}/"):
                     event = dg.AssetMaterialization(key, metadata={"partition": ref})
                     instance.report_runless_asset_event(event)
 

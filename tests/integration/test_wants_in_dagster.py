@@ -375,10 +375,61 @@ def test_what_another_graph_publishes_is_built_on_and_lateness_is_told(
         assert [t["kind"] for t in told] == ["sla-missed", "sla-recovered"]
         upstream = dg.AssetKey(["users", "data", "users"])
         assert location.instance.fetch_materializations(upstream, limit=9).records
+        # What it waited for is above it in the graph, and breaks neither buttons nor freshness.
+        graph = location.definitions.resolve_asset_graph()
+        assert graph.get(DAILY).parent_keys == {upstream, dg.AssetKey(["m", "f"])}
+        assert stale(location, "daily") == {}
+        other.happens("partition-available", "data/users/2024-01-01")
+        location.turn()
+        assert len(location.instance.fetch_materializations(upstream, limit=9).records) == 2
+        assert stale(location, "daily") == {}
+        job = location.definitions.resolve_implicit_global_asset_job_def()
+        assert job.execute_in_process(
+            instance=location.instance, asset_selection=[DAILY], partition_key="2024-01-02"
+        ).success
+        assert stale(location, "daily") == {}
     finally:
         hook.shutdown()
         hook.server_close()
         other.close()
+
+
+def test_what_is_needed_elsewhere_holds_up_no_automation_and_is_not_taken_for_ours(
+    locate: Callable[..., Location],
+) -> None:
+    text = """
+    CREATE TABLE f (day DATE, n INT) USING delta LOCATION 'f';
+    --@ persist
+    CREATE VIEW total AS SELECT sum(n) AS n FROM f;
+    --@ persist automation=eager want { every=daily needs=["users:data", "m:total"] }
+    CREATE VIEW twice AS SELECT n * 2 AS n FROM total;
+    """
+    location = locate(text)
+    graph = location.definitions.resolve_asset_graph()
+    twice, elsewhere = dg.AssetKey(["m", "twice"]), dg.AssetKey(["users", "data"])
+    assert graph.get(twice).parent_keys == {elsewhere, TOTAL}
+    assert graph.get(elsewhere).is_external
+    cursor: Any = None
+
+    def requested() -> bool:
+        nonlocal cursor
+        found = dg.evaluate_automation_conditions(
+            location.definitions, location.instance, cursor=cursor
+        )
+        cursor = found.cursor
+        return any(r.true_subset.size for r in found.results if r.key == twice)
+
+    def build(key: dg.AssetKey) -> None:
+        job = location.definitions.resolve_implicit_global_asset_job_def()
+        assert job.execute_in_process(instance=location.instance, asset_selection=[key]).success
+
+    requested()
+    build(TOTAL)
+    assert requested(), "though nobody has told of what it needs elsewhere"
+    build(twice)
+    assert not requested()
+    location.instance.report_runless_asset_event(dg.AssetMaterialization(elsewhere))
+    assert not requested()
 
 
 DEADLINES = """
