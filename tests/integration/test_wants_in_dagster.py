@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -17,12 +18,15 @@ import pytest
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
 from deltalake import write_deltalake
+from serving import serving
 from test_upstreams import Other
 
 from persist_assets import load_sources
 from persist_assets.ledger.store import Ledger
+from persist_assets.plugin.runs import run_assets
 from persist_assets.plugin.runtime import ORIGIN_TAG
 from persist_assets.plugin.wants import REQUEST_TAG
+from persist_assets.project import load_project
 from persist_assets.settings import load_settings
 from persist_assets.wants import Want
 
@@ -317,6 +321,72 @@ def test_wants_of_builds_tell_who_started_them(locate: Callable[..., Location]) 
     assert [w["type"] for w in found] == ["schedule", "sensor", "cli", "dashboard", "api"]
     assert found[0]["schedule"] == "nightly"
     assert (found[2]["user"], found[2]["host"]) == ("ada", "here")
+
+
+EVERY_WAY = """
+CREATE TABLE f (day DATE, n INT) USING delta LOCATION 'f';
+--@ persist partition=daily time_column=day start="2024-01-01" end="2024-01-05"
+CREATE VIEW daily AS SELECT day, sum(n) AS n FROM f GROUP BY day;
+--@ persist want { every=daily }
+CREATE VIEW total AS SELECT sum(n) AS n FROM daily;
+--@ persist
+CREATE VIEW bad AS SELECT max(1 / (n - 2)) AS n FROM f;
+"""
+
+
+@pytest.mark.proves("D1", "D4")
+def test_whoever_asks_for_a_build_and_however_there_is_a_want_and_no_build_without(
+    locate: Callable[..., Location], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    location = locate(EVERY_WAY)
+    settings = load_settings(location.root)
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PERSIST_ENV", "dev")  # running assets sets them: here they are put back
+    schedule = location.definitions.resolve_schedule_def("persist_scheduled_wants")
+    with (
+        serving(location.root) as served,
+        served.client(token=None) as client,
+        dg.build_schedule_context(instance=location.instance) as context,
+    ):
+        asked = client.post("/api/v1/wants", json={"partition_ref": "m/daily/2024-01-01"})
+        assert asked.status_code == 201, asked.text
+        (token,) = {*re.findall(r'name="form_token" value="([^"]+)"', client.get("/").text)}
+        form = {"partition_ref": "m/daily/2024-01-02", "form_token": token}
+        assert client.post("/wants", data=form).status_code == 303
+        schedule.evaluate_tick(context)
+    location.want("m/bad", source={"type": "api"})  # as whoever imports us may
+    while requests := location.turn()[0]:
+        for request in requests:
+            location.run(request)
+    chosen = [s for s in load_project(settings).persisted if s.name == "daily"]
+    assert run_assets(settings, chosen, force=True, verbose=False).success
+    job = location.definitions.resolve_implicit_global_asset_job_def()
+    assert job.execute_in_process(
+        instance=location.instance, asset_selection=[TOTAL], tags={".dagster/repository": "r@l"}
+    ).success
+
+    events, _ = location.ledger.list_events(0)
+    made = [e.data for e in events if e.kind == "want-created"]
+    assert {(w["source"]["type"], w["partition_ref"].rpartition("/")[0]) for w in made} == {
+        ("api", "m/daily"),
+        ("dashboard", "m/daily"),
+        ("schedule", "m"),
+        ("api", "m"),
+        ("cli", "m/daily"),
+        ("dashboard", "m"),
+    }
+    wants = {w["want_id"] for w in made}
+    requests = {e.data["build_request_id"]: e for e in events if e.kind == "build-requested"}
+    assert all({*e.data["want_ids"]} <= wants != set() for e in requests.values())
+    begun: dict[str, Any] = {}
+    for event in events:
+        if event.kind.startswith("build-") and "build_uid" in event.data:
+            if event.kind == "build-started":
+                begun[event.data["build_uid"]] = event.data
+            told, of = event.data, begun[event.data["build_uid"]]
+            assert told["build_request_id"] == of["build_request_id"], event
+            assert ({*of["want_ids"]} & wants) or of["build_request_id"] in requests, event
+    assert {e.kind for e in events} >= {"build-started", "build-succeeded", "build-failed"}
 
 
 SCHEDULED = """
