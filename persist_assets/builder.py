@@ -764,6 +764,10 @@ class Builder(Reader):
     def _holder(self) -> str:
         return f"{self.run_id or 'a build'} on {socket.gethostname()}, process {os.getpid()}"
 
+    def _record_failed(self, work: Work, error: str) -> None:
+        request_id = self.request.request_id if self.request else None
+        self.ledger.record_failed(work.build, error, request_id=request_id)
+
     @contextmanager
     def _recorded(self, work: Work) -> Generator[None]:
         """Record a build as failed, and remove its files, if the block does not publish it."""
@@ -776,7 +780,7 @@ class Builder(Reader):
                 error.location = place_of(error, self.settings.root) or work.source.location
             if work.state == "open":
                 told = str(error) if isinstance(error, Exception) else "interrupted"
-                self.ledger.record_failed(work.build, told or type(error).__name__)
+                self._record_failed(work, told or type(error).__name__)
                 root = self.settings.table_root(work.table)
                 self._discard_uncommitted(root, work.build.build_uid)
             raise
@@ -858,7 +862,7 @@ class Builder(Reader):
         with self._lock:
             parked, self._parked = self._parked, {}
         for work in parked.values():
-            self.ledger.record_failed(work.build, "its run ended before its turn came")
+            self._record_failed(work, "its run ended before its turn came")
 
     def _tidy(self, table: str) -> None:
         """Remove what dead builds of a table left behind."""

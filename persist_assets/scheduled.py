@@ -7,7 +7,7 @@ wanted. Ids follow from sources and windows, so that each want is made once, who
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
@@ -16,13 +16,20 @@ from persist_assets.partitions import FORMATS, following, limits, split
 from persist_assets.wants import Want, ref_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from persist_assets.builder import Builder
     from persist_assets.model import Cadence, Source, Wanted
 
 _MOST = 10_000
 """So many windows are made up for at most."""
+_SHORTEST_S: Mapping[Cadence, int] = {
+    "hourly": 3_600,
+    "daily": 86_400,
+    "weekly": 7 * 86_400,
+    "monthly": 28 * 86_400,
+}
+_LOOKED_AT = timedelta(days=5 * 366)
 
 
 def make_wants(builder: Builder, by: str) -> list[Want]:
@@ -56,6 +63,45 @@ def next_window(builder: Builder) -> datetime | None:
             begin = _containing(builder.started_at.astimezone(zone), said.every)
             ends.append(following(begin, said.every).replace(tzinfo=zone))
     return min(ends, default=None)
+
+
+def deadline_cron(every: Cadence, sla_s: int, timezone: str, now: datetime) -> str | None:
+    """Return when windows are late, as cron says it in a time zone, None where it cannot.
+
+    Cron counts by clocks, deadlines by what has passed since a window's end: where clocks change in
+    between, in the five years that are looked at, they differ. Seconds, and what is later than the
+    end of the next window, cron does not say either.
+
+    Examples
+    --------
+    >>> now = datetime(2026, 1, 1)
+    >>> deadline_cron("daily", 9 * 3600, "Asia/Tokyo", now)
+    '0 9 * * *'
+    >>> deadline_cron("daily", 9 * 3600, "Europe/Berlin", now)  # on two days of the year it is not
+    >>> deadline_cron("weekly", 33 * 3600, "Europe/Berlin", now)  # from Monday on: Tuesday at nine
+    '0 9 * * 2'
+    """
+    minutes, seconds = divmod(sla_s, 60)
+    if seconds or not 0 < sla_s < _SHORTEST_S[every]:
+        return None
+    days, (hour, minute) = minutes // 1440, divmod(minutes % 1440, 60)
+    if every == "hourly":
+        return f"{minute} * * * *"  # of UTC, as hours are
+    zone, passed = ZoneInfo(timezone), timedelta(seconds=sla_s)
+    end = _containing(now, every)
+    while end < now.replace(tzinfo=None) + _LOOKED_AT:
+        end = following(end, every)
+        told = (end + passed).replace(tzinfo=zone)
+        if told.astimezone(UTC) != end.replace(tzinfo=zone).astimezone(UTC) + passed:
+            return None
+    time = f"{minute} {hour}"
+    match every:
+        case "daily":
+            return f"{time} * * *"
+        case "weekly":
+            return f"{time} * * {(1 + days) % 7}"
+        case "monthly":
+            return f"{time} {1 + days} * *"
 
 
 def _beginning(builder: Builder, source: Source) -> str:

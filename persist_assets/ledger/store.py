@@ -107,11 +107,18 @@ class Ledger(WantLog):
             self._append(connection, "build-started", {**_event_data(build), **told})
 
     @repeated
-    def record_failed(self, build: Build, error: str) -> None:
-        """Record that a build failed, unless it has ended; what readers see is as before."""
+    def record_failed(self, build: Build, error: str, *, request_id: str | None = None) -> None:
+        """Record that a build failed, unless it has ended; what readers see is as before.
+
+        Parameters
+        ----------
+        request_id
+            The request that it is of.
+        """
         with self._write() as connection:
             if self._fail(connection, build.build_uid, error):
-                self._append(connection, "build-failed", {**_event_data(build), "error": error})
+                told = {**_event_data(build), "build_request_id": request_id, "error": error}
+                self._append(connection, "build-failed", told)
                 self._give_up(connection, build.build_uid, error)
 
     def _fail(self, connection: Connection, build_uid: str, error: str) -> bool:

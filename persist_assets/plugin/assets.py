@@ -21,6 +21,15 @@ from persist_assets.builder import Builder, Work
 from persist_assets.errors import CheckFailedError, PersistError, SettingsError
 from persist_assets.model import CheckResult, Source
 from persist_assets.plugin import beta
+from persist_assets.plugin.events import (
+    CODE_VERSION,
+    check_metadata,
+    code_version,
+    data_version,
+    own_results,
+    report_raw_versions,
+    severity,
+)
 from persist_assets.plugin.io_manager import PersistIOManager
 from persist_assets.plugin.partitions import asked_by, backfill_policy
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, PYSPARK, Runtime
@@ -28,6 +37,7 @@ from persist_assets.plugin.sensors import stale_sensor
 from persist_assets.plugin.translator import AssetTranslator
 from persist_assets.plugin.wants import (
     is_due,
+    needed_elsewhere,
     others,
     request_job,
     sla_check,
@@ -42,8 +52,6 @@ log = logging.getLogger(__name__)
 
 IO_MANAGER = "persist_io_manager"
 """The key of the IO manager: ordinary assets that name it write tables of the warehouse."""
-CODE_VERSION = "dagster/code_version"
-DATA_VERSION = "dagster/data_version"
 FORCE_TAG = "persist/force"
 """A run with this tag set to ``true`` builds even what is up to date; a list of SourceIDs in JSON:
 these."""
@@ -128,6 +136,7 @@ def load_sources(
         fed = frozenset(s.source_id for s in project.sources if s.asset_key in produced)
         runtime = Runtime(settings, project, fed)
         look = translator(settings, project)
+        elsewhere = others(runtime, {*produced, *project.by_key})
         definitions: list[Any] = []
         for source in project.sources:
             if source.persisted:
@@ -135,10 +144,14 @@ def load_sources(
                 if not _PARTED.get():
                     deps = [d.asset_key for d in spec.deps]
                     spec = spec.replace_attributes(partitions_def=None, deps=deps)
-                definitions.append(_asset(runtime, source, spec))
                 read = {s.asset_key for s in project.waits_for(source)}
                 if not read >= {tuple(d.asset_key.path) for d in spec.deps}:
                     runtime.late.add(source.source_id)
+                waits_for = {d.asset_key for d in spec.deps}
+                needed = {*needed_elsewhere(source)} & elsewhere.keys() - waits_for
+                spec = spec.merge_attributes(deps=sorted(needed))
+                runtime.deps[source.source_id] = tuple(d.asset_key for d in spec.deps)
+                definitions.append(_asset(runtime, source, spec))
             elif source.raw is not None and source.source_id not in fed:
                 definitions.append(look.asset_spec(source))
         build_request = request_job(runtime, _name_of("persist_request", runtime))
@@ -146,7 +159,7 @@ def load_sources(
             runtime, _name_of("persist_scheduled_wants", runtime), build_request
         )
         loaded = dg.Definitions(
-            assets=[*definitions, *others(runtime, produced), *assets],
+            assets=[*definitions, *elsewhere.values(), *assets],
             asset_checks=[sla_check(runtime, s) for s in project.persisted if is_due(s)],
             jobs=[build_request],
             schedules=[_gc_schedule(runtime, gc_cron), *((scheduled,) if scheduled else ())],
@@ -396,92 +409,26 @@ def _is_forced(run: dg.DagsterRun, source: Source) -> bool:
     return named or tag.lower() == "true" or bool(config.get("force", False))
 
 
-def _output(runtime: Runtime, work: Work) -> dg.Output[Work]:
-    """Return what a step hands over, with what its materialization is tagged with.
-
-    What Dagster knows of an asset is what its last materialization says, in whichever environment
-    that was. One in another environment than the code location's must not pass for one in it,
-    though both may mean the same: its code version names the environment, so that Dagster shows
-    the asset as out of date.
-    """
-    environment = work.build.environment
-    tags = {ENVIRONMENT_TAG: environment}
-    if environment != runtime.settings.environment:
-        tags[CODE_VERSION] = f"{work.source.build_id}@{environment}"
-    known = work.measured or work.snapshot
-    assert known is not None
-    with beta():
-        version = dg.DataVersion(known.content)
-        return dg.Output(work, output_name="table", data_version=version, tags=tags)
-
-
 def _results(
     source: Source, results: Sequence[CheckResult], environment: str
 ) -> Iterator[dg.AssetCheckResult]:
-    own, key = {c.name for c in source.checks}, dg.AssetKey(source.asset_key)
-    for result in results:
-        if result.name not in own:
-            continue  # a check of another source that shares the table
+    for result in own_results(source, results):
         yield dg.AssetCheckResult(
-            asset_key=key,
+            asset_key=dg.AssetKey(source.asset_key),
             check_name=result.name,
             passed=result.passed,
-            severity=dg.AssetCheckSeverity.ERROR if result.blocking else dg.AssetCheckSeverity.WARN,
+            severity=severity(result),
             description=None if result.passed else result.in_words,
-            metadata={
-                "failed_rows": result.failed_rows,
-                "check": result.definition,
-                "environment": environment,
-                **({"found": result.found} if result.found else {}),
-                **({"sample": _table_of(result.sample)} if result.sample else {}),
-                **(_partitions_of(result) if result.partitions else {}),
-            },
+            metadata=check_metadata(result, environment),
         )
 
 
-_MOST_PARTITIONS = 100
-"""An event tells of so many partitions in which a check fails."""
-
-
-def _partitions_of(result: CheckResult) -> dict[str, Any]:
-    """Return metadata that says in which partitions a check fails.
-
-    Dagster's own results of checks for each partition are a preview, and one of a run over a range
-    of partitions is of none of them (dagster 1.13.27). See docs/architecture.md.
-    """
-    told = [
-        {"partition": p.key, **({"found": p.found} if p.found else {"failed_rows": p.failed_rows})}
-        for p in result.partitions[:_MOST_PARTITIONS]
-    ]
-    return {"failed_partitions": len(result.partitions), "partitions": told}
-
-
-def _table_of(rows: Sequence[str]) -> dg.MetadataValue[Any]:
-    """Return rows in JSON as a table in Markdown."""
-    found: list[dict[str, Any]] = [json.loads(row) for row in rows]
-    lines = ["| " + " | ".join(map(_cell, found[0])) + " |", "| --- " * len(found[0]) + "|"]
-    lines += ("| " + " | ".join(map(_cell, row.values())) + " |" for row in found)
-    return dg.MetadataValue.md("\n".join(lines))
-
-
-def _cell(value: object) -> str:
-    text = "NULL" if value is None else str(value)
-    return re.sub(r"([\\|`*_<>\[\]])", r"\\\1", " ".join(text.split()))
-
-
-def report_raw_versions(instance: dg.DagsterInstance, builder: Builder) -> None:
-    """Tell Dagster the versions of the raw tables that a run reads, where they are news to it.
-
-    They are reported as materializations: of external assets Dagster takes no other event as
-    their data version. It has to happen before the first step begins, which looks them up.
-    """
-    for source in builder.project.sources:
-        if source.raw is None or source.source_id in builder.fed:
-            continue
-        version, key = builder.find_version(source), dg.AssetKey(source.asset_key)
-        records = instance.fetch_materializations(key, limit=1).records
-        told = records[0].asset_materialization if records else None
-        if version is not None and (told is None or (told.tags or {}).get(DATA_VERSION) != version):
-            tags = {DATA_VERSION: version, ENVIRONMENT_TAG: builder.settings.environment}
-            event = dg.AssetMaterialization(key, tags=tags)
-            instance.report_runless_asset_event(event)
+def _output(runtime: Runtime, work: Work) -> dg.Output[Work]:
+    """Return what a step hands over, with what its materialization is tagged with."""
+    environment = work.build.environment
+    tags = {ENVIRONMENT_TAG: environment}
+    if environment != runtime.settings.environment:
+        tags[CODE_VERSION] = code_version(runtime, work)
+    with beta():
+        version = dg.DataVersion(data_version(work))
+        return dg.Output(work, output_name="table", data_version=version, tags=tags)

@@ -7,7 +7,7 @@ import dagster as dg
 
 from persist_assets.growth import trace_to_partitions
 from persist_assets.model import Dimension, Partitioning, Source, SourceID
-from persist_assets.partitions import expand, limits, runs
+from persist_assets.partitions import expand, limits, runs, split
 
 PARTITIONS_TAG = "persist/partitions"
 """A run with this tag builds these partitions: JSON, runs of keys by SourceID."""
@@ -24,6 +24,14 @@ def partitions_definition(partitioning: Partitioning) -> dg.PartitionsDefinition
     """Return what Dagster calls a partitioning; its keys are ours."""
     found = {d.column: _definition(partitioning, d) for d in partitioning.dimensions}
     return dg.MultiPartitionsDefinition(found) if len(found) > 1 else next(iter(found.values()))
+
+
+def partition_tags(partitioning: Partitioning, key: str) -> dict[str, str]:
+    """Return how Dagster tags what it is told of a partition: of several columns, with each."""
+    if len(partitioning.dimensions) == 1:
+        return {}
+    columns = (f"{PARTITION}/{d.column}" for d in partitioning.dimensions)
+    return dict(zip(columns, split(partitioning, key), strict=True))
 
 
 def _definition(partitioning: Partitioning, dimension: Dimension) -> dg.PartitionsDefinition:

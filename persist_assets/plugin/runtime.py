@@ -49,11 +49,14 @@ class Runtime:
     ----------
     late
         Sources that wait for more than sources (`Pool`).
+    deps
+        The assets that those of persisted sources depend on in Dagster.
     """
 
     def __init__(self, settings: Settings, project: Project, fed: frozenset[SourceID]) -> None:
         self.settings, self.project, self.fed = settings, project, fed
         self.late: set[SourceID] = set()
+        self.deps: dict[SourceID, tuple[dg.AssetKey, ...]] = {}
         self._settings = {settings.environment: settings}
         self._projects = {settings.environment: project}
         self._builders: dict[str, Builder] = {}

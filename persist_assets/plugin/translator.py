@@ -1,15 +1,18 @@
 """A source → Dagster's `AssetSpec`: the one thing a user overrides to change how assets look."""
 
-from datetime import timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
-from persist_assets.model import Column, Project, Source
+from persist_assets.model import Cadence, Column, Project, Source
 from persist_assets.plugin import beta
 from persist_assets.plugin.partitions import dependency, partitions_definition
+from persist_assets.scheduled import deadline_cron
 from persist_assets.settings import Settings
+from persist_assets.wants import split_graph
 
 
 class AssetTranslator:
@@ -30,7 +33,6 @@ class AssetTranslator:
     def asset_spec(self, source: Source) -> dg.AssetSpec:
         """Return the spec of a persisted source or a raw table."""
         annotation = source.annotation
-        freshness = annotation.freshness
         return dg.AssetSpec(
             dg.AssetKey(source.asset_key),
             deps=[dependency(source, s) for s in self.project.waits_for(source)],
@@ -44,20 +46,26 @@ class AssetTranslator:
             tags=dict(annotation.tags),
             kinds=set(source.kinds),
             metadata=self._metadata(source),
-            freshness_policy=dg.FreshnessPolicy.time_window(
-                fail_window=timedelta(seconds=freshness.window_s),
-                warn_window=timedelta(seconds=freshness.warn_s) if freshness.warn_s else None,
-            )
-            if freshness
-            else None,
+            freshness_policy=_freshness(source),
             automation_condition=self._automation(source),
         )
 
     def _automation(self, source: Source) -> dg.AutomationCondition[Any] | None:
         """Return when Dagster builds a source by itself.
 
-        Of raw tables it learns in runs only: nothing waits until they are there or are newer.
+        Of raw tables it learns in runs only: nothing waits until they are there or are newer. What
+        other graphs have is for wants to wait for.
         """
+        found = self._condition(source)
+        said = source.annotation.want
+        needs = [split_graph(need) for need in said.needs] if said is not None else []
+        keys = [(graph, *ref.split("/")) for graph, ref in needs]
+        elsewhere = [dg.AssetKey(key) for key in keys if key not in self.project.by_key]
+        if found is None or not elsewhere:
+            return found
+        return found.ignore(dg.AssetSelection.assets(*elsewhere))
+
+    def _condition(self, source: Source) -> Any:
         condition: Any = dg.AutomationCondition  # its types tell assets and checks apart
         raws = [dg.AssetKey(i.asset_key) for i in self.project.inputs(source) if i.raw is not None]
         told_late = dg.AssetSelection.assets(*raws)
@@ -106,6 +114,33 @@ class AssetTranslator:
         if source.notes:
             metadata["notes"] = dg.MetadataValue.md("\n".join(f"- {note}" for note in source.notes))
         return metadata
+
+
+def _freshness(source: Source) -> dg.FreshnessPolicy | None:
+    """Return when Dagster calls a source too old: as its annotation says, or its deadlines.
+
+    Dagster knows of the last materialization alone, of whichever partition. A deadline is one for
+    it where there is one for each window, and no window is met without one: of partitions of time
+    that do not end, since the one that ended last cannot have been built before.
+    """
+    annotation = source.annotation
+    if (said := annotation.freshness) is not None:
+        return dg.FreshnessPolicy.time_window(
+            fail_window=timedelta(seconds=said.window_s),
+            warn_window=timedelta(seconds=said.warn_s) if said.warn_s else None,
+        )
+    want, partition = annotation.want, annotation.partition
+    if want is None or want.sla_s is None or partition is None or partition.time is None:
+        return None
+    cron = _cron(want.every, want.sla_s, partition.timezone, datetime.now(UTC).date())
+    if cron is None or partition.end is not None:
+        return None
+    return dg.FreshnessPolicy.cron(cron, timedelta(seconds=want.sla_s), partition.timezone)
+
+
+@cache
+def _cron(every: Cadence, sla_s: int, timezone: str, today: date) -> str | None:
+    return deadline_cron(every, sla_s, timezone, datetime.combine(today, time()))
 
 
 def column_lineage(project: Project, source: Source) -> dg.TableColumnLineage:

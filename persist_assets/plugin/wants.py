@@ -16,12 +16,12 @@ from persist_assets.asking import tell
 from persist_assets.builder import Builder, Work
 from persist_assets.errors import ConflictError, PersistError
 from persist_assets.model import Event, Source
-from persist_assets.plugin.io_manager import output_metadata
+from persist_assets.plugin.events import fetch_seen, report_raw_versions, told_of
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, PYSPARK, Runtime
 from persist_assets.requests import evaluate_now, next_due, record_dead, run_request
 from persist_assets.scheduled import make_wants, next_window
 from persist_assets.upstreams import Synced, sync_all
-from persist_assets.wants import Request, event_document, split_graph
+from persist_assets.wants import PartitionRef, Request, event_document, split_graph
 
 REQUEST_TAG = "persist/request"
 """The tag of a run that names the build request that it is of."""
@@ -38,7 +38,7 @@ _SHOWN = 1_000
 def request_job(runtime: Runtime, name: str) -> dg.JobDefinition:
     """Return a job that builds all that one build request asks for, or nothing of it."""
 
-    def build(context: dg.OpExecutionContext) -> None:
+    def build(context: dg.OpExecutionContext) -> Iterator[Any]:
         run, session = context.run, getattr(context.resources, PYSPARK)
         request_id = run.tags.get(REQUEST_TAG)
         if request_id is None:
@@ -57,13 +57,13 @@ def request_job(runtime: Runtime, name: str) -> dg.JobDefinition:
                     f"the request {request_id} has failed: {request.error}; what it was for is "
                     "wanted still, and requested again"
                 )
-            made = builder.anew(request)
-            succeeded = run_request(
-                made, request, run_id=run.run_id, tell=lambda works: _log(context, made, works)
-            )
-            if not succeeded:
+            made, published = builder.anew(request), list[Work]()
+            report_raw_versions(context.instance, made)
+            seen = fetch_seen(context.instance, {k for deps in runtime.deps.values() for k in deps})
+            if not run_request(made, request, run_id=run.run_id, tell=published.extend):
                 ended = builder.ledger.find_request(request_id)
                 raise dg.Failure(ended.error if ended and ended.error else "it failed")
+            yield from told_of(runtime, made, published, context.instance, seen)
         except ConflictError as error:
             context.log.info(str(error))  # somebody else was faster
         except PersistError as error:
@@ -74,40 +74,11 @@ def request_job(runtime: Runtime, name: str) -> dg.JobDefinition:
     op = dg.op(
         name=f"{name}_op",
         description="Build what one request asks for; all of it becomes visible, or nothing.",
+        out={},
         required_resource_keys={PYSPARK},
     )(build)
     graph = dg.GraphDefinition(name=name, node_defs=[op])
     return graph.to_job(executor_def=dg.in_process_executor)
-
-
-def _log(context: dg.OpExecutionContext, builder: Builder, works: Sequence[Work]) -> None:
-    """Tell Dagster what has become visible, and what came of its checks."""
-    for work in works:
-        assert work.snapshot is not None
-        key = dg.AssetKey(work.source.asset_key)
-        metadata = output_metadata(builder, work, work.snapshot)
-        tags = {ENVIRONMENT_TAG: builder.settings.environment}
-        parts = (None,) if work.step.keys is None else work.step.keys
-        for part in parts:
-            context.log_event(
-                dg.AssetMaterialization(key, partition=part, metadata=metadata, tags=tags)
-            )
-        own = {c.name for c in work.source.checks}
-        for result in work.checks:
-            if result.name in own:
-                severity = dg.AssetCheckSeverity.ERROR
-                evaluation = dg.AssetCheckEvaluation(
-                    asset_key=key,
-                    check_name=result.name,
-                    passed=result.passed,
-                    severity=severity if result.blocking else dg.AssetCheckSeverity.WARN,
-                    metadata={
-                        "failed_rows": result.failed_rows,
-                        "check": result.definition,
-                        "environment": builder.settings.environment,
-                    },
-                )
-                context.log_event(evaluation)  # pyright: ignore[reportArgumentType]
 
 
 # -------------------------------------------------------------------------------------- the sensor
@@ -277,41 +248,41 @@ def sla_check(runtime: Runtime, source: Source) -> dg.AssetChecksDefinition:
 # ------------------------------------------------------------------------------------ other graphs
 
 
-def others(runtime: Runtime, there: Collection[tuple[str, ...]]) -> list[dg.AssetSpec]:
-    """Return assets that stand for what wants of annotations need of other graphs.
+def needed_elsewhere(source: Source) -> dict[dg.AssetKey, tuple[str, PartitionRef]]:
+    """Return what a source's annotation needs of other graphs, by the assets that stand for it."""
+    said = source.annotation.want
+    needs = [split_graph(need) for need in said.needs] if said is not None else []
+    return {dg.AssetKey([graph, *ref.split("/")]): (graph, ref) for graph, ref in needs}
+
+
+def others(runtime: Runtime, there: Collection[tuple[str, ...]]) -> dict[dg.AssetKey, dg.AssetSpec]:
+    """Return assets that stand for what wants of annotations need of other graphs, by their keys.
 
     Those whose keys are there already stand for themselves.
     """
-    needs = {
-        need: split_graph(need)
-        for source in runtime.project.persisted
-        if source.annotation.want is not None
-        for need in source.annotation.want.needs
-    }
-    return [
-        dg.AssetSpec(
-            dg.AssetKey([graph, *ref.split("/")]),
+    needs = {k: v for s in runtime.project.persisted for k, v in needed_elsewhere(s).items()}
+    return {
+        key: dg.AssetSpec(
+            key,
             description=f"`{ref}` of the graph `{graph}`: see `[upstream.{graph}]`.",
             group_name="upstreams",
         )
-        for graph, ref in sorted({*needs.values()})
-        if (graph, *ref.split("/")) not in there
-    ]
+        for key, (graph, ref) in sorted(needs.items())
+        if tuple(key.path) not in there
+    }
 
 
 def _show(instance: dg.DagsterInstance, builder: Builder, synced: Sequence[Synced]) -> None:
-    """Tell Dagster what has become available elsewhere, of what annotations need."""
-    needs = {
-        split_graph(need)
-        for source in builder.project.persisted
-        if source.annotation.want is not None
-        for need in source.annotation.want.needs
-    }
+    """Tell Dagster what has become available elsewhere, of what annotations need.
+
+    That has no data version: nothing is out of date because there is more of it.
+    """
+    needs = {k: v for s in builder.project.persisted for k, v in needed_elsewhere(s).items()}
     for of in synced:
         for ref in of.available[-_SHOWN:]:
-            for graph, need in needs:
-                if graph == of.graph and f"{ref}/".startswith(f"{need}/"):
-                    key = dg.AssetKey([graph, *need.split("/")])
+            for key, (graph, need) in needs.items():
+                ours = tuple(key.path) in builder.project.by_key
+                if not ours and graph == of.graph and f"{ref}/".startswith(f"{need}/"):
                     event = dg.AssetMaterialization(key, metadata={"partition": ref})
                     instance.report_runless_asset_event(event)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -14,13 +15,18 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 import pytest
+from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
+from dagster._core.loader import LoadingContextForTest
 from deltalake import write_deltalake
+from serving import serving
 from test_upstreams import Other
 
 from persist_assets import load_sources
 from persist_assets.ledger.store import Ledger
+from persist_assets.plugin.runs import run_assets
 from persist_assets.plugin.runtime import ORIGIN_TAG
 from persist_assets.plugin.wants import REQUEST_TAG
+from persist_assets.project import load_project
 from persist_assets.settings import load_settings
 from persist_assets.wants import Want
 
@@ -156,6 +162,115 @@ def test_a_thousand_idle_turns_start_and_write_nothing(locate: Callable[..., Loc
     assert (location.ledger.position(), location.cursor) == (before, cursor)
 
 
+CHAIN = """
+CREATE TABLE f (day DATE, n INT) USING delta LOCATION 'f';
+--@ persist partition=daily time_column=day start="2024-01-01" end="2024-01-05"
+CREATE VIEW daily AS SELECT day, sum(n) AS n FROM f GROUP BY day;
+--@ persist partition=daily time_column=day start="2024-01-01" end="2024-01-05"
+CREATE VIEW zdaily AS SELECT day, n + 1 AS n FROM daily;
+--@ persist partition { day=daily n=[1, 2] } start="2024-01-01" end="2024-01-05"
+CREATE VIEW pairs AS SELECT day, n FROM f;
+--@ persist check { expr { positive="n > 0" } }
+CREATE VIEW total AS SELECT sum(n) AS n FROM f;
+--@ persist
+CREATE VIEW atotal AS SELECT n * 2 AS n FROM total;
+"""
+WANTED = ("m/zdaily/2024-01-02", "m/pairs/2024-01-02|2", "m/atotal")
+
+
+CHAINED = ("daily", "zdaily", "pairs", "total", "atotal")
+
+
+def stale(location: Location, *names: str) -> dict[str, str]:
+    """Return what Dagster calls out of date, and why."""
+    graph = location.definitions.resolve_asset_graph()
+    instance = location.instance
+    resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))
+    found: dict[str, str] = {}
+    for name in names or CHAINED:
+        key = dg.AssetKey(["m", name])
+        for part in sorted(instance.get_materialized_partitions(key)) or [None]:
+            causes = resolver.get_stale_causes(key, part)
+            status = resolver.get_status(key, part)
+            assert (status is StaleStatus.STALE) == bool(causes)
+            if status is not StaleStatus.FRESH:
+                told = "; ".join(c.reason for c in causes) or status.value
+                found[name if part is None else f"{name}/{part}"] = told
+    return found
+
+
+def tags(location: Location, name: str) -> dict[str, str]:
+    """Return the tags of the last materialization, without where it points to."""
+    (record,) = location.instance.fetch_materializations(dg.AssetKey(["m", name]), limit=1).records
+    told = record.asset_materialization
+    assert told is not None
+    pointers = {k: v for k, v in (told.tags or {}).items() if "input_event_pointer" in k}
+    assert pointers
+    assert all(v.isdigit() for v in pointers.values())
+    return {k: v for k, v in (told.tags or {}).items() if k not in pointers}
+
+
+@pytest.mark.proves("K19")
+def test_what_a_request_built_is_as_fresh_to_dagster_as_what_an_ordinary_run_did(
+    locate: Callable[..., Location],
+) -> None:
+    location = locate(CHAIN)
+
+    def build(*refs: str) -> None:
+        for ref in refs:
+            location.want(ref, want_id=f"{ref} {location.ledger.position()}")
+        (request,), _ = location.turn()
+        assert location.run(request).success
+
+    def ordinary(partition: str | None, *names: str) -> None:
+        job = location.definitions.resolve_implicit_global_asset_job_def()
+        keys = [dg.AssetKey(["m", name]) for name in names]
+        done = job.execute_in_process(
+            instance=location.instance, asset_selection=keys, partition_key=partition
+        )
+        assert done.success
+
+    build(*WANTED)
+    assert stale(location) == {}
+    by_request = {n: tags(location, n) for n in CHAINED}
+    (check,) = location.instance.event_log_storage.get_asset_check_execution_history(
+        dg.AssetCheckKey(TOTAL, "expr_positive"), limit=9
+    )
+    assert check.status.value == "SUCCEEDED"
+    ordinary("2024-01-02", "daily", "zdaily")
+    ordinary("2024-01-02|2", "pairs")
+    ordinary(None, "total", "atotal")
+    for name, found in by_request.items():
+        told = tags(location, name)
+        if name == "zdaily":  # an ordinary run has a digest of the versions of partitions there
+            of_daily = "dagster/input_data_version/m/daily"
+            assert found.pop(of_daily) == by_request["daily"]["dagster/data_version"]
+            del told[of_daily]
+        assert found == told, name
+    assert "dagster/partition/day" in by_request["pairs"]
+
+    # Data that changed makes them stale, as soon as Dagster knows, and building them fresh.
+    days = [datetime(2024, 1, 2).date()]
+    table = pa.table({"day": days, "n": pa.array([2], pa.int32())})
+    write_deltalake(str(location.root / "f"), table, mode="append")
+    ordinary(None, "total")
+    changed = "has a new dependency data version"
+    assert stale(location) == {
+        "daily/2024-01-02": changed,
+        "pairs/2024-01-02|2": changed,
+        "atotal": changed,
+    }
+    build(*WANTED)
+    assert stale(location) == {}
+    sensor = location.definitions.resolve_sensor_def("persist_stale")
+    with dg.build_sensor_context(
+        instance=location.instance, definitions=location.definitions
+    ) as context:
+        found = sensor.evaluate_tick(context).run_requests or ()
+    asked = {k.path[-1] for r in found for k in r.asset_selection or ()}
+    assert asked == {"daily", "zdaily", "pairs"}, "of these other partitions were never built"
+
+
 def test_a_run_that_ended_before_it_began_fails_its_request(
     locate: Callable[..., Location],
 ) -> None:
@@ -206,6 +321,72 @@ def test_wants_of_builds_tell_who_started_them(locate: Callable[..., Location]) 
     assert [w["type"] for w in found] == ["schedule", "sensor", "cli", "dashboard", "api"]
     assert found[0]["schedule"] == "nightly"
     assert (found[2]["user"], found[2]["host"]) == ("ada", "here")
+
+
+EVERY_WAY = """
+CREATE TABLE f (day DATE, n INT) USING delta LOCATION 'f';
+--@ persist partition=daily time_column=day start="2024-01-01" end="2024-01-05"
+CREATE VIEW daily AS SELECT day, sum(n) AS n FROM f GROUP BY day;
+--@ persist want { every=daily }
+CREATE VIEW total AS SELECT sum(n) AS n FROM daily;
+--@ persist
+CREATE VIEW bad AS SELECT max(1 / (n - 2)) AS n FROM f;
+"""
+
+
+@pytest.mark.proves("D1", "D4")
+def test_whoever_asks_for_a_build_and_however_there_is_a_want_and_no_build_without(
+    locate: Callable[..., Location], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    location = locate(EVERY_WAY)
+    settings = load_settings(location.root)
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PERSIST_ENV", "dev")  # running assets sets them: here they are put back
+    schedule = location.definitions.resolve_schedule_def("persist_scheduled_wants")
+    with (
+        serving(location.root) as served,
+        served.client(token=None) as client,
+        dg.build_schedule_context(instance=location.instance) as context,
+    ):
+        asked = client.post("/api/v1/wants", json={"partition_ref": "m/daily/2024-01-01"})
+        assert asked.status_code == 201, asked.text
+        (token,) = {*re.findall(r'name="form_token" value="([^"]+)"', client.get("/").text)}
+        form = {"partition_ref": "m/daily/2024-01-02", "form_token": token}
+        assert client.post("/wants", data=form).status_code == 303
+        schedule.evaluate_tick(context)
+    location.want("m/bad", source={"type": "api"})  # as whoever imports us may
+    while requests := location.turn()[0]:
+        for request in requests:
+            location.run(request)
+    chosen = [s for s in load_project(settings).persisted if s.name == "daily"]
+    assert run_assets(settings, chosen, force=True, verbose=False).success
+    job = location.definitions.resolve_implicit_global_asset_job_def()
+    assert job.execute_in_process(
+        instance=location.instance, asset_selection=[TOTAL], tags={".dagster/repository": "r@l"}
+    ).success
+
+    events, _ = location.ledger.list_events(0)
+    made = [e.data for e in events if e.kind == "want-created"]
+    assert {(w["source"]["type"], w["partition_ref"].rpartition("/")[0]) for w in made} == {
+        ("api", "m/daily"),
+        ("dashboard", "m/daily"),
+        ("schedule", "m"),
+        ("api", "m"),
+        ("cli", "m/daily"),
+        ("dashboard", "m"),
+    }
+    wants = {w["want_id"] for w in made}
+    requests = {e.data["build_request_id"]: e for e in events if e.kind == "build-requested"}
+    assert all({*e.data["want_ids"]} <= wants != set() for e in requests.values())
+    begun: dict[str, Any] = {}
+    for event in events:
+        if event.kind.startswith("build-") and "build_uid" in event.data:
+            if event.kind == "build-started":
+                begun[event.data["build_uid"]] = event.data
+            told, of = event.data, begun[event.data["build_uid"]]
+            assert told["build_request_id"] == of["build_request_id"], event
+            assert ({*of["want_ids"]} & wants) or of["build_request_id"] in requests, event
+    assert {e.kind for e in events} >= {"build-started", "build-succeeded", "build-failed"}
 
 
 SCHEDULED = """
@@ -264,7 +445,110 @@ def test_what_another_graph_publishes_is_built_on_and_lateness_is_told(
         assert [t["kind"] for t in told] == ["sla-missed", "sla-recovered"]
         upstream = dg.AssetKey(["users", "data", "users"])
         assert location.instance.fetch_materializations(upstream, limit=9).records
+        # What it waited for is above it in the graph, and breaks neither buttons nor freshness.
+        graph = location.definitions.resolve_asset_graph()
+        assert graph.get(DAILY).parent_keys == {upstream, dg.AssetKey(["m", "f"])}
+        assert stale(location, "daily") == {}
+        other.happens("partition-available", "data/users/2024-01-01")
+        location.turn()
+        assert len(location.instance.fetch_materializations(upstream, limit=9).records) == 2
+        assert stale(location, "daily") == {}
+        job = location.definitions.resolve_implicit_global_asset_job_def()
+        assert job.execute_in_process(
+            instance=location.instance, asset_selection=[DAILY], partition_key="2024-01-02"
+        ).success
+        assert stale(location, "daily") == {}
     finally:
         hook.shutdown()
         hook.server_close()
         other.close()
+
+
+def test_what_is_needed_elsewhere_holds_up_no_automation_and_is_not_taken_for_ours(
+    locate: Callable[..., Location],
+) -> None:
+    text = """
+    CREATE TABLE f (day DATE, n INT) USING delta LOCATION 'f';
+    --@ persist
+    CREATE VIEW total AS SELECT sum(n) AS n FROM f;
+    --@ persist automation=eager want { every=daily needs=["users:data", "m:total"] }
+    CREATE VIEW twice AS SELECT n * 2 AS n FROM total;
+    """
+    location = locate(text)
+    graph = location.definitions.resolve_asset_graph()
+    twice, elsewhere = dg.AssetKey(["m", "twice"]), dg.AssetKey(["users", "data"])
+    assert graph.get(twice).parent_keys == {elsewhere, TOTAL}
+    assert graph.get(elsewhere).is_external
+    cursor: Any = None
+
+    def requested() -> bool:
+        nonlocal cursor
+        found = dg.evaluate_automation_conditions(
+            location.definitions, location.instance, cursor=cursor
+        )
+        cursor = found.cursor
+        return any(r.true_subset.size for r in found.results if r.key == twice)
+
+    def build(key: dg.AssetKey) -> None:
+        job = location.definitions.resolve_implicit_global_asset_job_def()
+        assert job.execute_in_process(instance=location.instance, asset_selection=[key]).success
+
+    requested()
+    build(TOTAL)
+    assert requested(), "though nobody has told of what it needs elsewhere"
+    build(twice)
+    assert not requested()
+    location.instance.report_runless_asset_event(dg.AssetMaterialization(elsewhere))
+    assert not requested()
+
+
+DEADLINES = """
+CREATE TABLE f (day DATE, ts TIMESTAMP, n INT) USING delta LOCATION 'f';
+--@ persist partition=daily time_column=day start="2024-01-01" want { sla="9h" }
+CREATE VIEW utc AS SELECT day, n FROM f;
+--@ persist partition=daily time_column=day start="2024-01-01" timezone="Asia/Tokyo" want.sla="90m"
+CREATE VIEW tokyo AS SELECT day, n + 1 AS n FROM f;
+--@ persist partition { day=weekly n=[1, 2] } start="2024-01-01" timezone="Europe/Berlin"
+--@ want.sla="33h"
+CREATE VIEW berlin_weeks AS SELECT day, n FROM f;
+--@ persist partition=monthly time_column=day start="2024-01-01" want.sla="2d"
+CREATE VIEW months AS SELECT day, n + 2 AS n FROM f;
+--@ persist partition=hourly time_column=ts start="2024-01-01" want.sla="20m"
+CREATE VIEW hours AS SELECT ts, n FROM f;
+--@ persist partition=daily time_column=day start="2024-01-01" want.sla="9h"
+--@ freshness.window="3d"
+CREATE VIEW explicit AS SELECT day, n + 3 AS n FROM f;
+--@ persist partition=daily time_column=day start="2024-01-01" timezone="Europe/Berlin"
+--@ want.sla="9h"
+CREATE VIEW berlin AS SELECT day, n + 4 AS n FROM f;
+--@ persist partition=daily time_column=day start="2024-01-01" want.sla="25h"
+CREATE VIEW too_late AS SELECT day, n + 5 AS n FROM f;
+--@ persist partition=daily time_column=day start="2024-01-01" want.sla="30s"
+CREATE VIEW too_soon AS SELECT day, n + 6 AS n FROM f;
+--@ persist partition=daily time_column=day start="2024-01-01" end="2024-02-01" want.sla="9h"
+CREATE VIEW ended AS SELECT day, n + 7 AS n FROM f;
+--@ persist partition=daily time_column=day start="2024-01-01" want.ttl="9d"
+CREATE VIEW no_sla AS SELECT day, n + 8 AS n FROM f;
+--@ persist want { every=daily sla="9h" }
+CREATE VIEW whole AS SELECT sum(n) AS n FROM f;
+"""
+
+
+@pytest.mark.proves("K9")
+def test_a_deadline_that_cron_can_say_is_a_freshness_policy(
+    locate: Callable[..., Location],
+) -> None:
+    graph = locate(DEADLINES).definitions.resolve_asset_graph()
+
+    def of(name: str) -> dg.FreshnessPolicy | None:
+        return graph.get(dg.AssetKey(["m", name])).freshness_policy
+
+    cron, hours = dg.FreshnessPolicy.cron, lambda n: timedelta(hours=n)
+    assert of("utc") == cron("0 9 * * *", hours(9), "UTC")
+    assert of("tokyo") == cron("30 1 * * *", hours(1.5), "Asia/Tokyo")
+    assert of("berlin_weeks") == cron("0 9 * * 2", hours(33), "Europe/Berlin")
+    assert of("months") == cron("0 0 3 * *", hours(48), "UTC")
+    assert of("hours") == cron("20 * * * *", hours(1 / 3), "UTC")
+    assert of("explicit") == dg.FreshnessPolicy.time_window(hours(72))
+    for name in ("berlin", "too_late", "too_soon", "ended", "no_sla", "whole"):
+        assert of(name) is None, name

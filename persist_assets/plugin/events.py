@@ -1,0 +1,201 @@
+"""What Dagster is told of builds: versions, what they follow from, and what came of checks.
+
+Runs of steps tell most of it through Dagster itself; what builds a whole request in one step tells
+it here, and in the same words.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from persist_assets.builder import Builder, Work
+from persist_assets.model import CheckResult, Source
+from persist_assets.plugin.io_manager import output_metadata
+from persist_assets.plugin.partitions import partition_tags
+from persist_assets.plugin.runtime import ENVIRONMENT_TAG, Runtime
+
+CODE_VERSION = "dagster/code_version"
+DATA_VERSION = "dagster/data_version"
+_IS_OURS = "dagster/data_version_is_user_provided"
+_INPUT, _POINTER = "dagster/input_data_version", "dagster/input_event_pointer"
+_UNTOLD, _NOWHERE = "INITIAL", "NULL"
+"""What Dagster says for the version, and for the event, of what never told one."""
+
+
+# ---------------------------------------------------------------------------------------- versions
+
+
+def code_version(runtime: Runtime, work: Work) -> str:
+    """Return the version of the code that a build is of.
+
+    What Dagster knows of an asset is what its last materialization says, in whichever environment
+    that was. One in another environment than the code location's must not pass for one in it,
+    though both may mean the same: its code version names the environment, so that Dagster shows
+    the asset as out of date.
+    """
+    environment = work.build.environment
+    own = environment == runtime.settings.environment
+    return work.source.build_id if own else f"{work.source.build_id}@{environment}"
+
+
+def data_version(work: Work) -> str:
+    """Return the digest of what a build has computed, or found."""
+    known = work.measured or work.snapshot
+    assert known is not None
+    return known.content
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What Dagster has been told last of an asset: where that is in its log, and the version."""
+
+    pointer: str = _NOWHERE
+    version: str = _UNTOLD
+
+
+def fetch_seen(instance: dg.DagsterInstance, keys: Collection[dg.AssetKey]) -> dict[str, Seen]:
+    """Return what Dagster has been told last of some assets, by their keys as texts."""
+    found: dict[str, Seen] = {}
+    for key in keys:
+        records = instance.fetch_materializations(key, limit=1).records
+        records = records or instance.fetch_observations(key, limit=1).records
+        found[key.to_user_string()] = (
+            Seen(
+                str(records[0].storage_id),
+                (records[0].event_log_entry.tags or {}).get(DATA_VERSION, _UNTOLD),
+            )
+            if records
+            else Seen()
+        )
+    return found
+
+
+def told_of(
+    runtime: Runtime,
+    builder: Builder,
+    works: Sequence[Work],
+    instance: dg.DagsterInstance,
+    seen: Mapping[str, Seen],
+) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
+    """Yield what Dagster is to be told of builds that are published, in the order of the graph.
+
+    Of partitioned sources that is which partitions were computed. Each event has to be in Dagster's
+    log before the next one is asked for: later ones point to it.
+
+    Parameters
+    ----------
+    seen
+        What Dagster had been told of their inputs before they began: what came in between is not
+        what they were computed from.
+    """
+    known = {**seen}
+    order = {s.source_id: n for n, s in enumerate(builder.project.persisted)}
+    for work in sorted(works, key=lambda w: order[w.source.source_id]):
+        assert work.snapshot is not None
+        key = dg.AssetKey(work.source.asset_key)
+        metadata = output_metadata(builder, work, work.snapshot)
+        tags = {
+            ENVIRONMENT_TAG: work.build.environment,
+            CODE_VERSION: code_version(runtime, work),
+            DATA_VERSION: data_version(work),
+            _IS_OURS: "true",
+        }
+        for dep in runtime.deps[work.source.source_id]:
+            name = dep.to_user_string()
+            there = known.get(name, Seen())
+            tags |= {f"{_INPUT}/{name}": there.version, f"{_POINTER}/{name}": there.pointer}
+        partition = work.source.annotation.partition
+        if partition is None:
+            yield dg.AssetMaterialization(key, metadata=metadata, tags=tags)
+        else:
+            for part in work.step.keys or ():
+                own = {**tags, **partition_tags(partition, part)}
+                yield dg.AssetMaterialization(key, partition=part, metadata=metadata, tags=own)
+        for result in own_results(work.source, work.checks):
+            yield dg.AssetCheckEvaluation(
+                asset_key=key,
+                check_name=result.name,
+                passed=result.passed,
+                severity=severity(result),
+                description=None if result.passed else result.in_words,
+                metadata=check_metadata(result, work.build.environment),
+            )
+        known |= fetch_seen(instance, [key])
+
+
+def report_raw_versions(instance: dg.DagsterInstance, builder: Builder) -> None:
+    """Tell Dagster the versions of the raw tables that a run reads, where they are news to it.
+
+    They are reported as materializations: of external assets Dagster takes no other event as
+    their data version. It has to happen before the first step begins, which looks them up.
+    """
+    for source in builder.project.sources:
+        if source.raw is None or source.source_id in builder.fed:
+            continue
+        version, key = builder.find_version(source), dg.AssetKey(source.asset_key)
+        records = instance.fetch_materializations(key, limit=1).records
+        told = records[0].asset_materialization if records else None
+        if version is not None and (told is None or (told.tags or {}).get(DATA_VERSION) != version):
+            tags = {DATA_VERSION: version, ENVIRONMENT_TAG: builder.settings.environment}
+            event = dg.AssetMaterialization(key, tags=tags)
+            instance.report_runless_asset_event(event)
+
+
+# ------------------------------------------------------------------------------------------ checks
+
+
+def own_results(source: Source, results: Sequence[CheckResult]) -> list[CheckResult]:
+    """Return what came of a source's own checks, not of those of others that share its table."""
+    own = {c.name for c in source.checks}
+    return [result for result in results if result.name in own]
+
+
+def severity(result: CheckResult) -> dg.AssetCheckSeverity:
+    """Return how bad it is for Dagster that a check fails."""
+    return dg.AssetCheckSeverity.ERROR if result.blocking else dg.AssetCheckSeverity.WARN
+
+
+def check_metadata(result: CheckResult, environment: str) -> dict[str, Any]:
+    """Return what there is to tell of what came of a check."""
+    return {
+        "failed_rows": result.failed_rows,
+        "check": result.definition,
+        "environment": environment,
+        **({"found": result.found} if result.found else {}),
+        **({"sample": _table_of(result.sample)} if result.sample else {}),
+        **(_partitions_of(result) if result.partitions else {}),
+    }
+
+
+_MOST_PARTITIONS = 100
+"""An event tells of so many partitions in which a check fails."""
+
+
+def _partitions_of(result: CheckResult) -> dict[str, Any]:
+    """Return metadata that says in which partitions a check fails.
+
+    Dagster's own results of checks for each partition are a preview, and one of a run over a range
+    of partitions is of none of them (dagster 1.13.27). See docs/architecture.md.
+    """
+    told = [
+        {"partition": p.key, **({"found": p.found} if p.found else {"failed_rows": p.failed_rows})}
+        for p in result.partitions[:_MOST_PARTITIONS]
+    ]
+    return {"failed_partitions": len(result.partitions), "partitions": told}
+
+
+def _table_of(rows: Sequence[str]) -> dg.MetadataValue[Any]:
+    """Return rows in JSON as a table in Markdown."""
+    found: list[dict[str, Any]] = [json.loads(row) for row in rows]
+    lines = ["| " + " | ".join(map(_cell, found[0])) + " |", "| --- " * len(found[0]) + "|"]
+    lines += ("| " + " | ".join(map(_cell, row.values())) + " |" for row in found)
+    return dg.MetadataValue.md("\n".join(lines))
+
+
+def _cell(value: object) -> str:
+    text = "NULL" if value is None else str(value)
+    return re.sub(r"([\\|`*_<>\[\]])", r"\\\1", " ".join(text.split()))
