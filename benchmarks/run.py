@@ -216,6 +216,13 @@ def hammered(kind: str, seconds: int) -> tuple[str, str, str, str]:
     )
 
 
+def rows_of(script: str, *arguments: str) -> list[tuple[str, str, str, str]]:
+    """Return what another benchmark prints: a row in JSON on each line."""
+    command = [sys.executable, str(ROOT / "benchmarks" / script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+
+
 def main() -> None:
     """Measure, print, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -300,14 +307,12 @@ def main() -> None:
             f"{small_s:.1f} (+{small_s - trivial_s:.1f})",
             "≤ +3",
         )
-        year = [sys.executable, str(ROOT / "benchmarks" / "increments.py")]
-        year += [str(Path(temporary, "year")), str(given.year)]
-        done = subprocess.run(year, capture_output=True, text=True, check=True)
-        for line in done.stdout.splitlines():
-            if line.startswith("["):
-                tell(*json.loads(line))
+        for row in rows_of("increments.py", str(Path(temporary, "year")), str(given.year)):
+            tell(*row)
     for kind in KINDS:
         tell(*hammered(kind, given.seconds))
+        for row in rows_of("wants.py", kind):
+            tell(*row)
     lines = [
         "# Benchmarks",
         "",
