@@ -28,6 +28,7 @@ from persist_assets.meaning.algebra import Given
 from persist_assets.meaning.binding import Face
 from persist_assets.meaning.functions import AGGREGATES, GENERATORS, SESSION, VOLATILE, drawn_by
 from persist_assets.meaning.identity import digest
+from persist_assets.meaning.pushdown import find_needs, leaf, opaque, relate
 from persist_assets.meaning.syntax import called
 from persist_assets.meaning.understanding import (
     Meaning,
@@ -54,8 +55,9 @@ from persist_assets.partitions import limits, spelled_bounds
 from persist_assets.watermarks import TIMES, is_ordered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 
+    from persist_assets.meaning.pushdown import Need, Relation
     from persist_assets.model import Check, Query, SourceID
 
 
@@ -211,6 +213,48 @@ class Compilation:
             return found
         taken = {c.name.lower(): c.type for c in read[0].declaration.columns} if whole else {}
         return tuple(replace(c, type=c.type or taken.get(c.name.lower())) for c in source.columns)
+
+
+    def needs(self, tables: Collection[SourceID]) -> tuple[Need, ...]:
+        """Return what each persisted source needs of tables that are asked about.
+
+        In the order of the sources, each after all it reads. Files are parsed again where what
+        their queries mean was remembered.
+        """
+        inlined: dict[SourceID, Relation] = {}
+        needs: list[Need] = []
+        for source_id in self.units:
+            relation = self.relation(source_id, {*inlined, *tables})
+            if relation is None:
+                continue
+            if self.units[source_id].declaration.persisted:
+                needs += find_needs(source_id, {**inlined, source_id: relation}, tables)
+            else:
+                inlined[source_id] = relation
+        return tuple(needs)
+
+    def relation(self, source_id: SourceID, wanted: Container[SourceID]) -> Relation | None:
+        """Return the relation of a source that reads something that is wanted, else None."""
+        unit = self.units[source_id]
+        if unit.source is None or not any(b in wanted for b in unit.bindings):
+            return None
+        shown: dict[SourceID, list[tuple[str, str | None]]] = {}
+        for binding in unit.bindings:
+            read = self.units[binding].source
+            assert read is not None  # or this source would not be one
+            shown[binding] = [(c.name, c.type) for c in read.columns]
+        query, function = unit.declaration.query, unit.source.function
+        assert query is not None
+        if function is not None:
+            frames = zip(unit.bindings, function.frames, strict=True)
+            only = ((b, {*p.columns} if p.columns is not None else None) for b, p in frames)
+            given = [leaf(b, [k for k in shown[b] if n is None or k[0] in n]) for b, n in only]
+            return opaque(given, "it is read by a function of Python")
+        if query.tree is None:
+            query = self.parsed(unit)
+        assert query is not None
+        faces = [leaf(b, shown[b]) for b in unit.bindings]
+        return relate(query, unit.declaration.location.path, faces)
 
 
 def source_id(declaration: Declaration) -> SourceID:
