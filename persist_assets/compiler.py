@@ -55,7 +55,15 @@ from persist_assets.partitions import limits, spelled_bounds
 from persist_assets.watermarks import TIMES, is_ordered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        Callable,
+        Collection,
+        Container,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from persist_assets.meaning.pushdown import Need, Relation
     from persist_assets.model import Check, Query, SourceID
@@ -213,7 +221,6 @@ class Compilation:
             return found
         taken = {c.name.lower(): c.type for c in read[0].declaration.columns} if whole else {}
         return tuple(replace(c, type=c.type or taken.get(c.name.lower())) for c in source.columns)
-
 
     def needs(self, tables: Collection[SourceID]) -> tuple[Need, ...]:
         """Return what each persisted source needs of tables that are asked about.

@@ -4,9 +4,9 @@
     value      column | literal | clock (NOW() - INTERVAL 6 MONTHS, …) | CAST | date_trunc | year …
 
 A row belongs to a predicate where that is TRUE: not where it is NULL. Every term is canonical from
-its making on, so that equal text is equal meaning, in each process; `as_text` and `from_text` are
-inverse to each other. Nothing in the language can raise an error, draws lots or depends on the order
-of rows. What reads the clock stays a symbol, until `evaluated` puts an instant in its place.
+its making on, so that the text of one is the same in each process; `as_text` and `from_text` are
+inverse to each other. Nothing in the language can raise an error, draws lots or depends on the
+order of rows. What reads the clock stays a symbol, until `evaluated` puts an instant in its place.
 
 The invariant: what `implies` claims is so for every table; where that is not certain it says no.
 """
@@ -65,7 +65,7 @@ COMPARISONS = frozenset(_FLIPPED)
 LITERALS = frozenset(
     ("integer", "decimal", "double", "string", "boolean", "date", "timestamp", "instant", "ntz")
 )
-"""Kinds of literals: a `timestamp` is a text of the session's time zone, an `instant` one of UTC."""
+"""Kinds of literals. A `timestamp` is told in the session's time zone, an `instant` in UTC."""
 _LISTED = frozenset(("integer", "string", "date"))
 """Kinds of which IN is a chain of =. (Of -0.0 and of decimals of several scales it need not be.)"""
 VARIABLES = frozenset(("column", "ref", "out"))
@@ -78,14 +78,11 @@ def column(name: str) -> Term:
 
 def compared(op: str, a: Term, b: Term) -> Term:
     """Return a comparison of two values: what varies with the row stands first."""
-    if not varies(a) and (varies(b) or as_text(b) < as_text(a)):
+    first, second = varies(a), varies(b)
+    if (second and not first) or (first == second and as_text(b) < as_text(a)):
         op, a, b = _FLIPPED[op], b, a
-    elif varies(a) and varies(b) and as_text(b) < as_text(a):
-        op, a, b = _FLIPPED[op], b, a
-    if a.op in LITERALS and b.op in LITERALS:
-        first, second = _comparable(a), _comparable(b)
-        if a.op == b.op and a.op not in ("timestamp", "ntz"):
-            return TRUE if _holds(op, first, second) else FALSE
+    if a.op == b.op and a.op in LITERALS - {"timestamp", "ntz"}:
+        return TRUE if _holds(op, _comparable(a), _comparable(b)) else FALSE
     return Term(op, (a, b))
 
 
@@ -608,7 +605,7 @@ def _implied(wanted: Term, covered: Term, left: list[int]) -> bool:
     left[0] -= 1
     if left[0] < 0:
         return False
-    if wanted == covered or covered == TRUE or wanted == FALSE:
+    if covered in (wanted, TRUE) or wanted == FALSE:
         return True
     if wanted.op == "or":
         return all(_implied(w, covered, left) for w in wanted.args)
@@ -778,7 +775,7 @@ def union(predicates: Iterable[Term]) -> Term:
 
 
 def difference(wanted: Term, coverage: Term) -> Term:
-    """Return the rows of `wanted` that are none of `coverage`: FALSE where there are certainly none.
+    """Return the rows of `wanted` that are none of `coverage`; FALSE: there certainly are none.
 
     ``wanted AND (coverage) IS NOT TRUE``: rows of which a predicate is NULL are not covered by it.
     """
@@ -874,9 +871,9 @@ def _in_zone(local: datetime, zone: tzinfo, offset: timedelta | None = None) -> 
     """Return the instant at which clocks show a time, with an offset if they do so with it."""
     for fold in (0, 1):
         one = local.replace(tzinfo=zone, fold=fold)
-        if offset is not None and one.utcoffset() == offset:
-            if one.astimezone(UTC).astimezone(zone).replace(tzinfo=None) == local:
-                return one
+        shown = one.astimezone(UTC).astimezone(zone).replace(tzinfo=None, fold=0)
+        if one.utcoffset() == offset and shown == local:
+            return one
     return local.replace(tzinfo=zone, fold=0).astimezone(UTC).astimezone(zone)
 
 
@@ -961,4 +958,3 @@ def _truncated(value: datetime, unit: str, zone: tzinfo) -> datetime | None:
     local = value.replace(tzinfo=None, fold=0, microsecond=0, **finer[unit])
     local = local if unit == "second" else local.replace(second=0)
     return _in_zone(local, zone, value.utcoffset())
-

@@ -25,8 +25,8 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import persist_assets.meaning.predicates as p
 from persist_assets.frontends.sql import REFERENCE
-from persist_assets.meaning import predicates as p
 from persist_assets.meaning.algebra import (
     Aggregate,
     Block,
@@ -39,7 +39,6 @@ from persist_assets.meaning.algebra import (
     Limit,
     Node,
     Opaque,
-    Out,
     Outer,
     Ref,
     SetOperation,
@@ -214,10 +213,23 @@ def relate(query: Query, path: str, upstream: Sequence[Face]) -> Relation:
     names: dict[int, tuple[str, ...]] = {}
     for thing in walk(block):
         if isinstance(thing, Block):
-            shown = ((i, n) for i, n in thing.leaves if isinstance(n, Given))
-            names |= {i: tuple(n.columns) for i, n in shown}
+            names |= {i: _names_of(node) for i, node in thing.leaves}
     whole = notes[0].partition(":")[0] if notes else None
     return Relation(block, binding.types, names, whole)
+
+
+def _names_of(node: Node) -> tuple[str, ...]:
+    match node:
+        case Given(columns=names):
+            return names
+        case Derived(block) | Limit(block):
+            return tuple(o.name for o in block.columns)
+        case Outer(_, left, right):
+            return tuple(o.name for o in (*left.columns, *right.columns))
+        case SetOperation(_, branches):
+            return tuple(o.name for o in branches[0].columns)
+        case _:
+            return ()
 
 
 def opaque(reads: Sequence[Face], because: str) -> Relation:
@@ -378,7 +390,7 @@ class _Reader:
             return None
         typed = [v for v in values if not isinstance(v, Kept)]
         match call.op, typed:
-            case ("cast" | "try_cast"), [(term, kind)]:
+            case (("cast" | "try_cast"), [(term, kind)]):
                 return _cast(term, kind, call.words[0])
             case "to_date", [(term, kind)] if kind in TIMES:
                 return _to(term, kind, "date"), "date"
@@ -444,8 +456,10 @@ class _Reader:
                 if _is_null(a) or _is_null(b):
                     return FALSE
                 found = self._pair(a, b)
-                return found if isinstance(found, Kept) else (
-                    p.compared(_NEGATED[op] if negate else op, *found)
+                return (
+                    found
+                    if isinstance(found, Kept)
+                    else (p.compared(_NEGATED[op] if negate else op, *found))
                 )
             case Call("<=>", (a, b)):
                 return self._same(a, b, negate)
@@ -546,13 +560,18 @@ class _Reader:
             case Window(function):
                 return f"{self._said(function, depth + 1)} OVER (…)"
             case Subquery(kind, _, args):
-                return f"{', '.join(self._said(a, depth + 1) for a in args)} {kind} (SELECT …)".strip()
+                return (
+                    f"{', '.join(self._said(a, depth + 1) for a in args)} {kind} (SELECT …)".strip()
+                )
             case Call("string", (), (text,)):
                 return f"'{text}'"
             case Call("sqlglot.like", (pattern, subject)):
                 return f"{self._said(subject, depth + 1)} LIKE {self._said(pattern, depth + 1)}"
             case Call("cast", (inner,), (kind,)):
                 return f"CAST({self._said(inner, depth + 1)} AS {kind.upper()})"
+            case Call(("<" | "<=") as op, (Call("number" | "string" | "cast") as a, b)):
+                flipped = {"<": ">", "<=": ">="}[op]
+                return f"{self._said(b, depth + 1)} {flipped} {self._said(a, depth + 1)}"
             case Call(op, (a, b)) if not op[0].isalpha() or op in ("and", "or", "div"):
                 return f"{self._said(a, depth + 1)} {op.upper()} {self._said(b, depth + 1)}"
             case Call("parameter", (), (word,)):
@@ -644,12 +663,12 @@ def _moved(call: Call, typed: list[Typed]) -> Typed | None:
     intervals = [a for a in call.args if _is_interval(a)]
     sign = -1 if call.op in ("-", "date_sub") else 1
     match call.op, typed:
-        case ("+" | "-"), [(term, kind)] if len(intervals) == 1:
+        case (("+" | "-"), [(term, kind)]) if len(intervals) == 1:
             found = _interval(intervals[0])
             if found is None or (call.op == "-" and _is_interval(call.args[0])):
                 return None
             count, unit = found
-        case ("+" | "-" | "date_add" | "date_sub"), [(term, "date"), (n, _)] if not call.words:
+        case (("+" | "-" | "date_add" | "date_sub"), [(term, "date"), (n, _)]) if not call.words:
             if n.op != "integer":
                 return None
             kind, count, unit = "date", int(n.words[0]), "day"
@@ -833,9 +852,7 @@ def _merged(reader: SourceID, disjuncts: Iterable[Disjunct]) -> tuple[Disjunct, 
 class _Search:
     """Goes down from one reader; not recursive: sources and CTEs may be long chains."""
 
-    def __init__(
-        self, relations: Mapping[SourceID, Relation], tables: Container[SourceID]
-    ) -> None:
+    def __init__(self, relations: Mapping[SourceID, Relation], tables: Container[SourceID]) -> None:
         self.relations, self.tables = relations, tables
         self.found: dict[SourceID, list[Disjunct]] = {}
         self._readers: dict[SourceID, _Reader] = {}
@@ -981,17 +998,22 @@ class _Search:
             case Given():
                 self._given(node, asked)
             case Derived(block, volatile):
-                asked = _without(asked, "draws lots", "what it is about draws lots", volatile)
-                self._under(reader, block, [o.expr for o in block.columns], asked, ())
+                columns = [o.expr for o in block.columns]
+                if volatile:
+                    why = "what it is about draws lots"
+                    asked = _without(reader, columns, asked, "draws lots", why)
+                self._under(reader, block, columns, asked, ())
             case Outer():
                 self._outer(reader, node, asked)
-            case Aggregate(rows, keys, aggregates, sets):
+            case Aggregate():
                 self._aggregate(reader, node, asked)
             case SetOperation(kind, branches):
                 self._set_operation(reader, kind, branches, asked)
             case Limit(block, count, offset, _):
-                asked = _without(asked, "limit above", "a LIMIT takes its rows before")
-                self._under(reader, block, [o.expr for o in block.columns], asked, ())
+                columns = [o.expr for o in block.columns]
+                why = "a LIMIT takes its rows before"
+                asked = _without(reader, columns, asked, "limit above", why)
+                self._under(reader, block, columns, asked, ())
                 self._subqueries(reader, [e for e in (count, offset) if e])
             case Generate(call, _, _):
                 self._subqueries(reader, [call])
@@ -1060,7 +1082,9 @@ class _Search:
             if _rejects_nulls(second):
                 right.append(_said_below(reader, second, every, kept_right))
             elif any(i >= n for i in about):
-                words = f"{_spelled(reader, condition, every)}: it holds of rows that are not joined"
+                words = (
+                    f"{_spelled(reader, condition, every)}: it holds of rows that are not joined"
+                )
                 kept_right.add(Kept("null side", words))
         inside = [{i for i, _ in side.leaves} for side in (node.left, node.right)]
         for test in on:
@@ -1078,7 +1102,9 @@ class _Search:
                 kept_left.add(Kept(code, words))
                 if node.kind != "left":
                     kept_right.add(Kept(code, words))
-        columns = [[every[i] for i in sorted(asked.columns) if (i < n) == left_] for left_ in (True, False)]
+        columns = [
+            [every[i] for i in sorted(asked.columns) if (i < n) == left_] for left_ in (True, False)
+        ]
         self._visit(reader, node.left, left, [*columns[0], *on], frozenset(kept_left))
         self._visit(reader, node.right, right, [*columns[1], *on], frozenset(kept_right))
 
@@ -1095,16 +1121,19 @@ class _Search:
                 code = "grouping set" if of_keys else "aggregate"
                 words = "a key that not every grouping set has" if of_keys else "an aggregate"
                 kept.add(Kept(code, f"{_spelled(reader, condition, every)}: it is about {words}"))
-        below = _Asked(tuple(conditions), frozenset(i for i in asked.columns if i >= n), frozenset(kept))
+        below = _Asked(
+            tuple(conditions), frozenset(i for i in asked.columns if i >= n), frozenset(kept)
+        )
         self._under(reader, node.rows, every, below, node.keys)
 
     def _set_operation(
         self, reader: _Reader, kind: str, branches: Sequence[Block], asked: _Asked
     ) -> None:
         if kind != "union all":
-            words = f"it is about the rows of {kind.upper()}"
-            asked = _without(asked, "set operation", words)
-            columns = frozenset(range(len(branches[0].columns)))
+            why = f"it is about the rows of {kind.upper()}"
+            exprs = [o.expr for o in branches[0].columns]
+            asked = _without(reader, exprs, asked, "set operation", why)
+            columns = frozenset(range(len(exprs)))
             asked = replace(asked, columns=columns)
         mixed = {
             str(i)
@@ -1122,11 +1151,12 @@ class _Search:
             self._under(reader, branch, [o.expr for o in branch.columns], asked, ())
 
 
-def _without(asked: _Asked, code: str, words: str, really: bool = True) -> _Asked:
-    """Return what is asked without its conditions."""
-    if not really or not asked.conditions:
-        return asked
-    return _Asked((), asked.columns, asked.kept | {Kept(code, words)})
+def _without(
+    reader: _Reader, columns: Sequence[Expr], asked: _Asked, code: str, why: str
+) -> _Asked:
+    """Return what is asked without its conditions, which are kept."""
+    kept = {Kept(code, f"{_spelled(reader, c, columns)}: {why}") for c in asked.conditions}
+    return _Asked((), asked.columns, asked.kept | kept)
 
 
 def _about(instances: set[str]) -> Callable[[Term], Term]:
@@ -1158,15 +1188,15 @@ def _numbered(term: Term) -> Term:
     return made
 
 
-def _said_below(
-    reader: _Reader, condition: Term, columns: Sequence[Expr], kept: set[Kept]
-) -> Term:
+def _said_below(reader: _Reader, condition: Term, columns: Sequence[Expr], kept: set[Kept]) -> Term:
     """Return what a condition about columns says of the leaves they are computed from."""
 
     def inside(out: Term) -> Term | None:
         found = reader.value(columns[int(out.words[0])])
         if isinstance(found, Kept):
-            kept.add(replace(found, words=f"{reader.said(columns[int(out.words[0])])}: {found.words}"))
+            kept.add(
+                replace(found, words=f"{reader.said(columns[int(out.words[0])])}: {found.words}")
+            )
             return None
         return found[0] if found[1] == out.words[1] else None
 
@@ -1251,8 +1281,6 @@ def _sees(
     partition = {moved(v[0]) for v in known if not isinstance(v, Kept)}
 
     def covered(term: Term) -> bool:
-        return term in partition or (
-            term.op not in p.VARIABLES and all(map(covered, term.args))
-        )
+        return term in partition or (term.op not in p.VARIABLES and all(map(covered, term.args)))
 
     return covered(condition)

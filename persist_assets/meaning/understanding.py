@@ -281,9 +281,7 @@ def _told(lots: Sequence[str], clock: Sequence[str], clocks: Collection[str]) ->
     return notes
 
 
-def bind_whole(
-    binding: Binding, query: Query, upstream: Sequence[Face]
-) -> tuple[Block, list[str]]:
+def bind_whole(binding: Binding, query: Query, upstream: Sequence[Face]) -> tuple[Block, list[str]]:
     """Return the algebra of a query, or the query as one leaf where it has none, and a note why."""
     try:
         if query.lost:
