@@ -373,7 +373,7 @@ def from_text(text: str, version: int = FORMAT) -> Term:
     """
     if version != FORMAT:
         raise UnreadableError(f"a predicate of format {version}; this is format {FORMAT}")
-    tree = parse(text)
+    tree = parse(text) if text.strip() else None
     if tree is None:
         raise UnreadableError(f"not a predicate: {text}")
     return _predicate(tree)

@@ -1135,18 +1135,6 @@ class _Search:
             asked = _without(reader, exprs, asked, "set operation", why)
             columns = frozenset(range(len(exprs)))
             asked = replace(asked, columns=columns)
-        mixed = {
-            str(i)
-            for i in range(len(branches[0].columns))
-            if len({b.columns[i].type for b in branches}) > 1 or branches[0].columns[i].type is None
-        }
-        kept, conditions = set(asked.kept), list[Term]()
-        for condition in asked.conditions:
-            own = {v.words[0] for v in p.variables(condition)}
-            conditions.append(p.weakened(condition, _about(own - mixed)))
-            if own & mixed:
-                kept.add(Kept("set operation", "a column has not one type in all branches"))
-        asked = _Asked(tuple(conditions), asked.columns, frozenset(kept))
         for branch in branches:
             self._under(reader, branch, [o.expr for o in branch.columns], asked, ())
 

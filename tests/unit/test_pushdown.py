@@ -14,13 +14,14 @@ from zoneinfo import ZoneInfo
 
 import duckdb
 import pytest
+import sqlglot
 from conftest import ROOT, compilation_of
 from pushing import PATH, TABLES, Writer, coverage_of, fill, hunt, needs_of, short
 from pushing import RAW as RANDOM_RAW
 from test_rules import without
 
 import persist_assets.meaning.predicates as p
-from persist_assets.meaning import pushdown
+from persist_assets.meaning import binder, pushdown
 from persist_assets.meaning.pushdown import Need
 
 RAW = """
@@ -31,7 +32,8 @@ CREATE VIEW a AS SELECT usr, ts AS at, kind AS sort, id + 1 AS more FROM t WHERE
 CREATE VIEW days AS SELECT date_trunc('day', ts) AS day, usr, count(*) AS c FROM t GROUP BY 1, 2;
 CREATE VIEW few AS SELECT id, kind FROM t WHERE usr > 3 ORDER BY id LIMIT 5;
 CREATE VIEW firsts AS
-  SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY usr ORDER BY ts) AS r FROM t) WHERE r = 1;
+  SELECT * FROM (SELECT id, usr, ts, row_number() OVER (PARTITION BY usr ORDER BY ts) AS r FROM t)
+  WHERE r = 1;
 CREATE VIEW both AS
   SELECT 't' AS src, usr, amt AS v FROM t UNION ALL SELECT 'u' AS src, usr, w AS v FROM u;
 --@ persist
@@ -233,8 +235,8 @@ SHAPES: dict[str, tuple[str, dict[str, list[str]]]] = {
         " AND NOT (ok IS TRUE) AND d <=> DATE '2024-01-01'",
         {
             "t": [
-                "(f <= 1.0D OR f IS NULL) AND (ok <> TRUE OR ok IS NULL) AND d = DATE '2024-01-01'"
-                " AND kind IS NOT NULL AND usr IN (1, 2)"
+                "d = DATE '2024-01-01' AND (f <= 1.0D OR f IS NULL) AND kind IS NOT NULL"
+                " AND (ok <> TRUE OR ok IS NULL) AND usr IN (1, 2)"
             ]
         },
     ),
@@ -330,7 +332,7 @@ KEPT: dict[str, tuple[str, str]] = {
         "kind IS NULL: it is about a key that not every grouping set has",
     ),
     "except": ("set operation", "usr = 1: it is about the rows of EXCEPT"),
-    "a column of several types": ("set operation", "a column has not one type in all branches"),
+    "a column of several types": ("type", "v = 3: the type of v is not certain"),
     "lots": ("draws lots", "id = 3: what it is about draws lots"),
     "all rows": (ALL, "no condition of this place: all rows are read by q@sources/m.sql"),
 }
@@ -371,12 +373,12 @@ RULES: list[tuple[str, Callable[..., Any], str, str]] = [
     ("grouping sets", Search._aggregate, "node.sets is None or", "True or"),
     ("groups", Search._aggregate, "_about(set(map(str, fixed)))", "_about(set())"),
     ("except", Search._set_operation, 'asked = _without(reader, exprs, asked, "set operation", why)', "pass"),
-    ("a column of several types", Search._set_operation, "own - mixed", "own"),
+    ("a column of several types", binder._set_operation, "a.type if a.type == b.type else None", "a.type"),
     ("subqueries", Search._subqueries, "self._visit(reader, block, (), used, frozenset())", "pass"),
     ("anti join", Reader.predicate, "if not negate:", "if True:"),
     ("or over two tables", p.weakened, "return some(weakened(a, keep) for a in term.args)", "return every(weakened(a, keep) for a in term.args)"),
-    ("NULL", pushdown._exactly, ", *nulls", ""),
-    ("never", Reader._in, "if negate:\n                    return FALSE", "if negate:\n                    continue"),
+    ("NULL", pushdown._exactly, "*nulls", "*nulls[:0]"),
+    ("never", Reader._in, "if negate:\n                return FALSE", "if negate:\n                continue"),
     ("negations", Reader.predicate, "negate=not negate", "negate=negate"),
     ("implicit casts", pushdown._of_text, "return (one, made) if made is not None else None", "return one, other"),
     ("a text that is no time", p.time_literal, "if found is None:\n        return None", "if found is None:\n        return Term(kind, (), (text,))"),
@@ -397,11 +399,7 @@ def test_a_shape_comes_out_differently_once_its_rule_is_gone(
     query, expected = SHAPES[shape]
     broken = without(function, text, instead)
     monkeypatch.setattr(function, "__code__", broken)
-    try:
-        found = said(query)
-    except (AssertionError, IndexError, ValueError):
-        return
-    assert found != expected
+    assert said(query) != expected
 
 
 # ------------------------------------------------------------------------------- whole programs
@@ -468,21 +466,24 @@ def test_a_view_in_between_narrows_what_is_read() -> None:
 
 
 def test_chains_of_sources_are_gone_through_one_by_one() -> None:
-    views = "".join(f"CREATE VIEW v{i + 1} AS SELECT usr FROM v{i};\n" for i in range(200))
-    text = f"{RAW}CREATE VIEW v0 AS SELECT usr FROM t;\n{views}--@ persist\n"
-    found = coverage_of(f"{text}CREATE VIEW q AS SELECT usr FROM v200 WHERE usr = 3;")
-    assert found["t"].predicate == "usr = 3 OR usr > 0"  # which `kept` asks for
+    views = "".join(f"CREATE VIEW v{i + 1} AS SELECT k FROM v{i};\n" for i in range(200))
+    text = f"{RANDOM_RAW}CREATE VIEW v0 AS SELECT k FROM t;\n{views}--@ persist\n"
+    found = coverage_of(f"{text}CREATE VIEW q AS SELECT k FROM v200 WHERE k = 3;")
+    assert found["t"].predicate == "k = 3"
 
 
-def test_sources_that_read_the_last_one_twice_do_not_double_the_work() -> None:
+@pytest.mark.parametrize(("n", "expected"), [(30, "k > 0"), (60, "TRUE")])
+def test_sources_that_read_the_last_one_twice_do_not_double_the_work(n: int, expected: str) -> None:
     views = "".join(
-        f"CREATE VIEW v{i + 1} AS SELECT x.usr FROM v{i} x LEFT JOIN v{i} y ON x.usr = y.usr"
-        f" AND y.usr > {i};\n"
-        for i in range(16)
+        f"CREATE VIEW v{i + 1} AS SELECT x.k FROM v{i} x LEFT JOIN v{i} y ON x.k = y.k"
+        f" AND y.k > {i};\n"
+        for i in range(n)
     )
-    text = f"{RAW}CREATE VIEW v0 AS SELECT usr FROM t;\n{views}--@ persist\n"
-    found = coverage_of(f"{text}CREATE VIEW q AS SELECT usr FROM v16 WHERE usr = 3;")
-    assert found["t"].predicate == "TRUE"
+    text = f"{RANDOM_RAW}CREATE VIEW v0 AS SELECT k FROM t;\n{views}--@ persist\n"
+    found = needs_of(f"{text}CREATE VIEW q AS SELECT k FROM v{n} WHERE k = 3;")["q", "t"]
+    assert p.as_text(found.predicate) == expected
+    # Beyond so many ways to ask for one thing, all of it is asked for, and that is told.
+    assert ("too many ways" in {k.code for k in found.kept}) == (expected == "TRUE")
 
 
 @pytest.mark.proves("F10")
@@ -614,14 +615,14 @@ def test_what_is_claimed_of_random_predicates_holds_of_rows() -> None:
     fill(connection, draw, 60)
     writer, columns = Writer(draw), list(TABLES["t"].items())
     now = dt.datetime(2024, 8, 31, 10, tzinfo=dt.UTC)
-    conditions = [writer.condition(columns).replace("TODAY()", "CURRENT_DATE()") for _ in range(60)]
+    conditions = [writer.condition(columns).replace("TODAY()", "CURRENT_DATE()") for _ in range(30)]
     text = RANDOM_RAW + "".join(
         f"--@ persist\nCREATE VIEW q{i} AS SELECT id FROM t WHERE {c};\n"
         for i, c in enumerate(conditions)
     )
     terms = [p.evaluated(n.predicate, now, dt.UTC) for n in needs_of(text).values()]
-    terms += [p.every(draw.sample(terms, 2)) for _ in range(30)]
-    terms += [p.some(draw.sample(terms, 2)) for _ in range(30)]
+    terms += [p.every(draw.sample(terms, 2)) for _ in range(15)]
+    terms += [p.some(draw.sample(terms, 2)) for _ in range(15)]
     rows = {t: _rows_where(connection, t) for t in set(terms)}
     claimed = 0
     for coverage, wanted in permutations(rows, 2):
@@ -629,8 +630,8 @@ def test_what_is_claimed_of_random_predicates_holds_of_rows() -> None:
         if missing == p.FALSE:
             claimed += 1
             assert rows[wanted] <= rows[coverage], f"{p.as_text(coverage)} | {p.as_text(wanted)}"
-    assert claimed > 100
-    for _ in range(60):
+    assert claimed > 50
+    for _ in range(30):
         some = draw.sample(list(rows), 3)
         one, other = some[:2]
         assert _rows_where(connection, p.union(some)) == frozenset().union(*(rows[s] for s in some))
@@ -639,8 +640,6 @@ def test_what_is_claimed_of_random_predicates_holds_of_rows() -> None:
 
 
 def _rows_where(connection: duckdb.DuckDBPyConnection, term: p.Term) -> frozenset[int]:
-    import sqlglot
-
     text = f"SELECT id FROM base_t WHERE {p.as_text(term)}"
     found = connection.execute(sqlglot.transpile(text, read="spark", write="duckdb")[0])
     return frozenset(i for (i,) in found.fetchall())
