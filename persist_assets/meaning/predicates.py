@@ -273,7 +273,6 @@ _WORDS = frozenset(
     | {w.upper() for w in SparkParser.FUNCTIONS}
     | {"CURRENT_DATE", "CURRENT_TIMESTAMP", "NOW", "LOCALTIMESTAMP", "CURRENT_USER", "USER"}
 )
-_LIKE_NAMES = frozenset(("ID", "TS", "CATEGORY", "KIND", "NAME"))
 _CALLS = frozenset(
     ("date_trunc", "trunc", "year", "month", "dayofmonth", "quarter", "hour", "minute", "second")
 )
@@ -345,9 +344,7 @@ def as_text(term: Term) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_bare(name: str) -> bool:
-    if not _BARE.fullmatch(name):
-        return False
-    return name.upper() in _LIKE_NAMES or name.upper() not in _WORDS
+    return bool(_BARE.fullmatch(name)) and name.upper() not in _WORDS
 
 
 def _quoted(text: str) -> str:

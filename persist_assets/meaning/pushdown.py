@@ -183,12 +183,15 @@ class Relation:
         Of what the leaves show, for people: by instance.
     whole
         Why it could not be analysed, or None.
+    volatile
+        It draws lots, which fall otherwise over other rows.
     """
 
     block: Block
     types: Types
     names: Mapping[int, tuple[str, ...]]
     whole: str | None = None
+    volatile: bool = False
     free: Free = field(default_factory=Free, repr=False)
 
 
@@ -215,7 +218,7 @@ def relate(query: Query, path: str, upstream: Sequence[Face]) -> Relation:
         if isinstance(thing, Block):
             names |= {i: _names_of(node) for i, node in thing.leaves}
     whole = notes[0].partition(":")[0] if notes else None
-    return Relation(block, binding.types, names, whole)
+    return Relation(block, binding.types, names, whole, binding.is_volatile(block))
 
 
 def _names_of(node: Node) -> tuple[str, ...]:
@@ -283,7 +286,7 @@ def _alike(a: Typed, b: Typed) -> tuple[Term, Term] | None:
     if "string" in (kind, also):
         return _of_text(a, b)
     if kind in TIMES and also in TIMES:
-        return tuple(t if k == "timestamp" else p.cast(t, "timestamp") for t, k in (a, b))  # type: ignore[return-value]
+        return _to(one, kind, "timestamp"), _to(other, also, "timestamp")
     doubles = [_as_double(t, k, with_) for (t, k), with_ in ((a, also), (b, kind))]
     return (doubles[0], doubles[1]) if doubles[0] and doubles[1] else None
 
@@ -404,7 +407,9 @@ class _Reader:
                 return (made, "date") if named in DATE_UNITS else None
             case (op, [(term, kind)]) if op in _PARTS or op == "extract":
                 part = {"day": "dayofmonth"}.get(call.words[0], call.words[0]) if call.words else op
+                # EXTRACT(SECOND …) has a fraction, second() has none.
                 fits = kind in TIMES and (part in _OF_DAYS or kind != "date")
+                fits &= op != "extract" or part != "second"
                 return (Term(part, (term,)), "int") if fits and part in _PARTS else None
             case _:
                 return _moved(call, typed)
@@ -1031,11 +1036,14 @@ class _Search:
         source_id = node.rows
         if source_id in self.relations:
             reader = self._reader(source_id)
-            block = reader.relation.block
-            if not block.columns:
-                self._visit(reader, block, (), (), asked.kept)
-            else:
-                self._under(reader, block, [o.expr for o in block.columns], asked, ())
+            relation = reader.relation
+            columns = [o.expr for o in relation.block.columns]
+            if not columns:  # of a function, they are known when it is computed
+                asked = _Asked((), frozenset(), asked.kept)
+            elif relation.volatile:
+                why = "what it is about draws lots"
+                asked = _without(reader, columns, asked, "draws lots", why)
+            self._under(reader, relation.block, columns, asked, ())
         elif source_id in self.tables:
             names = [next(iter(o)).column for o in node.origins]
 
