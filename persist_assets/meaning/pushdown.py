@@ -211,7 +211,7 @@ def relate(query: Query, path: str, upstream: Sequence[Face]) -> Relation:
     upstream
         For each reference of the query, what it reads as a `leaf`.
     """
-    binding = Binding(bind, path, upstream, REFERENCE)
+    binding = Binding(bind, path, upstream, REFERENCE, any_condition=True)
     block, notes = bind_whole(binding, query, upstream)
     names: dict[int, tuple[str, ...]] = {}
     for thing in walk(block):
@@ -361,6 +361,8 @@ class _Reader:
                 return p.NOW, "timestamp"
             case Call("current_date", ()):
                 return p.TODAY, "date"
+            case Call("user's", _, (name,)):
+                return Kept("UDF", f"{name}() is not one of Spark's own functions")
             case Call("parameter"):
                 return Kept("parameter", f"{self.said(expr)} differs from build to build")
             case Call(op) if op in VOLATILE or op in SESSION:
@@ -581,6 +583,8 @@ class _Reader:
                 return f"{self._said(a, depth + 1)} {op.upper()} {self._said(b, depth + 1)}"
             case Call("parameter", (), (word,)):
                 return f":{word}"
+            case Call("user's", args, (name,)):
+                return f"{name}({', '.join(self._said(a, depth + 1) for a in args)})"
             case Call(op, (), (word,)) if op in ("number", "boolean"):
                 return word
             case Call(op, args):

@@ -189,7 +189,17 @@ SHAPES: dict[str, tuple[str, dict[str, list[str]]]] = {
         {"t": ["usr = 1"]},
     ),
     "lots of a view": ("SELECT id FROM drawn WHERE usr = 3", {"t": ["kind = 'a'"]}),
-    "UDF": ("SELECT id FROM t WHERE my_udf(id) AND kind = 'a'", {"t": ["TRUE"]}),
+    "UDF": ("SELECT id FROM t WHERE my_udf(id) AND kind = 'a'", {"t": ["kind = 'a'"]}),
+    "UDF in ON": (
+        "SELECT t.id FROM t JOIN u ON t.usr = u.usr AND my_udf(w) > 3 AND w = 2",
+        {"t": ["TRUE"], "u": ["w = 2"]},
+    ),
+    # It may be an aggregate, or make several rows of one.
+    "UDF in a column": ("SELECT my_udf(usr) AS x FROM t WHERE usr = 1", {"t": ["TRUE"]}),
+    "not analysed": (
+        "SELECT id FROM t TABLESAMPLE (10 ROWS) WHERE kind = 'a'",
+        {"t": ["TRUE"]},
+    ),
     "what may raise": (
         "SELECT id FROM t WHERE CAST(kind AS INT) > 3 AND 1 / usr > 2 AND id + 1 = 3 AND amt > 1.5"
         " AND EXTRACT(SECOND FROM ts) = 3",
@@ -294,7 +304,8 @@ COLUMNS: dict[str, tuple[str, dict[str, str]]] = {
         "SELECT (SELECT max(v) FROM (SELECT w + t.id AS v FROM u)) AS m FROM t",
         {"t": "id", "u": "w"},
     ),
-    "not analysed": ("SELECT my_udf(w) AS x FROM u", {"u": "name since usr w"}),
+    "UDF": ("SELECT w FROM u WHERE my_udf(name)", {"u": "name w"}),
+    "not analysed": ("SELECT w FROM u TABLESAMPLE (10 ROWS)", {"u": "name since usr w"}),
 }
 
 
@@ -306,7 +317,10 @@ def test_which_columns_a_query_needs(shape: str) -> None:
 
 
 KEPT: dict[str, tuple[str, str]] = {
-    "UDF": ("UDF", "because of the function my_udf, which is not one of Spark's own"),
+    "UDF": ("UDF", "my_udf(id): my_udf() is not one of Spark's own functions"),
+    "UDF in ON": ("UDF", "my_udf(w) > 3: my_udf() is not one of Spark's own functions"),
+    "UDF in a column": ("UDF", "because of the function my_udf, which is not one of Spark's own"),
+    "not analysed": ("not analysed", "treated as a whole because of TABLESAMPLE"),
     "limit": ("limit above", "kind = 'a': a LIMIT takes its rows before"),
     "null side": ("null side", "w IS NULL: it holds of rows that are not joined"),
     "left join": ("null side", "id > 7: rows that do not fulfil ON are kept"),
