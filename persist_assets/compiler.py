@@ -228,40 +228,66 @@ class Compilation:
         In the order of the sources, each after all it reads. Files are parsed again where what
         their queries mean was remembered.
         """
-        inlined: dict[SourceID, Relation] = {}
-        needs: list[Need] = []
-        for source_id in self.units:
-            relation = self.relation(source_id, {*inlined, *tables})
-            if relation is None:
-                continue
-            if self.units[source_id].declaration.persisted:
-                needs += find_needs(source_id, {**inlined, source_id: relation}, tables)
-            else:
-                inlined[source_id] = relation
-        return tuple(needs)
+        found = self._relations(tables)
+        inlined = {s: r for s, r in found.items() if not self.units[s].declaration.persisted}
+        return tuple(
+            need
+            for reader, relation in found.items()
+            if reader not in inlined
+            for need in find_needs(reader, {**inlined, reader: relation}, tables)
+        )
 
-    def relation(self, source_id: SourceID, wanted: Container[SourceID]) -> Relation | None:
-        """Return the relation of a source that reads something that is wanted, else None."""
-        unit = self.units[source_id]
-        if unit.source is None or not any(b in wanted for b in unit.bindings):
-            return None
-        shown: dict[SourceID, list[tuple[str, str | None]]] = {}
-        for binding in unit.bindings:
-            read = self.units[binding].source
-            assert read is not None  # or this source would not be one
-            shown[binding] = [(c.name, c.type) for c in read.columns]
-        query, function = unit.declaration.query, unit.source.function
+    def needs_of(
+        self, query: Query, bindings: Sequence[SourceID], tables: Collection[SourceID]
+    ) -> tuple[Need, ...]:
+        """Return what a query needs that stands in no file of the project.
+
+        Parameters
+        ----------
+        query
+            With its tree.
+        bindings
+            What its references mean; see `resolve_query`.
+        """
+        found = self._relations(tables)
+        inlined = {s: r for s, r in found.items() if not self.units[s].declaration.persisted}
+        relation = relate(query, "query", [self._leaf(b) for b in bindings])
+        return find_needs("query", {**inlined, "query": relation}, tables)
+
+    def _relations(self, tables: Collection[SourceID]) -> Mapping[SourceID, Relation]:
+        """Return the relations of all sources that read tables, or what is not persisted of these.
+
+        Each after all it reads.
+        """
+        found: dict[SourceID, Relation] = {}
+        ends = {*tables}
+        for source_id, unit in self.units.items():
+            if unit.source is None or ends.isdisjoint(unit.bindings):
+                continue
+            found[source_id] = self._relation(unit)
+            if not unit.declaration.persisted:
+                ends.add(source_id)
+        return found
+
+    def _relation(self, unit: _Unit) -> Relation:
+        query, function = unit.declaration.query, unit.declaration.function
         assert query is not None
-        if function is not None:
+        if unit.source is not None and function is not None:
+            function = unit.source.function or function  # it knows which columns it is given
             frames = zip(unit.bindings, function.frames, strict=True)
-            only = ((b, {*p.columns} if p.columns is not None else None) for b, p in frames)
-            given = [leaf(b, [k for k in shown[b] if n is None or k[0] in n]) for b, n in only]
+            given = [self._leaf(binding, frame.columns) for binding, frame in frames]
             return opaque(given, "it is read by a function of Python")
         if query.tree is None:
             query = self.parsed(unit)
         assert query is not None
-        faces = [leaf(b, shown[b]) for b in unit.bindings]
+        faces = [self._leaf(b) for b in unit.bindings]
         return relate(query, unit.declaration.location.path, faces)
+
+    def _leaf(self, source_id: SourceID, only: Container[str] | None = None) -> Face:
+        read = self.units[source_id].source
+        assert read is not None  # or who reads it would not be compiled
+        kinds = ((c.name, c.type) for c in read.columns)
+        return leaf(source_id, [(n, k) for n, k in kinds if only is None or n in only])
 
 
 def source_id(declaration: Declaration) -> SourceID:

@@ -21,6 +21,8 @@ from pushing import RAW as RANDOM_RAW
 from test_rules import without
 
 import persist_assets.meaning.predicates as p
+from persist_assets.compiler import resolve_query
+from persist_assets.frontends.sql import parse_query
 from persist_assets.meaning import binder, pushdown
 from persist_assets.meaning.pushdown import Need
 
@@ -758,3 +760,33 @@ def test_a_table_that_nobody_asks_about_is_not_told_of() -> None:
     compilation = compilation_of({PATH: f"{RAW}--@ persist\nCREATE VIEW q AS SELECT usr FROM u;"})
     found = compilation.needs([f"t@sources/{PATH}"])
     assert [short(n.reader) for n in found] == ["kept"]
+
+
+def test_a_query_that_stands_in_no_file_needs_what_a_source_would() -> None:
+    compilation = compilation_of({PATH: RAW})
+    query = parse_query("SELECT usr FROM a WHERE at > '2024-01-01' UNION ALL SELECT usr FROM kept")
+    bindings = resolve_query(compilation.project, query)
+    (need,) = compilation.needs_of(query, bindings, {f"t@sources/{PATH}"})
+    assert p.as_text(need.predicate) == "kind = 'a' AND ts > TIMESTAMP '2024-01-01 00:00:00'"
+    assert need.columns == ("kind", "ts", "usr")
+
+
+PYTHON = """
+from persist_assets import table
+
+@table
+def counted(t, u):
+    return t.select("usr").join(u, "usr")
+"""
+
+
+def test_a_function_needs_all_rows_and_the_columns_that_it_selects() -> None:
+    compilation = compilation_of({PATH: RAW, "f.py": PYTHON})
+    assert not compilation.project.errors, compilation.project.errors
+    found = compilation.needs([f"{name}@sources/{PATH}" for name in "tu"])
+    asked = {short(n.table): n for n in found if short(n.reader) == "counted"}
+    assert {t: n.columns for t, n in asked.items()} == {
+        "t": ("usr",),
+        "u": ("name", "since", "usr", "w"),
+    }
+    assert {p.as_text(n.predicate) for n in asked.values()} == {"TRUE"}
