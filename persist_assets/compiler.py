@@ -28,6 +28,7 @@ from persist_assets.meaning.algebra import Given
 from persist_assets.meaning.binding import Face
 from persist_assets.meaning.functions import AGGREGATES, GENERATORS, SESSION, VOLATILE, drawn_by
 from persist_assets.meaning.identity import digest
+from persist_assets.meaning.pushdown import find_needs, leaf, opaque, relate
 from persist_assets.meaning.syntax import called
 from persist_assets.meaning.understanding import (
     Meaning,
@@ -54,8 +55,17 @@ from persist_assets.partitions import limits, spelled_bounds
 from persist_assets.watermarks import TIMES, is_ordered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        Callable,
+        Collection,
+        Container,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
+    from persist_assets.meaning.pushdown import Need, Relation
     from persist_assets.model import Check, Query, SourceID
 
 
@@ -211,6 +221,73 @@ class Compilation:
             return found
         taken = {c.name.lower(): c.type for c in read[0].declaration.columns} if whole else {}
         return tuple(replace(c, type=c.type or taken.get(c.name.lower())) for c in source.columns)
+
+    def needs(self, tables: Collection[SourceID]) -> tuple[Need, ...]:
+        """Return what each persisted source needs of tables that are asked about.
+
+        In the order of the sources, each after all it reads. Files are parsed again where what
+        their queries mean was remembered.
+        """
+        found = self._relations(tables)
+        inlined = {s: r for s, r in found.items() if not self.units[s].declaration.persisted}
+        return tuple(
+            need
+            for reader, relation in found.items()
+            if reader not in inlined
+            for need in find_needs(reader, {**inlined, reader: relation}, tables)
+        )
+
+    def needs_of(
+        self, query: Query, bindings: Sequence[SourceID], tables: Collection[SourceID]
+    ) -> tuple[Need, ...]:
+        """Return what a query needs that stands in no file of the project.
+
+        Parameters
+        ----------
+        query
+            With its tree.
+        bindings
+            What its references mean; see `resolve_query`.
+        """
+        found = self._relations(tables)
+        inlined = {s: r for s, r in found.items() if not self.units[s].declaration.persisted}
+        relation = relate(query, "query", [self._leaf(b) for b in bindings])
+        return find_needs("query", {**inlined, "query": relation}, tables)
+
+    def _relations(self, tables: Collection[SourceID]) -> Mapping[SourceID, Relation]:
+        """Return the relations of all sources that read tables, or what is not persisted of these.
+
+        Each after all it reads.
+        """
+        found: dict[SourceID, Relation] = {}
+        ends = {*tables}
+        for source_id, unit in self.units.items():
+            if unit.source is None or ends.isdisjoint(unit.bindings):
+                continue
+            found[source_id] = self._relation(unit)
+            if not unit.declaration.persisted:
+                ends.add(source_id)
+        return found
+
+    def _relation(self, unit: _Unit) -> Relation:
+        query, function = unit.declaration.query, unit.declaration.function
+        assert query is not None
+        if unit.source is not None and function is not None:
+            function = unit.source.function or function  # it knows which columns it is given
+            frames = zip(unit.bindings, function.frames, strict=True)
+            given = [self._leaf(binding, frame.columns) for binding, frame in frames]
+            return opaque(given, "it is read by a function of Python")
+        if query.tree is None:
+            query = self.parsed(unit)
+        assert query is not None
+        faces = [self._leaf(b) for b in unit.bindings]
+        return relate(query, unit.declaration.location.path, faces)
+
+    def _leaf(self, source_id: SourceID, only: Container[str] | None = None) -> Face:
+        read = self.units[source_id].source
+        assert read is not None  # or who reads it would not be compiled
+        kinds = ((c.name, c.type) for c in read.columns)
+        return leaf(source_id, [(n, k) for n, k in kinds if only is None or n in only])
 
 
 def source_id(declaration: Declaration) -> SourceID:

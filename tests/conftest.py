@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from jvm import quicken
 
-from persist_assets.compiler import RawFacts, compile_project, source_id
+from persist_assets.compiler import Compilation, RawFacts, compile_project, source_id
 from persist_assets.frontends import FRONTENDS
 from persist_assets.model import Project
 from persist_assets.storage.raw import public_options
@@ -79,6 +79,11 @@ def said_under_hash_seeds(script: str, cwd: Path, *paths: Path) -> set[str]:
 
 
 def compiled(files: Mapping[str, str], *, sources_dir: str = "sources") -> Project:
+    """Compile files to a project; see `compilation_of`."""
+    return compilation_of(files, sources_dir=sources_dir).project
+
+
+def compilation_of(files: Mapping[str, str], *, sources_dir: str = "sources") -> Compilation:
     """Compile files that exist only as text; raw tables have the columns they declare.
 
     A path that begins with a slash counts from the project root: nothing is declared there.
@@ -100,7 +105,7 @@ def compiled(files: Mapping[str, str], *, sources_dir: str = "sources") -> Proje
     }
     return compile_project(
         declarations, sources_dir=sources_dir, connection="test", raws=raws, problems=problems
-    ).project
+    )
 
 
 @pytest.fixture

@@ -107,6 +107,9 @@ class Binding:
         A window, or a LIMIT, has been made.
     inlines_lots
         What is read and is no table draws lots.
+    any_condition
+        A function that is not one of Spark's own is taken for one of a row where it can be nothing
+        else, in WHERE and ON: enough to see what stands beside it, not to say what a query means.
     depth
         How deep in the text what is being bound now is nested.
     bounded
@@ -120,6 +123,7 @@ class Binding:
     upstream: Sequence[Face]
     reference: str
     inlines_lots: bool = False
+    any_condition: bool = False
     calls: Calls = field(default_factory=Calls)
     problems: list[Problem] = field(default_factory=list)
     instances: Iterator[int] = field(default_factory=lambda: count(1))

@@ -408,7 +408,13 @@ def _lambda(binding: Binding, node: Any, select: Select) -> Expr:
 
 
 def _named(binding: Binding, node: Any, select: Select) -> Expr:
-    return _function(binding, plain(node.name).lower(), node.expressions, select)
+    name = plain(node.name).lower()
+    if binding.any_condition and name not in KNOWN | _KEYWORD_FUNCTIONS:
+        clause = node.find_ancestor(exp.Where, exp.Join, exp.Select)
+        if isinstance(clause, exp.Where | exp.Join):
+            given = [out.expr for out in _with_stars(binding, node.expressions, select)]
+            return binding.calls.call("user's", given, (name,))
+    return _function(binding, name, node.expressions, select)
 
 
 def _filter(binding: Binding, node: Any, select: Select) -> Expr:

@@ -143,7 +143,7 @@ def understand(
     faces = [u.face for u in upstream]
     lots = any(u.volatile for u in upstream if not u.persisted)
     binding = Binding(bind, declaration.location.path, faces, REFERENCE, inlines_lots=lots)
-    block, notes = _bind(binding, query, faces)
+    block, notes = bind_whole(binding, query, faces)
     if binding.problems:
         return binding.problems
     names = query.column_names or tuple(o.name for o in block.columns)
@@ -281,8 +281,8 @@ def _told(lots: Sequence[str], clock: Sequence[str], clocks: Collection[str]) ->
     return notes
 
 
-def _bind(binding: Binding, query: Query, upstream: Sequence[Face]) -> tuple[Block, list[str]]:
-    """Return the algebra of a query, or the query as a whole where it has none."""
+def bind_whole(binding: Binding, query: Query, upstream: Sequence[Face]) -> tuple[Block, list[str]]:
+    """Return the algebra of a query, or the query as one leaf where it has none, and a note why."""
     try:
         if query.lost:
             raise Unanalysable(f"of {query.lost}")

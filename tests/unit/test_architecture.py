@@ -26,6 +26,7 @@ ROOMS = [
 MEANING = [
     "functions", "algebra", "syntax", "scope", "types", "binding", "names", "expressions",
     "relations", "grouping", "binder", "identity", "lineage", "increments", "understanding",
+    "predicates", "pushdown",
 ]  # fmt: skip
 PURE = ROOMS[: ROOMS.index("ledger")]
 
