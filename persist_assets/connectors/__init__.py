@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from persist_assets.connectors.access import follow_references
 from persist_assets.connectors.delta import DeltaConnector
+from persist_assets.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -49,9 +50,11 @@ def connect(
     Raises
     ------
     StorageError
-        A variable that is referred to is not set.
+        A variable that is referred to is not set, or nothing here reads such a table.
     """
     assert raw.external is not None
     access = follow_references(raw.external, environ)
-    make = CONNECTORS[raw.external.connector]
+    make = CONNECTORS.get(raw.external.connector)
+    if make is None:
+        raise StorageError(f"`{raw.external.connector}` cannot be read yet")
     return make(raw.external, location, columns, access, session)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.connectors.access import delta_access, spark_access
 from persist_assets.connectors.protocol import CHANGE, DELETE, INSERT, VERSION, Changes, Pruned
-from persist_assets.connectors.pruning import Span, may_match, span
+from persist_assets.connectors.pruning import Span, exactly, may_match, span
 from persist_assets.dialect import quote
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.storage.files import reached
@@ -38,7 +39,7 @@ _READABLE = frozenset(
 _FILE, _ROW = "_persist_file", "_persist_row"
 _SAFE = re.compile(r"[A-Za-z0-9._=+-]+")
 """Names of files that Spark spells as the log does."""
-_MOST_DELETED = 5_000_000
+_MOST_DELETED = 1_000_000
 """Of so many deleted rows the numbers are sent to Spark."""
 
 
@@ -138,22 +139,31 @@ class DeltaConnector:
         self._check(table)
         return self._name(table)
 
-    def start(self) -> str:
-        """Return the version from which changes are followed in mode follow."""
+    def start(self) -> str | None:
+        """Return where a copy begins; see `protocol.Connector`."""
+        if self.external.version is None and self.external.datetime is None:
+            return None
         return self._name(self._at_start())
 
     def _at_start(self) -> Any:
-        from datetime import datetime
-
         if self.external.datetime is None:
             return self._open(self.external.version)
+        from deltalake.exceptions import DeltaError
+
+        at = datetime.fromisoformat(self.external.datetime)
+        gone = GoneError(
+            f"the Delta table at {self.location} has no version of {self.external.datetime}",
+            hint="its log begins later",
+        )
         table = self._open()
         try:
-            table.load_as_version(datetime.fromisoformat(self.external.datetime))
-        except Exception as error:
-            raise GoneError(
-                f"the Delta table at {self.location} has no version of {self.external.datetime}"
-            ) from error
+            table.load_as_version(at)
+            # To delta-rs the first version is also that of all times before it.
+            told = table.history(1)[0].get("timestamp") if table.version() == 0 else None
+        except (DeltaError, OSError, ValueError) as error:
+            raise gone from error
+        if told is not None and told > at.timestamp() * 1000:
+            raise gone
         return table
 
     def _open(self, version: int | None = None) -> Any:
@@ -179,8 +189,8 @@ class DeltaConnector:
 
     def _check(self, table: Any) -> None:
         """Raise where the table cannot be read correctly, or is not as it is declared."""
-        features = set(table.protocol().reader_features or ())
-        unknown = {f.removesuffix("-preview") for f in features} - _READABLE
+        features: list[str] = list(table.protocol().reader_features or ())
+        unknown = set(features) - _READABLE
         mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
         if mode not in ("none", "name"):
             unknown.add(f"columnMapping by {mode}")
@@ -237,10 +247,7 @@ class DeltaConnector:
                 if one.name in parted:
                     value = row.get(f"partition.{one.name}")
                     partition[one.name] = _written(value)
-                    kind = one.type
-                    spans[one.name.lower()] = Span(
-                        kind, value, value, value is None, value is not None
-                    )
+                    spans[one.name.lower()] = exactly(one.type, value)
                 elif "." not in one.physical and isinstance(one.json, str):
                     spans[one.name.lower()] = span(
                         one.type,
@@ -375,10 +382,10 @@ class DeltaConnector:
         keys = [f"_persist_{n}" for n in range(len(parted))]
         kinds = [f"{_FILE} string", "_persist_n int", "_persist_only boolean"]
         kinds += [f"{CHANGE} string", f"{VERSION} bigint", *(f"{k} string" for k in keys)]
+        values = [tuple(f.partition.get(p.name) for p in parted) for f in files]
         rows = [
-            (f.name, n, f.only is not None, f.change, f.version)
-            + tuple(f.partition.get(p.name) for p in parted)
-            for n, f in enumerate(files)
+            (f.name, n, f.only is not None, f.change, f.version, *value)
+            for n, (f, value) in enumerate(zip(files, values, strict=True))
         ]
         told = F.broadcast(session.createDataFrame(rows, ", ".join(kinds)))
         frame = frame.join(told, _FILE)
@@ -423,10 +430,7 @@ class DeltaConnector:
         except _Again as reason:
             return Changes(again=str(reason))
         if self.external.append_only and any(f.change == DELETE for f in whole):
-            raise StorageError(
-                f"rows of the Delta table at {self.location} were changed or deleted,"
-                f" and it is declared as append_only"
-            )
+            raise self._not_kept()
         whole = [f for f in whole if all(may_match(c, f.spans) for c in conditions)]
         try:
             self._check_there([*whole, *recorded])
@@ -442,10 +446,20 @@ class DeltaConnector:
             frame = self._read(recorded, table, conditions, _CHANGE_TYPE)
             came = F.col(_CHANGE_TYPE).isin("insert", "update_postimage")
             became = F.when(came, F.lit(INSERT)).otherwise(F.lit(DELETE))
-            frames.append(frame.withColumn(CHANGE, became).select(*shown))
+            frame = frame.withColumn(CHANGE, became)
+            if self.external.append_only and frame.where(F.col(CHANGE) == DELETE).take(1):
+                raise self._not_kept()
+            frames.append(frame.select(*shown))
         if not frames:
             return Changes()
         return Changes(reduce(lambda a, b: a.unionByName(b), frames))
+
+    def _not_kept(self) -> StorageError:
+        return StorageError(
+            f"rows of the Delta table at {self.location} were changed or deleted,"
+            " and it is declared as append_only",
+            hint="take 'append_only' out of its declaration",
+        )
 
     def _commits(self, first: int, last: int, table: Any) -> tuple[list[_File], list[_File]]:
         """Return the files that came and went, and those in which changes are recorded.
@@ -555,7 +569,8 @@ def _stored(one: _Field) -> Any:
         column = F.nanvl(column, column)
     elif one.type.startswith("struct") and re.search(r":(float|double)\b", one.type):
         column = F.element_at(F.array(column), 1)
-    return (column if one.physical == one.name else column.cast(one.type)).alias(one.name)
+    renamed = one.physical != one.name or type_of_json(_physical(one.json)) != one.type
+    return (column.cast(one.type) if renamed else column).alias(one.name)
 
 
 def _only(file: _File, rows: frozenset[int]) -> _File:
@@ -619,8 +634,6 @@ def _bare(kind: str) -> str:
 
 def _written(value: Any) -> str | None:
     """Return a partition value as Delta writes it."""
-    from datetime import datetime
-
     match value:
         case None:
             return None

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 CHANGE, VERSION = "_persist_change", "_persist_version"
-"""The columns of changes that say what became of a row (`INSERT`, `DELETE`), and with which version."""
+"""The columns of changes that say what became of a row (`INSERT`, `DELETE`), and when."""
 INSERT, DELETE = "insert", "delete"
 
 
@@ -44,8 +44,8 @@ class Changes:
     Attributes
     ----------
     frame
-        A row for each row that came or went, with `CHANGE` and `VERSION`; None where nothing did. In
-        the order of versions, deletes before inserts, they make the later table of the earlier.
+        A row for each row that came or went, with `CHANGE` and `VERSION`; None where nothing did.
+        In the order of versions, deletes before inserts, they make the later table of the earlier.
     again
         Why the rows have to be brought again as a whole; None: they do not.
     """
@@ -68,6 +68,13 @@ class Connector(Protocol):
         ------
         StorageError
             There is no such table, or it cannot be read correctly, or not as it is declared.
+        """
+        ...
+
+    def start(self) -> str | None:
+        """Return the version at which a copy begins that follows; None: at what is pinned.
+
+        In mode follow no rows of it are brought, but all changes since.
         """
         ...
 

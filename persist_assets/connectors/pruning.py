@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import MAXYEAR, UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
 from persist_assets.dialect import parse, plain
+from persist_assets.meaning.syntax import given_args, misread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,7 +55,7 @@ def span(kind: str, least: Any, greatest: Any, n_nulls: int | None, n_rows: int 
     Those of moments are cut off to milliseconds by some writers.
     """
     if isinstance(greatest, datetime):
-        greatest += _MILLISECOND
+        greatest = greatest + _MILLISECOND if greatest.year < MAXYEAR else None
     if kind in ("float", "double"):
         greatest = None
     digits = re.match(r"decimal\((\d+)", kind)
@@ -63,6 +64,12 @@ def span(kind: str, least: Any, greatest: Any, n_nulls: int | None, n_rows: int 
     n_nulls = n_nulls if n_rows is not None or n_nulls == 0 else None
     all_null = n_nulls is not None and n_nulls == n_rows
     return Span(kind, least, greatest, n_nulls != 0, not all_null)
+
+
+def exactly(kind: str, value: Any) -> Span:
+    """Return what a column may be that is one value, or NULL, in all rows of a file."""
+    greatest = None if kind in ("float", "double") else value
+    return Span(kind, value, greatest, value is None, value is not None)
 
 
 def may_match(predicate: str, columns: Mapping[str, Span]) -> bool:
@@ -82,11 +89,15 @@ def may_match(predicate: str, columns: Mapping[str, Span]) -> bool:
     (False, False)
     """
     tree = parse(predicate)
-    return True if tree is None else _may(tree, True, columns)
+    if tree is None or any(misread(node) for node in tree.walk()):
+        return True
+    return _may(tree, True, columns)
 
 
 def _may(node: Any, wanted: bool, columns: Mapping[str, Span]) -> bool:
     """Whether a condition may be `wanted` (true or false, not NULL) for some row."""
+    if not _OPERANDS.issuperset(given_args(node)):
+        return True  # it says more than is looked at here: NOT LIKE is a LIKE with `negate`
     match node:
         case exp.Paren():
             return _may(node.this, wanted, columns)
@@ -103,14 +114,14 @@ def _may(node: Any, wanted: bool, columns: Mapping[str, Span]) -> bool:
         case exp.Is() if isinstance(node.expression, exp.Null):
             found = _column(node.this, columns)
             return found is None or (found.nulls if wanted else found.values)
-        case exp.In() if wanted and node.expressions and not node.args.get("query"):
+        case exp.In() if wanted and node.expressions:
             return any(_compared("=", node.this, e, columns) for e in node.expressions)
-        case exp.Between() if wanted and not node.args.get("symmetric"):
+        case exp.Between() if wanted:
             low, high = node.args["low"], node.args["high"]
             return _compared(">=", node.this, low, columns) and _compared(
                 "<=", node.this, high, columns
             )
-        case exp.Like() if wanted and not node.args.get("escape"):
+        case exp.Like() if wanted:
             return _like(node, columns)
         case _:
             operator = _OPERATORS.get(type(node))
@@ -120,6 +131,7 @@ def _may(node: Any, wanted: bool, columns: Mapping[str, Span]) -> bool:
             return _compared(operator, node.this, node.expression, columns)
 
 
+_OPERANDS = frozenset(("this", "expression", "expressions", "low", "high"))
 _OPERATORS: Mapping[type, str] = {
     exp.EQ: "=",
     exp.NEQ: "<>",
@@ -201,11 +213,18 @@ def _literal(node: Any, kind: str) -> _Bounds | None:
     while isinstance(node, exp.Paren):
         node = node.this
     if isinstance(node, exp.Cast):
-        # DATE '2024-01-01' and the like: what a column of that very type is compared with.
+        # DATE '2024-01-01' and the like: a day is compared with a moment as its midnight.
         written = node.this
-        same = {exp.DType.DATE: "date", exp.DType.TIMESTAMPTZ: "timestamp"}.get(node.to.this)
+        fit = {
+            exp.DType.DATE: ("date", "timestamp"),
+            exp.DType.TIMESTAMPTZ: ("timestamp",),
+        }.get(node.to.this, ())
         is_text = isinstance(written, exp.Literal) and written.is_string
-        return _READERS[kind](written.name) if is_text and same == kind else None
+        if not is_text or kind not in fit:
+            return None
+        if node.to.this == exp.DType.DATE and _date(written.name) is None:
+            return None  # of a moment the day is meant
+        return _READERS[kind](written.name)
     negative = isinstance(node, exp.Neg)
     if negative:
         node = node.this
