@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from persist_assets.connectors.access import follow_references
 from persist_assets.connectors.delta import DeltaConnector
-from persist_assets.errors import StorageError
+from persist_assets.connectors.iceberg import IcebergConnector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CONNECTORS: Mapping[str, Callable[..., Connector]] = {
     "delta_table_input": DeltaConnector,
+    "iceberg_input": IcebergConnector,
 }
 """By the name of a transport, what makes the connector of a table."""
 
@@ -50,11 +51,9 @@ def connect(
     Raises
     ------
     StorageError
-        A variable that is referred to is not set, or nothing here reads such a table.
+        A variable that is referred to is not set.
     """
     assert raw.external is not None
     access = follow_references(raw.external, environ)
-    make = CONNECTORS.get(raw.external.connector)
-    if make is None:
-        raise StorageError(f"`{raw.external.connector}` cannot be read yet")
+    make = CONNECTORS[raw.external.connector]
     return make(raw.external, location, columns, access, session)

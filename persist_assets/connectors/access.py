@@ -26,6 +26,15 @@ _SPARK: Mapping[str, str] = {
 }
 
 
+_ICEBERG: Mapping[str, str] = {
+    "aws_access_key_id": "s3.access-key-id",
+    "aws_secret_access_key": "s3.secret-access-key",
+    "aws_session_token": "s3.session-token",
+    "aws_region": "s3.region",
+    "aws_endpoint": "s3.endpoint",
+}
+
+
 def follow_references(external: External, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the storage options of a table with what they refer to.
 
@@ -49,6 +58,11 @@ def follow_references(external: External, environ: Mapping[str, str]) -> dict[st
 def delta_access(access: Mapping[str, str]) -> dict[str, str]:
     """Return options as delta-rs takes them."""
     return {name.upper(): value for name, value in access.items()}
+
+
+def iceberg_access(access: Mapping[str, str]) -> dict[str, str]:
+    """Return options as pyiceberg takes them."""
+    return {_ICEBERG[n]: v for n, v in access.items() if n in _ICEBERG}
 
 
 def spark_access(access: Mapping[str, str]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.connectors.access import delta_access, spark_access
 from persist_assets.connectors.protocol import CHANGE, DELETE, INSERT, VERSION, Changes, Pruned
 from persist_assets.connectors.pruning import Span, exactly, may_match, span
+from persist_assets.connectors.reading import FILE, ROW, check_names, unpruned
 from persist_assets.dialect import quote
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.storage.files import reached
@@ -36,9 +37,6 @@ _READABLE = frozenset(
 )
 """Features of tables that are read correctly here."""
 
-_FILE, _ROW = "_persist_file", "_persist_row"
-_SAFE = re.compile(r"[A-Za-z0-9._=+-]+")
-"""Names of files that Spark spells as the log does."""
 _MOST_DELETED = 1_000_000
 """Of so many deleted rows the numbers are sent to Spark."""
 
@@ -347,27 +345,17 @@ class DeltaConnector:
         named = [_stored(f) for f in stored]
         named += [F.col(quote(extra))] if extra else []
         if told:
-            self._check_names(places)
+            check_names(places, f"the Delta table at {self.location}")
             frame = frame.select(
                 *named,
-                F.col("_metadata.file_name").alias(_FILE),
-                F.col("_metadata.row_index").alias(_ROW),
+                F.col("_metadata.file_name").alias(FILE),
+                F.col("_metadata.row_index").alias(ROW),
             )
             frame = self._tell(frame, files, parted)
         else:
             frame = frame.select(*named)
         frame = frame.select(*(quote(name) for name in tail))
         return reduce(lambda found, text: found.where(text), conditions, frame)
-
-    def _check_names(self, places: Iterable[str]) -> None:
-        names = [place.rpartition("/")[2] for place in places]
-        odd = next((n for n in names if not _SAFE.fullmatch(n)), None)
-        if odd or len(set(names)) < len(names):
-            what = f"a file named {odd}" if odd else "two files of one name"
-            raise StorageError(
-                f"the Delta table at {self.location} has {what}: not supported",
-                hint="rewrite its files with OPTIMIZE",
-            )
 
     def _tell(
         self, frame: DataFrame, files: Sequence[_File], parted: Sequence[_Field]
@@ -380,7 +368,7 @@ class DeltaConnector:
 
         session = self._session()
         keys = [f"_persist_{n}" for n in range(len(parted))]
-        kinds = [f"{_FILE} string", "_persist_n int", "_persist_only boolean"]
+        kinds = [f"{FILE} string", "_persist_n int", "_persist_only boolean"]
         kinds += [f"{CHANGE} string", f"{VERSION} bigint", *(f"{k} string" for k in keys)]
         values = [tuple(f.partition.get(p.name) for p in parted) for f in files]
         rows = [
@@ -388,7 +376,7 @@ class DeltaConnector:
             for n, (f, value) in enumerate(zip(files, values, strict=True))
         ]
         told = F.broadcast(session.createDataFrame(rows, ", ".join(kinds)))
-        frame = frame.join(told, _FILE)
+        frame = frame.join(told, FILE)
         marked = [
             (n, row) for n, f in enumerate(files) for row in (f.but if f.only is None else f.only)
         ]
@@ -398,10 +386,10 @@ class DeltaConnector:
                 hint="REORG TABLE … APPLY (PURGE) rewrites its files without them",
             )
         if marked:
-            numbers = session.createDataFrame(marked, f"_persist_n int, {_ROW} bigint").withColumn(
+            numbers = session.createDataFrame(marked, f"_persist_n int, {ROW} bigint").withColumn(
                 "_persist_marked", F.lit(True)
             )
-            frame = frame.join(numbers, ["_persist_n", _ROW], "left")
+            frame = frame.join(numbers, ["_persist_n", ROW], "left")
             is_marked = F.coalesce(F.col("_persist_marked"), F.lit(False))
             frame = frame.where(is_marked == F.col("_persist_only"))
         else:
@@ -557,18 +545,10 @@ _CHANGE_TYPE = "_change_type"
 
 
 def _stored(one: _Field) -> Any:
-    """Return a column of files under its name, so that no row group is left out for its NaN.
-
-    Statistics that others write leave NaN out, and Spark leaves a row group out by them although
-    NaN is greater than all numbers to it. It does not look behind a function.
-    """
+    """Return a column of files under its name."""
     from pyspark.sql import functions as F
 
-    column = F.col(quote(one.physical))
-    if one.type in ("float", "double"):
-        column = F.nanvl(column, column)
-    elif one.type.startswith("struct") and re.search(r":(float|double)\b", one.type):
-        column = F.element_at(F.array(column), 1)
+    column = unpruned(F.col(quote(one.physical)), one.type)
     renamed = one.physical != one.name or type_of_json(_physical(one.json)) != one.type
     return (column.cast(one.type) if renamed else column).alias(one.name)
 
