@@ -106,7 +106,9 @@ _ATOMS = st.one_of(
     st.builds("{} IS NOT NULL".format, st.sampled_from("isftd")),
     st.builds("i {}IN ({}, {})".format, _NOT, _NUMBERS, _NUMBERS),
     st.builds("f {}BETWEEN {} AND {}".format, _NOT, _NUMBERS, _NUMBERS),
-    st.builds("s {}LIKE {}".format, _NOT, st.sampled_from(["'a%'", "'%b'", "'_b%'", "'zz%'", "'é'"])),
+    st.builds(
+        "s {}LIKE {}".format, _NOT, st.sampled_from(["'a%'", "'%b'", "'_b%'", "'zz%'", "'é'"])
+    ),
 )
 _PREDICATES = st.recursive(
     _ATOMS,
