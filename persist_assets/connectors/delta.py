@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import reduce
@@ -20,13 +21,13 @@ from persist_assets.connectors.pruning import Span, exactly, may_match, span
 from persist_assets.connectors.reading import FILE, ROW, check_names, unpruned
 from persist_assets.dialect import quote
 from persist_assets.errors import GoneError, StorageError
-from persist_assets.storage.files import reached
+from persist_assets.storage.files import delta_place, reached, unreachable
 from persist_assets.storage.raw import OF_DELTA, file_location, open_delta
 from persist_assets.storage.types import type_of_json
 from persist_assets.stores import spark_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -156,11 +157,12 @@ class DeltaConnector:
         table = self._open()
         try:
             table.load_as_version(at)
-            # To delta-rs the first version is also that of all times before it.
-            told = table.history(1)[0].get("timestamp") if table.version() == 0 else None
         except (DeltaError, OSError, ValueError) as error:
             raise gone from error
-        if told is not None and told > at.timestamp() * 1000:
+        with self._reached() as (system, root):
+            (commit,) = system.get_file_info([f"{root}{_log(table.version())}"])
+        # To delta-rs the first version is also that of all times before it.
+        if commit.mtime is None or commit.mtime > at:
             raise gone
         return table
 
@@ -258,7 +260,16 @@ class DeltaConnector:
             but = deleted.get(location, frozenset())
             live = rows - len(but) if rows is not None else None
             files.append(_File(location, row["size_bytes"], live, partition, spans, but=but))
+        if not deleted.keys() <= {f.location for f in files}:
+            raise self._unnamed()
         return files
+
+    def _unnamed(self) -> StorageError:
+        return StorageError(
+            f"deletion vectors of the Delta table at {self.location} are of files that it names"
+            " otherwise",
+            hint="rewrite its files without them: REORG TABLE … APPLY (PURGE)",
+        )
 
     def _deleted(self, table: Any) -> dict[str, frozenset[int]]:
         """Return by file which rows a version's deletion vectors delete."""
@@ -274,25 +285,45 @@ class DeltaConnector:
             found[file_location(path, self.location)] = frozenset(rows.tolist())
         return found
 
+    @contextmanager
+    def _reached(self) -> Generator[tuple[Any, str]]:
+        """Yield a file system, and what is before the paths of the table's files there."""
+        if not self._access:
+            with reached(self.location) as (system, root):
+                yield system, root.rstrip("/") + "/"
+            return
+        from deltalake.exceptions import DeltaError
+        from deltalake.fs import DeltaStorageHandler
+        from pyarrow import fs
+
+        uri, options = delta_place(self.location)
+        options = {**(options or {}), **delta_access(self._access)}
+        try:
+            yield fs.PyFileSystem(DeltaStorageHandler(uri, options)), ""
+        except (DeltaError, OSError) as error:
+            raise unreachable(self.location, error) from error
+
     def _check_there(self, files: Iterable[_File]) -> None:
         """Raise where files are gone or have another size than the log says."""
         from pyarrow import fs
 
-        files = list(files)
-        if not files or self._access:
-            return  # with keys of its own it is Spark that finds out
-        with reached(self.location) as (system, root):
-            paths = [_inner(f.location, self.location, root) for f in files]
-            for file, found in zip(files, system.get_file_info(paths), strict=True):
-                if found.type != fs.FileType.File:
-                    raise GoneError(
-                        f"{file.location} is gone, a file of the Delta table",
-                        hint="it may have been vacuumed: read the newest version as a whole",
-                    )
-                if file.bytes and found.size != file.bytes:
-                    raise StorageError(
-                        f"{file.location} has {found.size} bytes, not {file.bytes}: it is broken"
-                    )
+        below = f"{self.location}/"
+        # What a shallow clone has elsewhere, Spark looks for.
+        own = [f for f in files if f.location.startswith(below)]
+        if not own:
+            return
+        with self._reached() as (system, root):
+            told = system.get_file_info([root + f.location.removeprefix(below) for f in own])
+        for file, found in zip(own, told, strict=True):
+            if found.type != fs.FileType.File:
+                raise GoneError(
+                    f"{file.location} is gone, a file of the Delta table",
+                    hint="it may have been vacuumed: read the newest version as a whole",
+                )
+            if file.bytes and found.size != file.bytes:
+                raise StorageError(
+                    f"{file.location} has {found.size} bytes, not {file.bytes}: it is broken"
+                )
 
     # -------------------------------------------------------------------------------- reading
 
@@ -486,7 +517,7 @@ class DeltaConnector:
     ) -> Iterable[_File]:
         adds = [a for a in actions.get("add", ()) if a.get("dataChange", True)]
         removes = [a for a in actions.get("remove", ()) if a.get("dataChange", True)]
-        deletes = any(a.get("deletionVector") for a in (*adds, *removes))
+        deletes = any(a.get(_VECTOR) for a in (*adds, *removes))
         before: dict[str, frozenset[int]] = {}
         after: dict[str, frozenset[int]] = {}
         if deletes:
@@ -497,6 +528,10 @@ class DeltaConnector:
                 raise _Again(error.message) from error
         came = {f.location: f for f in (self._file(a, names, version, INSERT) for a in adds)}
         went = {f.location: f for f in (self._file(a, names, version, DELETE) for a in removes)}
+        for moved, vectors in ((adds, after), (removes, before)):
+            named = {file_location(a["path"], self.location) for a in moved if a.get(_VECTOR)}
+            if not named <= vectors.keys():
+                raise self._unnamed()
         nothing: frozenset[int] = frozenset()
         for place, file in went.items():
             gone = before.get(place, nothing)
@@ -528,11 +563,15 @@ class DeltaConnector:
 
     def _commit(self, version: int) -> dict[str, list[Any]]:
         """Return the actions of a commit by their kind."""
-        place = f"{self.location}/_delta_log/{version:020}.json"
         try:
-            with reached(place) as (system, path), system.open_input_stream(path) as stream:
+            with (
+                self._reached() as (system, root),
+                system.open_input_stream(f"{root}{_log(version)}") as stream,
+            ):
                 lines = stream.read().splitlines()
         except StorageError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
             raise _Again(f"its log has no version {version} any more") from error
         actions: dict[str, list[Any]] = {}
         for line in lines:
@@ -541,7 +580,11 @@ class DeltaConnector:
         return actions
 
 
-_CHANGE_TYPE = "_change_type"
+def _log(version: int) -> str:
+    return f"_delta_log/{version:020}.json"
+
+
+_CHANGE_TYPE, _VECTOR = "_change_type", "deletionVector"
 
 
 def _stored(one: _Field) -> Any:
@@ -559,14 +602,6 @@ def _only(file: _File, rows: frozenset[int]) -> _File:
 
 def _but(file: _File, rows: frozenset[int]) -> _File:
     return replace(file, but=rows)
-
-
-def _inner(location: str, base: str, root: str) -> str:
-    """Return a location as the file system of the table calls it, which calls the table `root`."""
-    below = location.removeprefix(base)
-    return (
-        root.rstrip("/") + below if below != location else location.partition("://")[2] or location
-    )
 
 
 # ---------------------------------------------------------------------------------------- columns
