@@ -5,17 +5,15 @@ What comes out is handed to delta-rs, pyarrow and Spark's reader of one frame, a
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from persist_assets.errors import StorageError
+from persist_assets.frontends.external import REFERENCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from persist_assets.model import External
-
-_REFERENCE = re.compile(r"\$\{env:([A-Za-z_]\w*)\}")
 
 _SPARK: Mapping[str, str] = {
     "aws_access_key_id": "access.key",
@@ -45,7 +43,7 @@ def follow_references(external: External, environ: Mapping[str, str]) -> dict[st
     """
     found: dict[str, str] = {}
     for name, written in external.storage:
-        reference = _REFERENCE.fullmatch(written)
+        reference = REFERENCE.fullmatch(written)
         if reference and not environ.get(reference[1]):
             raise StorageError(
                 f"the variable {reference[1]} is not set, which `{name}` refers to",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +174,60 @@ def test_files_that_hold_no_row_are_not_read(spark: Any, tmp_path: Path) -> None
     assert source.prune("id < 0", source.pin()).files == 0
     assert source.snapshot("id < 0", ["c", "id"], source.pin()).collect() == []
     assert source.prune("c LIKE 'z%' OR x > 1e9", source.pin()).files == 4  # x may be NaN
+
+
+CORNERS = [
+    "m > 1.49", "m = 1.50", "m < 0", "m IN (2.5, 99999999.99)", "m IS NULL", "NOT (m > 1.49)",
+    "big >= 12345678901234567890123456.78", "big = 12345678901234567890123456.79",
+    "S = 'it''s'", "s = 'a\\\\b'", "s = 'A'", "S LIKE 'a%'", "s > 'é'", "s <> 'a'", "s IS NULL OR s < 'B'", "s NOT LIKE 'i%'",
+    "t >= TIMESTAMP '2024-03-31 01:30:00Z'", "t < TIMESTAMP '2024-03-31 03:30:00+02:00'", "t = DATE '2024-03-31'",
+    "t > TIMESTAMP '2024-10-27 00:59:59.999999Z'", "d = '2024-02-29'", "d BETWEEN DATE '2024-02-29' AND DATE '2024-03-01'",
+    "`Odd Name` = 1", "`odd name` <=> NULL", "f = -0.0", "f >= 'NaN'", "f < 1e308 AND NOT f = 0", "true", "m = NULL", "s IN ('A', NULL)",
+]  # fmt: skip
+
+
+@pytest.mark.proves("F11")
+def test_a_predicate_means_in_the_table_what_it_means_behind_a_full_scan(
+    spark: Any, tmp_path: Path
+) -> None:
+    root = tmp_path / "t"
+    names = ["m", "big", "s", "t", "d", "Odd Name", "f"]
+    schema = pa.schema(
+        [("m", pa.decimal128(10, 2)), ("big", pa.decimal128(38, 2)), ("s", pa.string()),
+         ("t", pa.timestamp("us", tz="UTC")), ("d", pa.date32()), ("Odd Name", pa.int32()), ("f", pa.float64())]
+    )  # fmt: skip
+    big = Decimal("12345678901234567890123456.78")
+
+    def at(*moment: int) -> datetime:
+        return datetime(*moment, tzinfo=UTC)  # type: ignore[misc]
+
+    rows = [
+        (Decimal("1.49"), big, "it's", at(2024, 3, 31, 1, 29, 59, 999999), date(2024, 2, 28), 1, 0.0),
+        (Decimal("1.50"), big + Decimal("0.01"), "a\\b", at(2024, 3, 31, 1, 30), date(2024, 2, 29), None, math.nan),
+        (Decimal("-3.00"), None, "A", at(2024, 10, 27, 0, 59, 59, 999999), None, 2, -0.0),
+        (Decimal("99999999.99"), -big, "a", at(2024, 10, 27, 1, 0), date(2024, 3, 1), 1, math.inf),
+        (None, big, "é", None, date(9999, 12, 31), None, None),
+        (Decimal("2.50"), big, None, at(2024, 3, 31), date(2024, 3, 2), 3, 5.0),
+        (Decimal("2.51"), big, "ê", at(1969, 12, 31, 23), date(1960, 1, 1), 3, -1.5),
+    ]  # fmt: skip
+    for row in rows:  # a file for each, so that every one has statistics of its own
+        table = pa.table({n: [v] for n, v in zip(names, row, strict=True)}, schema=schema)
+        deltalake.write_deltalake(root, table, mode="append")
+    source = connector(spark, root)
+    version = source.pin()
+    kinds = "decimal(10,2), decimal(38,2), string, timestamp, date, int, double".split(", ")
+    whole = spark.createDataFrame(
+        rows, ", ".join(f"`{n}` {k}" for n, k in zip(names, kinds, strict=True))
+    )
+    left_out = 0
+    for predicate in CORNERS:
+        found = source.snapshot(predicate, names, version).collect()
+        expected = whole.where(predicate).collect()
+        assert Counter(map(str, found)) == Counter(map(str, expected)), predicate
+        read = source.prune(predicate, version)
+        assert len(found) <= read.files <= read.of == len(rows)
+        left_out += read.of - read.files
+    assert left_out > len(CORNERS)
 
 
 def test_numbers_that_are_none_are_greater_than_all(spark: Any, tmp_path: Path) -> None:
