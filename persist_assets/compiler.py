@@ -26,7 +26,14 @@ from persist_assets.frontends.python import LANGUAGE as PYTHON
 from persist_assets.growth import column_type, obstacle, time_type
 from persist_assets.meaning.algebra import Given
 from persist_assets.meaning.binding import Face
-from persist_assets.meaning.functions import AGGREGATES, GENERATORS, SESSION, VOLATILE, drawn_by
+from persist_assets.meaning.functions import (
+    AGGREGATES,
+    CLOCK,
+    GENERATORS,
+    SESSION,
+    VOLATILE,
+    drawn_by,
+)
 from persist_assets.meaning.identity import digest
 from persist_assets.meaning.pushdown import find_needs, leaf, opaque, relate
 from persist_assets.meaning.syntax import called
@@ -612,6 +619,13 @@ def _compile_raw(compilation: Compilation, unit: _Unit) -> None:
     if raw is None or facts.columns is None:
         unit.broken = True
         return
+    if raw.external is not None:
+        for text in (raw.external.filter, raw.external.snapshot_filter):
+            unfit = _unfit_condition(text, CLOCK | VOLATILE | SESSION) if text else None
+            if unfit:
+                hint = "put it into a view over the table"
+                compilation.report("external-filter", f"a filter: {unfit}", unit, hint)
+                return
     fields = [f"{c.name} {c.type}" for c in facts.columns]
     identity = ["raw", compilation.connection, raw.format, facts.place, facts.options]
     rows = digest(*identity, [] if raw.format in _BY_NAME else fields)
@@ -973,18 +987,34 @@ def _check_times(source: Source) -> Iterable[Problem]:
             yield Problem("check", message, place, "a date or a timestamp has")
 
 
-def _check_condition(source: Source, text: str, place: Location) -> list[Problem]:
-    """Return what is wrong with a condition on one row of a source."""
+def _unfit_condition(text: str, moving: frozenset[str]) -> str | None:
+    """Return why a text is no condition on one row, or None.
+
+    Parameters
+    ----------
+    moving
+        Functions that may not be called, as they answer differently each time.
+    """
     tree = parse(text)
     if not isinstance(tree, exp.Condition):
-        return [Problem("check", f"`{text}` is not a condition", place)]
+        return f"`{text}` is not a condition"
     functions = called(tree)
     if tree.find(exp.Query, exp.Window) or functions & AGGREGATES:
-        return [Problem("check", f"`{text}` looks at more than one row", place)]
+        return f"`{text}` looks at more than one row"
     if functions & GENERATORS:
-        return [Problem("check", f"`{text}` makes rows", place)]
-    if functions & (VOLATILE | SESSION):
-        return [Problem("check", f"`{text}` may say something else each time", place)]
+        return f"`{text}` makes rows"
+    if functions & moving:
+        return f"`{text}` may say something else each time"
+    return None
+
+
+def _check_condition(source: Source, text: str, place: Location) -> list[Problem]:
+    """Return what is wrong with a condition on one row of a source."""
+    unfit = _unfit_condition(text, VOLATILE | SESSION)
+    if unfit:
+        return [Problem("check", unfit, place)]
+    tree = parse(text)
+    assert tree is not None
     problems: list[Problem] = []
     for column in tree.find_all(exp.Column):
         problems += _missing_column(source, plain(column.parts[0].name), place)

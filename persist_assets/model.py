@@ -28,6 +28,7 @@ class Kind(StrEnum):
 
     QUERY = "query"
     RAW = "raw"
+    EXTERNAL = "external"
 
 
 # ---------------------------------------------------------------------------------- annotations
@@ -550,6 +551,62 @@ FILE_FORMATS = ("parquet", "orc", "csv", "json", "text")
 """Formats of plain files, listed and pinned by name, size and time of change."""
 
 
+ReadMode = Literal["snapshot", "follow", "snapshot_and_follow"]
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """What a declaration says of an external table, beside where it is.
+
+    It holds no secret: of those it has references (``${env:NAME}``), which are resolved when the
+    table is read.
+
+    Attributes
+    ----------
+    connector
+        The name of its transport, a row of `connectors.CONNECTORS`.
+    key
+        The columns of its primary key, as declared; empty: it has none.
+    mode
+        Rows at one version, changes from one on, or both.
+    version
+        Where it starts: a version of Delta, a snapshot of Iceberg. None: the newest.
+    datetime
+        The same, as the instant at which it was the newest; ISO 8601. Never both.
+    end_version
+        The last one that is followed.
+    filter
+        Rows for which this is not true are not there.
+    snapshot_filter
+        The same, of the rows at the start alone.
+    timestamp_column
+        In the order of this the rows at the start are brought.
+    skip_unused_columns
+        Whether columns that nobody reads stay where they are.
+    append_only
+        Whether it is promised that no row is ever changed or deleted.
+    labels, start_after
+        What it is called among connectors, and after which of them it starts.
+    storage
+        Sorted pairs, names lower case: how its store is reached.
+    """
+
+    connector: str
+    key: tuple[str, ...] = ()
+    mode: ReadMode = "snapshot_and_follow"
+    version: int | None = None
+    datetime: str | None = None
+    end_version: int | None = None
+    filter: str | None = None
+    snapshot_filter: str | None = None
+    timestamp_column: str | None = None
+    skip_unused_columns: bool = True
+    append_only: bool = False
+    labels: tuple[str, ...] = ()
+    start_after: tuple[str, ...] = ()
+    storage: tuple[tuple[str, str], ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class RawTable:
     """Where and how data lives that exists outside the project.
@@ -562,12 +619,15 @@ class RawTable:
         Path or URI as written; a relative path counts from the project root. None for data that
         only options describe (``jdbc``).
     options
-        Sorted pairs, names lower case.
+        Sorted pairs, names lower case. Of an external table: what decides which rows it has.
+    external
+        What else is said of it, if it is an external table.
     """
 
     format: str
     location: str | None
     options: tuple[tuple[str, str], ...] = ()
+    external: External | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -813,7 +873,9 @@ class Source:
     @property
     def kind(self) -> Kind:
         """What sort of source it is."""
-        return Kind.QUERY if self.raw is None else Kind.RAW
+        if self.raw is None:
+            return Kind.QUERY
+        return Kind.RAW if self.raw.external is None else Kind.EXTERNAL
 
     @property
     def name(self) -> str:

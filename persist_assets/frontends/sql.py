@@ -34,6 +34,8 @@ from persist_assets.frontends.annotations import (
     misplaced,
     read_annotation,
 )
+from persist_assets.frontends.external import FORMATS, Given, public_pairs, read_external
+from persist_assets.frontends.intervals import KEYWORD, missing_keywords
 from persist_assets.frontends.motly import Line
 from persist_assets.frontends.parameters import bounds, joined, unfounded
 from persist_assets.model import (
@@ -124,6 +126,10 @@ class _Refused(Exception):
         self.problem = Problem(code, message, location, hint)
 
 
+class _Said(Exception):
+    """A statement cannot be understood, and the problems say so already."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Comment:
     start: int
@@ -147,11 +153,13 @@ class _File:
     ) -> None:
         self.text, self.path, self.place = text, path, place
         self.line_starts = [0, *(m.end() for m in re.finditer("\n", text))]
+        self.put_in: list[int] = []
         self.declarations: list[Declaration] = []
         self.problems: list[Problem] = []
         self.declared = None
         try:
-            tokens = tokenize(text)
+            self.complete(missing_keywords(text))
+            tokens = tokenize(self.text)
         except TokenError as error:
             self.problems.append(self.unreadable(error))
             return
@@ -159,13 +167,26 @@ class _File:
         for statement in _split(tokens) if statements else ():
             self.statement(statement, end)
             end = statement[-1].end + 1
-        self.dangling(end, len(text))
+        self.dangling(end, len(self.text))
+
+    def complete(self, places: Sequence[int]) -> None:
+        """Put the key word INTERVAL in where it is left out; places stay those of the file."""
+        parts: list[str] = []
+        end = 0
+        for n, place in enumerate(places):
+            parts += self.text[end:place], KEYWORD
+            self.put_in.append(place + n * len(KEYWORD))
+            end = place
+        self.text = "".join((*parts, self.text[end:]))
 
     # ------------------------------------------------------------------------------- places
 
     def location(self, offset: int) -> Location:
         if self.place is not None:
             return self.place
+        for place in reversed(self.put_in):
+            if place < offset:
+                offset -= min(len(KEYWORD), offset - place)
         line = bisect_right(self.line_starts, offset)
         return Location(self.path, line, offset - self.line_starts[line - 1] + 1)
 
@@ -259,6 +280,9 @@ class _File:
         try:
             declaration = self.declaration(tokens, annotation, description)
             self.problems += (*misplaced(declaration), *unfounded(declaration))
+        except _Said:
+            assert self.declared is not None
+            declaration = Declaration(self.declared[0], LANGUAGE, self.declared[1])
         except _Refused as refused:
             self.problems.append(refused.problem)
             if self.declared is None:
@@ -297,6 +321,13 @@ class _File:
             [t for t in tokens[:split] if t.text.upper() != "LOCAL" or t.start > tokens[3].start]
         )
         name, location = self.name(head)
+        if "LOCAL" in words and ("MATERIALIZED" in words or annotation.persist):
+            raise _Refused(
+                "local",
+                f"`{name}` is LOCAL, computed where it is read, and would have a table",
+                location,
+                "leave out LOCAL, or what gives it a table",
+            )
         columns = [e for e in head.this.expressions] if isinstance(head.this, exp.Schema) else []
         return Declaration(
             name=name,
@@ -318,13 +349,6 @@ class _File:
     ) -> Declaration:
         tree = self.parse(tokens)
         name, location = self.name(tree)
-        if "EXTERNAL" in words:
-            raise _Refused(
-                "not-yet",
-                "external tables cannot be ingested yet",
-                location,
-                "to read the data where it is, write CREATE TABLE … USING delta LOCATION '…'",
-            )
         collation = next((t for t in tokens if t.text.upper() == "COLLATE"), None)
         if collation:
             raise _Refused("type", "collations are not supported", self.location(collation.start))
@@ -332,6 +356,17 @@ class _File:
             hint = "write CREATE VIEW … AS"
             raise _Refused(
                 "statement", "a raw table holds data that exists already", location, hint
+            )
+        if "EXTERNAL" in words:
+            raw = self.external(tree, name, location, tokens)
+            return Declaration(
+                name=name,
+                language=LANGUAGE,
+                location=location,
+                annotation=annotation,
+                description=description or _property(tree, exp.SchemaCommentProperty),
+                raw=raw,
+                columns=tuple(self.column(c) for c in _columns(tree)),
             )
         form = _property(tree, exp.FileFormatProperty)
         if not form:
@@ -371,6 +406,80 @@ class _File:
             raw=RawTable(form, place, tuple(sorted(options.items()))),
             columns=tuple(self.column(c) for c in _columns(tree)),
         )
+
+    def external(
+        self, tree: Any, name: str, location: Location, tokens: Sequence[Token]
+    ) -> RawTable:
+        """Return what an external table says of its data."""
+        for kind, what in (
+            (exp.FileFormatProperty, "USING"),
+            (exp.LocationProperty, "LOCATION"),
+            (exp.OptionsProperty, "OPTIONS"),
+        ):
+            if tree.find(kind):
+                raise _Refused(
+                    "external-connector",
+                    f"an external table has no {what}: its connector says where its data is",
+                    location,
+                    "WITH ('connectors' = '[…]'); or leave out EXTERNAL",
+                )
+        definitions = _columns(tree)
+        if not definitions:
+            raise _Refused(
+                "external-columns",
+                f"`{name}` does not say which columns it has",
+                location,
+                "CREATE EXTERNAL TABLE name (column type, …) WITH (…)",
+            )
+        columns = [d.name for d in definitions]
+        external, uri, problems = read_external(
+            name, self.properties(tokens), columns, self.key(tree, name, columns), location
+        )
+        self.problems += problems
+        if external is None or problems:
+            raise _Said
+        return RawTable(FORMATS[external.connector], uri, public_pairs(external), external)
+
+    def properties(self, tokens: Sequence[Token]) -> list[tuple[str, Given]]:
+        """Return what stands in a table's WITH: pairs of strings, as they are written."""
+        found: list[tuple[str, Given]] = []
+        depth = 0
+        for i, token in enumerate(tokens):
+            depth += _BRACKETS.get(token.token_type, 0)
+            is_pair = [t.token_type for t in tokens[i + 1 : i + 3]] == [
+                TokenType.EQ,
+                TokenType.STRING,
+            ]
+            if depth == 1 and is_pair:
+                start, end = tokens[i + 2].start, tokens[i + 2].end
+                for more in tokens[i + 3 :]:  # to the tokenizer 'it''s' is two strings
+                    if more.token_type is not TokenType.STRING or more.start != end + 1:
+                        break
+                    end = more.end
+                source = self.text[start : end + 1]
+                given = Given(source, lambda at, start=start: self.location(start + at))
+                found.append((token.text.lower(), given))
+        return found
+
+    def key(self, tree: Any, name: str, columns: Sequence[str]) -> tuple[str, ...]:
+        """Return the columns of a table's primary key."""
+        own = [d.name for d in _columns(tree) if d.find(exp.PrimaryKeyColumnConstraint)]
+        keys = [[e.name for e in k.expressions] for k in tree.find_all(exp.PrimaryKey)]
+        keys += [own] if own else []
+        there = {c.lower(): c for c in columns}
+        if len(keys) > 1:
+            place = self.declared[1] if self.declared else self.location(0)
+            raise _Refused("external-key", f"`{name}` has two primary keys", place)
+        for column in keys[0] if keys else ():
+            if column.lower() not in there:
+                place = self.declared[1] if self.declared else self.location(0)
+                raise _Refused(
+                    "external-key",
+                    f"the primary key of `{name}` names `{column}`, which is no column of it",
+                    place,
+                    did_you_mean(column, columns),
+                )
+        return tuple(there[c.lower()] for c in keys[0]) if keys else ()
 
     def column(self, definition: exp.ColumnDef) -> Column:
         kind = definition.args.get("kind")
@@ -413,7 +522,8 @@ class _File:
         line, near = first.get("line"), first.get("highlight") or ""
         if line and self.place is None:
             column = max(int(first.get("col") or 1) - len(near) + 1, 1)
-            location = Location(self.path, int(line), column)
+            starts = [0, *(m.end() for m in re.finditer("\n", self.text))]
+            location = self.location(starts[int(line) - 1] + column - 1)
         else:
             location = self.location(tokens[0].start)
         said = str(first.get("description") or error).split(" but got ")[0].rstrip(".")

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from persist_assets.errors import StorageError
+from persist_assets.errors import GoneError, StorageError
 from persist_assets.model import FILE_FORMATS, Column
 from persist_assets.storage.files import delta_place, list_files, reached, unreachable
 from persist_assets.storage.types import columns_of_struct, type_of_arrow
 from persist_assets.stores import is_local, scheme_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from persist_assets.model import RawTable
     from persist_assets.storage.files import Found
@@ -76,6 +76,11 @@ def pin_raw(raw: RawTable, location: str) -> Pin:
     StorageError
         There is no data, or it cannot be read correctly.
     """
+    if raw.external is not None:
+        raise StorageError(
+            "external tables cannot be ingested yet",
+            hint="to read the data where it is, write CREATE TABLE … USING delta LOCATION '…'",
+        )
     if raw.format == "delta":
         return _pin_delta(location)
     if raw.format not in FILE_FORMATS:
@@ -154,7 +159,7 @@ def find_columns(raw: RawTable, location: str) -> tuple[Column, ...]:
         There is no data, or its format does not tell.
     """
     if raw.format == "delta":
-        schema = json.loads(_open_delta(location).schema().to_json())
+        schema = json.loads(open_delta(location).schema().to_json())
         return columns_of_struct(schema)
     if raw.format != "parquet":
         raise StorageError(
@@ -178,25 +183,65 @@ def missing_columns(pin: Pin, raw: RawTable, columns: Sequence[Column]) -> list[
 # ------------------------------------------------------------------------------------------ delta
 
 
-def _open_delta(location: str) -> Any:
+def open_delta(
+    location: str, version: int | None = None, access: Mapping[str, str] | None = None
+) -> Any:
+    """Return the `deltalake.DeltaTable` at a location.
+
+    Parameters
+    ----------
+    version
+        None: the newest.
+    access
+        How its store is reached, beside what the environment says.
+
+    Raises
+    ------
+    GoneError
+        There is a table, without this version.
+    StorageError
+        There is none, or it cannot be opened.
+    """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     uri, options = delta_place(location)
+    if access:
+        options = {**(options or {}), **access}
     try:
-        return DeltaTable(uri, storage_options=options)
+        return DeltaTable(uri, version=version, storage_options=options)
     except TableNotFoundError as error:
+        if version is not None and is_delta(location, access):
+            raise _gone(location, version) from error
         raise StorageError(
             f"there is no Delta table at {location}", hint="check the LOCATION of the table"
         ) from error
     except (DeltaError, OSError) as error:
+        if version is not None and isinstance(error, DeltaError):
+            raise _gone(location, version) from error
         raise unreachable(
             location, error, f"the Delta table at {location} cannot be opened"
         ) from error
 
 
+def is_delta(location: str, access: Mapping[str, str] | None = None) -> bool:
+    """Whether there is any version of a Delta table at a location."""
+    try:
+        open_delta(location, None, access)
+    except StorageError:
+        return False
+    return True
+
+
+def _gone(location: str, version: int) -> GoneError:
+    return GoneError(
+        f"version {version} of the Delta table at {location} is not there",
+        hint="its log may have been cleaned; what is there can be read again as a whole",
+    )
+
+
 def _pin_delta(location: str) -> Pin:
-    table = _open_delta(location)
+    table = open_delta(location)
     metadata = table.metadata()
     protocol = table.protocol()
     features: list[str] = list(protocol.reader_features or ())

@@ -162,10 +162,6 @@ def test_the_path_option_is_the_location() -> None:
             "sources/a.sql:1:14: error: a raw table holds data that exists already [statement]",
         ),
         (
-            "create external table t (a int) with ('connectors' = '[]')",
-            "sources/a.sql:1:23: error: external tables cannot be ingested yet [not-yet]",
-        ),
-        (
             "CREATE TABLE t (a STRING COLLATE UTF8_LCASE) USING csv LOCATION 'x'",
             "sources/a.sql:1:26: error: collations are not supported [type]",
         ),

@@ -1,0 +1,74 @@
+"""How the store of an external table is reached: references are followed here, and only here.
+
+What comes out is handed to delta-rs, pyarrow and Spark's reader of one frame, and kept nowhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from persist_assets.errors import StorageError
+from persist_assets.frontends.external import REFERENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from persist_assets.model import External
+
+_SPARK: Mapping[str, str] = {
+    "aws_access_key_id": "access.key",
+    "aws_secret_access_key": "secret.key",
+    "aws_session_token": "session.token",
+    "aws_region": "endpoint.region",
+    "aws_endpoint": "endpoint",
+}
+
+
+_ICEBERG: Mapping[str, str] = {
+    "aws_access_key_id": "s3.access-key-id",
+    "aws_secret_access_key": "s3.secret-access-key",
+    "aws_session_token": "s3.session-token",
+    "aws_region": "s3.region",
+    "aws_endpoint": "s3.endpoint",
+}
+
+
+def follow_references(external: External, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the storage options of a table with what they refer to.
+
+    Raises
+    ------
+    StorageError
+        A variable is not set; its name is said, and no value.
+    """
+    found: dict[str, str] = {}
+    for name, written in external.storage:
+        reference = REFERENCE.fullmatch(written)
+        if reference and not environ.get(reference[1]):
+            raise StorageError(
+                f"the variable {reference[1]} is not set, which `{name}` refers to",
+                hint=f"export {reference[1]}=…",
+            )
+        found[name] = environ[reference[1]] if reference else written
+    return found
+
+
+def delta_access(access: Mapping[str, str]) -> dict[str, str]:
+    """Return options as delta-rs takes them."""
+    return {name.upper(): value for name, value in access.items()}
+
+
+def iceberg_access(access: Mapping[str, str]) -> dict[str, str]:
+    """Return options as pyiceberg takes them."""
+    return {_ICEBERG[n]: v for n, v in access.items() if n in _ICEBERG}
+
+
+def spark_access(access: Mapping[str, str]) -> dict[str, str]:
+    """Return options of one read in Spark, which S3A takes before those of the session."""
+    options = {f"fs.s3a.{_SPARK[n]}": v for n, v in access.items() if n in _SPARK}
+    if options:
+        # Else a connection that somebody else's keys opened would serve.
+        options["fs.s3a.impl.disable.cache"] = "true"
+    if "aws_endpoint" in access:
+        options["fs.s3a.path.style.access"] = "true"
+    return options

@@ -1,0 +1,662 @@
+"""Delta tables of others: `deltalake` reads their log, Spark the files that are left.
+
+What the log says of a file (partition values, deleted rows, version) is put beside the rows by the
+name of the file. The invariant: rows are those of the version, or an error names what keeps them
+from being read; Parquet files alone are never trusted where the table says more.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from persist_assets.connectors.access import delta_access, spark_access
+from persist_assets.connectors.protocol import CHANGE, DELETE, INSERT, VERSION, Changes, Pruned
+from persist_assets.connectors.pruning import Span, exactly, may_match, span
+from persist_assets.connectors.reading import FILE, ROW, check_names, unpruned
+from persist_assets.dialect import quote
+from persist_assets.errors import GoneError, StorageError
+from persist_assets.storage.files import delta_place, reached, unreachable
+from persist_assets.storage.raw import OF_DELTA, file_location, open_delta
+from persist_assets.storage.types import type_of_json
+from persist_assets.stores import spark_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from persist_assets.model import Column, External
+
+_READABLE = frozenset(
+    ("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "deletionVectors", "columnMapping")
+)
+"""Features of tables that are read correctly here."""
+
+_MOST_DELETED = 1_000_000
+"""Of so many deleted rows the numbers are sent to Spark."""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file of a version, or of a commit.
+
+    Attributes
+    ----------
+    partition
+        Its partition values by logical names, as Delta writes them.
+    spans
+        What its columns may be, by names in lower case.
+    only
+        The rows of it that are meant, by their numbers; None: all.
+    but
+        The rows of it that are not.
+    """
+
+    location: str
+    bytes: int
+    rows: int | None = None
+    partition: Mapping[str, str | None] = field(default_factory=dict[str, "str | None"])
+    spans: Mapping[str, Span] = field(default_factory=dict[str, Span])
+    only: frozenset[int] | None = None
+    but: frozenset[int] = frozenset()
+    change: str = ""
+    version: int = -1
+
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return self.location.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """A column of the table: its name, type, and what files and their statistics call it."""
+
+    name: str
+    type: str
+    physical: str
+    json: Any
+
+
+class _Again(Exception):
+    """What became of rows cannot be told from the log."""
+
+
+class DeltaConnector:
+    """A Delta table, as `protocol.Connector` says.
+
+    Parameters
+    ----------
+    external
+        What is declared of it.
+    location
+        Absolute path or URI.
+    columns
+        As they are declared.
+    access
+        The storage options, with references followed.
+    session
+        Returns the Spark session; called when rows are read.
+    """
+
+    def __init__(
+        self,
+        external: External,
+        location: str,
+        columns: Sequence[Column],
+        access: Mapping[str, str],
+        session: Callable[[], SparkSession],
+    ) -> None:
+        self.external, self.location, self.columns = external, location.rstrip("/"), columns
+        self._access, self._session = access, session
+
+    # ------------------------------------------------------------------------------- versions
+
+    def pin(self, held: str | None = None) -> str:
+        """Return the version to bring a copy to; see `protocol.Connector`."""
+        external = self.external
+        if external.mode == "snapshot" and held is not None:
+            return held
+        if external.mode == "snapshot":
+            table = self._at_start()
+        else:
+            table = self._open()
+            if external.end_version is not None and table.version() > external.end_version:
+                table = self._open(external.end_version)
+            start = self._at_start().version() if external.version or external.datetime else 0
+            if table.version() < start:
+                raise StorageError(
+                    f"the Delta table at {self.location} is at version {table.version()},"
+                    f" which is before {start}, where it is to start"
+                )
+        self._check(table)
+        return self._name(table)
+
+    def start(self) -> str | None:
+        """Return where a copy begins; see `protocol.Connector`."""
+        if self.external.version is None and self.external.datetime is None:
+            return None
+        return self._name(self._at_start())
+
+    def _at_start(self) -> Any:
+        if self.external.datetime is None:
+            return self._open(self.external.version)
+        from deltalake.exceptions import DeltaError
+
+        at = datetime.fromisoformat(self.external.datetime)
+        gone = GoneError(
+            f"the Delta table at {self.location} has no version of {self.external.datetime}",
+            hint="its log begins later",
+        )
+        table = self._open()
+        try:
+            table.load_as_version(at)
+        except (DeltaError, OSError, ValueError) as error:
+            raise gone from error
+        with self._reached() as (system, root):
+            (commit,) = system.get_file_info([f"{root}{_log(table.version())}"])
+        # To delta-rs the first version is also that of all times before it.
+        if commit.mtime is None or commit.mtime > at:
+            raise gone
+        return table
+
+    def _open(self, version: int | None = None) -> Any:
+        return open_delta(self.location, version, delta_access(self._access))
+
+    def _name(self, table: Any) -> str:
+        return f"{OF_DELTA}{table.version()}:{table.metadata().id}"
+
+    def _number(self, version: str) -> int:
+        return int(version.removeprefix(OF_DELTA).partition(":")[0])
+
+    def _load(self, version: str) -> Any:
+        table = self._open(self._number(version))
+        if self._name(table) != version:
+            raise GoneError(
+                f"the Delta table at {self.location} is another one than when it was pinned",
+                hint="it was made anew in its place: read it again as a whole",
+            )
+        self._check(table)
+        return table
+
+    # --------------------------------------------------------------------------------- checks
+
+    def _check(self, table: Any) -> None:
+        """Raise where the table cannot be read correctly, or is not as it is declared."""
+        features: list[str] = list(table.protocol().reader_features or ())
+        unknown = set(features) - _READABLE
+        mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+        if mode not in ("none", "name"):
+            unknown.add(f"columnMapping by {mode}")
+        if unknown:
+            raise StorageError(
+                f"the Delta table at {self.location} uses {', '.join(sorted(unknown))}:"
+                " not supported",
+                hint="its rows would be wrong; write it without this feature",
+            )
+        there = {f.name.lower(): f for f in _fields(table)}
+        if len(there) < len(_fields(table)):
+            raise StorageError(
+                f"columns of the Delta table at {self.location} differ in case alone"
+            )
+        for column in self.columns:
+            found = there.get(column.name.lower())
+            if found is None:
+                raise StorageError(
+                    f"the Delta table at {self.location} has no column `{column.name}`",
+                    hint=f"it has: {', '.join(f.name for f in there.values())}",
+                )
+            if column.type is not None and _bare(column.type) != _bare(found.type):
+                raise StorageError(
+                    f"column `{column.name}` of the Delta table at {self.location}"
+                    f" is {found.type}, and is declared as {column.type}",
+                    hint=f"declare it as {found.type}, and cast it in a view",
+                )
+
+    # ---------------------------------------------------------------------------------- files
+
+    def _conditions(self, predicate: str | None, *, start: bool) -> list[str]:
+        external = self.external
+        said = (predicate, external.filter, external.snapshot_filter if start else None)
+        return [text for text in said if text is not None]
+
+    def _pruned(self, table: Any, conditions: Sequence[str]) -> tuple[list[_File], int]:
+        files = self._files(table)
+        kept = [f for f in files if all(may_match(c, f.spans) for c in conditions)]
+        return kept, len(files)
+
+    def _files(self, table: Any) -> list[_File]:
+        """Return the files of a version, with what they may hold."""
+        import pyarrow as pa
+
+        fields = _fields(table)
+        deleted = self._deleted(table)
+        parted = table.metadata().partition_columns
+        files: list[_File] = []
+        for row in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+            rows = row.get("num_records")
+            spans: dict[str, Span] = {}
+            partition: dict[str, str | None] = {}
+            for one in fields:
+                if one.name in parted:
+                    value = row.get(f"partition.{one.name}")
+                    partition[one.name] = _written(value)
+                    spans[one.name.lower()] = exactly(one.type, value)
+                elif "." not in one.physical and isinstance(one.json, str):
+                    spans[one.name.lower()] = span(
+                        one.type,
+                        row.get(f"min.{one.physical}"),
+                        row.get(f"max.{one.physical}"),
+                        row.get(f"null_count.{one.physical}"),
+                        rows,
+                    )
+            location = file_location(row["path"], self.location)
+            but = deleted.get(location, frozenset())
+            live = rows - len(but) if rows is not None else None
+            files.append(_File(location, row["size_bytes"], live, partition, spans, but=but))
+        if not deleted.keys() <= {f.location for f in files}:
+            raise self._unnamed()
+        return files
+
+    def _unnamed(self) -> StorageError:
+        return StorageError(
+            f"deletion vectors of the Delta table at {self.location} are of files that it names"
+            " otherwise",
+            hint="rewrite its files without them: REORG TABLE … APPLY (PURGE)",
+        )
+
+    def _deleted(self, table: Any) -> dict[str, frozenset[int]]:
+        """Return by file which rows a version's deletion vectors delete."""
+        import pyarrow as pa
+
+        if "deletionVectors" not in (table.protocol().reader_features or ()):
+            return {}
+        found: dict[str, frozenset[int]] = {}
+        for batch in pa.table(table.deletion_vectors()).to_batches(max_chunksize=1):
+            path = batch.column("filepath")[0].as_py()
+            kept = batch.column("selection_vector").flatten().to_numpy(zero_copy_only=False)
+            rows = (~kept.astype(bool)).nonzero()[0]
+            found[file_location(path, self.location)] = frozenset(rows.tolist())
+        return found
+
+    @contextmanager
+    def _reached(self) -> Generator[tuple[Any, str]]:
+        """Yield a file system, and what is before the paths of the table's files there."""
+        if not self._access:
+            with reached(self.location) as (system, root):
+                yield system, root.rstrip("/") + "/"
+            return
+        from deltalake.exceptions import DeltaError
+        from deltalake.fs import DeltaStorageHandler
+        from pyarrow import fs
+
+        uri, options = delta_place(self.location)
+        options = {**(options or {}), **delta_access(self._access)}
+        try:
+            yield fs.PyFileSystem(DeltaStorageHandler(uri, options)), ""
+        except (DeltaError, OSError) as error:
+            raise unreachable(self.location, error) from error
+
+    def _check_there(self, files: Iterable[_File]) -> None:
+        """Raise where files are gone or have another size than the log says."""
+        from pyarrow import fs
+
+        below = f"{self.location}/"
+        # What a shallow clone has elsewhere, Spark looks for.
+        own = [f for f in files if f.location.startswith(below)]
+        if not own:
+            return
+        with self._reached() as (system, root):
+            told = system.get_file_info([root + f.location.removeprefix(below) for f in own])
+        for file, found in zip(own, told, strict=True):
+            if found.type != fs.FileType.File:
+                raise GoneError(
+                    f"{file.location} is gone, a file of the Delta table",
+                    hint="it may have been vacuumed: read the newest version as a whole",
+                )
+            if file.bytes and found.size != file.bytes:
+                raise StorageError(
+                    f"{file.location} has {found.size} bytes, not {file.bytes}: it is broken"
+                )
+
+    # -------------------------------------------------------------------------------- reading
+
+    def prune(self, predicate: str | None, version: str) -> Pruned:
+        """Return what reading a version for a predicate costs; see `protocol.Connector`."""
+        kept, of = self._pruned(self._load(version), self._conditions(predicate, start=True))
+        rows = [f.rows for f in kept]
+        known = sum(r for r in rows if r is not None) if None not in rows else None
+        return Pruned(len(kept), of, known, sum(f.bytes for f in kept))
+
+    def snapshot(self, predicate: str | None, columns: Sequence[str], version: str) -> DataFrame:
+        """Return rows of a version; see `protocol.Connector`."""
+        table = self._load(version)
+        conditions = self._conditions(predicate, start=True)
+        kept, _ = self._pruned(table, conditions)
+        self._check_there(kept)
+        frame = self._read(kept, table, conditions)
+        return frame.select(*(quote(c) for c in columns))
+
+    def _read(
+        self, files: Sequence[_File], table: Any, conditions: Iterable[str], extra: str = ""
+    ) -> DataFrame:
+        """Return the rows of files, with what the log says of them, that fit conditions.
+
+        Parameters
+        ----------
+        extra
+            A column that the files have besides.
+        """
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import StructType
+
+        session = self._session()
+        fields = _fields(table)
+        parted = [f for f in fields if f.name in table.metadata().partition_columns]
+        stored = [f for f in fields if f not in parted]
+        kinds = [_json_field(f.physical, _physical(f.json)) for f in stored]
+        kinds += [_json_field(extra, "string")] if extra else []
+        schema = StructType.fromJson({"type": "struct", "fields": kinds})
+        told = bool(parted) or any(f.change or f.but or f.only is not None for f in files)
+        tail = [f.name for f in fields] + ([extra] if extra else [])
+        tail += [CHANGE, VERSION] if any(f.change for f in files) else []
+        if not files:
+            whole = [f"{quote(f.name)} {f.type}" for f in fields]
+            whole += [f"{quote(extra)} string"] if extra else []
+            return session.createDataFrame([], ", ".join(whole))
+        reader = session.read.options(**spark_access(self._access)).schema(schema)
+        places = dict.fromkeys(f.location for f in files)
+        frame = reader.parquet(*(spark_pattern(place) for place in places))
+        named = [_stored(f) for f in stored]
+        named += [F.col(quote(extra))] if extra else []
+        if told:
+            check_names(places, f"the Delta table at {self.location}")
+            frame = frame.select(
+                *named,
+                F.col("_metadata.file_name").alias(FILE),
+                F.col("_metadata.row_index").alias(ROW),
+            )
+            frame = self._tell(frame, files, parted)
+        else:
+            frame = frame.select(*named)
+        frame = frame.select(*(quote(name) for name in tail))
+        return reduce(lambda found, text: found.where(text), conditions, frame)
+
+    def _tell(
+        self, frame: DataFrame, files: Sequence[_File], parted: Sequence[_Field]
+    ) -> DataFrame:
+        """Put beside rows what the log says of their file, and leave out rows that are not meant.
+
+        A file that came and went is there twice, and so are its rows.
+        """
+        from pyspark.sql import functions as F
+
+        session = self._session()
+        keys = [f"_persist_{n}" for n in range(len(parted))]
+        kinds = [f"{FILE} string", "_persist_n int", "_persist_only boolean"]
+        kinds += [f"{CHANGE} string", f"{VERSION} bigint", *(f"{k} string" for k in keys)]
+        values = [tuple(f.partition.get(p.name) for p in parted) for f in files]
+        rows = [
+            (f.name, n, f.only is not None, f.change, f.version, *value)
+            for n, (f, value) in enumerate(zip(files, values, strict=True))
+        ]
+        told = F.broadcast(session.createDataFrame(rows, ", ".join(kinds)))
+        frame = frame.join(told, FILE)
+        marked = [
+            (n, row) for n, f in enumerate(files) for row in (f.but if f.only is None else f.only)
+        ]
+        if len(marked) > _MOST_DELETED:
+            raise StorageError(
+                f"the Delta table at {self.location} has {len(marked)} rows in deletion vectors",
+                hint="REORG TABLE … APPLY (PURGE) rewrites its files without them",
+            )
+        if marked:
+            numbers = session.createDataFrame(marked, f"_persist_n int, {ROW} bigint").withColumn(
+                "_persist_marked", F.lit(True)
+            )
+            frame = frame.join(numbers, ["_persist_n", ROW], "left")
+            is_marked = F.coalesce(F.col("_persist_marked"), F.lit(False))
+            frame = frame.where(is_marked == F.col("_persist_only"))
+        else:
+            frame = frame.where(~F.col("_persist_only"))
+        for key, one in zip(keys, parted, strict=True):
+            frame = frame.withColumn(one.name, F.col(key).cast(one.type))
+        return frame
+
+    # ------------------------------------------------------------------------------- changes
+
+    def changes(
+        self, since: str, until: str, predicate: str | None, columns: Sequence[str]
+    ) -> Changes:
+        """Return what became of rows between two versions; see `protocol.Connector`."""
+        if since == until:
+            return Changes()
+        first, last = self._number(since), self._number(until)
+        if since.split(":")[2:] != until.split(":")[2:]:
+            return Changes(again="it is another table, made in the place of the old one")
+        if first > last:
+            return Changes(again=f"it went back from version {first} to {last}")
+        table = self._load(until)
+        conditions = self._conditions(predicate, start=False)
+        try:
+            whole, recorded = self._commits(first, last, table)
+        except _Again as reason:
+            return Changes(again=str(reason))
+        if self.external.append_only and any(f.change == DELETE for f in whole):
+            raise self._not_kept()
+        whole = [f for f in whole if all(may_match(c, f.spans) for c in conditions)]
+        try:
+            self._check_there([*whole, *recorded])
+        except GoneError as error:
+            return Changes(again=error.message)
+        from pyspark.sql import functions as F
+
+        shown = [*(quote(c) for c in columns), CHANGE, VERSION]
+        frames: list[DataFrame] = []
+        if whole:
+            frames.append(self._read(whole, table, conditions).select(*shown))
+        if recorded:
+            frame = self._read(recorded, table, conditions, _CHANGE_TYPE)
+            came = F.col(_CHANGE_TYPE).isin("insert", "update_postimage")
+            became = F.when(came, F.lit(INSERT)).otherwise(F.lit(DELETE))
+            frame = frame.withColumn(CHANGE, became)
+            if self.external.append_only and frame.where(F.col(CHANGE) == DELETE).take(1):
+                raise self._not_kept()
+            frames.append(frame.select(*shown))
+        if not frames:
+            return Changes()
+        return Changes(reduce(lambda a, b: a.unionByName(b), frames))
+
+    def _not_kept(self) -> StorageError:
+        return StorageError(
+            f"rows of the Delta table at {self.location} were changed or deleted,"
+            " and it is declared as append_only",
+            hint="take 'append_only' out of its declaration",
+        )
+
+    def _commits(self, first: int, last: int, table: Any) -> tuple[list[_File], list[_File]]:
+        """Return the files that came and went, and those in which changes are recorded.
+
+        A commit that records its changes says all of them so; else they are its files.
+        """
+        whole: list[_File] = []
+        recorded: list[_File] = []
+        fields = _fields(table)
+        schema = [(f.name, f.physical, f.type) for f in fields]
+        try:
+            start = _fields(self._open(first))
+        except GoneError as error:
+            raise _Again(error.message) from error
+        if [(f.name, f.physical, f.type) for f in start] != schema:
+            raise _Again(f"its columns changed after version {first}")
+        names = {f.physical: f.name for f in fields if f.name in table.metadata().partition_columns}
+        for version in range(first + 1, last + 1):
+            actions = self._commit(version)
+            for action in actions.get("metaData", ()):
+                found = _fields_of(json.loads(action["schemaString"]))
+                if action["id"] != table.metadata().id:
+                    raise _Again(f"it was made anew with version {version}")
+                if [(f.name, f.physical, f.type) for f in found] != schema or list(
+                    action.get("partitionColumns", ())
+                ) != list(table.metadata().partition_columns):
+                    raise _Again(f"its columns changed with version {version}")
+            if "cdc" in actions:
+                recorded += (self._file(a, names, version, "recorded") for a in actions["cdc"])
+                continue
+            whole += self._moved(actions, names, version)
+        return whole, recorded
+
+    def _moved(
+        self, actions: Mapping[str, list[Any]], names: Mapping[str, str], version: int
+    ) -> Iterable[_File]:
+        adds = [a for a in actions.get("add", ()) if a.get("dataChange", True)]
+        removes = [a for a in actions.get("remove", ()) if a.get("dataChange", True)]
+        deletes = any(a.get(_VECTOR) for a in (*adds, *removes))
+        before: dict[str, frozenset[int]] = {}
+        after: dict[str, frozenset[int]] = {}
+        if deletes:
+            try:
+                before = self._deleted(self._open(version - 1))
+                after = self._deleted(self._open(version))
+            except GoneError as error:
+                raise _Again(error.message) from error
+        came = {f.location: f for f in (self._file(a, names, version, INSERT) for a in adds)}
+        went = {f.location: f for f in (self._file(a, names, version, DELETE) for a in removes)}
+        for moved, vectors in ((adds, after), (removes, before)):
+            named = {file_location(a["path"], self.location) for a in moved if a.get(_VECTOR)}
+            if not named <= vectors.keys():
+                raise self._unnamed()
+        nothing: frozenset[int] = frozenset()
+        for place, file in went.items():
+            gone = before.get(place, nothing)
+            if place in came:  # the same file with other rows deleted
+                file = _only(file, after.get(place, nothing) - gone)
+            else:
+                file = _but(file, gone)
+            if file.only != nothing:
+                yield file
+        for place, file in came.items():
+            gone = after.get(place, nothing)
+            if place in went:
+                file = _only(file, before.get(place, nothing) - gone)
+            else:
+                file = _but(file, gone)
+            if file.only != nothing:
+                yield file
+
+    def _file(
+        self, action: Mapping[str, Any], names: Mapping[str, str], version: int, change: str
+    ) -> _File:
+        values = action.get("partitionValues")
+        if names and values is None:
+            raise _Again(f"version {version} does not say of which partition its files were")
+        partition = {names.get(k, k): v or None for k, v in (values or {}).items()}
+        location = file_location(action["path"], self.location)
+        size = action.get("size") or 0
+        return _File(location, size, partition=partition, change=change, version=version)
+
+    def _commit(self, version: int) -> dict[str, list[Any]]:
+        """Return the actions of a commit by their kind."""
+        try:
+            with (
+                self._reached() as (system, root),
+                system.open_input_stream(f"{root}{_log(version)}") as stream,
+            ):
+                lines = stream.read().splitlines()
+        except StorageError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            raise _Again(f"its log has no version {version} any more") from error
+        actions: dict[str, list[Any]] = {}
+        for line in lines:
+            for kind, action in (json.loads(line) if line.strip() else {}).items():
+                actions.setdefault(kind, []).append(action)
+        return actions
+
+
+def _log(version: int) -> str:
+    return f"_delta_log/{version:020}.json"
+
+
+_CHANGE_TYPE, _VECTOR = "_change_type", "deletionVector"
+
+
+def _stored(one: _Field) -> Any:
+    """Return a column of files under its name."""
+    from pyspark.sql import functions as F
+
+    column = unpruned(F.col(quote(one.physical)), one.type)
+    renamed = one.physical != one.name or type_of_json(_physical(one.json)) != one.type
+    return (column.cast(one.type) if renamed else column).alias(one.name)
+
+
+def _only(file: _File, rows: frozenset[int]) -> _File:
+    return replace(file, only=rows)
+
+
+def _but(file: _File, rows: frozenset[int]) -> _File:
+    return replace(file, but=rows)
+
+
+# ---------------------------------------------------------------------------------------- columns
+
+
+def _fields(table: Any) -> list[_Field]:
+    return _fields_of(json.loads(table.schema().to_json()))
+
+
+def _fields_of(struct: Mapping[str, Any]) -> list[_Field]:
+    return [
+        _Field(f["name"], type_of_json(f["type"]), _physical_name(f), f["type"])
+        for f in struct["fields"]
+    ]
+
+
+def _physical_name(one: Mapping[str, Any]) -> str:
+    return (one.get("metadata") or {}).get("delta.columnMapping.physicalName", one["name"])
+
+
+def _json_field(name: str, kind: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, "nullable": True, "metadata": {}}
+
+
+def _physical(kind: Any) -> Any:
+    """Return a type in Delta's JSON form with the names that files have for fields."""
+    if isinstance(kind, str):
+        return kind
+    match kind["type"]:
+        case "struct":
+            fields = [_json_field(_physical_name(f), _physical(f["type"])) for f in kind["fields"]]
+            return {"type": "struct", "fields": fields}
+        case "array":
+            inner = _physical(kind["elementType"])
+            return {"type": "array", "elementType": inner, "containsNull": True}
+        case _:
+            key, value = _physical(kind["keyType"]), _physical(kind["valueType"])
+            return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+
+
+def _bare(kind: str) -> str:
+    """Return a type without what Delta's log keeps apart: lengths of texts."""
+    return re.sub(r"\b(?:var)?char\(\d+\)", "string", kind.lower().replace(" ", ""))
+
+
+def _written(value: Any) -> str | None:
+    """Return a partition value as Delta writes it."""
+    match value:
+        case None:
+            return None
+        case bool():
+            return str(value).lower()
+        case datetime():
+            return value.isoformat(sep=" ")
+        case bytes():
+            raise StorageError("partitions by binary columns are not supported")
+        case _:
+            return str(value)

@@ -1,0 +1,538 @@
+"""Iceberg tables of others: `pyiceberg` reads their metadata, Spark the files that are left.
+
+Columns are found in files by their ids, so renamed and moved ones are what they were. A table is
+found by its metadata file, no catalog is asked. The invariant: rows are those of the snapshot, or
+an error names what keeps them from being read.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from datetime import UTC, date, datetime, timedelta
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from persist_assets.connectors.access import iceberg_access, spark_access
+from persist_assets.connectors.protocol import CHANGE, INSERT, VERSION, Changes, Pruned
+from persist_assets.connectors.pruning import Span, may_match, span
+from persist_assets.connectors.reading import FILE, ROW, check_names, unpruned
+from persist_assets.dialect import quote
+from persist_assets.errors import GoneError, StorageError
+from persist_assets.storage.types import type_of_json
+from persist_assets.stores import scheme_of, spark_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from persist_assets.model import Column, External
+
+OF_ICEBERG = "iceberg:"
+"""What versions begin with: the number of a snapshot and the table's id."""
+_EMPTY = -1
+"""The snapshot of a table that has none yet."""
+_METADATA = ".metadata.json"
+_FIELD_ID = "parquet.field.id"
+_SETTING = "spark.sql.parquet.fieldId.read.enabled"
+"""Spark's setting that finds columns by ids, where a schema has ids: nothing else has."""
+
+_TYPES: Mapping[str, str] = {
+    "boolean": "boolean",
+    "int": "integer",
+    "long": "long",
+    "float": "float",
+    "double": "double",
+    "date": "date",
+    "timestamp": "timestamp_ntz",
+    "timestamptz": "timestamp",
+    "string": "string",
+    "binary": "binary",
+}
+"""Spark's names, in JSON, of types that are read alike."""
+
+_DAY_ONE = date(1970, 1, 1)
+
+
+class IcebergConnector:
+    """An Iceberg table, as `protocol.Connector` says.
+
+    Parameters
+    ----------
+    external
+        What is declared of it.
+    location
+        Its directory, or a metadata file.
+    columns
+        As they are declared.
+    access
+        The storage options, with references followed.
+    session
+        Returns the Spark session; called when rows are read.
+    """
+
+    def __init__(
+        self,
+        external: External,
+        location: str,
+        columns: Sequence[Column],
+        access: Mapping[str, str],
+        session: Callable[[], SparkSession],
+    ) -> None:
+        self.external, self.location, self.columns = external, location.rstrip("/"), columns
+        self._access, self._session = access, session
+
+    # ------------------------------------------------------------------------------- versions
+
+    def pin(self, held: str | None = None) -> str:
+        """Return the version to bring a copy to; see `protocol.Connector`."""
+        external = self.external
+        if external.mode == "snapshot" and held is not None:
+            return held
+        table = self._open()
+        if external.mode == "snapshot":
+            number = self._at_start(table)
+        else:
+            number = _head(table)
+            line = _line(table, number)
+            if external.end_version is not None and external.end_version in line:
+                number = external.end_version
+            if external.version is not None and self._at_start(table) not in line:
+                raise StorageError(
+                    f"snapshot {external.version} of the Iceberg table at {self.location}"
+                    " is not one that its newest follows from"
+                )
+        version = self._name(table, number)
+        self._check(table, number)
+        return version
+
+    def start(self) -> str | None:
+        """Return where a copy begins; see `protocol.Connector`."""
+        if self.external.version is None and self.external.datetime is None:
+            return None
+        table = self._open()
+        return self._name(table, self._at_start(table))
+
+    def _at_start(self, table: Any) -> int:
+        external = self.external
+        if external.datetime is not None:
+            at = int(datetime.fromisoformat(external.datetime).timestamp() * 1000)
+            found = table.snapshot_as_of_timestamp(at)
+            if found is None:
+                raise GoneError(
+                    f"the Iceberg table at {self.location} has no snapshot of {external.datetime}"
+                )
+            return int(found.snapshot_id)
+        if external.version is None:
+            return _head(table)
+        if table.snapshot_by_id(external.version) is None:
+            raise self._gone(external.version)
+        return external.version
+
+    def _gone(self, number: int) -> GoneError:
+        return GoneError(
+            f"snapshot {number} of the Iceberg table at {self.location} is not there",
+            hint="it may have expired; what is there can be read again as a whole",
+        )
+
+    def _name(self, table: Any, number: int | None) -> str:
+        return f"{OF_ICEBERG}{number}:{table.metadata.table_uuid}"
+
+    def _load(self, version: str) -> tuple[Any, int]:
+        table = self._open()
+        number = int(version.removeprefix(OF_ICEBERG).partition(":")[0])
+        if self._name(table, number) != version:
+            raise GoneError(
+                f"the Iceberg table at {self.location} is another one than when it was pinned",
+                hint="it was made anew in its place: read it again as a whole",
+            )
+        if number != _EMPTY and table.snapshot_by_id(number) is None:
+            raise self._gone(number)
+        self._check(table, number)
+        return table, number
+
+    # ------------------------------------------------------------------------------- metadata
+
+    def _open(self) -> Any:
+        """Return the `pyiceberg.table.StaticTable` there is now."""
+        try:
+            from pyiceberg.catalog.noop import NoopCatalog
+            from pyiceberg.exceptions import ValidationError
+            from pyiceberg.io.pyarrow import PyArrowFileIO
+            from pyiceberg.serializers import FromInputFile
+            from pyiceberg.table import StaticTable
+        except ImportError as error:
+            raise StorageError(
+                "to read Iceberg tables takes pyiceberg",
+                hint="pip install 'persist-assets[iceberg]'",
+            ) from error
+        io = PyArrowFileIO(iceberg_access(self._access))
+        try:
+            place = self._metadata(io)
+            metadata = FromInputFile.table_metadata(io.new_input(place))
+        except FileNotFoundError as error:
+            raise StorageError(
+                f"there is no Iceberg table at {self.location}", hint="check its uri"
+            ) from error
+        except (OSError, ValueError, ValidationError) as error:
+            raise StorageError(
+                f"the Iceberg table at {self.location} cannot be opened: {str(error)[:300]}"
+            ) from error
+        root = place.rpartition("/metadata/")[0]
+        moved = "" if _is_absolute(metadata.location) else metadata.location.rstrip("/")
+
+        class Files(PyArrowFileIO):
+            """Finds the files of a table whose metadata names them from nowhere in particular."""
+
+            def new_input(self, location: str) -> Any:
+                return super().new_input(_placed(location, moved, root))
+
+        io = Files(iceberg_access(self._access))
+        return StaticTable(("static-table", place), metadata, place, io, NoopCatalog("static"))
+
+    def _metadata(self, io: Any) -> str:
+        """Return where the metadata file is: what is named, or what the directory hints at."""
+        if self.location.endswith((_METADATA, ".metadata.json.gz")):
+            return self.location
+        directory = f"{self.location}/metadata"
+        try:
+            with io.new_input(f"{directory}/version-hint.text").open() as stream:
+                hint = stream.read().decode().strip()
+        except FileNotFoundError as error:
+            message = f"nothing at {self.location} says which metadata file is the newest"
+            hint = "name the file: metadata_location"
+            raise StorageError(message, hint=hint) from error
+        if not re.fullmatch(r"\d+", hint):
+            return f"{directory}/{hint}{_METADATA}"
+        newest = int(hint)
+        # The hint is written behind the file, so a later one may be there.
+        while io.new_input(f"{directory}/v{newest + 1}{_METADATA}").exists():
+            newest += 1
+        return f"{directory}/v{newest}{_METADATA}"
+
+    def _schema(self, table: Any, number: int) -> Any:
+        """Return the schema of a snapshot: of the newest, the table's."""
+        snapshot = table.snapshot_by_id(number) if number != _head(table) else None
+        if snapshot is None or snapshot.schema_id is None:
+            return table.schema()
+        return table.schemas()[snapshot.schema_id]
+
+    def _check(self, table: Any, number: int) -> None:
+        """Raise where columns cannot be read correctly, or are not as they are declared."""
+        there = {f["name"].lower(): f for f in self._fields(table, number)}
+        for column in self.columns:
+            found = there.get(column.name.lower())
+            if found is None:
+                raise StorageError(
+                    f"the Iceberg table at {self.location} has no column `{column.name}`",
+                    hint=f"it has: {', '.join(f['name'] for f in there.values())}",
+                )
+            kind = type_of_json(found["type"])
+            declared = re.sub(r"\b(?:var)?char\(\d+\)", "string", (column.type or kind).lower())
+            if declared.replace(" ", "") != kind.lower():
+                raise StorageError(
+                    f"column `{column.name}` of the Iceberg table at {self.location}"
+                    f" is {kind}, and is declared as {column.type}",
+                    hint=f"declare it as {kind}, and cast it in a view",
+                )
+
+    def _fields(self, table: Any, number: int) -> list[dict[str, Any]]:
+        """Return the fields of a version, in Spark's JSON with their ids.
+
+        Raises
+        ------
+        StorageError
+            One cannot be read correctly.
+        """
+        return [self._field(f) for f in self._schema(table, number).fields]
+
+    def _field(self, field: Any) -> dict[str, Any]:
+        if getattr(field, "initial_default", None) is not None:
+            raise self._unreadable(f"a default for rows before column `{field.name}`")
+        return {
+            "name": field.name,
+            "type": self._type(field.field_type, field.name),
+            "nullable": True,
+            "metadata": {_FIELD_ID: field.field_id},
+        }
+
+    def _type(self, kind: Any, name: str) -> Any:
+        from pyiceberg import types
+
+        match kind:
+            case types.StructType():
+                return {"type": "struct", "fields": [self._field(f) for f in kind.fields]}
+            case types.ListType():
+                inner = self._type(kind.element_type, name)
+                return {"type": "array", "elementType": inner, "containsNull": True}
+            case types.MapType():
+                return {
+                    "type": "map",
+                    "keyType": self._type(kind.key_type, name),
+                    "valueType": self._type(kind.value_type, name),
+                    "valueContainsNull": True,
+                }
+            case types.DecimalType():
+                return f"decimal({kind.precision},{kind.scale})"
+            case _:
+                found = _TYPES.get(str(kind))
+                if found is None:
+                    raise self._unreadable(f"the type {kind} of column `{name}`")
+                return found
+
+    def _unreadable(self, what: str) -> StorageError:
+        return StorageError(
+            f"the Iceberg table at {self.location} uses {what}: not supported",
+            hint="its rows would be wrong; write it without",
+        )
+
+    # ---------------------------------------------------------------------------------- files
+
+    def _tasks(self, table: Any, number: int) -> list[Any]:
+        """Return a snapshot's data files, with the delete files that belong to them."""
+        if number == _EMPTY:
+            return []
+        try:
+            tasks = list(table.scan(snapshot_id=number).plan_files())
+        except FileNotFoundError as error:
+            raise self._gone(number) from error
+        except (NotImplementedError, ValueError) as error:
+            if "equality" in str(error):
+                raise self._unreadable("equality deletes") from error
+            raise StorageError(
+                f"the Iceberg table at {self.location} cannot be read: {str(error)[:300]}"
+            ) from error
+        for task in tasks:
+            for file in (task.file, *task.delete_files):
+                self._check_file(file)
+        return tasks
+
+    def _check_file(self, file: Any) -> None:
+        form = getattr(file.file_format, "value", str(file.file_format)).upper()
+        if form == "PUFFIN":
+            raise self._unreadable("deletion vectors")
+        if form != "PARQUET":
+            raise self._unreadable(f"files of {form}")
+        if file.key_metadata:
+            raise self._unreadable("encryption")
+
+    def _place(self, table: Any, path: str) -> str:
+        """Return where a file is that metadata names."""
+        moved = "" if _is_absolute(table.metadata.location) else table.metadata.location.rstrip("/")
+        placed = _placed(path, moved, table.metadata_location.rpartition("/metadata/")[0])
+        if placed.startswith("file:"):
+            return re.sub(r"^file:(//[^/]*)?", "", placed)
+        return re.sub(r"^s3[an]://", "s3://", placed)
+
+    def _spans(self, file: Any, fields: Sequence[dict[str, Any]]) -> dict[str, Span]:
+        spans: dict[str, Span] = {}
+        for field in fields:
+            kind = type_of_json(field["type"])
+            if not isinstance(field["type"], str) or kind == "binary":
+                continue
+            number = field["metadata"][_FIELD_ID]
+            least = _value(kind, (file.lower_bounds or {}).get(number))
+            greatest = _value(kind, (file.upper_bounds or {}).get(number))
+            nulls = (file.null_value_counts or {}).get(number)
+            spans[field["name"].lower()] = span(kind, least, greatest, nulls, file.record_count)
+        return spans
+
+    def _kept(
+        self, tasks: Sequence[Any], fields: Sequence[dict[str, Any]], conditions: Sequence[str]
+    ) -> list[Any]:
+        return [
+            task
+            for task in tasks
+            if all(may_match(c, self._spans(task.file, fields)) for c in conditions)
+        ]
+
+    def _conditions(self, predicate: str | None, *, start: bool) -> list[str]:
+        external = self.external
+        said = (predicate, external.filter, external.snapshot_filter if start else None)
+        return [text for text in said if text is not None]
+
+    # -------------------------------------------------------------------------------- reading
+
+    def prune(self, predicate: str | None, version: str) -> Pruned:
+        """Return what reading a version for a predicate costs; see `protocol.Connector`."""
+        table, number = self._load(version)
+        tasks = self._tasks(table, number)
+        fields = self._fields(table, number)
+        kept = self._kept(tasks, fields, self._conditions(predicate, start=True))
+        rows = sum(t.file.record_count for t in kept)
+        return Pruned(len(kept), len(tasks), rows, sum(t.file.file_size_in_bytes for t in kept))
+
+    def snapshot(self, predicate: str | None, columns: Sequence[str], version: str) -> DataFrame:
+        """Return rows of a version; see `protocol.Connector`."""
+        table, number = self._load(version)
+        fields = self._fields(table, number)
+        conditions = self._conditions(predicate, start=True)
+        kept = self._kept(self._tasks(table, number), fields, conditions)
+        files = [self._place(table, t.file.file_path) for t in kept]
+        deletes = {self._place(table, d.file_path) for t in kept for d in t.delete_files}
+        frame = self._read(files, sorted(deletes), fields, conditions)
+        return frame.select(*(quote(c) for c in columns))
+
+    def _read(
+        self,
+        files: Sequence[str],
+        deletes: Sequence[str],
+        fields: Sequence[dict[str, Any]],
+        conditions: Sequence[str],
+    ) -> DataFrame:
+        """Return the rows of files that fit conditions, without those that were deleted."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import StructType
+
+        session = self._session()
+        if not files:
+            whole = [f"{quote(f['name'])} {type_of_json(f['type'])}" for f in fields]
+            return session.createDataFrame([], ", ".join(whole))
+        session.conf.set(_SETTING, "true")
+        schema = StructType.fromJson({"type": "struct", "fields": list(fields)})
+        reader = session.read.options(**spark_access(self._access))
+        frame = reader.schema(schema).parquet(*map(spark_pattern, files))
+        named = [
+            unpruned(F.col(quote(f["name"])), type_of_json(f["type"])).alias(f["name"])
+            for f in fields
+        ]
+        if not deletes:
+            frame = frame.select(*named)
+        else:
+            check_names(files, f"the Iceberg table at {self.location}")
+            frame = frame.select(
+                *named,
+                F.col("_metadata.file_name").alias(FILE),
+                F.col("_metadata.row_index").alias(ROW),
+            )
+            positions = session.read.options(**spark_access(self._access)).parquet(
+                *map(spark_pattern, deletes)
+            )
+            name = F.element_at(F.split(F.col("file_path"), "/"), -1)
+            gone = positions.select(name.alias(FILE), F.col("pos").cast("bigint").alias(ROW))
+            frame = frame.join(gone, [FILE, ROW], "left_anti")
+            frame = frame.select(*(quote(f["name"]) for f in fields))
+        return reduce(lambda found, text: found.where(text), conditions, frame)
+
+    # ------------------------------------------------------------------------------- changes
+
+    def changes(
+        self, since: str, until: str, predicate: str | None, columns: Sequence[str]
+    ) -> Changes:
+        """Return what became of rows between two versions; see `protocol.Connector`.
+
+        Only appends are followed, and what rewrites files without changing rows. All of them
+        have the version 1: rows only came.
+        """
+        if since == until:
+            return Changes()
+        if since.split(":")[2:] != until.split(":")[2:]:
+            return Changes(again="it is another table, made in the place of the old one")
+        table, last = self._load(until)
+        first = int(since.removeprefix(OF_ICEBERG).partition(":")[0])
+        line = _line(table, last)
+        if first != _EMPTY and first not in line:
+            return Changes(again=f"snapshot {last} does not follow from {first}, or that expired")
+        if first == _EMPTY and table.snapshot_by_id(line[-1]).parent_snapshot_id is not None:
+            return Changes(again="its first snapshots expired")
+        fields = self._fields(table, last)
+        if first != _EMPTY and self._fields(table, first) != fields:
+            return Changes(again=f"its columns changed after snapshot {first}")
+        new = line[: line.index(first)] if first in line else line
+        files: list[Any] = []
+        for number in reversed(new):
+            snapshot = table.snapshot_by_id(number)
+            operation = snapshot.summary.operation.value if snapshot.summary else "overwrite"
+            if operation == "append":
+                files += self._appended(table, snapshot)
+            elif operation != "replace":
+                return Changes(again=f"snapshot {number} is not an append but: {operation}")
+            elif any(not self._is_there(table, f) for f in files):
+                return Changes(again=f"files were rewritten with snapshot {number}, and are gone")
+        conditions = self._conditions(predicate, start=False)
+        kept = [f for f in files if all(may_match(c, self._spans(f, fields)) for c in conditions)]
+        if not kept:
+            return Changes()
+        from pyspark.sql import functions as F
+
+        places = [self._place(table, f.file_path) for f in kept]
+        frame = self._read(places, (), fields, conditions)
+        told = (F.lit(INSERT).alias(CHANGE), F.lit(1).cast("bigint").alias(VERSION))
+        return Changes(frame.select(*(quote(c) for c in columns), *told))
+
+    def _is_there(self, table: Any, file: Any) -> bool:
+        return bool(table.io.new_input(file.file_path).exists())
+
+    def _appended(self, table: Any, snapshot: Any) -> list[Any]:
+        """Return the data files that a snapshot added."""
+        from pyiceberg.manifest import DataFileContent, ManifestEntryStatus
+
+        found: list[Any] = []
+        for manifest in snapshot.manifests(table.io):
+            if manifest.added_snapshot_id != snapshot.snapshot_id:
+                continue
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
+                if entry.status == ManifestEntryStatus.EXISTING:
+                    continue
+                is_row = entry.data_file.content == DataFileContent.DATA
+                if entry.status != ManifestEntryStatus.ADDED or not is_row:
+                    raise self._unreadable("an append that deletes")
+                self._check_file(entry.data_file)
+                found.append(entry.data_file)
+        return found
+
+
+def _head(table: Any) -> int:
+    current = table.metadata.current_snapshot_id
+    return _EMPTY if current is None else int(current)
+
+
+def _line(table: Any, number: int) -> list[int]:
+    """Return the snapshots from which one follows, itself first, as far as they are there."""
+    line: list[int] = []
+    snapshot = table.snapshot_by_id(number)
+    while snapshot is not None:
+        line.append(int(snapshot.snapshot_id))
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else table.snapshot_by_id(parent)
+    return line
+
+
+def _is_absolute(location: str) -> bool:
+    return bool(scheme_of(location)) or location.startswith("/")
+
+
+def _placed(path: str, moved: str, root: str) -> str:
+    """Return where a file is: below `root`, where metadata counts from `moved`."""
+    return root + path.removeprefix(moved) if moved and path.startswith(f"{moved}/") else path
+
+
+def _value(kind: str, written: bytes | None) -> Any:
+    """Return a bound as `pruning` compares it; None where it is not known."""
+    if written is None:
+        return None
+    from pyiceberg import types
+    from pyiceberg.conversions import from_bytes
+
+    primitives: Mapping[str, Any] = {
+        "int": types.IntegerType(),
+        "bigint": types.LongType(),
+        "float": types.FloatType(),
+        "double": types.DoubleType(),
+        "date": types.DateType(),
+        "timestamp": types.TimestamptzType(),
+        "string": types.StringType(),
+    }
+    primitive = primitives.get(kind)
+    if primitive is None or (kind == "bigint" and len(written) != 8):
+        return None  # a column that became wider has bounds of what it was
+    try:
+        value: Any = from_bytes(primitive, written)
+        if kind == "date":
+            return _DAY_ONE + timedelta(days=value)
+        if kind == "timestamp":
+            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=value)
+    except (ValueError, OverflowError, struct.error):
+        return None
+    return value

@@ -1,0 +1,102 @@
+"""What a connector is: how an external table's versions are told, read, and followed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
+
+CHANGE, VERSION = "_persist_change", "_persist_version"
+"""The columns of changes that say what became of a row (`INSERT`, `DELETE`), and when."""
+INSERT, DELETE = "insert", "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What is read of a version for a predicate.
+
+    Attributes
+    ----------
+    files
+        How many files may hold rows of it.
+    of
+        How many files the version has.
+    rows
+        How many rows these files have, at most; None where they do not tell.
+    bytes
+        Their sizes together, of all columns.
+    """
+
+    files: int
+    of: int
+    rows: int | None
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What became of the rows of a table between two versions.
+
+    Attributes
+    ----------
+    frame
+        A row for each row that came or went, with `CHANGE` and `VERSION`; None where nothing did.
+        In the order of versions, deletes before inserts, they make the later table of the earlier.
+    again
+        Why the rows have to be brought again as a whole; None: they do not.
+    """
+
+    frame: DataFrame | None = None
+    again: str | None = None
+
+
+class Connector(Protocol):
+    """An external table, as it is reached.
+
+    Predicates are conditions of Spark's SQL on one row, None: all rows. What a declaration
+    filters by is added here. They may be wide; what comes back is exactly what fits.
+    """
+
+    def pin(self, held: str | None = None) -> str:
+        """Return the version to bring a copy to, which holds `held` so far.
+
+        Raises
+        ------
+        StorageError
+            There is no such table, or it cannot be read correctly, or not as it is declared.
+        """
+        ...
+
+    def start(self) -> str | None:
+        """Return the version at which a copy begins that follows; None: at what is pinned.
+
+        In mode follow no rows of it are brought, but all changes since.
+        """
+        ...
+
+    def prune(self, predicate: str | None, version: str) -> Pruned:
+        """Return what reading a version for a predicate costs, without reading data."""
+        ...
+
+    def snapshot(self, predicate: str | None, columns: Sequence[str], version: str) -> DataFrame:
+        """Return the rows of a version for which a predicate is true, and columns of them.
+
+        Raises
+        ------
+        GoneError
+            The version, or a file of it, is gone.
+        """
+        ...
+
+    def changes(
+        self, since: str, until: str, predicate: str | None, columns: Sequence[str]
+    ) -> Changes:
+        """Return what became of the rows for which a predicate is true, after `since`.
+
+        A row that moves across the predicate came or went.
+        """
+        ...

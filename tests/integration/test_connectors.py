@@ -1,0 +1,392 @@
+"""External tables through their connectors: the rows of a version, and what became of them."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+from conftest import ROOT
+
+from persist_assets.connectors import connect
+from persist_assets.connectors.protocol import CHANGE, INSERT, VERSION, Connector
+from persist_assets.errors import GoneError, StorageError
+from persist_assets.model import Column, External, RawTable
+
+FOREIGN = ROOT / "tests" / "data" / "foreign"
+
+
+def connector(spark: Any, root: Path, columns: Sequence[Column] = (), **said: Any) -> Connector:
+    external = External("delta_table_input", **said)
+    return connect(RawTable("delta", str(root), (), external), str(root), columns, lambda: spark)
+
+
+def bag(rows: Sequence[Any]) -> Counter[tuple[Any, ...]]:
+    return Counter(tuple(row) for row in rows)
+
+
+def applied(before: Counter[Any], rows: Sequence[Any]) -> Counter[Any]:
+    """Return a bag after changes, which take nothing away that is not there."""
+    found = Counter(before)
+    for row in sorted(rows, key=lambda r: (r[VERSION], r[CHANGE])):  # delete before insert
+        values = tuple(row)[:-2]
+        assert row[CHANGE] == INSERT or found[values] > 0
+        found[values] += 1 if row[CHANGE] == INSERT else -1
+    return +found
+
+
+def by_delta(root: Path, version: int, columns: Sequence[str], where: str = "true") -> Counter[Any]:
+    """Return the rows that delta-rs itself reads."""
+    table = deltalake.DeltaTable(root, version=version)
+    names = ", ".join(f'"{c}"' for c in columns)
+    found = (
+        deltalake.QueryBuilder()
+        .register("t", table)
+        .execute(f"SELECT {names} FROM t WHERE {where}")
+    )
+    return bag([tuple(row.values()) for row in pa.table(found).to_pylist()])
+
+
+TABLES = [
+    # name, columns, predicate of Spark, of DataFusion
+    ("table-with-dv-small", ["value"], "value > 3", "value > 3"),
+    ("table_with_column_mapping", ["Super Name", "Company Very Short"], "`Super Name` < 'B'", "\"Super Name\" < 'B'"),
+    ("table_with_column_mapping", ["Super Name", "Company Very Short"], "`Company Very Short` = 'BME'", "\"Company Very Short\" = 'BME'"),
+    ("checkpoint-v2-table", ["id", "name"], "id > 40", "id > 40"),
+    ("delta-0.8.0-null-partition", ["k", "v"], "k IS NULL", "k IS NULL"),
+    ("delta-0.8.0-null-partition", ["k", "v"], "k = 'A'", "k = 'A'"),
+    ("delta-0.8.0-partitioned", ["value", "year", "month", "day"], "year = '2020' AND value <> '2'", "year = '2020' AND value <> '2'"),
+    ("cdf-table", ["id", "name", "birthday"], "birthday > DATE '2023-12-24'", "birthday > DATE '2023-12-24'"),
+    ("cdf-table-non-partitioned", ["id", "name", "birthday"], "id = 1 OR name LIKE 'C%'", "id = 1 OR name LIKE 'C%'"),
+    ("simple_table", ["id"], "id > 5", "id > 5"),
+    ("simple_table_with_checkpoint", ["version"], "version IN (1, 7)", "version IN (1, 7)"),
+]  # fmt: skip
+
+
+@pytest.mark.proves("F11")
+@pytest.mark.parametrize(("name", "columns", "predicate", "where"), TABLES)
+def test_tables_of_other_writers_have_their_rows(
+    spark: Any, name: str, columns: list[str], predicate: str, where: str
+) -> None:
+    root = FOREIGN / name
+    table = connector(spark, root)
+    version = table.pin()
+    newest = deltalake.DeltaTable(root).version()
+    assert version.startswith(f"delta:{newest}:")
+    rows = bag(table.snapshot(predicate, columns, version).collect())
+    assert rows == by_delta(root, newest, columns, where)
+    assert rows != by_delta(root, newest, columns)
+    read = table.prune(predicate, version)
+    assert read.rows is None or read.rows >= rows.total()
+    assert read.files <= read.of
+
+
+@pytest.mark.proves("F14")
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("table-with-dv-small", ["value"]),
+        ("cdf-table", ["id", "name", "birthday"]),
+        ("cdf-table-non-partitioned", ["id", "name", "birthday"]),
+        ("simple_table", ["id"]),
+        ("checkpoint-v2-table", ["id", "name"]),
+    ],
+)
+def test_changes_make_the_later_version_of_the_earlier(
+    spark: Any, name: str, columns: list[str]
+) -> None:
+    root = FOREIGN / name
+    table = connector(spark, root)
+    until = table.pin()
+    last = deltalake.DeltaTable(root).version()
+    since = f"delta:0:{until.split(':')[2]}"
+    found = table.changes(since, until, None, columns)
+    assert found.again is None
+    assert found.frame is not None
+    before = by_delta(root, 0, columns)
+    assert applied(before, found.frame.collect()) == by_delta(root, last, columns)
+
+
+def written(root: Path, cdf: bool) -> deltalake.DeltaTable:
+    rows = {"id": list(range(20)), "c": [f"k{i % 3}" for i in range(20)], "x": [None if i % 5 == 0 else i / 2 for i in range(20)]}  # fmt: skip
+    deltalake.write_deltalake(
+        root, pa.table(rows), configuration={"delta.enableChangeDataFeed": str(cdf).lower()}
+    )
+    return deltalake.DeltaTable(root)
+
+
+def more(root: Path, ids: range, c: str) -> None:
+    rows = {"id": list(ids), "c": [c for _ in ids], "x": [float(i) for i in ids]}
+    deltalake.write_deltalake(root, pa.table(rows), mode="append")
+
+
+@pytest.mark.proves("F14")
+@pytest.mark.parametrize("cdf", [True, False])
+def test_what_is_followed_from_a_pinned_version_is_what_was_committed(
+    spark: Any, tmp_path: Path, cdf: bool
+) -> None:
+    columns, predicate = ["id", "c", "x"], "c = 'k1' AND x IS NOT NULL"
+    table = written(tmp_path / "t", cdf)
+    source = connector(spark, tmp_path / "t")
+    pinned = source.pin()
+    more(tmp_path / "t", range(100, 110), "k1")
+    table.update_incremental()
+    table.update(predicate="id = 4", updates={"c": "'k2'"})  # out of the predicate
+    table.update(predicate="id = 5", updates={"c": "'k1'", "x": "1.5"})  # and into it
+    table.delete("id IN (7, 100)")
+    table.optimize.compact()
+    now = source.pin()
+    # The pinned version is what it was, and what came after it makes the newest of it.
+    start = bag(source.snapshot(predicate, columns, pinned).collect())
+    assert start == by_delta(tmp_path / "t", 0, columns, predicate)
+    found = source.changes(pinned, now, predicate, columns)
+    assert found.again is None
+    assert found.frame is not None
+    changes = found.frame.collect()
+    end = by_delta(
+        tmp_path / "t", deltalake.DeltaTable(tmp_path / "t").version(), columns, predicate
+    )
+    assert applied(start, changes) == end
+    if cdf:  # exactly: nothing that did not change
+        assert Counter((r["id"], r[CHANGE]) for r in changes) == Counter(
+            {**{(i, INSERT): 1 for i in (*range(100, 110), 5)}, (4, "delete"): 1, (7, "delete"): 1, (100, "delete"): 1}
+        )  # fmt: skip
+    assert source.changes(now, now, predicate, columns).frame is None
+
+
+def test_files_that_hold_no_row_are_not_read(spark: Any, tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    written(root, False)
+    for start in (1000, 2000, 3000):
+        more(root, range(start, start + 10), "late")
+    source = connector(spark, root)
+    read = source.prune("id >= 2000 AND id < 2005", source.pin())
+    assert (read.files, read.of, read.rows) == (1, 4, 10)
+    assert source.prune("id < 0", source.pin()).files == 0
+    assert source.snapshot("id < 0", ["c", "id"], source.pin()).collect() == []
+    assert source.prune("c LIKE 'z%' OR x > 1e9", source.pin()).files == 4  # x may be NaN
+
+
+CORNERS = [
+    "m > 1.49", "m = 1.50", "m < 0", "m IN (2.5, 99999999.99)", "m IS NULL", "NOT (m > 1.49)",
+    "big >= 12345678901234567890123456.78", "big = 12345678901234567890123456.79",
+    "S = 'it''s'", "s = 'a\\\\b'", "s = 'A'", "S LIKE 'a%'", "s > 'é'", "s <> 'a'", "s IS NULL OR s < 'B'", "s NOT LIKE 'i%'",
+    "t >= TIMESTAMP '2024-03-31 01:30:00Z'", "t < TIMESTAMP '2024-03-31 03:30:00+02:00'", "t = DATE '2024-03-31'",
+    "t > TIMESTAMP '2024-10-27 00:59:59.999999Z'", "d = '2024-02-29'", "d BETWEEN DATE '2024-02-29' AND DATE '2024-03-01'",
+    "`Odd Name` = 1", "`odd name` <=> NULL", "f = -0.0", "f >= 'NaN'", "f < 1e308 AND NOT f = 0", "true", "m = NULL", "s IN ('A', NULL)",
+]  # fmt: skip
+
+
+@pytest.mark.proves("F11")
+def test_a_predicate_means_in_the_table_what_it_means_behind_a_full_scan(
+    spark: Any, tmp_path: Path
+) -> None:
+    root = tmp_path / "t"
+    names = ["m", "big", "s", "t", "d", "Odd Name", "f"]
+    schema = pa.schema(
+        [("m", pa.decimal128(10, 2)), ("big", pa.decimal128(38, 2)), ("s", pa.string()),
+         ("t", pa.timestamp("us", tz="UTC")), ("d", pa.date32()), ("Odd Name", pa.int32()), ("f", pa.float64())]
+    )  # fmt: skip
+    big = Decimal("12345678901234567890123456.78")
+
+    def at(*moment: int) -> datetime:
+        return datetime(*moment, tzinfo=UTC)  # type: ignore[misc]
+
+    rows = [
+        (Decimal("1.49"), big, "it's", at(2024, 3, 31, 1, 29, 59, 999999), date(2024, 2, 28), 1, 0.0),
+        (Decimal("1.50"), big + Decimal("0.01"), "a\\b", at(2024, 3, 31, 1, 30), date(2024, 2, 29), None, math.nan),
+        (Decimal("-3.00"), None, "A", at(2024, 10, 27, 0, 59, 59, 999999), None, 2, -0.0),
+        (Decimal("99999999.99"), -big, "a", at(2024, 10, 27, 1, 0), date(2024, 3, 1), 1, math.inf),
+        (None, big, "é", None, date(9999, 12, 31), None, None),
+        (Decimal("2.50"), big, None, at(2024, 3, 31), date(2024, 3, 2), 3, 5.0),
+        (Decimal("2.51"), big, "ê", at(1969, 12, 31, 23), date(1960, 1, 1), 3, -1.5),
+    ]  # fmt: skip
+    for row in rows:  # a file for each, so that every one has statistics of its own
+        table = pa.table({n: [v] for n, v in zip(names, row, strict=True)}, schema=schema)
+        deltalake.write_deltalake(root, table, mode="append")
+    source = connector(spark, root)
+    version = source.pin()
+    kinds = "decimal(10,2), decimal(38,2), string, timestamp, date, int, double".split(", ")
+    whole = spark.createDataFrame(
+        rows, ", ".join(f"`{n}` {k}" for n, k in zip(names, kinds, strict=True))
+    )
+    left_out = 0
+    for predicate in CORNERS:
+        found = source.snapshot(predicate, names, version).collect()
+        expected = whole.where(predicate).collect()
+        assert Counter(map(str, found)) == Counter(map(str, expected)), predicate
+        read = source.prune(predicate, version)
+        assert len(found) <= read.files <= read.of == len(rows)
+        left_out += read.of - read.files
+    assert left_out > len(CORNERS)
+
+
+def test_numbers_that_are_none_are_greater_than_all(spark: Any, tmp_path: Path) -> None:
+    # Whoever wrote this left NaN out of its statistics.
+    numbers = [1.0, float("nan")]
+    rows = pa.table({"x": numbers, "s": [{"y": n} for n in numbers]})
+    deltalake.write_deltalake(tmp_path / "t", rows)
+    source = connector(spark, tmp_path / "t")
+    for predicate in ("x > 5", "s.y >= 5"):
+        found = source.snapshot(predicate, ["x"], source.pin()).collect()
+        assert [str(r.x) for r in found] == ["nan"], predicate
+
+
+def test_versions_are_where_the_options_say(spark: Any, tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    written(root, False)
+    for start in (1000, 2000, 3000):
+        more(root, range(start, start + 10), "late")
+
+    def number(held: str | None = None, **said: Any) -> int:
+        return int(connector(spark, root, **said).pin(held).split(":")[1])
+
+    assert number() == 3
+    assert number(mode="snapshot", version=1) == 1
+    assert number(version=1) == 3  # from there it follows
+    assert number(end_version=2) == 2
+    assert number(end_version=9) == 3
+    table = connector(spark, root)
+    held = table.pin().replace("delta:3", "delta:2")
+    assert number(held, mode="snapshot") == 2  # what is there stays
+    for n in range(4):
+        os.utime(root / "_delta_log" / f"{n:020}.json", (1_700_000_000 + n, 1_700_000_000 + n))
+    assert number(mode="snapshot", datetime="2023-11-14T22:13:21.500000+00:00") == 1
+    assert number(datetime="2023-11-14T22:13:21.500000+00:00") == 3
+    with pytest.raises(GoneError, match="has no version of 2023"):
+        number(mode="snapshot", datetime="2023-11-14T22:13:19+00:00")
+
+
+def test_a_filter_is_always_there_and_one_of_the_snapshot_only_at_the_start(
+    spark: Any, tmp_path: Path
+) -> None:
+    root = tmp_path / "t"
+    written(root, False)
+    source = connector(spark, root, filter="c <> 'k1'", snapshot_filter="id < 5 -- early")
+    pinned = source.pin()
+    rows = source.snapshot(None, ["id"], pinned).collect()
+    assert sorted(r.id for r in rows) == [0, 2, 3]
+    more(root, range(100, 102), "k0")
+    more(root, range(200, 202), "k1")
+    found = source.changes(pinned, source.pin(), None, ["id"])
+    assert found.frame is not None
+    assert sorted(r.id for r in found.frame.collect()) == [100, 101]
+
+
+# ----------------------------------------------------------------------------------- what is wrong
+
+
+def test_what_differs_from_the_declaration_is_named(spark: Any, tmp_path: Path) -> None:
+    written(tmp_path / "t", False)
+    for column, said in [
+        (Column("ident", "bigint"), "has no column `ident`"),
+        (Column("ID", "int"), "`ID` of the Delta table at .* is bigint, and is declared as int"),
+    ]:
+        with pytest.raises(StorageError, match=said):
+            connector(spark, tmp_path / "t", (column,)).pin()
+    connector(spark, tmp_path / "t", (Column("ID", "bigint"), Column("c", "varchar(3)"))).pin()
+
+
+def test_a_table_that_is_not_there_says_so(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="there is no Delta table at"):
+        connector(spark, tmp_path / "nowhere").pin()
+    written(tmp_path / "t", False)
+    with pytest.raises(GoneError, match="version 7"):
+        connector(spark, tmp_path / "t", version=7, mode="snapshot").pin()
+
+
+def test_what_the_log_does_not_tell_is_read_again(spark: Any, tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    table = written(root, False)
+    source = connector(spark, root)
+    first = source.pin()
+    more(root, range(100, 110), "k1")
+    table.update_incremental()
+    table.delete("id = 3")
+    last = source.pin()
+    # A file that went is gone for good: what was in it cannot be said.
+    gone = {p.name for p in root.glob("*.parquet")} - {
+        Path(u).name for u in deltalake.DeltaTable(root).file_uris()
+    }
+    kept = tmp_path / "kept"
+    for name in gone:
+        shutil.move(root / name, kept) if not kept.exists() else None
+    assert "is gone" in (source.changes(first, last, None, ["id"]).again or "")
+    with pytest.raises(GoneError, match="is gone"):
+        source.snapshot(None, ["id"], first)
+    deltalake.DeltaTable(root).create_checkpoint()
+    (root / "_delta_log" / f"{1:020}.json").rename(tmp_path / "1.json")
+    assert "no version 1" in (source.changes(first, last, None, ["id"]).again or "")
+    (root / "_delta_log" / f"{0:020}.json").rename(tmp_path / "0.json")
+    assert "version 0" in (source.changes(first, last, None, ["id"]).again or "")
+    assert "another table" in (source.changes("delta:0:other", last, None, ["id"]).again or "")
+    assert "went back" in (source.changes(last, first, None, ["id"]).again or "")
+
+
+def test_other_columns_are_read_again(spark: Any, tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    written(root, False)
+    source = connector(spark, root)
+    first = source.pin()
+    rows = pa.table({"id": [1], "c": ["k1"], "x": [1.0], "new": ["n"]})
+    deltalake.write_deltalake(root, rows, mode="append", schema_mode="merge")
+    assert "its columns changed" in (source.changes(first, source.pin(), None, ["id"]).again or "")
+    rows_now = source.snapshot("new IS NULL", ["id", "new"], source.pin()).collect()
+    assert len(rows_now) == 20
+
+
+def test_a_table_that_is_made_anew_is_another(spark: Any, tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    written(root, False)
+    source = connector(spark, root)
+    first = source.pin()
+    shutil.rmtree(root)
+    written(root, False)
+    with pytest.raises(GoneError, match="another one"):
+        source.snapshot(None, ["id"], first)
+
+
+def test_a_file_that_is_cut_off_is_no_file(spark: Any, tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    written(root, False)
+    source = connector(spark, root)
+    (file,) = root.glob("*.parquet")
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(StorageError, match="is broken"):
+        source.snapshot(None, ["id"], source.pin())
+
+
+def test_features_that_are_not_known_are_refused_by_name(spark: Any, tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    written(root, False)
+    log = root / "_delta_log" / f"{0:020}.json"
+    text = log.read_text()
+    old = next(line for line in text.splitlines() if line.startswith('{"protocol"'))
+    new = '{"protocol":{"minReaderVersion":3,"minWriterVersion":7,"readerFeatures":["typeWidening"],"writerFeatures":["typeWidening"]}}'
+    log.write_text(text.replace(old, new))
+    with pytest.raises(StorageError, match="typeWidening"):
+        connector(spark, root).pin()
+
+
+def test_a_promise_that_is_broken_is_said(spark: Any, tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    table = written(root, False)
+    source = connector(spark, root, append_only=True)
+    first = source.pin()
+    table.delete("id = 3")
+    with pytest.raises(StorageError, match="append_only"):
+        source.changes(first, source.pin(), None, ["id"])
+
+
+def test_a_variable_that_is_not_set_is_named(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="LAKE_KEY is not set"):
+        connector(spark, tmp_path, storage=(("aws_secret_access_key", "${env:LAKE_KEY}"),))

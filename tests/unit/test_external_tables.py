@@ -1,0 +1,398 @@
+"""``CREATE EXTERNAL TABLE``: what is read of it, and what is refused, where and why."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from conftest import compiled
+
+from persist_assets.errors import Problem
+from persist_assets.frontends.external import LACKING, public_pairs
+from persist_assets.frontends.intervals import missing_keywords
+from persist_assets.frontends.sql import parse_sql
+from persist_assets.model import Declaration, External, Kind
+
+# The programs of the proposal, word for word, with the comma that JSON does not allow.
+TABLE = """create external table external_table (
+    id bigint not null primary key,
+    category string,
+    ts timestamp
+) with (
+    'connectors' = '[{
+        "transport": {
+            "name": "delta_table_input",
+            "config": {
+                "uri": "s3://...",
+            }
+        }
+    }]');
+"""
+V1 = """create view v1 as select * from external_table
+where
+    category = 'invoices' and
+    ts >= NOW() - 6 months;
+"""
+V2 = """create view v1 as select * from external_table
+where
+    category = 'deposits' and
+    ts >= NOW() - 12 months;
+"""
+
+
+def declared(config: Any, name: str = "delta_table_input", **more: Any) -> str:
+    connector = [{"transport": {"name": name, "config": config}, **more}]
+    written = json.dumps(connector).replace("'", "''")
+    return f"CREATE EXTERNAL TABLE t (id BIGINT, c STRING, ts TIMESTAMP) WITH ('connectors' = '{written}')"
+
+
+def read(text: str) -> tuple[Declaration, list[Problem]]:
+    declarations, problems = parse_sql(text, "a.sql")
+    return declarations[0], problems
+
+
+def one(text: str) -> External:
+    declaration, problems = read(text)
+    assert not problems, [str(p) for p in problems]
+    assert declaration.raw is not None
+    assert declaration.raw.external is not None
+    return declaration.raw.external
+
+
+def wrong(text: str) -> Problem:
+    declaration, problems = read(text)
+    assert declaration.raw is None
+    assert len(problems) == 1, [str(p) for p in problems]
+    return problems[0]
+
+
+@pytest.mark.proves("F1")
+@pytest.mark.parametrize("view", [V1, V2])
+def test_the_programs_of_the_proposal_compile_as_they_stand(view: str) -> None:
+    project = compiled({"a.sql": TABLE + view})
+    assert not project.problems
+    table, v1 = sorted(project.sources, key=lambda s: s.name)
+    assert table.kind is Kind.EXTERNAL
+    assert table.raw is not None
+    assert (table.raw.format, table.raw.location) == ("delta", "s3://...")
+    assert table.raw.external == External("delta_table_input", key=("id",))
+    assert [(c.name, c.type) for c in table.columns] == [
+        ("id", "bigint"),
+        ("category", "string"),
+        ("ts", "timestamp"),
+    ]
+    assert v1.reads == (table.source_id,)
+    assert v1.reads_clock == "instant"
+
+
+@pytest.mark.proves("F1")
+def test_a_plain_table_is_what_it_was() -> None:
+    text = "CREATE TABLE t (id BIGINT, c STRING) USING delta LOCATION 'x'"
+    plain, problems = read(text)
+    assert not problems
+    assert plain.raw is not None
+    assert (plain.raw.external, plain.raw.options) == (None, ())
+    source = compiled({"a.sql": text}).sources[0]
+    assert source.kind is Kind.RAW
+    # Said before there were external tables; it is what builds are found by.
+    external = text.replace("TABLE", "EXTERNAL TABLE").replace(
+        "USING delta LOCATION 'x'",
+        """WITH ('connectors' = '[{"transport": {"name": "delta_table_input", "config": {"uri": "x"}}}]')""",
+    )
+    assert compiled({"a.sql": external}).sources[0].build_id != source.build_id
+
+
+@pytest.mark.parametrize("head", ["CREATE", "create", "Create Or Replace"])
+def test_case_does_not_count(head: str) -> None:
+    text = TABLE.replace("create", head)
+    assert one(
+        text.upper()
+        .replace(TABLE[TABLE.index("'[") :].upper(), TABLE[TABLE.index("'[") :])
+        .replace("'CONNECTORS'", "'connectors'")
+    )
+    assert one(text.replace("'connectors'", "'Connectors'"))
+
+
+# ------------------------------------------------------------------------------------- intervals
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SELECT NOW() - 6 months", "SELECT NOW() - INTERVAL 6 months"),
+        ("SELECT now()-6 MONTH x", "SELECT now()-INTERVAL 6 MONTH x"),
+        ("SELECT NOW() + 1 day - 3 hours", "SELECT NOW() + INTERVAL 1 day - INTERVAL 3 hours"),
+        ("SELECT CURRENT_TIMESTAMP - 2 weeks", "SELECT CURRENT_TIMESTAMP - INTERVAL 2 weeks"),
+        (
+            "SELECT NOW() /* x */ - -- y\n 6 months",
+            "SELECT NOW() /* x */ - -- y\n INTERVAL 6 months",
+        ),
+        *(
+            (text, text)
+            for text in (
+                "SELECT NOW() - INTERVAL 6 MONTHS",
+                "SELECT NOW() - INTERVAL '6' MONTH",
+                "SELECT NOW() - INTERVAL '6 months'",
+                "SELECT current_date() - 6 days",  # the name of the result is days
+                "SELECT x.now - 6 months",
+                "SELECT a - 6 months",
+                "SELECT 'NOW() - 6 months'",
+                "SELECT 1 -- NOW() - 6 months",
+                "SELECT NOW() - 6 AS months",
+            )
+        ),
+    ],
+)
+def test_the_key_word_is_put_in_where_nothing_else_can_be_meant(text: str, expected: str) -> None:
+    done = text
+    for place in reversed(missing_keywords(text)):
+        done = f"{done[:place]}INTERVAL {done[place:]}"
+    assert done == expected
+
+
+def test_places_are_those_of_the_file_whatever_was_put_in() -> None:
+    text = (
+        "CREATE VIEW a AS SELECT NOW() - 6 months AS m, * FROM nowhere; CREATE VIEW b AS SELECT ("
+    )
+    declarations, problems = parse_sql(text, "a.sql")
+    query = declarations[0].query
+    assert query is not None
+    assert query.text == "SELECT NOW() - INTERVAL 6 months AS m, * FROM nowhere"
+    reference = query.references[0]
+    assert query.text[reference.start : reference.end] == "nowhere"
+    assert reference.location.column == text.index("nowhere") + 1
+    assert declarations[1].location.column == text.index("b AS") + 1
+    assert problems[0].location.column >= text.index("SELECT (")
+
+
+def test_three_spellings_of_an_interval_mean_the_same() -> None:
+    ids = {
+        compiled(
+            {"a.sql": TABLE + f"CREATE VIEW v AS SELECT id FROM external_table WHERE ts >= {t}"}
+        )
+        .by_id["v@sources/a.sql"]
+        .build_id
+        for t in ("NOW() - 6 months", "NOW() - INTERVAL 6 months")
+    }
+    assert len(ids) == 1
+
+
+# --------------------------------------------------------------------------------------- options
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, {}),
+        ({"mode": "snapshot"}, {"mode": "snapshot"}),
+        ({"mode": "follow", "version": 0}, {"mode": "follow", "version": 0}),
+        ({"version": 3, "end_version": 3}, {"version": 3, "end_version": 3}),
+        ({"datetime": "2024-12-09T16:09:53+01:00"}, {"datetime": "2024-12-09T15:09:53+00:00"}),
+        ({"filter": " c = 'a''b' "}, {"filter": "c = 'a''b'"}),
+        ({"filter": 'c = "x"'}, {"filter": 'c = "x"'}),
+        ({"snapshot_filter": "ts BETWEEN '2005-01-01' AND '2010-12-31'"}, {"snapshot_filter": "ts BETWEEN '2005-01-01' AND '2010-12-31'"}),
+        ({"timestamp_column": "TS"}, {"timestamp_column": "ts"}),
+        ({"skip_unused_columns": False}, {"skip_unused_columns": False}),
+        (
+            {"aws_secret_access_key": "${env:LAKE_KEY}", "AWS_Region": "eu-west-1", "aws_allow_http": True},
+            {"storage": (("aws_allow_http", "true"), ("aws_region", "eu-west-1"), ("aws_secret_access_key", "${env:LAKE_KEY}"))},
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["delta_table_input", "iceberg_input"])
+def test_options_are_read(name: str, config: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert one(declared({"uri": "x", **config}, name)) == External(name, **expected)
+
+
+def test_iceberg_calls_some_things_otherwise() -> None:
+    config = {"metadata_location": "s3://b/t/v3.metadata.json", "snapshot_id": 7051729675574597004}
+    declaration, problems = read(declared(config, "iceberg_input"))
+    assert not problems
+    assert declaration.raw is not None
+    assert (declaration.raw.format, declaration.raw.location) == (
+        "iceberg",
+        config["metadata_location"],
+    )
+    assert declaration.raw.external == External("iceberg_input", version=7051729675574597004)
+
+
+def test_labels_and_promises() -> None:
+    text = declared({"uri": "x"}, name="delta_table_input", labels=["a"], start_after="b")
+    external = one(text[:-1] + ", 'append_only' = 'true', 'materialized' = 'false')")
+    assert (external.labels, external.start_after, external.append_only) == (("a",), ("b",), True)
+
+
+@pytest.mark.parametrize(
+    ("key", "columns"),
+    [
+        ("(id BIGINT PRIMARY KEY, b INT)", ("id",)),
+        ("(id BIGINT NOT NULL PRIMARY KEY, b INT)", ("id",)),
+        ("(id BIGINT, B INT, PRIMARY KEY (id, b))", ("id", "B")),
+        ("(id BIGINT)", ()),
+    ],
+)
+def test_a_primary_key_is_read(key: str, columns: tuple[str, ...]) -> None:
+    config = """WITH ('connectors' = '[{"transport": {"name": "delta_table_input", "config": {"uri": "x"}}}]')"""
+    assert one(f"CREATE EXTERNAL TABLE t {key} {config}").key == columns
+
+
+WRONG = [
+    ({"uri": "x", "vresion": 1}, "option", "has no option `vresion`", "did you mean `version`?", '"vresion"'),
+    ({"uri": "x", "aws_regoin": "a"}, "option", "has no option `aws_regoin`", "did you mean `aws_region`?", '"aws_regoin"'),
+    ({"uri": "x", "version": 1, "datetime": "2024-01-01T00:00:00Z"}, "version", "`version` and `datetime`", "take one", '"datetime"'),
+    ({"uri": "x", "version": "1"}, "type", "`version` is a whole number", None, '"version"'),
+    ({"uri": "x", "version": True}, "type", "`version` is a whole number", None, '"version"'),
+    ({"uri": "x", "version": 1.5}, "type", "`version` is a whole number", None, '"version"'),
+    ({"uri": "x", "version": -1}, "type", "`version` is not negative", None, '"version"'),
+    ({"uri": "x", "version": 5, "end_version": 4}, "version", "`end_version` is before `version`", None, '"end_version"'),
+    ({"uri": "x", "mode": "snapshot", "end_version": 4}, "version", "follows nothing", "take one", '"end_version"'),
+    ({"uri": "x", "mode": "follow", "snapshot_filter": "id = 1"}, "mode", "mode follow leaves out", None, '"snapshot_filter"'),
+    ({"uri": "x", "mode": "folow"}, "mode", "there is no mode `folow`", "did you mean `follow`?", '"mode"'),
+    ({"uri": "x", "mode": "cdc"}, "mode", "there is no mode `cdc`", "a view of the last row", '"mode"'),
+    ({"uri": "x", "datetime": "yesterday"}, "type", "`datetime` is no instant", "for example", '"datetime"'),
+    ({"uri": "x", "datetime": "2024-01-01T00:00:00"}, "type", "time zone", "2024-01-01T00:00:00Z", '"datetime"'),
+    ({"uri": "x", "filter": "id >"}, "filter", "`filter` is no condition", "for example", '"filter"'),
+    ({"uri": "x", "filter": "SELECT 1"}, "filter", "`filter` is no condition", None, '"filter"'),
+    ({"uri": "x", "filter": "idd = 1"}, "filter", "`filter` names `idd`, which is no column of `t`", "did you mean `id`?", '"filter"'),
+    ({"uri": "x", "snapshot_filter": "x.y = 1"}, "filter", "`snapshot_filter` names `x`", None, '"snapshot_filter"'),
+    ({"uri": "x", "filter": "id IN (SELECT id FROM u)"}, "filter", "has a query in it", None, '"filter"'),
+    ({"uri": "x", "filter": "id = :id"}, "filter", "has a parameter in it", None, '"filter"'),
+    ({"uri": "x", "timestamp_column": "tss"}, "column", "`tss`, which is no column of `t`", "did you mean `ts`?", '"timestamp_column"'),
+    ({"uri": "x", "skip_unused_columns": "true"}, "type", "true or false", None, '"skip_unused_columns"'),
+    ({"uri": "x", "num_parsers": 4}, "option", "Spark decides how many tasks read", "take it out", '"num_parsers"'),
+    ({"uri": "x", "azure_storage_token": "s"}, "option", "access comes from the environment", "take it out", '"azure_storage_token"'),
+    ({"uri": "x", "rest.uri": "s"}, "option", "not looked up in catalogs", "metadata_location", '"rest.uri"'),
+    ({"uri": "x", "aws_region": "${env:A}b"}, "secret", "no reference that can be followed", "${env:NAME}", '"aws_region"'),
+    ({"uri": "x", "aws_region": "${secret:kubernetes:a/b}"}, "secret", "no reference", "${env:NAME}", '"aws_region"'),
+    ({"uri": "x", "aws_region": 3}, "type", "`aws_region` is a string", None, '"aws_region"'),
+    ({"uri": 3}, "type", "`uri` is a string", None, '"uri"'),
+    ({"uri": ""}, "uri", "does not say where its data is", None, '"uri"'),
+    ({}, "uri", "does not say where its data is", None, '"config"'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "code", "message", "hint", "at"), WRONG)
+def test_what_is_wrong_with_an_option_is_said_where_it_is(
+    config: dict[str, Any], code: str, message: str, hint: str | None, at: str
+) -> None:
+    text = declared(config)
+    problem = wrong(text)
+    assert problem.code == f"external-{code}"
+    assert message in problem.message
+    assert hint is None or hint in (problem.hint or "")
+    assert problem.location.column == text.index(at + ":") + 1
+
+
+@pytest.mark.parametrize(
+    ("document", "message", "at"),
+    [
+        ('[{"transport": {"name": "delta_table_input" "config": {}}}]', "this is not JSON", '"config"'),
+        ('[{"transport"', "this is not JSON", "'"),
+        ("", "this is not JSON", "'"),
+        ("{}", "`connectors` is a list of objects", "{}"),
+        ("[]", "one connector, not none", "[]"),
+        ("[{}, {}]", "one connector, not 2", "[{}"),
+        ("[{}]", "has a transport", "[{}"),
+        ('[{"transport": {}}]', "a transport has a name", '"transport"'),
+        ('[{"transport": {"name": "delta_table_input"}}]', "has a config", '"transport"'),
+        ('[{"name": "a", "name": "b", "transport": {"name": "delta_table_input", "config": {"uri": "x"}}}]', "`name` is said twice", '"name": "b"'),
+        ('[{"fromat": 1, "transport": {"name": "delta_table_input", "config": {"uri": "x"}}}]', "a connector has no option `fromat`", '"fromat"'),
+        ('[{"format": {}, "transport": {"name": "delta_table_input", "config": {"uri": "x"}}}]', "the data says itself what it is", '"format"'),
+        ('[{"labels": 3, "transport": {"name": "delta_table_input", "config": {"uri": "x"}}}]', "`labels` is a list", '"labels"'),
+    ],
+)  # fmt: skip
+def test_a_connector_that_is_none_is_refused_where_it_is(
+    document: str, message: str, at: str
+) -> None:
+    text = f"CREATE EXTERNAL TABLE t\n (id BIGINT)\nWITH ('connectors' = '{document}')"
+    problem = wrong(text)
+    assert message in problem.message
+    assert problem.location.line == 3
+    line = text.split("\n")[2]
+    place = line.index(at, line.index("= '") + 3)
+    assert abs(problem.location.column - place - 1) <= (1 if at == "'" else 0)
+
+
+@pytest.mark.proves("F2")
+@pytest.mark.parametrize("name", sorted(LACKING))
+def test_a_connector_that_cannot_is_refused_with_what_it_lacks(name: str) -> None:
+    problem = wrong(declared({}, name))
+    assert f"`{name}` cannot be the connector of an external table: it lacks " in problem.message
+    assert all(lack in problem.message for lack in LACKING[name])
+    assert "delta_table_input" in (problem.hint or "")
+
+
+def test_a_connector_that_there_is_not_may_be_another() -> None:
+    assert wrong(declared({}, "delta_tabel_input")).hint == "did you mean `delta_table_input`?"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("CREATE EXTERNAL TABLE t (id INT)", "`t` does not say where its data is"),
+        ("CREATE EXTERNAL TABLE t WITH ('connectors' = '[]')", "which columns it has"),
+        ("CREATE EXTERNAL TABLE t (id INT) USING delta LOCATION 'x'", "has no USING"),
+        ("CREATE EXTERNAL TABLE t (id INT) WITH ('conectors' = '[]')", "no property `conectors`"),
+        ("CREATE EXTERNAL TABLE t (id INT, PRIMARY KEY (ie)) WITH ('connectors' = '[]')", "names `ie`"),
+        ("CREATE LOCAL MATERIALIZED VIEW t AS SELECT 1 AS a", "`t` is LOCAL"),
+        ("--@ persist\nCREATE LOCAL VIEW t AS SELECT 1 AS a", "`t` is LOCAL"),
+    ],
+)  # fmt: skip
+def test_statements_that_contradict_themselves_are_refused(text: str, message: str) -> None:
+    assert any(message in p.message for p in read(text)[1])
+
+
+@pytest.mark.parametrize(
+    "condition", ["ts > NOW()", "rand() > 0.5", "sum(id) > 1", "c = current_user()"]
+)
+def test_a_filter_says_the_same_each_time(condition: str) -> None:
+    project = compiled({"a.sql": declared({"uri": "x", "filter": condition})})
+    assert [p.code for p in project.problems] == ["external-filter"]
+
+
+# --------------------------------------------------------------------------------------- secrets
+
+SECRET = "wJalrXUtnFEMI"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"uri": "x", "aws_secret_access_key": SECRET},
+        {"uri": "x", "aws_access_key_id": SECRET},
+        {"uri": "x", "AWS_SESSION_TOKEN": SECRET},
+        {"uri": f"s3://key:{SECRET}@bucket/x"},
+        {"uri": f"abfss://c@a.dfs.core.windows.net/x?sig={SECRET}"},
+    ],
+)
+def test_a_secret_is_not_written_out_and_not_repeated(config: dict[str, Any]) -> None:
+    problem = wrong(declared(config))
+    assert problem.code == "external-secret"
+    assert "${env:" in (problem.hint or "")
+    assert SECRET not in str(problem)
+
+
+def test_who_reads_is_in_no_identity() -> None:
+    def build_id(**config: Any) -> str:
+        return compiled({"a.sql": declared({"uri": "x", **config})}).sources[0].build_id
+
+    plain = build_id()
+    assert build_id(aws_secret_access_key="${env:A}", aws_access_key_id="${env:B}") == plain
+    assert build_id(skip_unused_columns=False) == plain
+    for other in (
+        {"version": 3},
+        {"filter": "id = 1"},
+        {"mode": "snapshot"},
+        {"aws_endpoint": "https://e"},
+    ):
+        assert build_id(**other) != plain
+    external = External("delta_table_input", storage=(("aws_access_key_id", "${env:A}"),))
+    assert "A" not in str(public_pairs(external))
+
+
+def test_two_external_tables_may_be_of_one_place() -> None:
+    text = declared({"uri": "x"})
+    project = compiled({"a.sql": f"{text}; {text.replace('TABLE t', 'TABLE u')}"})
+    a, b = project.sources
+    assert a.build_id == b.build_id
