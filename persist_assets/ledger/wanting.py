@@ -26,7 +26,16 @@ from persist_assets.ledger.tables import (
     wants,
 )
 from persist_assets.model import Event
-from persist_assets.wants import ACTIVE, Availability, Blame, Miss, Request, Want, matcher
+from persist_assets.wants import (
+    ACTIVE,
+    ActiveWant,
+    Availability,
+    Blame,
+    Miss,
+    Request,
+    Want,
+    matcher,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -149,44 +158,26 @@ class WantLog(EventLog):
         return found if limit is None else found[-limit:]
 
     @repeated
-    def fetch_active(self, environment: str) -> list[Want]:
-        """Return the wants that may still be satisfied, with what `wants.evaluate` asks of them.
-
-        There may be very many: where they came from, and why they failed, is left out.
-        """
-        told = sa.cast(wants.c.external_dependencies, sa.Text)
+    def fetch_active(self, environment: str) -> list[ActiveWant]:
+        """Return the wants that may still be satisfied, as far as `wants.evaluate` asks."""
         query = sa.select(
             wants.c.want_id,
             wants.c.partition_ref,
-            wants.c.created_at,
-            wants.c.data_timestamp,
-            wants.c.ttl_seconds,
-            wants.c.sla_seconds,
-            told,
             wants.c.state,
+            wants.c.deadline,
+            wants.c.expires_at,
+            sa.cast(wants.c.external_dependencies, sa.Text),
             wants.c.failures,
             wants.c.batch,
             wants.c.retry_at,
             wants.c.request_id,
         ).where(wants.c.environment == environment, wants.c.state.in_(ACTIVE))
         with self._read() as connection:
-            rows: Iterable[tuple[Any, ...]] = map(tuple, connection.execute(query))
-            return [
-                Want(
-                    *(want_id, ref, environment, created_at, data_timestamp, ttl_s, sla_s),
-                    _needs(needs) if needs else (),
-                    _UNTOLD,
-                    state=state,
-                    failures=failures,
-                    batch=batch,
-                    retry_at=retry_at,
-                    request_id=request_id,
-                )
-                for (
-                    want_id, ref, created_at, data_timestamp, ttl_s, sla_s, needs, state,
-                    failures, batch, retry_at, request_id,
-                ) in rows
-            ]  # fmt: skip
+            rows = connection.execute(query).all()
+        return [
+            ActiveWant(i, ref, state, due, end, _needs(needs) if needs else (), n, some, at, by)
+            for i, ref, state, due, end, needs, n, some, at, by in rows
+        ]
 
     @repeated
     def fetch_waiting(self, environment: str, graph: str, *, limit: int) -> list[PartitionRef]:
@@ -675,9 +666,6 @@ class WantLog(EventLog):
         """Make the tables that follow from events anew of them; return how many these are."""
         with self._write() as connection:
             return rebuild(connection)
-
-
-_UNTOLD: Mapping[str, Any] = {}
 
 
 @lru_cache(maxsize=4096)
