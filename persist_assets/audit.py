@@ -73,7 +73,7 @@ def measures(
     if where is not None:
         row = f"CASE WHEN {where} THEN {row} END"
     wanted = {
-        _ROWS: "count(1)" if where is None else f"count_if({where})",
+        _ROWS: "count(1)" if where is None else _count(where),
         # XOR forgets rows that occur an even number of times, the sums do not; their parts are
         # of 24 bits, so that they do not overflow.
         _XOR: f"bit_xor({row})",
@@ -82,13 +82,28 @@ def measures(
     }
     if time_column and time_type:
         wanted[_WATERMARK] = spelled(f"max({quote(time_column)})", time_type)
-        wanted[_TIMELESS] = f"count_if({quote(time_column)} IS NULL)"
+        wanted[_TIMELESS] = _count(f"{quote(time_column)} IS NULL")
     asked = [
-        (_asked(c) if where is None else F.count_if(F.expr(where) & _fails(c))).alias(c.name)
+        (_asked(c) if where is None else _count_failing(F.expr(where) & _fails(c))).alias(c.name)
         for c in checks
         if c.in_pass
     ]
     return [*(F.expr(f"{text} AS {quote(name)}") for name, text in wanted.items()), *asked]
+
+
+def _count(condition: str) -> str:
+    """Return what counts rows, SQL.
+
+    Spark makes `nullif` of `count_if`, and of that a column, for which it copies each row twice.
+    """
+    return f"count(CASE WHEN {condition} THEN 1 END)"
+
+
+def _count_failing(failed: SparkColumn) -> SparkColumn:
+    """Return the same of a condition that is no text."""
+    from pyspark.sql import functions as F
+
+    return F.count(F.when(failed, 1))
 
 
 def type_in(frame: DataFrame, column: str) -> str:
@@ -226,7 +241,7 @@ def _asked(check: Check) -> SparkColumn:
         case "freshness":
             return F.expr(greatest(check))
         case _:
-            return F.count_if(_fails(check))
+            return _count_failing(_fails(check))
 
 
 def greatest(check: Check) -> str:

@@ -18,10 +18,10 @@ import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 PartitionRef = str
 """Names a partition of a source of this graph, or with a graph before it and a colon of another."""
@@ -92,6 +92,21 @@ class Want:
     def expires_at(self) -> datetime | None:
         """When it is given up."""
         return None if self.ttl_s is None else self.created_at + timedelta(seconds=self.ttl_s)
+
+
+class ActiveWant(NamedTuple):
+    """What `evaluate` asks of a want that may still be satisfied; see `Want`. There are many."""
+
+    want_id: str
+    partition_ref: PartitionRef
+    state: WantState
+    deadline: datetime | None
+    expires_at: datetime | None
+    external_dependencies: tuple[PartitionRef, ...]
+    failures: int
+    batch: int | None
+    retry_at: datetime | None
+    request_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +205,7 @@ def deadline(
 
 
 def evaluate(
-    wants: Iterable[Want],
+    wants: Iterable[Want | ActiveWant],
     now: datetime,
     *,
     current: Collection[PartitionRef],
@@ -219,9 +234,9 @@ def evaluate(
     """
     satisfied, expired = list[str](), list[str]()
     blocked: list[Blocked] = []
-    ready: dict[PartitionRef, list[Want]] = {}
+    ready: dict[PartitionRef, list[Want | ActiveWant]] = {}
     building: set[PartitionRef] = set()
-    waiting: list[Want] = []
+    waiting: list[Want | ActiveWant] = []
     for want in wants:
         if want.state == "building":
             building.add(want.partition_ref)
@@ -249,13 +264,13 @@ def evaluate(
     )
 
 
-def _lacks_others(want: Want, available: Collection[PartitionRef]) -> bool:
+def _lacks_others(want: Want | ActiveWant, available: Collection[PartitionRef]) -> bool:
     """Whether it needs what another graph does not have: what is there is not of that then."""
     return any(split_graph(d)[0] and d not in available for d in want.external_dependencies)
 
 
 def _chosen(
-    ready: Mapping[PartitionRef, list[Want]], now: datetime, *, force: bool
+    ready: Mapping[PartitionRef, list[Want | ActiveWant]], now: datetime, *, force: bool
 ) -> tuple[list[PartitionRef], str]:
     """Return which partitions are built together."""
     healthy = list[PartitionRef]()
@@ -282,15 +297,15 @@ def _chosen(
 
 
 def _by_deadline(
-    refs: Iterable[PartitionRef], ready: Mapping[PartitionRef, list[Want]]
+    refs: Sequence[PartitionRef], ready: Mapping[PartitionRef, list[Want | ActiveWant]]
 ) -> list[PartitionRef]:
     """Return partitions in the order of their earliest deadlines; those without one come last."""
-
-    def urgency(ref: PartitionRef) -> tuple[bool, float]:
-        due = [d.timestamp() for w in ready[ref] if (d := w.deadline) is not None]
-        return (not due, min(due, default=0.0))
-
-    return sorted(refs, key=urgency)
+    due: dict[PartitionRef, datetime] = {}
+    for ref in refs:
+        told = [d for want in ready[ref] if (d := want.deadline) is not None]
+        if told:
+            due[ref] = min(told)
+    return [*sorted(due, key=due.__getitem__), *(ref for ref in refs if ref not in due)]
 
 
 def pause(failures: int) -> timedelta:

@@ -159,7 +159,7 @@ class Database:
         def connect(connection: Any, _: Any) -> None:  # pyright: ignore[reportUnusedFunction]
             connection.isolation_level = None  # transactions are ours to begin
             connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
-            connection.execute("PRAGMA journal_mode = WAL")
+            _write_ahead(connection)
             connection.execute("PRAGMA foreign_keys = ON")
 
         @event.listens_for(engine, "begin")
@@ -376,6 +376,25 @@ class Database:
         if hint is None and isinstance(error, OperationalError):
             hint = "check that the database is up and its URL is right"
         return LedgerError(f"the ledger {self.shown} failed: {said}", hint=hint)
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Let a file be read while it is written, which the first that opens it changes in it.
+
+    SQLite does not wait by itself where two begin that at once, or one begins to write.
+    """
+    deadline, pauses = time.monotonic() + _BUSY_MS / 1000, _pauses()
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            pause = next(pauses)
+            is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if not is_busy or time.monotonic() + pause > deadline:
+                raise
+        else:
+            return
+        time.sleep(pause)
 
 
 def _pauses() -> Generator[float]:

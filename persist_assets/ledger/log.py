@@ -15,12 +15,12 @@ import sqlalchemy as sa
 
 from persist_assets.ledger.connection import Database
 from persist_assets.ledger.migrations import VERSION, migrate, version_of
-from persist_assets.ledger.projections import apply
+from persist_assets.ledger.projections import Told, apply
 from persist_assets.ledger.tables import counters, events, ledger_version
 from persist_assets.model import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
     from typing import Concatenate, ParamSpec, TypeVar
 
@@ -113,19 +113,25 @@ class EventLog:
 
     def _append(self, connection: Connection, kind: str, data: Mapping[str, Any]) -> int:
         """Append an event within a transaction; return its position."""
-        bumped = connection.execute(
+        return self._append_all(connection, [(kind, data)])
+
+    def _append_all(
+        self, connection: Connection, told: Collection[tuple[str, Mapping[str, Any]]]
+    ) -> int:
+        """Append events, each a kind and its data, in order; return the position of the last."""
+        n = len(told)
+        last = connection.execute(
             counters.update()
             .where(counters.c.name == "events")
-            .values(value=counters.c.value + 1)
+            .values(value=counters.c.value + n)
             .returning(counters.c.value)
         ).scalar_one()
         at = self._clock()
-        told = {name: data.get(name) for name in _ASKED_FOR}
-        told["task_id"] = data.get("task_id") or data.get("build_uid")
-        told["job_label"] = data.get("job_label") or data.get("source_id")
-        connection.execute(events.insert().values(idx=bumped, at=at, kind=kind, data=data, **told))
-        apply(connection, at, bumped, kind, data)
-        return bumped
+        new = [Told(idx, at, *one) for idx, one in enumerate(told, last - n + 1)]
+        if new:
+            connection.execute(events.insert(), [_event_values(event) for event in new])
+            apply(connection, new)
+        return last
 
     @repeated
     def position(self) -> int:
@@ -155,6 +161,16 @@ class EventLog:
 
 _ASKED_FOR = ("environment", "partition_ref", "build_request_id")
 """What of an event's data stands beside it too, by which others ask for events."""
+
+
+def _event_values(event: Told) -> dict[str, Any]:
+    data = event.data
+    return {
+        **event._asdict(),
+        **{name: data.get(name) for name in _ASKED_FOR},
+        "task_id": data.get("task_id") or data.get("build_uid"),
+        "job_label": data.get("job_label") or data.get("source_id"),
+    }
 
 
 def _event(row: Row[Any]) -> Event:

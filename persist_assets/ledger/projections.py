@@ -1,14 +1,17 @@
 """What the events say of wants, build requests, partitions, deadlines and other graphs, as tables.
 
-`apply` is the only writer of these tables. It is called for each event within the transaction that
-appends it, and for all of them, in order, to make the tables anew (`rebuild`): they hold nothing
-that the events do not.
+`apply` is the only writer of these tables. It is called for events within the transaction that
+appends them, and for all of them, in order, to make the tables anew (`rebuild`): they hold nothing
+that the events do not. Builds of many partitions tell very many at once; those of one kind that
+follow each other are applied together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -23,7 +26,7 @@ from persist_assets.ledger.tables import (
 from persist_assets.wants import ACTIVE, Want, deadline, fewer, pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable
 
     from sqlalchemy.engine import Connection, Row
 
@@ -31,13 +34,24 @@ PROJECTIONS = (wants, build_requests, availability, sla_misses, upstreams)
 _AT_ONCE = 500
 
 
-def apply(
-    connection: Connection, at: datetime, idx: int, kind: str, data: Mapping[str, Any]
-) -> None:
-    """Let the tables say what they do after an event; most kinds say nothing here."""
-    change = _CHANGES.get(kind)
-    if change is not None:
-        change(connection, at, idx, data)
+class Told(NamedTuple):
+    """An event, as the log has it."""
+
+    idx: int
+    at: datetime
+    kind: str
+    data: Mapping[str, Any]
+
+
+_Change = Callable[["Connection", Sequence[Told]], None]
+"""Lets the tables say what they do after events of one kind."""
+
+
+def apply(connection: Connection, told: Iterable[Told]) -> None:
+    """Let the tables say what they do after events; most kinds say nothing here."""
+    for kind, some in groupby(told, key=lambda event: event.kind):
+        if (change := _CHANGES.get(kind)) is not None:
+            change(connection, [*some])
 
 
 def rebuild(connection: Connection) -> int:
@@ -48,8 +62,7 @@ def rebuild(connection: Connection) -> int:
     while True:
         query = sa.select(events).where(events.c.idx > last).order_by(events.c.idx)
         some = connection.execute(query.limit(_AT_ONCE)).all()
-        for row in some:
-            apply(connection, row.at, row.idx, row.kind, row.data)
+        apply(connection, (Told(row.idx, row.at, row.kind, row.data) for row in some))
         if not some:
             return n
         n, last = n + len(some), some[-1].idx
@@ -60,7 +73,21 @@ def instant(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text).astimezone(UTC)
 
 
-def _want_created(connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]) -> None:
+def _each(change: Callable[[Connection, datetime, int, Mapping[str, Any]], None]) -> _Change:
+    """Return a change that looks at one event after the other."""
+
+    def changes(connection: Connection, told: Sequence[Told]) -> None:
+        for event in told:
+            change(connection, event.at, event.idx, event.data)
+
+    return changes
+
+
+def _want_created(connection: Connection, told: Sequence[Told]) -> None:
+    connection.execute(wants.insert(), [_new_want(event.at, event.data) for event in told])
+
+
+def _new_want(at: datetime, data: Mapping[str, Any]) -> dict[str, Any]:
     want = Want(
         data["want_id"],
         data["partition_ref"],
@@ -70,26 +97,24 @@ def _want_created(connection: Connection, at: datetime, idx: int, data: Mapping[
         ttl_s=data.get("ttl_seconds"),
         sla_s=data.get("sla_seconds"),
     )
-    connection.execute(
-        wants.insert().values(
-            want_id=want.want_id,
-            partition_ref=want.partition_ref,
-            environment=want.environment,
-            created_at=at,
-            data_timestamp=want.data_timestamp,
-            ttl_seconds=want.ttl_s,
-            sla_seconds=want.sla_s,
-            deadline=deadline(at, want.data_timestamp, want.sla_s),
-            expires_at=want.expires_at,
-            external_dependencies=data.get("external_dependencies") or None,
-            source=data["source"],
-            comment=data.get("comment"),
-            parent=data.get("parent"),
-            state=data.get("state", "waiting"),
-            request_id=data.get("request_id"),
-            failures=0,
-        )
-    )
+    return {
+        "want_id": want.want_id,
+        "partition_ref": want.partition_ref,
+        "environment": want.environment,
+        "created_at": at,
+        "data_timestamp": want.data_timestamp,
+        "ttl_seconds": want.ttl_s,
+        "sla_seconds": want.sla_s,
+        "deadline": deadline(at, want.data_timestamp, want.sla_s),
+        "expires_at": want.expires_at,
+        "external_dependencies": data.get("external_dependencies") or None,
+        "source": data["source"],
+        "comment": data.get("comment"),
+        "parent": data.get("parent"),
+        "state": data.get("state", "waiting"),
+        "request_id": data.get("request_id"),
+        "failures": 0,
+    }
 
 
 def _want_waits(connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]) -> None:
@@ -100,10 +125,11 @@ def _want_waits(connection: Connection, at: datetime, idx: int, data: Mapping[st
     connection.execute(wants.update().where(this).values(**values, retry_at=None))
 
 
-def _want_ended(state: str) -> Callable[[Connection, datetime, int, Mapping[str, Any]], None]:
-    def change(connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]) -> None:
-        values = {"state": state, "ended_at": at, "retry_at": None}
-        _update(connection, [data["want_id"]], values)
+def _want_ended(state: str) -> _Change:
+    def change(connection: Connection, told: Sequence[Told]) -> None:
+        for at, some in groupby(told, key=lambda event: event.at):
+            values = {"state": state, "ended_at": at, "retry_at": None}
+            _update(connection, (event.data["want_id"] for event in some), values)
 
     return change
 
@@ -184,22 +210,47 @@ def _request_failed(
         _update(connection, [row.want_id], values)
 
 
-def _partition(state: str) -> Callable[[Connection, datetime, int, Mapping[str, Any]], None]:
-    def change(connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]) -> None:
-        graph, ref = data.get("graph", ""), data["partition_ref"]
-        this = sa.and_(
-            availability.c.graph == graph,
-            availability.c.environment == data["environment"],
-            availability.c.partition_ref == ref,
-        )
-        if state == "failed" and connection.scalar(sa.select(availability.c.state).where(this)):
-            return  # what was there is there
-        values = {"state": state, "at": at, "idx": idx, "build_uid": data.get("build_uid")}
-        if not connection.execute(availability.update().where(this).values(**values)).rowcount:
-            key = {"graph": graph, "environment": data["environment"], "partition_ref": ref}
-            connection.execute(availability.insert().values(**key, **values))
+def _partition(state: str) -> _Change:
+    def change(connection: Connection, told: Sequence[Told]) -> None:
+        def place(event: Told) -> tuple[str, str]:
+            return event.data.get("graph", ""), event.data["environment"]
+
+        for where, some in groupby(told, key=place):
+            events = [*some]
+            for first in range(0, len(events), _AT_ONCE):
+                _put(connection, where, state, events[first : first + _AT_ONCE])
 
     return change
+
+
+def _put(
+    connection: Connection, where: tuple[str, str], state: str, events: Sequence[Told]
+) -> None:
+    """Note what has become of partitions of a graph in an environment."""
+    graph, environment = where
+    these = sa.and_(availability.c.graph == graph, availability.c.environment == environment)
+    refs = [event.data["partition_ref"] for event in events]
+    query = sa.select(availability.c.partition_ref)
+    known = {*connection.scalars(query.where(these, availability.c.partition_ref.in_(refs)))}
+    if state == "failed":  # what was there is there; else the first one tells
+        events = [e for e in reversed(events) if e.data["partition_ref"] not in known]
+    rows = {
+        event.data["partition_ref"]: {
+            "state": state,
+            "at": event.at,
+            "idx": event.idx,
+            "build_uid": event.data.get("build_uid"),
+        }
+        for event in events
+    }
+    old = [{"ref": ref, **row} for ref, row in rows.items() if ref in known]
+    if old:
+        this = sa.and_(these, availability.c.partition_ref == sa.bindparam("ref"))
+        connection.execute(availability.update().where(this), old)
+    key = {"graph": graph, "environment": environment}
+    new = [{**key, "partition_ref": ref, **row} for ref, row in rows.items() if ref not in known]
+    if new:
+        connection.execute(availability.insert(), new)
 
 
 def _sla_missed(connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]) -> None:
@@ -222,13 +273,9 @@ def _sla_recovered(connection: Connection, at: datetime, idx: int, data: Mapping
 
 def _upstream(connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]) -> None:
     """Note how far another graph was read, and what it has."""
-    for told in data.get("partitions", ()):
-        _partition(told["state"])(
-            connection,
-            at,
-            idx,
-            {**told, "graph": data["graph"], "environment": data["environment"]},
-        )
+    place = {"graph": data["graph"], "environment": data["environment"]}
+    for state, some in groupby(data.get("partitions", ()), key=lambda told: told["state"]):
+        _partition(state)(connection, [Told(idx, at, "", {**told, **place}) for told in some])
     this = sa.and_(
         upstreams.c.graph == data["graph"], upstreams.c.environment == data["environment"]
     )
@@ -238,22 +285,22 @@ def _upstream(connection: Connection, at: datetime, idx: int, data: Mapping[str,
         connection.execute(upstreams.insert().values(**key, **values))
 
 
-_CHANGES: Mapping[str, Callable[[Connection, datetime, int, Mapping[str, Any]], None]] = {
+_CHANGES: Mapping[str, _Change] = {
     "want-created": _want_created,
-    "want-waits": _want_waits,
+    "want-waits": _each(_want_waits),
     "want-cancelled": _want_ended("cancelled"),
     "want-expired": _want_ended("expired"),
     "want-satisfied": _want_ended("satisfied"),
-    "build-requested": _requested,
-    "build-request-started": _request_started,
-    "build-request-succeeded": _request_succeeded,
-    "build-request-failed": _request_failed,
+    "build-requested": _each(_requested),
+    "build-request-started": _each(_request_started),
+    "build-request-succeeded": _each(_request_succeeded),
+    "build-request-failed": _each(_request_failed),
     "partition-available": _partition("available"),
     "partition-failed": _partition("failed"),
     "partition-tainted": _partition("tainted"),
-    "sla-missed": _sla_missed,
-    "sla-recovered": _sla_recovered,
-    "upstream-synced": _upstream,
+    "sla-missed": _each(_sla_missed),
+    "sla-recovered": _each(_sla_recovered),
+    "upstream-synced": _each(_upstream),
 }
 
 

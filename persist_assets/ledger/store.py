@@ -101,8 +101,7 @@ class Ledger(WantLog):
         values = {**_build_values(build), "table_name": table, "parts": parts}
         with self._write() as connection:
             connection.execute(builds.insert().values(**values))
-            for want in wanted:
-                self._create(connection, want)
+            self._create(connection, wanted)
             told = {"want_ids": [w.want_id for w in wanted], "build_request_id": request_id}
             self._append(connection, "build-started", {**_event_data(build), **told})
 
@@ -246,8 +245,8 @@ class Ledger(WantLog):
             "rows": snapshot.rows,
         }
         idx = self._append(connection, "build-succeeded", data)
-        for ref in publication.refs:
-            self._append(connection, "partition-available", {**told, "partition_ref": ref})
+        there = [("partition-available", {**told, "partition_ref": r}) for r in publication.refs]
+        self._append_all(connection, there)
         self._satisfy(connection, build.build_uid)
         if publication.moves:
             entries = {build.build_id: build.build_uid}

@@ -26,15 +26,27 @@ from persist_assets.ledger.tables import (
     wants,
 )
 from persist_assets.model import Event
-from persist_assets.wants import ACTIVE, Availability, Blame, Miss, Request, Want, matcher
+from persist_assets.wants import (
+    ACTIVE,
+    ActiveWant,
+    Availability,
+    Blame,
+    Miss,
+    Request,
+    Want,
+    matcher,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from datetime import datetime
+    from typing import TypeVar
 
     from sqlalchemy.engine import Connection, Row
 
     from persist_assets.wants import Evaluation, PartitionRef, WantState
+
+    Some = TypeVar("Some")
 
 _SCANNED = 20_000
 """So many events are looked at for one page at most."""
@@ -57,20 +69,26 @@ class WantLog(EventLog):
             A want of this id asks for something else.
         """
         with self._write() as connection:
-            for want in given:
-                self._create(connection, want)
+            self._create(connection, given)
             found = _wants(connection, wants.c.want_id.in_([w.want_id for w in given]))
             return [found[w.want_id] for w in given]
 
-    def _create(self, connection: Connection, want: Want) -> None:
-        known = connection.execute(sa.select(wants).where(wants.c.want_id == want.want_id)).first()
-        if known is None:
-            self._append(connection, "want-created", _want_data(want))
-        elif _asked(want_of(known)) != _asked(want):
-            raise ConflictError(
-                f"the want `{want.want_id}` is there, and asks for something else",
-                hint="give another id, or cancel it",
-            )
+    def _create(self, connection: Connection, given: Iterable[Want]) -> None:
+        """Record wants that are not there, each id once."""
+        for some in _some([*given]):
+            known = _wants(connection, wants.c.want_id.in_([want.want_id for want in some]))
+            new: list[Want] = []
+            for want in some:
+                there = known.get(want.want_id)
+                if there is None:
+                    known[want.want_id] = want
+                    new.append(want)
+                elif _asked(there) != _asked(want):
+                    raise ConflictError(
+                        f"the want `{want.want_id}` is there, and asks for something else",
+                        hint="give another id, or cancel it",
+                    )
+            self._append_all(connection, [("want-created", _want_data(want)) for want in new])
 
     @repeated
     def cancel_want(self, want_id: str, *, by: str, why: str | None = None) -> Want:
@@ -140,44 +158,26 @@ class WantLog(EventLog):
         return found if limit is None else found[-limit:]
 
     @repeated
-    def fetch_active(self, environment: str) -> list[Want]:
-        """Return the wants that may still be satisfied, with what `wants.evaluate` asks of them.
-
-        There may be very many: where they came from, and why they failed, is left out.
-        """
-        told = sa.cast(wants.c.external_dependencies, sa.Text)
+    def fetch_active(self, environment: str) -> list[ActiveWant]:
+        """Return the wants that may still be satisfied, as far as `wants.evaluate` asks."""
         query = sa.select(
             wants.c.want_id,
             wants.c.partition_ref,
-            wants.c.created_at,
-            wants.c.data_timestamp,
-            wants.c.ttl_seconds,
-            wants.c.sla_seconds,
-            told,
             wants.c.state,
+            wants.c.deadline,
+            wants.c.expires_at,
+            sa.cast(wants.c.external_dependencies, sa.Text),
             wants.c.failures,
             wants.c.batch,
             wants.c.retry_at,
             wants.c.request_id,
         ).where(wants.c.environment == environment, wants.c.state.in_(ACTIVE))
         with self._read() as connection:
-            rows: Iterable[tuple[Any, ...]] = map(tuple, connection.execute(query))
-            return [
-                Want(
-                    *(want_id, ref, environment, created_at, data_timestamp, ttl_s, sla_s),
-                    _needs(needs) if needs else (),
-                    _UNTOLD,
-                    state=state,
-                    failures=failures,
-                    batch=batch,
-                    retry_at=retry_at,
-                    request_id=request_id,
-                )
-                for (
-                    want_id, ref, created_at, data_timestamp, ttl_s, sla_s, needs, state,
-                    failures, batch, retry_at, request_id,
-                ) in rows
-            ]  # fmt: skip
+            rows = connection.execute(query).all()
+        return [
+            ActiveWant(i, ref, state, due, end, _needs(needs) if needs else (), n, some, at, by)
+            for i, ref, state, due, end, needs, n, some, at, by in rows
+        ]
 
     @repeated
     def fetch_waiting(self, environment: str, graph: str, *, limit: int) -> list[PartitionRef]:
@@ -224,9 +224,7 @@ class WantLog(EventLog):
                 ("want-satisfied", evaluation.satisfied),
                 ("want-expired", evaluation.expired),
             ):
-                for want_id in ids:
-                    if want_id in active:
-                        self._end(connection, kind, active[want_id])
+                self._end(connection, kind, [active[i] for i in ids if i in active])
             building = [
                 active[i]
                 for i in evaluation.want_ids
@@ -258,21 +256,28 @@ class WantLog(EventLog):
             self._append(connection, "build-requested", data)
             return _requests(connection, build_requests.c.request_id == request_id)[0]
 
-    def _end(self, connection: Connection, kind: str, want: Want, **more: Any) -> None:
-        data = {
-            "want_id": want.want_id,
-            "partition_ref": want.partition_ref,
-            "environment": want.environment,
-        }
-        self._append(connection, kind, {**data, **more})
-        if kind == "want-satisfied":
-            missed = sa.select(sla_misses).where(
-                sla_misses.c.want_id == want.want_id, sla_misses.c.delivered_at.is_(None)
-            )
-            row = connection.execute(missed).first()
-            if row is not None:
-                late = (self._clock() - row.deadline).total_seconds()
-                self._append(connection, "sla-recovered", {**data, "late_seconds": late})
+    def _end(self, connection: Connection, kind: str, ended: Iterable[Want], **more: Any) -> None:
+        """Record what has become of wants, and which deadline it was late for."""
+        for some in _some([*ended]):
+            missed: dict[str, datetime] = {}
+            if kind == "want-satisfied":
+                query = sa.select(sla_misses.c.want_id, sla_misses.c.deadline).where(
+                    sla_misses.c.want_id.in_([want.want_id for want in some]),
+                    sla_misses.c.delivered_at.is_(None),
+                )
+                missed = {row.want_id: row.deadline for row in connection.execute(query)}
+            told: list[tuple[str, dict[str, Any]]] = []
+            for want in some:
+                data = {
+                    "want_id": want.want_id,
+                    "partition_ref": want.partition_ref,
+                    "environment": want.environment,
+                }
+                told.append((kind, {**data, **more}))
+                if want.want_id in missed:
+                    late = (self._clock() - missed[want.want_id]).total_seconds()
+                    told.append(("sla-recovered", {**data, "late_seconds": late}))
+            self._append_all(connection, told)
 
     @repeated
     def find_request(self, request_id: str) -> Request | None:
@@ -342,8 +347,7 @@ class WantLog(EventLog):
             self._append(connection, "build-request-failed", {**data, **told})
             for ref in sorted(culprits):
                 self._append(connection, "partition-failed", {**data, "partition_ref": ref})
-            for want in children:
-                self._create(connection, want)
+            self._create(connection, children)
             if waits_for:
                 for want in _wants(connection, wants.c.request_id == request_id).values():
                     if want.partition_ref in culprits:
@@ -361,15 +365,14 @@ class WantLog(EventLog):
     def _satisfy(self, connection: Connection, request_id: str) -> None:
         """Record that there is what the wants asked for that a request, or a build, is of."""
         test = sa.and_(wants.c.request_id == request_id, wants.c.state == "building")
-        for want in _wants(connection, test).values():
-            self._end(connection, "want-satisfied", want)
+        self._end(connection, "want-satisfied", _wants(connection, test).values())
 
     def _give_up(self, connection: Connection, build_uid: str, error: str) -> None:
         """Record that nothing came of the wants of a build that nobody else has asked for."""
         test = sa.and_(wants.c.request_id == build_uid, wants.c.state == "building")
         why = (error.replace("\0", "").splitlines() or [""])[0]
-        for want in _wants(connection, test).values():
-            self._end(connection, "want-cancelled", want, by="the build", why=why)
+        given_up = _wants(connection, test).values()
+        self._end(connection, "want-cancelled", given_up, by="the build", why=why)
 
     # ---------------------------------------------------------------------------- partitions
 
@@ -665,9 +668,6 @@ class WantLog(EventLog):
             return rebuild(connection)
 
 
-_UNTOLD: Mapping[str, Any] = {}
-
-
 @lru_cache(maxsize=4096)
 def _needs(text: str) -> tuple[str, ...]:
     return tuple(json.loads(text))
@@ -679,8 +679,8 @@ def like(pattern: str) -> str:
     return escaped.replace("**", "%").replace("*", "%")
 
 
-def _some(ids: Sequence[str]) -> Iterable[Sequence[str]]:
-    return (ids[n : n + 500] for n in range(0, len(ids), 500))
+def _some(values: Sequence[Some]) -> Iterable[Sequence[Some]]:
+    return (values[n : n + 500] for n in range(0, len(values), 500))
 
 
 def _asked(want: Want) -> tuple[Any, ...]:

@@ -6,6 +6,8 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -223,6 +225,20 @@ def test_of_processes_that_migrate_at_once_one_does_and_the_others_wait(
         told = connection.scalars(sa.select(ledger_version.c.version).order_by("version")).all()
     assert told == ([VERSION] if version == 0 else list(range(1, VERSION + 1)))
     assert len(copies(ledger_url)) == (version == 1 and ledger_url.startswith("sqlite"))
+
+
+def test_a_new_file_that_another_one_writes_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")  # as long as it is no write-ahead log, nobody may switch
+        with ThreadPoolExecutor(1) as threads:
+            opening = threads.submit(Ledger, f"sqlite:///{path}")
+            with pytest.raises(TimeoutError):
+                opening.result(timeout=0.3)
+            other.execute("COMMIT")
+            ledger = opening.result(timeout=60)
+    assert ledger.found == 0
+    ledger.close()
 
 
 def test_a_migration_that_is_interrupted_did_not_begin(
