@@ -291,6 +291,7 @@ class Builder(Reader):
             keys=self.keys(),
             zone=self.settings.timezone.key,
             tainted=self.tainted(),
+            seen=self.seen(),
         )
         world = replace(
             world,
@@ -394,8 +395,7 @@ class Builder(Reader):
         then = [v.version for v in as_of if v.raw == source.build_id]
         if len(then) != 1:
             return None
-        place = self.settings.resolve(source.raw.location or "")
-        form = source.raw.format
+        place, form = self.raw_place(source)
         return raw_change(self.settings.warehouse, place, then[0], self.pin(source), form)
 
     def _change_of_table(self, source: Source, as_of: AsOf, world: World) -> Change | None:
@@ -608,6 +608,7 @@ class Builder(Reader):
         name = shown_as(self.settings, source)
         if name is not None:
             check_catalog(self.engine, name)
+        self.sync([source.source_id])
         with self._leased(source) as lease:
             world = self.world([source], is_whole)
             order = world.keys.get(source.source_id, ())
@@ -1151,9 +1152,10 @@ class Builder(Reader):
         if leaf is None or leaf not in self.project.inputs(source):
             return None
         table = world.readable(leaf) if leaf.raw is None else None
-        if leaf.raw is not None and leaf.raw.format == "delta" and source_id in world.versions:
-            root = self.settings.resolve(leaf.raw.location or "")
-            return delta_pieces(root, int(world.versions[source_id].split(":")[1]))
+        if leaf.raw is not None and source_id in world.versions:
+            root, form = self.raw_place(leaf)
+            if form == "delta":
+                return delta_pieces(root, int(world.versions[source_id].split(":")[1]))
         if table is not None and table.view is None:
             return delta_pieces(self.settings.table_root(table.table), table.version)
         return None
@@ -1319,6 +1321,13 @@ class Builder(Reader):
                 leaves.append(Leaf(name, read[source_id].build_uid))
                 continue
             version = self.pin(upstream).version
+            if upstream.raw is not None and upstream.raw.external is not None:
+                raise BuildError(
+                    f"`{source.name}` cannot be a view: `{upstream.name}` is an external table,"
+                    " of which only what is needed is there",
+                    hint="take out materialized=view",
+                    location=source.location,
+                )
             if version is None or version.startswith(UNVERSIONED):
                 raise BuildError(
                     f"`{source.name}` cannot be a view: the data of `{upstream.name}` does not tell"
@@ -1421,7 +1430,9 @@ class Builder(Reader):
         More files may have come: they are the next build's.
         """
         for source in leaves:
-            if source.raw is None or source.raw.format == "delta" or self.pin(source).files is None:
+            if source.raw is None or self.raw_place(source)[1] == "delta":
+                continue
+            if self.pin(source).files is None:
                 continue
             now = pin_raw(source.raw, self.settings.resolve(source.raw.location or ""))
             if not still_holds(self.pin(source), now):

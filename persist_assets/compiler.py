@@ -229,6 +229,12 @@ class Compilation:
         taken = {c.name.lower(): c.type for c in read[0].declaration.columns} if whole else {}
         return tuple(replace(c, type=c.type or taken.get(c.name.lower())) for c in source.columns)
 
+    @property
+    def externals(self) -> frozenset[SourceID]:
+        """The external tables that compile."""
+        found = ((s, u.source) for s, u in self.units.items())
+        return frozenset(s for s, source in found if source and source.raw and source.raw.external)
+
     def needs(self, tables: Collection[SourceID]) -> tuple[Need, ...]:
         """Return what each persisted source needs of tables that are asked about.
 

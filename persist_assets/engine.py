@@ -150,9 +150,15 @@ class Engine:
         return frame.selectExpr(*named) if named else frame
 
     def read_files(
-        self, form: str, pin: Pin, columns: Sequence[Column], options: Mapping[str, str]
+        self,
+        form: str,
+        pin: Pin,
+        columns: Sequence[Column],
+        options: Mapping[str, str],
+        *,
+        file: str | None = None,
     ) -> DataFrame:
-        """Return the rows of pinned files."""
+        """Return the rows of pinned files; `file`: with a column that says which one it is."""
         schema = ", ".join(f"{quote(c.name)} {_read_type(c.type)}" for c in columns)
         if not pin.files:
             return self.session.createDataFrame([], schema)
@@ -161,7 +167,10 @@ class Engine:
             reader = reader.option("basePath", spark_uri(pin.base))
         # Directories named like a partition that is not declared would become columns.
         frame = reader.load([spark_pattern(path) for path in pin.files])
-        return frame.selectExpr(*(quote(c.name) for c in columns))
+        names = [quote(c.name) for c in columns]
+        if file is not None:
+            names.append(f"_metadata.file_path AS {quote(file)}")
+        return frame.selectExpr(*names)
 
     def load_snapshot(self, snapshot: Snapshot) -> DataFrame:
         """Return the rows of a snapshot.

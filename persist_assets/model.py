@@ -990,6 +990,30 @@ class Broken:
         return "/".join(self.asset_key)
 
 
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """What a persisted source, or a query, needs of an external table.
+
+    Attributes
+    ----------
+    predicate
+        Of the rows, canonical SQL; it may read the clock.
+    format
+        The version of the language that it is written in.
+    columns
+        Sorted.
+    not_pushed
+        The conditions that are not in the predicate, each with why.
+    """
+
+    reader: SourceID
+    table: SourceID
+    predicate: str
+    format: int
+    columns: tuple[str, ...]
+    not_pushed: tuple[tuple[str, str], ...] = ()
+
+
 @dataclass(frozen=True)
 class Project:
     """Everything the sources directory defines.
@@ -1005,12 +1029,15 @@ class Project:
         Of all Malloy files, in order of files and lines.
     broken
         The sources that could not, as far as their files tell of them.
+    needs
+        What the persisted sources need of external tables.
     """
 
     sources: tuple[Source, ...] = ()
     problems: tuple[Problem, ...] = ()
     queries: tuple[NamedQuery, ...] = ()
     broken: tuple[Broken, ...] = ()
+    needs: tuple[Needed, ...] = ()
 
     @cached_property
     def by_id(self) -> Mapping[SourceID, Source]:
@@ -1589,6 +1616,48 @@ class Plan:
 
     environment: str
     steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCopy:
+    """What is held here of an external table: some rows of one of its versions, some columns.
+
+    Attributes
+    ----------
+    copy_id
+        Digest of where the table is and how it is read: declarations alike share a copy.
+    version
+        Of the external table.
+    committed
+        The version of the copy's own Delta table.
+    predicate
+        The rows of the external table that are held, exactly: canonical SQL without a clock.
+    format
+        The version of the language that it is written in.
+    columns
+        Those that are held, sorted; all others are NULL.
+    as_of
+        What the clock said when the predicate was written down.
+    rows, bytes
+        Of the copy.
+    seen
+        For every predicate that somebody needs, as it is written in the program, the version of
+        the copy's table from which on its rows have been what they are.
+    retired_at
+        When rows that nobody needs any more were last given up.
+    """
+
+    copy_id: str
+    version: str
+    committed: int
+    predicate: str
+    format: int
+    columns: tuple[str, ...]
+    as_of: datetime
+    rows: int
+    bytes: int
+    seen: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
+    retired_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

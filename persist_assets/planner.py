@@ -117,6 +117,9 @@ class World:
         got of them, whatever they meant then.
     tainted
         The sources of which there is what must not be used, and of those with partitions which.
+    seen
+        For readers of external tables, instead of their present versions, those since which what
+        they see of them is as it is.
     """
 
     environment: str
@@ -141,6 +144,14 @@ class World:
     zone: str = "UTC"
     latest: Mapping[SourceID, Snapshot] = field(default_factory=dict[str, Snapshot])
     tainted: Mapping[SourceID, frozenset[str]] = field(default_factory=dict[str, "frozenset[str]"])
+    seen: Mapping[SourceID, Mapping[BuildID, str]] = field(
+        default_factory=dict[str, "Mapping[BuildID, str]"]
+    )
+
+    def version(self, reader: SourceID, upstream: Source) -> str:
+        """Return the version of a raw table that a source's rows would rest on."""
+        seen = self.seen.get(reader, {}).get(upstream.build_id)
+        return seen or self.versions.get(upstream.source_id, NO_DATA)
 
     def readable(self, source: Source) -> Snapshot | None:
         """Return what readers of a source read, None where its query is computed for them."""
@@ -171,7 +182,7 @@ def plan(
     """
     chosen = set(selected)
     coming: dict[SourceID, Step] = {}
-    inline: dict[SourceID, AsOf] = {}
+    inline: dict[tuple[SourceID, SourceID], AsOf] = {}
     for source in project.persisted:
         if source.source_id in chosen:
             expected = _as_of(project, source, world, coming, inline)
@@ -198,7 +209,8 @@ def _as_of(
     source: Source,
     world: World,
     coming: Mapping[SourceID, Step],
-    inline: dict[SourceID, AsOf],
+    inline: dict[tuple[SourceID, SourceID], AsOf],
+    reader: SourceID | None = None,
 ) -> AsOf:
     """Return what a build of `source` would rest on after the steps that come before it.
 
@@ -206,16 +218,19 @@ def _as_of(
     ----------
     inline
         What is known of sources that are read inline; what is found is added.
+    reader
+        Who reads it, if it is read inline.
     """
     parts: list[Iterable[RawVersion]] = []
+    reader = reader or source.source_id
+    whose = reader if reader in world.seen else ""
     if source.reads_clock:
         parts.append(
             [RawVersion(CLOCK, world.day if source.reads_clock == "day" else world.instant)]
         )
     for upstream in project.inputs(source):
         if upstream.raw is not None:
-            version = world.versions.get(upstream.source_id, NO_DATA)
-            parts.append([RawVersion(upstream.build_id, version)])
+            parts.append([RawVersion(upstream.build_id, world.version(reader, upstream))])
         elif upstream.source_id in coming:
             step = coming[upstream.source_id]
             parts.append(step.as_of)
@@ -224,10 +239,10 @@ def _as_of(
         elif (snapshot := world.readable(upstream)) is not None:
             parts.append(snapshot.as_of)
         else:
-            if upstream.source_id not in inline:
-                found = _as_of(project, upstream, world, coming, inline)
-                inline[upstream.source_id] = found
-            parts.append(inline[upstream.source_id])
+            known = (whose, upstream.source_id)
+            if known not in inline:
+                inline[known] = _as_of(project, upstream, world, coming, inline, reader)
+            parts.append(inline[known])
     return merge_as_of(parts)
 
 
@@ -242,7 +257,11 @@ CONTENT = "content:"
 
 
 def inputs(
-    project: Project, source: Source, world: World, coming: Mapping[SourceID, Step] | None = None
+    project: Project,
+    source: Source,
+    world: World,
+    coming: Mapping[SourceID, Step] | None = None,
+    reader: SourceID | None = None,
 ) -> AsOf | None:
     """Return what a build of `source` would be computed from directly.
 
@@ -250,6 +269,7 @@ def inputs(
     it reads is built before.
     """
     parts: list[Iterable[RawVersion]] = []
+    reader = reader or source.source_id
     if source.reads_clock:
         now = world.day if source.reads_clock == "day" else world.instant
         parts.append([RawVersion(CLOCK, now)])
@@ -257,14 +277,13 @@ def inputs(
         step = (coming or {}).get(upstream.source_id)
         snapshot = step.snapshot if step else world.readable(upstream)
         if upstream.raw is not None:
-            version = world.versions.get(upstream.source_id, NO_DATA)
-            parts.append([RawVersion(upstream.build_id, version)])
+            parts.append([RawVersion(upstream.build_id, world.version(reader, upstream))])
         elif step is not None and step.action == "build":
             return None
         elif snapshot is not None:
             parts.append([RawVersion(upstream.build_id, CONTENT + snapshot.content)])
         else:
-            inline = inputs(project, upstream, world, coming)
+            inline = inputs(project, upstream, world, coming, reader)
             if inline is None:
                 return None
             parts.append(inline)
@@ -423,7 +442,7 @@ def _increment(
         if base.time_column != source.annotation.time_column:
             why = "its watermark was another one"
         return None, Reason("whole", f"everything is computed: {why}")
-    changes = _changes(project, base.as_of, known, world, coming, expected)
+    changes = _changes(project, source, base.as_of, known, world, coming, expected)
     before = [s for s in changes if s in coming and coming[s].action == "build"]
     if before:
         names = ", ".join(project.by_id[s].name for s in before)
@@ -436,6 +455,7 @@ def _increment(
 
 def _changes(
     project: Project,
+    source: Source,
     then: AsOf,
     known: Mapping[SourceID, Change | None],
     world: World,
@@ -460,7 +480,7 @@ def _changes(
             )
             if before == after and len(after) == 1:
                 changes[source_id] = Change()
-            elif after != [world.versions.get(source_id)]:
+            elif after != [world.version(source.source_id, leaf)]:
                 changes[source_id] = None  # what it reads mixes versions, or has an older one
         elif leaf is not None and source_id not in coming:
             table = world.readable(leaf)
@@ -614,7 +634,7 @@ def _stale(
     windows = source.windows
     if known is None or windows is None or not columns or partition is None:
         return keys
-    changes = _changes(project, group.as_of, known, world, coming, expected)
+    changes = _changes(project, source, group.as_of, known, world, coming, expected)
     for source_id, change in changes.items():
         step = coming.get(source_id)
         if change is not None and step is not None and step.action == "build":

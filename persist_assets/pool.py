@@ -90,6 +90,7 @@ class Pool:
         It is started here, in the thread of the first step, where an interrupt finds it.
         """
         builder = self._builder
+        builder.sync(self._missing)
         wanted = builder.settings.parallel
         if wanted == 1 or len(self._missing) < 2:
             return 1

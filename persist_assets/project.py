@@ -24,6 +24,7 @@ from persist_assets.frontends.malloy import SUFFIX as MALLOY
 from persist_assets.frontends.python import OUTSIDE, digest_of
 from persist_assets.malloy import Models, with_trees
 from persist_assets.meaning.identity import digest, digest_connection
+from persist_assets.meaning.pushdown import needed
 from persist_assets.settings import SETTINGS_FILE
 from persist_assets.storage.files import know_stores
 from persist_assets.storage.raw import find_columns, public_options
@@ -196,7 +197,9 @@ def _compile(
         if remember and changed:
             save_cache(place, files, memory.known)
         queries = tuple(q for path in malloys if path in files for q in files[path].queries)
-        project = replace(compilation.project, queries=queries)
+        externals = compilation.externals
+        needs = tuple(map(needed, compilation.needs(externals))) if externals else ()
+        project = replace(compilation.project, queries=queries, needs=needs)
     return _Loaded(project, compilation, models)
 
 

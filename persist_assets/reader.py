@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import reduce
+from functools import cached_property, reduce
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from persist_assets.errors import (
     did_you_mean,
 )
 from persist_assets.functions import call
+from persist_assets.ingestion import Ingestion, copy_id, version_of
 from persist_assets.model import RawVersion, Snapshot
 from persist_assets.partitions import keys as partition_keys
 from persist_assets.planner import UNVERSIONED, WHEN_OLD
@@ -45,13 +46,39 @@ if TYPE_CHECKING:
     from persist_assets.engine import Engine
     from persist_assets.functions import Since
     from persist_assets.ledger.store import Ledger
-    from persist_assets.model import BuildID, Fallback, Project, Query, Source, SourceID
+    from persist_assets.model import (
+        BuildID,
+        Fallback,
+        LocalCopy,
+        Project,
+        Query,
+        Source,
+        SourceID,
+    )
     from persist_assets.settings import Settings
 
 
 log = logging.getLogger(__name__)
 
 HasSnapshot = Callable[[str, Snapshot], bool]
+
+TO_COME = "external:"
+"""What the versions begin with that copies of external tables do not have yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """What is read of an external table itself, and not of its copy.
+
+    Attributes
+    ----------
+    predicate
+        Of the rows, SQL; None: all.
+    """
+
+    version: str
+    predicate: str | None
+    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +142,8 @@ class Reader:
         self.clock = clock
         self.started_at = clock()
         self._pins: dict[SourceID, Pin] = {}
+        self._copies: dict[SourceID, LocalCopy] = {}
+        self._remote: dict[SourceID, Remote] = {}
         self._absent: dict[SourceID, str] = {}
         self._lock = threading.RLock()
         self._run = uuid.uuid4().hex[:12]
@@ -147,11 +176,71 @@ class Reader:
         except StorageError:
             return None
 
+    @cached_property
+    def ingestion(self) -> Ingestion:
+        """What brings copies of external tables up to date, and reads them."""
+        given = (self.settings, self.project, self.ledger, self.engine)
+        return Ingestion(*given, self.started_at)
+
+    def sync(self, selected: Iterable[SourceID]) -> None:
+        """Bring the copies of external tables up to date that sources are computed from, once.
+
+        Raises
+        ------
+        StorageError
+            One cannot be read.
+        """
+        reached = self.project.reach(selected, lambda _: False)
+        for source in reached:
+            if source.raw is None or source.raw.external is None:
+                continue
+            with self._lock:
+                if source.source_id not in self._copies and source.source_id not in self.fed:
+                    copy = self.ingestion.sync(source)
+                    self._copies[source.source_id] = copy
+                    self._pins[source.source_id] = self.ingestion.pin(copy)
+
+    def seen(self) -> dict[SourceID, dict[BuildID, str]]:
+        """Return of which versions of copies sources have rows: those since which they are so."""
+        found: dict[SourceID, dict[BuildID, str]] = {}
+        for need in self.project.needs:
+            copy = self._copies.get(need.table)
+            if copy is None:
+                continue
+            own = found.setdefault(need.reader, {})
+            committed = copy.seen.get(need.predicate, copy.committed)
+            own[self.project.by_id[need.table].build_id] = version_of(copy, committed)
+        return found
+
+    def _pin(self, source: Source) -> Pin:
+        """Return the present version of a raw table.
+
+        Of an external table that is its copy's, unless this has to be brought up to date: then a
+        version that is none of it stands for what is to come.
+        """
+        assert source.raw is not None
+        if source.raw.external is None:
+            return pin_raw(source.raw, self.settings.resolve(source.raw.location or ""))
+        pending = self.ingestion.pending(source)
+        copy = self.ingestion.find(source)
+        if copy is not None and pending.is_nothing:
+            self._copies[source.source_id] = copy
+            return self.ingestion.pin(copy)
+        told = sha256(repr((pending.missing, pending.columns)).encode()).hexdigest()[:8]
+        return Pin(f"{TO_COME}{pending.version}+{told}")
+
+    def raw_place(self, source: Source) -> tuple[str, str]:
+        """Return where the data of a raw table is, or its copy, and its format."""
+        assert source.raw is not None
+        if source.raw.external is not None:
+            return self.ingestion.root(copy_id(self.settings, source)), "delta"
+        return self.settings.resolve(source.raw.location or ""), source.raw.format
+
     def _look(self, source: Source, *, required: bool) -> None:
         if source.source_id in self._pins or source.raw is None:
             return
         try:
-            pin = pin_raw(source.raw, self.settings.resolve(source.raw.location or ""))
+            pin = self._pin(source)
         except StorageError as error:
             self._absent[source.source_id] = error.message
             if required:
@@ -376,8 +465,32 @@ class Reader:
         if snapshot is not None:
             return self.load_snapshot(snapshot)
         if source.function is None and source.raw is not None:
-            return self.engine.load_raw(source, self.pin(source))
+            return self._load_raw(source)
         return self.merged(source, self.compute(source, read))
+
+    def _load_raw(self, source: Source) -> DataFrame:
+        """Return the rows of a raw table; of an external one those that its copy has.
+
+        Where there is no copy, or it lacks what is read, they are the table's own.
+        """
+        pin = self.pin(source)
+        if source.raw is None or source.raw.external is None:
+            return self.engine.load_raw(source, pin)
+        remote = self._remote.get(source.source_id)
+        if remote is None and pin.files is not None:
+            return self.engine.read_files("parquet", pin, source.columns, {})
+        columns = tuple(c.name for c in source.columns)
+        connector = self.ingestion.connector(source)
+        if remote is None:
+            remote = Remote(connector.pin(None), None, columns)
+        rows = connector.snapshot(remote.predicate, remote.columns, remote.version)
+        named = {*remote.columns}
+        return rows.selectExpr(
+            *(
+                f"{quote(c.name) if c.name in named else 'NULL'} :: {c.type} AS {quote(c.name)}"
+                for c in source.columns
+            )
+        )
 
     def compute(
         self,
@@ -492,9 +605,11 @@ class Reader:
         if part.files is None and snapshot is not None:
             rows = self.load_snapshot(snapshot)
         elif part.files is None:
-            rows = self.engine.load_raw(source, self.pin(source))
+            rows = self._load_raw(source)
         elif snapshot is not None:
             rows = self.engine.read_files("parquet", Pin(None, part.files), snapshot.columns, {})
+        elif source.raw is not None and source.raw.external is not None:
+            rows = self.engine.read_files("parquet", Pin(None, part.files), source.columns, {})
         else:
             rows = self.engine.load_raw(source, replace(self.pin(source), files=part.files))
         return rows if part.where is None else rows.where(part.where)

@@ -193,6 +193,23 @@ def _make_views(connection: Connection) -> None:
     )
 
 
+def _cover(connection: Connection) -> None:
+    """Let the ledger know what copies of external tables hold, and what is needed of them."""
+    instant = _instant(connection)
+    connection.exec_driver_sql(
+        "CREATE TABLE copy_needs (copy_id VARCHAR(64) NOT NULL, environment VARCHAR(64) NOT NULL,"
+        f" needs JSON NOT NULL, at {instant} NOT NULL,"
+        " CONSTRAINT pk_copy_needs PRIMARY KEY (copy_id, environment))"
+    )
+    connection.exec_driver_sql(
+        "CREATE TABLE copies (copy_id VARCHAR(64) NOT NULL, version TEXT NOT NULL,"
+        " committed BIGINT NOT NULL, predicate TEXT NOT NULL, format INTEGER NOT NULL,"
+        f" columns JSON NOT NULL, as_of {instant} NOT NULL, row_count BIGINT NOT NULL,"
+        f" byte_count BIGINT NOT NULL, seen JSON NOT NULL, retired_at {instant},"
+        " CONSTRAINT pk_copies PRIMARY KEY (copy_id))"
+    )
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_parts,
     _record_changes,
@@ -203,6 +220,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _count_written,
     _record_wants,
     _make_views,
+    _cover,
 )
 """What brings a ledger from version n to n + 1, for every n from one."""
 VERSION = 1 + len(MIGRATIONS)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from persist_assets.errors import ConflictError, LedgerError
+from persist_assets.ledger.covering import CoverageLog
 from persist_assets.ledger.log import repeated
 from persist_assets.ledger.tables import (
     builds,
@@ -71,7 +72,7 @@ _INTERRUPTED = "interrupted"
 """The error of builds of which others recorded that they ended."""
 
 
-class Ledger(WantLog):
+class Ledger(WantLog, CoverageLog):
     """A connection to a ledger, safe to share between threads: see `EventLog`."""
 
     # -------------------------------------------------------------------------------- builds

@@ -170,6 +170,37 @@ upstreams = sa.Table(
     sa.PrimaryKeyConstraint("graph", "environment", name="pk_upstreams"),
 )
 
+# What environments need of external tables: their copies hold all of it.
+copy_needs = sa.Table(
+    "copy_needs",
+    metadata,
+    sa.Column("copy_id", sa.String(64), nullable=False),
+    sa.Column("environment", sa.String(64), nullable=False),
+    # Predicates and columns, one for each that differs.
+    sa.Column("needs", sa.JSON, nullable=False),
+    sa.Column("at", Instant, nullable=False),
+    # An environment has one program.
+    sa.PrimaryKeyConstraint("copy_id", "environment", name="pk_copy_needs"),
+)
+
+# What the copies hold. It is written after each commit to a copy's own table: what that has beyond
+# `committed` was never finished, and is undone.
+copies = sa.Table(
+    "copies",
+    metadata,
+    sa.Column("copy_id", sa.String(64), primary_key=True),
+    sa.Column("version", sa.Text, nullable=False),
+    sa.Column("committed", sa.BigInteger, nullable=False),
+    sa.Column("predicate", sa.Text, nullable=False),
+    sa.Column("format", sa.Integer, nullable=False),
+    sa.Column("columns", sa.JSON, nullable=False),
+    sa.Column("as_of", Instant, nullable=False),
+    sa.Column("row_count", sa.BigInteger, nullable=False),
+    sa.Column("byte_count", sa.BigInteger, nullable=False),
+    sa.Column("seen", sa.JSON, nullable=False),
+    sa.Column("retired_at", Instant),
+)
+
 builds = sa.Table(
     "builds",
     metadata,

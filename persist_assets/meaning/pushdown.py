@@ -55,6 +55,7 @@ from persist_assets.meaning.functions import CLOCK, INTEGRAL, SESSION, VOLATILE
 from persist_assets.meaning.predicates import FALSE, TRUE, Term
 from persist_assets.meaning.types import Types
 from persist_assets.meaning.understanding import bind_whole, own_origins
+from persist_assets.model import Needed
 from persist_assets.watermarks import DATE_UNITS, TIMES, UNIT_DAYS
 
 if TYPE_CHECKING:
@@ -161,6 +162,18 @@ def cover(needs: Iterable[Need]) -> tuple[Coverage, ...]:
             _sorted(c for n in by_table[table] for c in n.columns),
         )
         for table in sorted(by_table)
+    )
+
+
+def needed(need: Need) -> Needed:
+    """Return what a project says of a need, in which predicates are texts."""
+    return Needed(
+        need.reader,
+        need.table,
+        p.as_text(need.predicate),
+        p.FORMAT,
+        need.columns,
+        tuple((kept.code, kept.words) for kept in need.kept),
     )
 
 

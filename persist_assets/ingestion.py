@@ -1,0 +1,612 @@
+"""Copies of external tables: what programs need of them, held here and kept as the tables change.
+
+    needs of all environments ─► what is held ⊇ what is needed
+        grow     rows and columns that are needed and not held, at the version that is held
+        follow   what became since of the rows that are held
+        retire   rows that nobody needs any more, in batches
+
+Each step is one commit to the copy's own Delta table, which the ledger then records with what the
+copy holds: a process that dies in between leaves a commit that the next one undoes. The invariant:
+a copy holds exactly the rows of its predicate, at its version, and of these the needed columns.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import reduce
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import persist_assets.meaning.predicates as p
+from persist_assets.connectors import connect
+from persist_assets.connectors.protocol import CHANGE, INSERT
+from persist_assets.dialect import quote
+from persist_assets.errors import GoneError, StorageError
+from persist_assets.model import LocalCopy
+from persist_assets.session import translated
+from persist_assets.storage.raw import OF_DELTA, Pin, file_location
+from persist_assets.storage.tables import commit, delete_builds, find_table, live_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame
+
+    from persist_assets.connectors.protocol import Connector
+    from persist_assets.engine import Engine
+    from persist_assets.ledger.store import Ledger
+    from persist_assets.meaning.predicates import Term
+    from persist_assets.model import Project, Source
+    from persist_assets.settings import Settings
+    from persist_assets.storage.tables import Staged
+
+log = logging.getLogger(__name__)
+
+COPIES = ".external"
+"""The directory of a warehouse that copies are in."""
+AHEAD = timedelta(days=7)
+"""How long what is held stays enough of rows that are needed once the clock has moved on."""
+_BATCH = timedelta(days=1)
+"""How long rows that nobody needs any more are kept at least, unless the program changes."""
+_FILE, _NTH, _GONE = "_persist_file", "_persist_nth", "_persist_gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What is needed of an external table at an instant.
+
+    Attributes
+    ----------
+    wanted
+        The predicates that are needed, as programs have them, with what they are now.
+    columns
+        Those that are needed, sorted.
+    """
+
+    wanted: Mapping[str, Term]
+    columns: tuple[str, ...]
+
+    @property
+    def predicate(self) -> Term:
+        """The rows that are needed."""
+        return p.union(self.wanted.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What bringing a copy up to date would do.
+
+    Attributes
+    ----------
+    version
+        That it would be brought to.
+    missing
+        The rows to be read of the version that is held, or of `version` where nothing is; FALSE:
+        none.
+    columns
+        Those to be read.
+    is_new
+        The table has a newer version than the copy.
+    """
+
+    version: str
+    missing: Term
+    columns: tuple[str, ...]
+    is_new: bool
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the copy is as it should be."""
+        return self.missing == p.FALSE and not self.is_new
+
+
+def copy_id(settings: Settings, source: Source) -> str:
+    """Return what tells the copy of an external table from others.
+
+    Declarations that say the same of one place share a copy, whatever they are called.
+    """
+    raw = source.raw
+    assert raw is not None
+    assert raw.external is not None
+    said = replace(raw.external, labels=(), start_after=(), storage=(), skip_unused_columns=True)
+    columns = [(c.name, c.type) for c in source.columns]
+    told = (said, settings.resolve(raw.location or ""), columns)
+    return sha256(repr(told).encode()).hexdigest()[:16]
+
+
+def version_of(copy: LocalCopy, committed: int) -> str:
+    """Return what a version of a copy is called among those that rows rest on."""
+    return f"{OF_DELTA}{committed}:{copy.copy_id}"
+
+
+class Ingestion:
+    """Brings copies of a project's external tables up to date, and reads them.
+
+    Parameters
+    ----------
+    now
+        What the clock says to all that is read in a run, aware.
+    """
+
+    def __init__(
+        self, settings: Settings, project: Project, ledger: Ledger, engine: Engine, now: datetime
+    ) -> None:
+        self.settings, self.project, self.ledger, self.engine = settings, project, ledger, engine
+        self.now = now
+
+    def connector(self, source: Source) -> Connector:
+        """Return how an external table is reached."""
+        assert source.raw is not None
+        place = self.settings.resolve(source.raw.location or "")
+        return connect(source.raw, place, source.columns, lambda: self.engine.session)
+
+    def root(self, copy_id: str) -> str:
+        """Return the directory of a copy's table."""
+        return f"{self.settings.project_warehouse.rstrip('/')}/{COPIES}/{copy_id}"
+
+    def find(self, source: Source) -> LocalCopy | None:
+        """Return what is held of an external table, None where nothing is."""
+        return self.ledger.find_copy(copy_id(self.settings, source))
+
+    def pin(self, copy: LocalCopy) -> Pin:
+        """Return the files of a copy."""
+        root = self.root(copy.copy_id)
+        table = find_table(root, copy.committed)
+        if table is None:
+            raise StorageError(
+                f"the copy of an external table is gone from {root}",
+                hint="bring it anew: persist external sync --again",
+            )
+        files = sorted(file_location(f.path, root) for f in live_files(table).values())
+        return Pin(version_of(copy, copy.committed), tuple(files), root)
+
+    # ---------------------------------------------------------------------------- what is needed
+
+    def needs(self, source: Source) -> set[tuple[str, tuple[str, ...]]]:
+        """Return which predicates and columns this program needs of an external table."""
+        assert source.raw is not None
+        external = source.raw.external
+        assert external is not None
+        own = copy_id(self.settings, source)
+        sharing = {
+            s.source_id
+            for s in self.project.sources
+            if s.raw and s.raw.external and copy_id(self.settings, s) == own
+        }
+        every = tuple(sorted(c.name for c in source.columns))
+        found: set[tuple[str, tuple[str, ...]]] = set()
+        for need in self.project.needs:
+            if need.table not in sharing:
+                continue
+            # What was not there at the start cannot be brought later.
+            whole = external.mode == "follow" or external.snapshot_filter is not None
+            columns = {*need.columns, *external.key}
+            if external.timestamp_column is not None:
+                columns.add(external.timestamp_column)
+            named = every if whole or not external.skip_unused_columns else tuple(sorted(columns))
+            found.add((p.as_text(p.TRUE) if whole else need.predicate, named))
+        return found
+
+    def coverage(self, needs: Iterable[tuple[str, tuple[str, ...]]]) -> Coverage:
+        """Return what is needed now, of what programs say."""
+        given = [*needs]
+        return Coverage(
+            {text: self.closed(p.from_text(text)) for text, _ in given},
+            tuple(sorted({c for _, columns in given for c in columns})),
+        )
+
+    def closed(self, term: Term) -> Term:
+        """Return a predicate without a clock that holds all rows of another, for a while."""
+        return p.evaluated(term, self.now, self.settings.timezone)
+
+    def covers(self, copy: LocalCopy | None, predicate: Term, columns: Iterable[str]) -> bool:
+        """Whether a copy certainly holds what is needed."""
+        if copy is None or copy.format != p.FORMAT or not {*columns} <= {*copy.columns}:
+            return False
+        return p.implies(p.from_text(copy.predicate), predicate)
+
+    def pending(self, source: Source) -> Pending:
+        """Return what bringing the copy of an external table up to date would do. Reads no rows.
+
+        Raises
+        ------
+        StorageError
+            The table cannot be reached, or not be read.
+        """
+        own = copy_id(self.settings, source)
+        others = self.ledger.fetch_needs(own)
+        others[self.settings.environment] = tuple(self.needs(source))
+        wanted = self.coverage(need for needs in others.values() for need in needs)
+        held = self.ledger.find_copy(own)
+        head = self.connector(source).pin(held.version if held else None)
+        return self._pending(held, wanted, head)
+
+    def _pending(self, held: LocalCopy | None, wanted: Coverage, head: str) -> Pending:
+        if held is None or held.format != p.FORMAT:
+            return Pending(head, wanted.predicate, wanted.columns, held is None)
+        columns = tuple(sorted({*held.columns, *wanted.columns}))
+        has = p.from_text(held.predicate)
+        missing = p.difference(wanted.predicate, has)
+        if len(columns) > len(held.columns):
+            missing = p.union((has, wanted.predicate))
+        return Pending(head, missing, columns, head != held.version)
+
+    # ---------------------------------------------------------------------------------- bringing
+
+    def sync(self, source: Source, *, again: bool = False) -> LocalCopy:
+        """Bring the copy of an external table up to date, and return what it holds then.
+
+        Parameters
+        ----------
+        again
+            Read all of it anew.
+
+        Raises
+        ------
+        StorageError
+            The table cannot be read, or breaks its primary key. What was held is held.
+        GoneError
+            The version that is held is gone, and rows of it are needed.
+        """
+        own, external = copy_id(self.settings, source), source.raw and source.raw.external
+        assert external is not None
+        holder = f"a build on {socket.gethostname()}, process {os.getpid()}"
+        with self.ledger.lease(f"copy {own}", holder):
+            self.ledger.record_needs(own, self.settings.environment, self.needs(source))
+            needs = self.ledger.fetch_needs(own)
+            wanted = self.coverage(need for some in needs.values() for need in some)
+            held = self.ledger.find_copy(own)
+            connector = self.connector(source)
+            head = connector.pin(None if again or held is None else held.version)
+            task = _Sync(self, source, connector, own, wanted)
+            if held is None or again or held.format != p.FORMAT:
+                held = task.begin(held, None if again else connector.start(), head)
+            else:
+                held = task.grow(held, self._pending(held, wanted, head))
+            if head != held.version:
+                held = task.follow(held, head)
+            return task.retire(held)
+
+
+class _Sync:
+    """One copy, while it is brought up to date."""
+
+    def __init__(
+        self,
+        ingestion: Ingestion,
+        source: Source,
+        connector: Connector,
+        copy_id: str,
+        wanted: Coverage,
+    ) -> None:
+        self.source, self.connector, self.copy_id, self.wanted = source, connector, copy_id, wanted
+        self.engine, self.ledger, self.now = ingestion.engine, ingestion.ledger, ingestion.now
+        self.root = ingestion.root(copy_id)
+        assert source.raw is not None
+        assert source.raw.external is not None
+        self.key = source.raw.external.key
+
+    def begin(self, before: LocalCopy | None, start: str | None, head: str) -> LocalCopy:
+        """Hold what is needed of a version, and nothing else."""
+        version = start or head
+        predicate = self.wanted.predicate
+        made = self._read(predicate, self.wanted.columns, version)
+        return self._put(before, made, version, predicate, self.wanted.columns, why="it is new")
+
+    def grow(self, held: LocalCopy, pending: Pending) -> LocalCopy:
+        """Hold what is needed and was not, of the version that is held."""
+        if pending.missing == p.FALSE:
+            return held
+        has = p.from_text(held.predicate)
+        predicate = p.union((has, self.wanted.predicate))
+        try:
+            made = self._read(pending.missing, pending.columns, held.version)
+        except GoneError as error:
+            raise GoneError(
+                f"`{self.source.name}` needs more rows of version {held.version}, which is gone:"
+                f" {error.message}",
+                hint=f"read all of it anew: persist external sync {self.source.key} --again",
+                location=self.source.location,
+            ) from error
+        whole = len(pending.columns) > len(held.columns)
+        kept = () if whole else self._files(held)
+        why = "columns are needed" if whole else "rows are needed"
+        return self._put(held, made, held.version, predicate, pending.columns, kept=kept, why=why)
+
+    def follow(self, held: LocalCopy, head: str) -> LocalCopy:
+        """Hold the rows of a later version."""
+        found = self.connector.changes(held.version, head, held.predicate, held.columns)
+        if found.again is not None:
+            return self._anew(held, head, found.again)
+        if found.frame is None:
+            return self._record(replace(held, version=head, as_of=self.now), held, {"inserted": 0})
+        with translated(f"following `{self.source.name}`"):
+            changes = found.frame.persist()
+            try:
+                return self._apply(held, head, changes)
+            finally:
+                changes.unpersist()
+
+    def _apply(self, held: LocalCopy, head: str, changes: DataFrame) -> LocalCopy:
+        from pyspark.sql import functions as F
+
+        names = held.columns
+        came = changes.where(F.col(CHANGE) == INSERT).select(*map(quote, names))
+        went = changes.where(F.col(CHANGE) != INSERT).select(*map(quote, names))
+        fresh, gone, n_gone = came, went, went.count()
+        if n_gone and any("map<" in (c.type or "").lower() for c in self._columns(names)):
+            return self._anew(held, head, "rows with maps were changed")
+        if n_gone:  # of a row that came and went, or went and came, nothing is left
+            fresh, gone = self._minus(came, went).persist(), self._minus(went, came).persist()
+            n_gone = gone.count()
+        files, rest = self._files(held), None
+        if n_gone:  # only files that they are in are written anew
+            local = self._local(held)
+            some, test = gone.distinct(), [F.lit(True)]
+            test += [local[quote(c)].eqNullSafe(some[quote(c)]) for c in names]
+            hit = local.join(some, reduce(lambda a, b: a & b, test), "leftsemi")
+            paths = {r[0].rpartition("/")[2] for r in hit.select(_FILE).distinct().collect()}
+            touched = tuple(f for f in files if f.rpartition("/")[2] in paths)
+            files = tuple(f for f in files if f not in touched)
+            old = self._local(held, touched).drop(_FILE)
+            rest = self._minus(old, gone)
+            if old.count() - rest.count() != n_gone:
+                return self._anew(held, head, "rows that went were not held")
+        made = fresh if rest is None else rest.unionByName(fresh)
+        told = {"inserted": fresh.count(), "deleted": n_gone}
+        if not told["inserted"] and not n_gone:
+            return self._record(replace(held, version=head, as_of=self.now), held, told)
+        moved = fresh if rest is None else fresh.unionByName(gone)
+        predicate = p.from_text(held.predicate)
+        return self._put(
+            held, made, head, predicate, names, kept=files, moved=moved, told=told, why="it changed"
+        )
+
+    def _anew(self, held: LocalCopy, head: str, why: str) -> LocalCopy:
+        """Hold the rows of a later version, all of them read again, and say so."""
+        log.warning("`%s` is read anew as a whole: %s", self.source.key, why)
+        predicate, columns = self.wanted.predicate, self.wanted.columns
+        made = self._read(predicate, columns, head)
+        return self._put(held, made, head, predicate, columns, why=why)
+
+    def retire(self, held: LocalCopy) -> LocalCopy:
+        """Give up rows that nobody needs any more, if it is time to look for them."""
+        wanted = self.wanted.predicate
+        text = p.as_text(wanted)
+        known = {k: n for k, n in held.seen.items() if k in self.wanted.wanted}
+        changed = known.keys() != held.seen.keys()
+        if text == held.predicate and not changed:
+            return held
+        since = held.retired_at or held.as_of
+        if not changed and self.now - since < _BATCH:
+            return held
+        after = replace(held, seen=known, predicate=text, retired_at=self.now)
+        with translated(f"looking for rows of `{self.source.name}` that nobody needs"):
+            local = self._local(held)
+            outside = local.where(f"({text}) IS NOT TRUE").groupBy(_FILE).count().collect()
+        if not outside:
+            return self._record(after, held, {"retired": 0})
+        names = {row[0].rpartition("/")[2] for row in outside}
+        files = self._files(held)
+        touched = tuple(f for f in files if f.rpartition("/")[2] in names)
+        kept = tuple(f for f in files if f not in touched)
+        made = self._local(held, touched).drop(_FILE).where(text)
+        n = sum(row[1] for row in outside)
+        return self._put(
+            after,
+            made,
+            held.version,
+            wanted,
+            held.columns,
+            kept=kept,
+            told={"retired": n},
+            why="rows are needed no more",
+            before=held,
+        )
+
+    # --------------------------------------------------------------------------------- the copy
+
+    def _columns(self, names: Sequence[str]) -> list[Any]:
+        return [c for c in self.source.columns if c.name in names]
+
+    def _size(self, committed: int) -> tuple[int, int]:
+        """Return how many rows and bytes a version of the copy's table has."""
+        import pyarrow as pa
+
+        files = pa.table(find_table(self.root, committed).get_add_actions(flatten=True))
+        rows, sizes = files["num_records"].to_pylist(), files["size_bytes"].to_pylist()
+        return sum(rows), sum(sizes)
+
+    def _read(self, predicate: Term, columns: Sequence[str], version: str) -> DataFrame:
+        text = None if predicate == p.TRUE else p.as_text(predicate)
+        with translated(f"reading `{self.source.name}`"):
+            return self.connector.snapshot(text, columns, version)
+
+    def _files(self, held: LocalCopy) -> tuple[str, ...]:
+        table = find_table(self.root, held.committed)
+        if table is None:
+            raise StorageError(
+                f"the copy of `{self.source.name}` is gone from {self.root}",
+                hint=f"bring it anew: persist external sync {self.source.key} --again",
+            )
+        return tuple(live_files(table))
+
+    def _local(self, held: LocalCopy, files: Sequence[str] | None = None) -> DataFrame:
+        """Return the rows that are held, with the files that they are in."""
+        from pyspark.sql import functions as F
+
+        files = self._files(held) if files is None else files
+        paths = tuple(file_location(f, self.root) for f in files)
+        names = [quote(c) for c in held.columns]
+        pin = Pin(None, paths, self.root)
+        if not paths:
+            empty = self.engine.read_files("parquet", pin, self.source.columns, {})
+            return empty.select(*names, F.lit("").alias(_FILE))
+        frame = self.engine.read_files("parquet", pin, self.source.columns, {}, file=_FILE)
+        return frame.select(*names, _FILE)
+
+    def _same(self, frame: DataFrame) -> list[SparkColumn]:
+        """Return what rows are told apart by; zeros have signs."""
+        from pyspark.sql import functions as F
+
+        kinds = dict(frame.dtypes)
+        return [
+            F.col(quote(c)).cast("string") if kinds[c] in ("float", "double") else F.col(quote(c))
+            for c in frame.columns
+            if c != _FILE
+        ]
+
+    def _minus(self, rows: DataFrame, less: DataFrame) -> DataFrame:
+        """Return rows without others, each of which takes one of them away."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.window import Window
+
+        names = [quote(c) for c in rows.columns]
+        told = [f"_persist_k{n}" for n in range(len(names))]
+        keyed = rows.select(
+            *names, *(k.alias(n) for k, n in zip(self._same(rows), told, strict=True))
+        )
+        keyed = keyed.withColumn(
+            _NTH, F.row_number().over(Window.partitionBy(*told).orderBy(F.lit(1)))
+        )
+        counted = (
+            less.select(*(k.alias(f"{n}x") for k, n in zip(self._same(less), told, strict=True)))
+            .groupBy(*(f"{n}x" for n in told))
+            .agg(F.count(F.lit(1)).alias(_GONE))
+        )
+        test = reduce(lambda x, y: x & y, [keyed[n].eqNullSafe(counted[f"{n}x"]) for n in told])
+        joined = keyed.join(counted, test, "left")
+        return joined.where(f"{_NTH} > coalesce({_GONE}, 0)").select(*names)
+
+    def _put(
+        self,
+        held: LocalCopy | None,
+        rows: DataFrame,
+        version: str,
+        predicate: Term,
+        columns: Sequence[str],
+        *,
+        why: str,
+        kept: Sequence[str] = (),
+        moved: DataFrame | None = None,
+        told: Mapping[str, Any] | None = None,
+        before: LocalCopy | None = None,
+    ) -> LocalCopy:
+        """Write rows, commit them beside files that stay, and record what is held then.
+
+        Parameters
+        ----------
+        moved
+            The rows that came or went, if it is another version than was held; None: any may have.
+        before
+            What is recorded of the copy, where that is not `held`.
+        """
+        from pyspark.sql import functions as F
+
+        held_names = {*columns}
+        shaped = rows.select(
+            *(
+                (F.col(quote(c.name)) if c.name in held_names else F.lit(None))
+                .cast(c.type or "string")
+                .alias(c.name)
+                for c in self.source.columns
+            )
+        )
+        build_uid = uuid.uuid4().hex
+        before = before or held
+        try:
+            with translated(f"reading `{self.source.name}`"):
+                staged = self.engine.write_files(shaped, self.root, build_uid)
+                self._check_key(held, staged, kept)
+                seen = self._seen(held, version, moved)
+            committed = commit(
+                staged,
+                build_id=self.copy_id,
+                pinned=before.committed if before else None,
+                base=before.committed if before else None,
+                kept=kept,
+            )
+        except BaseException:
+            with suppress(Exception):
+                delete_builds(self.root, [build_uid], head=before.committed if before else None)
+            raise
+        n_rows, n_bytes = self._size(committed)
+        copy = LocalCopy(
+            copy_id=self.copy_id,
+            version=version,
+            committed=committed,
+            predicate=p.as_text(predicate),
+            format=p.FORMAT,
+            columns=tuple(sorted(columns)),
+            as_of=self.now,
+            rows=n_rows,
+            bytes=n_bytes,
+            seen={k: committed if n is None else n for k, n in seen.items()},
+            retired_at=held.retired_at if held else None,
+        )
+        return self._record(copy, before, {"why": why, "written": staged.rows, **(told or {})})
+
+    def _seen(
+        self, held: LocalCopy | None, version: str, moved: DataFrame | None
+    ) -> dict[str, int | None]:
+        """Return for all that is needed since which commit its rows are the same; None: this."""
+        wanted = [*self.wanted.wanted]
+        if held is None or (moved is None and version != held.version):
+            return dict.fromkeys(wanted)
+        if moved is None:
+            return {text: held.seen.get(text) for text in wanted}
+        tests = [f"({p.as_text(self.wanted.wanted[text])}) IS TRUE" for text in wanted]
+        found = moved.selectExpr(*(f"max({t}) AS n{n}" for n, t in enumerate(tests))).collect()[0]
+        return {t: None if found[n] else held.seen.get(t) for n, t in enumerate(wanted)}
+
+    def _check_key(self, held: LocalCopy | None, staged: Staged, kept: Sequence[str]) -> None:
+        """Refuse rows of which a primary key does not tell one from another.
+
+        Raises
+        ------
+        StorageError
+            Two have one key, or one has none.
+        """
+        if not self.key:
+            return
+        from pyspark.sql import functions as F
+
+        names = [quote(c) for c in self.key]
+        paths = tuple(file_location(f.path, self.root) for f in staged.files)
+        new = self.engine.read_files(
+            "parquet", Pin(None, paths, self.root), self.source.columns, {}
+        ).select(*names)
+        rows = new
+        if held is not None and kept:
+            old = self._local(held, kept).select(*names)
+            rows = rows.unionAll(old.join(new.distinct(), [*self.key], "leftsemi"))
+        nothing = reduce(lambda x, y: x | y, [F.col(n).isNull() for n in names])
+        wrong = (
+            rows.groupBy(*names)
+            .agg(F.count(F.lit(1)).alias(_NTH))
+            .where((F.col(_NTH) > 1) | nothing)
+        )
+        first = wrong.take(1)
+        if first:
+            told = ", ".join(f"{k} = {first[0][k]}" for k in self.key)
+            raise StorageError(
+                f"`{self.source.name}` has {first[0][_NTH]} rows of {told}, its primary key",
+                hint="take PRIMARY KEY out of its declaration, or have the table mended;"
+                " what is held stayed as it was",
+                location=self.source.location,
+            )
+
+    def _record(
+        self, copy: LocalCopy, before: LocalCopy | None, told: Mapping[str, Any]
+    ) -> LocalCopy:
+        said = {"source_id": self.source.source_id, **told}
+        self.ledger.record_copy(copy, before=before, told=said)
+        return copy
