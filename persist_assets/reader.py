@@ -202,14 +202,17 @@ class Reader:
 
     def seen(self) -> dict[SourceID, dict[BuildID, str]]:
         """Return of which versions of copies sources have rows: those since which they are so."""
-        found: dict[SourceID, dict[BuildID, str]] = {}
+        last: dict[tuple[SourceID, SourceID], int] = {}
         for need in self.project.needs:
             copy = self._copies.get(need.table)
-            if copy is None:
-                continue
-            own = found.setdefault(need.reader, {})
-            committed = copy.seen.get(need.predicate, copy.committed)
-            own[self.project.by_id[need.table].build_id] = version_of(copy, committed)
+            if copy is not None:
+                pair = need.reader, need.table
+                committed = copy.seen.get(need.predicate, copy.committed)
+                last[pair] = max(committed, last.get(pair, 0))
+        found: dict[SourceID, dict[BuildID, str]] = {}
+        for (reader, table), committed in last.items():
+            version = version_of(self._copies[table], committed)
+            found.setdefault(reader, {})[self.project.by_id[table].build_id] = version
         return found
 
     def _pin(self, source: Source) -> Pin:

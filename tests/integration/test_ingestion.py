@@ -1,0 +1,225 @@
+"""Copies of external tables: what is held is what is needed, whatever becomes of the tables."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+from ingesting import POINTS, STEPS, Life
+
+from persist_assets.builder import Builder
+from persist_assets.errors import GoneError, StorageError
+
+Make = Callable[..., Builder]
+SCHEMA = pa.schema(
+    [("id", pa.int64()), ("category", pa.string()), ("ts", pa.timestamp("us", "UTC"))]
+)
+TABLE = """
+create external table external_table (
+    id bigint not null primary key,
+    category string,
+    ts timestamp
+) with (
+    'connectors' = '[{
+        "transport": {
+            "name": "delta_table_input",
+            "config": {
+                "uri": "lake",
+            }
+        }
+    }]');
+"""
+V1 = """
+create materialized view v1 as select * from external_table
+where
+category = 'invoices' and
+ts >= NOW() - 6 months;
+"""
+V2 = """
+create materialized view v2 as select * from external_table
+where
+category = 'deposits' and
+ts >= NOW() - 12 months;
+"""
+F1 = "category = 'invoices' AND ts >= NOW() - INTERVAL 6 MONTHS"
+F2 = "category = 'deposits' AND ts >= NOW() - INTERVAL 12 MONTHS"
+N = "create materialized view n as select category, count(*) as n from external_table"
+
+
+def put(root: Path, *rows: tuple[int, str, int], **more: Any) -> None:
+    """Append rows: an id, a category, how many days old."""
+    now = datetime.now(UTC)
+    told = [{"id": i, "category": c, "ts": now - timedelta(days=d)} for i, c, d in rows]
+    table = pa.Table.from_pylist(told, SCHEMA)
+    deltalake.write_deltalake(str(root / "lake"), table, mode="append", **more)
+
+
+def build(builder: Builder) -> dict[str, str]:
+    """Build everything, and return what was done."""
+    done: dict[str, str] = {}
+    for source in builder.project.persisted:
+        with builder.work(source) as work:
+            done[source.name] = work.step.action
+            builder.publish(work)
+    return done
+
+
+def told(builder: Builder) -> list[dict[str, Any]]:
+    """Return what became of the copy, as the events say."""
+    events = builder.ledger.fetch_events(limit=10_000)
+    return [dict(e.data) for e in events if e.kind == "external-synced"]
+
+
+def ids(builder: Builder, name: str) -> list[int]:
+    source = next(s for s in builder.project.persisted if s.name == name)
+    return sorted(row.id for row in builder.read(source).collect())
+
+
+@pytest.mark.proves("F12", "F13", "F15", "F16", "F17", "F18", "F20", "F21")
+def test_the_programs_of_the_proposal(enter: Make, make_project: Callable[..., Path]) -> None:
+    root = make_project({"m.sql": TABLE + V1})
+    put(root, (1, "invoices", 10), (2, "invoices", 170), (3, "invoices", 300))
+    put(root, (4, "deposits", 10), (5, "deposits", 300), (6, "deposits", 400), (7, "loans", 1))
+    first = enter(root)
+    assert [n.predicate for n in first.project.needs] == [F1]
+    build(first)
+    assert ids(first, "v1") == [1, 2]
+    (begun,) = told(first)
+    assert (begun["written"], begun["version"].split(":")[1]) == (2, "1")
+    held = first.ingestion.find(first.project.sources[0])
+    assert held is not None
+    # The program changes, and while it is being brought the table does.
+    (root / "sources" / "m.sql").write_text(TABLE + V1 + V2)
+    put(root, (8, "invoices", 1), (9, "deposits", 1), (10, "loans", 1))
+    second = enter(root)
+    assert sorted(n.predicate for n in second.project.needs) == [F2, F1]
+    build(second)
+    assert ids(second, "v1") == [1, 2, 8]
+    assert ids(second, "v2") == [4, 5, 9]
+    _, grown, followed = told(second)
+    assert (grown["why"], grown["written"], grown["version"]) == (
+        "rows are needed",
+        2,
+        begun["version"],
+    )
+    assert (followed["inserted"], followed["deleted"]) == (2, 0)
+    # A view goes: its rows do.
+    (root / "sources" / "m.sql").write_text(TABLE + V2)
+    third = enter(root)
+    build(third)
+    assert told(third)[-1]["retired"] == 3
+    now = third.ingestion.find(third.project.sources[0])
+    assert now is not None
+    assert now.rows == 3
+    assert "invoices" not in now.predicate
+
+
+@pytest.mark.proves("F16", "F24")
+def test_who_sees_nothing_of_a_change_is_not_built(
+    enter: Make, make_project: Callable[..., Path]
+) -> None:
+    some = N + " where category = 'a' group by category;\n"
+    others = some.replace("view n", "view m").replace("'a'", "'b'")
+    root = make_project({"m.sql": TABLE + some + others})
+    put(root, (1, "a", 1), (2, "b", 1), (3, "c", 1))
+    assert build(enter(root)) == {"n": "build", "m": "build"}
+    assert build(enter(root)) == {"n": "reuse", "m": "reuse"}
+    put(root, (4, "c", 1))
+    assert build(enter(root)) == {"n": "reuse", "m": "reuse"}
+    put(root, (5, "b", 1))
+    assert build(enter(root)) == {"n": "reuse", "m": "build"}
+    table = deltalake.DeltaTable(str(root / "lake"))
+    table.update(updates={"category": "'a'"}, predicate="id = 3")  # it comes in
+    assert build(enter(root)) == {"n": "build", "m": "reuse"}
+    table.update(updates={"category": "'c'"}, predicate="id = 5")  # it goes out
+    assert build(enter(root)) == {"n": "reuse", "m": "build"}
+    table.delete("id = 4")  # it was never held
+    assert build(enter(root)) == {"n": "reuse", "m": "reuse"}
+    table.optimize.compact()
+    assert build(enter(root)) == {"n": "reuse", "m": "reuse"}
+    (root / "sources" / "m.sql").write_text(TABLE + some + others + V1)
+    assert build(enter(root)) == {"n": "reuse", "m": "reuse", "v1": "build"}
+    builder = enter(root)
+    rows = [tuple(r) for s in ("n", "m") for r in builder.read(_named(builder, s)).collect()]
+    assert rows == [("a", 2), ("b", 1)]
+
+
+def _named(builder: Builder, name: str) -> Any:
+    return next(s for s in builder.project.persisted if s.name == name)
+
+
+@pytest.mark.proves("F23")
+def test_a_primary_key_that_is_broken_is_told_and_nothing_changes(
+    enter: Make, make_project: Callable[..., Path]
+) -> None:
+    root = make_project({"m.sql": TABLE + N + " group by category;"})
+    put(root, (1, "a", 1), (2, "b", 1))
+    build(enter(root))
+    put(root, (2, "c", 1))
+    builder = enter(root)
+    with pytest.raises(StorageError, match=r"2 rows of id = 2, its primary key"):
+        build(builder)
+    held = builder.ingestion.find(builder.project.sources[0])
+    assert held is not None
+    assert held.rows == 2
+    deltalake.DeltaTable(str(root / "lake")).delete("category = 'c'")
+    assert build(enter(root)) == {"n": "reuse"}
+
+
+@pytest.mark.proves("F25")
+def test_the_clock_alone_gives_rows_up(enter: Make, make_project: Callable[..., Path]) -> None:
+    root = make_project({"m.sql": TABLE + V1})
+    put(root, *((n, "invoices", 20 * n) for n in range(10)))
+    at = datetime.now(UTC) - timedelta(days=30)
+    build(enter(root, clock=lambda: at))
+    builder = enter(root, clock=lambda: at)
+    held = builder.ingestion.find(builder.project.sources[0])
+    assert held is not None
+    assert held.rows == 10
+    at += timedelta(days=60)
+    build(enter(root, clock=lambda: at))
+    after = builder.ingestion.find(builder.project.sources[0])
+    assert after is not None
+    assert after.rows == 8
+    assert after.bytes < held.bytes
+    assert told(builder)[-1]["retired"] == held.rows - after.rows
+
+
+def test_a_version_that_is_gone_is_told_and_read_anew_only_when_asked_for(
+    enter: Make, make_project: Callable[..., Path]
+) -> None:
+    root = make_project({"m.sql": TABLE + N + " where category = 'a' group by category;"})
+    put(root, (1, "a", 1), (2, "b", 1))
+    build(enter(root))
+    table = deltalake.DeltaTable(str(root / "lake"))
+    table.update(updates={"category": "'a'"}, predicate="id = 2")
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    (root / "sources" / "m.sql").write_text(TABLE + N + " group by category;")
+    with pytest.raises(GoneError, match="which is gone") as raised:
+        build(enter(root))
+    assert "persist external sync" in (raised.value.hint or "")
+    builder = enter(root)
+    builder.ingestion.sync(builder.project.sources[0], again=True)
+    build(enter(root))
+    assert [tuple(r) for r in builder.read(_named(enter(root), "n")).collect()] == [("a", 2)]
+
+
+@pytest.mark.proves("F19", "F23", "F24")
+def test_after_every_step_all_sources_equal_their_query_over_the_whole_table(
+    enter: Make, make_project: Callable[..., Path]
+) -> None:
+    rng = random.Random(7)
+    life = Life(make_project({}), enter, rng)
+    for number in range(10):
+        if number % 3 == 2:
+            life.build(rng.choice(POINTS))
+        life.build()
+        life.check()
+        for _ in range(rng.randrange(1, 4)):
+            life.step(rng.choice(STEPS))
