@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 from persist_assets.builder import TEMPORARY, temporary_lease
 from persist_assets.errors import ConflictError
+from persist_assets.ingestion import COPIES, copy_id, copy_root
 from persist_assets.ledger.store import has_ended
 from persist_assets.manifest import export_manifest
 from persist_assets.settings import load_settings
 from persist_assets.storage.changes import LISTINGS, listed_version
 from persist_assets.storage.files import delete_directory, delete_file, list_files
-from persist_assets.storage.tables import LOG, delete_builds, find_written
+from persist_assets.storage.tables import LOG, delete_builds, delete_replaced, find_written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -92,6 +93,12 @@ def collect(
             export_manifest(load_settings(settings.root, environment=name), ledger)
     found = [_sweep(settings, ledger, h, clock(), dry_run=dry_run) for h in holdings]
     found += _sweep_temporary(settings, ledger, dry_run=dry_run)
+    externals = {copy_id(settings, s) for s in project.sources if s.raw and s.raw.external}
+    if removed and not dry_run:
+        for copy in ledger.fetch_copies():
+            if copy.copy_id not in externals:
+                ledger.record_needs(copy.copy_id, settings.environment, ())
+    found += _sweep_copies(settings, ledger, dry_run=dry_run)
     if not dry_run:
         _sweep_listings(settings, ledger, clock())
     return [c for c in found if c is not None]
@@ -150,6 +157,34 @@ def _collected(holding: Holding, written: Mapping[str, int], doomed: set[str]) -
         return None
     versions = {v for uid in doomed if (v := holding.gone.get(uid)) is not None}
     return Collected(holding.table, tuple(sorted(versions)), sum(written[uid] for uid in doomed))
+
+
+def _sweep_copies(settings: Settings, ledger: Ledger, *, dry_run: bool) -> Iterable[Collected]:
+    """Delete copies of external tables that nobody needs, and of the others what was replaced.
+
+    Runs go on reading what they began with for a while.
+    """
+    for copy in ledger.fetch_copies():
+        name, root = f"{COPIES}/{copy.copy_id}", copy_root(settings, copy.copy_id)
+        with ExitStack() as held:
+            try:
+                lease = ledger.lease(f"copy {copy.copy_id}", "a collection", wait_s=0)
+                held.enter_context(lease)
+            except ConflictError:
+                log.info("action=collect copy=%s skipped: it is brought up to date", copy.copy_id)
+                continue
+            if ledger.find_copy(copy.copy_id) != copy:
+                continue
+            if not ledger.fetch_needs(copy.copy_id):
+                size = sum(file.bytes for file in list_files(root))
+                if not dry_run:
+                    ledger.forget_copies([copy.copy_id])
+                    delete_directory(root)
+                yield Collected(name, (copy.committed,), size)
+                continue
+            size = delete_replaced(root, copy.committed, LONGEST, dry_run=dry_run)
+            if size:
+                yield Collected(name, (), size)
 
 
 def _sweep_listings(settings: Settings, ledger: Ledger, now: datetime) -> None:

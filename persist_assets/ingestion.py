@@ -122,9 +122,14 @@ def copy_id(settings: Settings, source: Source) -> str:
     return sha256(repr(told).encode()).hexdigest()[:16]
 
 
+def copy_root(settings: Settings, copy_id: str) -> str:
+    """Return the directory of a copy's table."""
+    return f"{settings.project_warehouse.rstrip('/')}/{COPIES}/{copy_id}"
+
+
 def version_of(copy: LocalCopy, committed: int) -> str:
     """Return what a version of a copy is called among those that rows rest on."""
-    return f"{OF_DELTA}{committed}:{copy.copy_id}"
+    return f"{OF_DELTA}{committed}:{copy.table_id}"
 
 
 class Ingestion:
@@ -150,7 +155,7 @@ class Ingestion:
 
     def root(self, copy_id: str) -> str:
         """Return the directory of a copy's table."""
-        return f"{self.settings.project_warehouse.rstrip('/')}/{COPIES}/{copy_id}"
+        return copy_root(self.settings, copy_id)
 
     def find(self, source: Source) -> LocalCopy | None:
         """Return what is held of an external table, None where nothing is."""
@@ -417,13 +422,14 @@ class _Sync:
     def _columns(self, names: Sequence[str]) -> list[Any]:
         return [c for c in self.source.columns if c.name in names]
 
-    def _size(self, committed: int) -> tuple[int, int]:
-        """Return how many rows and bytes a version of the copy's table has."""
+    def _described(self, committed: int) -> tuple[str, int, int]:
+        """Return the id of the copy's table, and how many rows and bytes a version of it has."""
         import pyarrow as pa
 
-        files = pa.table(find_table(self.root, committed).get_add_actions(flatten=True))
+        table = find_table(self.root, committed)
+        files = pa.table(table.get_add_actions(flatten=True))
         rows, sizes = files["num_records"].to_pylist(), files["size_bytes"].to_pylist()
-        return sum(rows), sum(sizes)
+        return table.metadata().id, sum(rows), sum(sizes)
 
     def _read(self, predicate: Term, columns: Sequence[str], version: str) -> DataFrame:
         text = None if predicate == p.TRUE else p.as_text(predicate)
@@ -538,10 +544,11 @@ class _Sync:
             with suppress(Exception):
                 delete_builds(self.root, [build_uid], head=before.committed if before else None)
             raise
-        n_rows, n_bytes = self._size(committed)
+        table_id, n_rows, n_bytes = self._described(committed)
         copy = LocalCopy(
             copy_id=self.copy_id,
             version=version,
+            table_id=table_id,
             committed=committed,
             predicate=p.as_text(predicate),
             format=p.FORMAT,

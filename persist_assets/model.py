@@ -1628,8 +1628,10 @@ class LocalCopy:
         Digest of where the table is and how it is read: declarations alike share a copy.
     version
         Of the external table.
+    table_id
+        Of the copy's own Delta table: another one, if the copy is made anew.
     committed
-        The version of the copy's own Delta table.
+        The version of that table.
     predicate
         The rows of the external table that are held, exactly: canonical SQL without a clock.
     format
@@ -1649,6 +1651,7 @@ class LocalCopy:
 
     copy_id: str
     version: str
+    table_id: str
     committed: int
     predicate: str
     format: int

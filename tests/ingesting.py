@@ -39,7 +39,17 @@ SOURCES = {
 }
 INLINE = {"w": "SELECT * FROM t WHERE id < 20"}
 HOW = {"f": "refresh=incremental watermark=ts assume=exact lookback=100d"}
-STEPS = ("append", "update", "delete", "merge", "optimize", "program", "clock", "nothing", "rewrite")
+STEPS = (
+    "append",
+    "update",
+    "delete",
+    "merge",
+    "optimize",
+    "program",
+    "clock",
+    "nothing",
+    "rewrite",
+)
 
 
 class Died(BaseException):
@@ -99,7 +109,10 @@ class Life:
             case "append":
                 deltalake.write_deltalake(self.lake, self.rows(rng.randrange(1, 6)), mode="append")
             case "update":
-                updates = {"k": rng.choice(["'a'", "'b'", "NULL"]), "x": rng.choice(["3.0", "NULL"])}
+                updates = {
+                    "k": rng.choice(["'a'", "'b'", "NULL"]),
+                    "x": rng.choice(["3.0", "NULL"]),
+                }
                 table.update(updates=updates, predicate=which)
             case "delete":
                 table.delete(which)

@@ -83,6 +83,7 @@ class CoverageLog(EventLog):
                 raise ConflictError("somebody else brought the copy up to date", hint="try again")
             values = {
                 "version": copy.version,
+                "table_id": copy.table_id,
                 "committed": copy.committed,
                 "predicate": copy.predicate,
                 "format": copy.format,
@@ -112,13 +113,14 @@ class CoverageLog(EventLog):
 
 def _find(connection: Connection, copy_id: str) -> LocalCopy | None:
     row = connection.execute(sa.select(copies).where(copies.c.copy_id == copy_id)).first()
-    return row and _copy_of(row)
+    return None if row is None else _copy_of(row)
 
 
 def _copy_of(row: Row[Any]) -> LocalCopy:
     return LocalCopy(
         copy_id=row.copy_id,
         version=row.version,
+        table_id=row.table_id,
         committed=row.committed,
         predicate=row.predicate,
         format=row.format,

@@ -190,6 +190,7 @@ copies = sa.Table(
     metadata,
     sa.Column("copy_id", sa.String(64), primary_key=True),
     sa.Column("version", sa.Text, nullable=False),
+    sa.Column("table_id", sa.String(64), nullable=False),
     sa.Column("committed", sa.BigInteger, nullable=False),
     sa.Column("predicate", sa.Text, nullable=False),
     sa.Column("format", sa.Integer, nullable=False),

@@ -14,7 +14,7 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.errors import ConflictError, GoneError, StorageError
@@ -542,3 +542,30 @@ def delete_builds(root: str, build_uids: Iterable[str], *, head: int | None) -> 
         for file in sorted(list_files(f"{root}/{LOG}"), reverse=True):
             delete_file(file.location)
         delete_empty(root)
+
+
+def delete_replaced(root: str, committed: int, after: timedelta, *, dry_run: bool = False) -> int:
+    """Delete files that a table has had no use for some time; return how many bytes they have.
+
+    Nothing, where the table's head is another version than what is known to be committed: what
+    that made of files is to be undone first.
+
+    Raises
+    ------
+    StorageError
+        They cannot be deleted.
+    """
+    from deltalake.exceptions import DeltaError
+
+    table = find_table(root)
+    if table is None or table.version() != committed:
+        return 0
+    try:
+        hours = int(after.total_seconds() // 3600)
+        named = table.vacuum(hours, dry_run=True, enforce_retention_duration=False)
+        sizes = {f.location.removeprefix(f"{root}/"): f.bytes for f in list_files(root)}
+        if named and not dry_run:
+            table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
+    except (DeltaError, OSError) as error:
+        raise StorageError(f"files of {root} cannot be deleted: {error}") from error
+    return sum(sizes.get(path, 0) for path in named)

@@ -14,7 +14,9 @@ import pytest
 from ingesting import POINTS, STEPS, Life
 
 from persist_assets.builder import Builder
+from persist_assets.collector import collect
 from persist_assets.errors import GoneError, StorageError
+from persist_assets.ingestion import COPIES
 
 Make = Callable[..., Builder]
 SCHEMA = pa.schema(
@@ -207,7 +209,7 @@ def test_a_version_that_is_gone_is_told_and_read_anew_only_when_asked_for(
     builder = enter(root)
     builder.ingestion.sync(builder.project.sources[0], again=True)
     build(enter(root))
-    assert [tuple(r) for r in builder.read(_named(enter(root), "n")).collect()] == [("a", 2)]
+    assert _rows(enter(root)) == [("a", 2)]
 
 
 @pytest.mark.proves("F19", "F23", "F24")
@@ -223,3 +225,40 @@ def test_after_every_step_all_sources_equal_their_query_over_the_whole_table(
         life.check()
         for _ in range(rng.randrange(1, 4)):
             life.step(rng.choice(STEPS))
+
+
+def test_what_a_copy_has_no_use_for_is_deleted(
+    enter: Make, make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = TABLE + N + " where category = 'a' group by category;"
+    root = make_project({"m.sql": text})
+    put(root, (1, "a", 1), (2, "a", 1))
+    build(enter(root))
+    deltalake.DeltaTable(str(root / "lake")).delete("id = 2")
+    build(enter(root))
+    builder = enter(root)
+    given = builder.settings, builder.project, builder.ledger
+    assert collect(*given) == []  # a run may still read what was replaced
+    monkeypatch.setattr("persist_assets.collector.LONGEST", timedelta(0))
+    told = [c for c in collect(*given, dry_run=True) if c.table.startswith(COPIES)]
+    assert [(c.versions, c.bytes > 0) for c in told] == [((), True)]
+    assert [c for c in collect(*given) if c.table.startswith(COPIES)] == told
+    assert [c for c in collect(*given) if c.table.startswith(COPIES)] == []
+    assert build(enter(root)) == {"n": "reuse"}
+    # The table is named no more.
+    (root / "sources" / "m.sql").write_text("CREATE VIEW o AS SELECT 1 AS one;")
+    after = enter(root)
+    collect(after.settings, after.project, after.ledger)
+    (held,) = after.ledger.fetch_copies()
+    assert Path(after.ingestion.root(held.copy_id)).is_dir()
+    collect(after.settings, after.project, after.ledger, removed=True)
+    assert after.ledger.fetch_copies() == []
+    assert not Path(after.ingestion.root(held.copy_id)).exists()
+    (root / "sources" / "m.sql").write_text(text)
+    put(root, (3, "a", 1))
+    assert build(enter(root)) == {"n": "build"}  # the versions of another copy say nothing
+    assert _rows(enter(root)) == [("a", 2)]
+
+
+def _rows(builder: Builder) -> list[tuple[Any, ...]]:
+    return [tuple(r) for r in builder.read(_named(builder, "n")).collect()]
