@@ -1,0 +1,105 @@
+"""Copies of external tables along long random lives, and of processes that are killed.
+
+Run it with `make nightly`.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import wait_for
+from ingesting import POINTS, STEPS, Life
+
+from persist_assets.builder import Builder
+
+LIVES, ROUNDS, KILLS = 25, 8, 12
+BUILDS = """
+import sys
+from pathlib import Path
+from persist_assets.builder import Builder
+from persist_assets.engine import Engine
+from persist_assets.ledger.store import Ledger
+from persist_assets.project import load_project, require
+from persist_assets.session import create_session
+from persist_assets.settings import load_settings
+
+settings = load_settings(Path(sys.argv[1]))
+engine = Engine(settings, lambda: create_session(settings))
+engine.session
+print("ready", flush=True)
+sys.stdin.readline()
+builder = Builder(settings, require(load_project(settings)), Ledger(settings.ledger), engine)
+for source in builder.project.persisted:
+    with builder.work(source) as work:
+        builder.publish(work)
+print("done", flush=True)
+"""
+
+
+@pytest.mark.proves("F19", "F23", "F24", "F25")
+def test_random_lives(enter: Callable[..., Builder], make_project: Callable[..., Path]) -> None:
+    seed = random.randrange(10**6)
+    print(f"\nseed {seed}")
+    steps = deaths = 0
+    for number in range(LIVES):
+        rng = random.Random(seed + number)
+        life = Life(make_project({}, name=f"life{number}"), enter, rng)
+        for _ in range(ROUNDS):
+            if rng.random() < 0.4:
+                deaths += 1
+                life.build(rng.choice(POINTS))
+            life.build()
+            life.check()
+            for _ in range(rng.randrange(1, 4)):
+                steps += 1
+                life.step(rng.choice(STEPS))
+    print(f"{LIVES} lives, {steps} steps, {deaths} deaths, {LIVES * ROUNDS} times compared")
+
+
+@pytest.mark.proves("F23")
+def test_processes_that_are_killed(
+    enter: Callable[..., Builder], make_project: Callable[..., Path]
+) -> None:
+    seed = random.randrange(10**6)
+    print(f"\nseed {seed}")
+    rng = random.Random(seed)
+    life = Life(make_project({}), enter, rng)
+    life.build()
+    killed = 0
+    for number in range(KILLS):
+        life.step("program")
+        for kind in ("append", "update", "merge"):
+            life.step(kind)
+        copies = life.root / ".persist" / "warehouse" / ".external"
+        before = {p for p in copies.rglob("*") if p.is_file()}
+        running = subprocess.Popen(
+            [sys.executable, "-c", BUILDS, str(life.root)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert running.stdin is not None
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        running.stdin.write("go\n")
+        running.stdin.flush()
+        kind = ".parquet" if number % 2 else ".json"  # files that are written, and commits
+
+        def came(kind: str = kind, before: set[Path] = before) -> bool:
+            new = {p for p in copies.rglob(f"*{kind}") if p.is_file()} - before
+            return bool(new) or running.poll() is not None
+
+        wait_for(came)
+        killed += running.poll() is None
+        running.send_signal(signal.SIGKILL)
+        running.communicate()
+        life.build()
+        life.check()
+    print(f"{killed} of {KILLS} processes killed")
+    assert killed > KILLS // 2
