@@ -205,7 +205,8 @@ def _cover(connection: Connection) -> None:
         "CREATE TABLE copies (copy_id VARCHAR(64) NOT NULL, version TEXT NOT NULL,"
         " table_id VARCHAR(64) NOT NULL, committed BIGINT NOT NULL, predicate TEXT NOT NULL,"
         " format INTEGER NOT NULL, columns JSON NOT NULL,"
-        f" as_of {instant} NOT NULL, row_count BIGINT NOT NULL, byte_count BIGINT NOT NULL, seen JSON NOT NULL, retired_at {instant},"
+        f" as_of {instant} NOT NULL, row_count BIGINT NOT NULL,"
+        f" byte_count BIGINT NOT NULL, seen JSON NOT NULL, retired_at {instant},"
         " CONSTRAINT pk_copies PRIMARY KEY (copy_id))"
     )
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,11 @@ def test_random_lives(enter: Callable[..., Builder], make_project: Callable[...,
     print(f"{LIVES} lives, {steps} steps, {deaths} deaths, {LIVES * ROUNDS} times compared")
 
 
+def _has_come(copies: Path, kind: str, before: set[Path], running: subprocess.Popen[str]) -> bool:
+    new = {p for p in copies.rglob(f"*{kind}") if p.is_file()} - before
+    return bool(new) or running.poll() is not None
+
+
 @pytest.mark.proves("F23")
 def test_processes_that_are_killed(
     enter: Callable[..., Builder], make_project: Callable[..., Path]
@@ -90,12 +96,7 @@ def test_processes_that_are_killed(
         running.stdin.write("go\n")
         running.stdin.flush()
         kind = ".parquet" if number % 2 else ".json"  # files that are written, and commits
-
-        def came(kind: str = kind, before: set[Path] = before) -> bool:
-            new = {p for p in copies.rglob(f"*{kind}") if p.is_file()} - before
-            return bool(new) or running.poll() is not None
-
-        wait_for(came)
+        wait_for(partial(_has_come, copies, kind, before, running))
         killed += running.poll() is None
         running.send_signal(signal.SIGKILL)
         running.communicate()
