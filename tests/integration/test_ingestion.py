@@ -145,6 +145,8 @@ def test_who_sees_nothing_of_a_change_is_not_built(
     assert build(enter(root)) == {"n": "reuse", "m": "reuse"}
     table.optimize.compact()
     assert build(enter(root)) == {"n": "reuse", "m": "reuse"}
+    now = enter(root)
+    assert now.ingestion.pending(now.project.sources[0]).is_nothing
     (root / "sources" / "m.sql").write_text(TABLE + some + others + V1)
     assert build(enter(root)) == {"n": "reuse", "m": "reuse", "v1": "build"}
     builder = enter(root)
