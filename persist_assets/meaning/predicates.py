@@ -866,7 +866,9 @@ def evaluated_within(term: Term, first: datetime, last: datetime, zone: tzinfo) 
             return TRUE
 
 
-def _span_of(value: Term, first: datetime, last: datetime, zone: tzinfo) -> tuple[Term, Term] | None:
+def _span_of(
+    value: Term, first: datetime, last: datetime, zone: tzinfo
+) -> tuple[Term, Term] | None:
     """Return between what a value is, without the clock."""
     if varies(value) or not reads_clock(value):
         same = evaluated(value, first, zone)
@@ -980,8 +982,9 @@ def _span_at(
 
 def _in_order(value: _Value) -> Any:
     """Return a value that compares as an instant, whatever clocks show then."""
-    aware = isinstance(value, datetime) and value.tzinfo is not None
-    return value.astimezone(UTC) if aware else value
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC)
+    return value
 
 
 def _days_between(low: _Value, high: _Value, zone: tzinfo) -> Iterator[datetime]:

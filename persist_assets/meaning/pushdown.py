@@ -58,7 +58,15 @@ from persist_assets.meaning.understanding import bind_whole, own_origins
 from persist_assets.watermarks import DATE_UNITS, TIMES, UNIT_DAYS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        Callable,
+        Collection,
+        Container,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from persist_assets.model import Query, SourceID
 
@@ -274,8 +282,8 @@ def _digits(kind: str) -> tuple[int, int]:
     return digits - scale, scale
 
 
-def _comparable_at_once(kinds: Sequence[str]) -> bool:
-    """Whether values are exact in the one type in which Spark compares them all."""
+def _have_one_type(kinds: Collection[str]) -> bool:
+    """Whether values are what they are in the one type in which Spark compares them all."""
     digits = [_digits(k) for k in kinds if _is_decimal(k) or k in INTEGRAL]
     if len(digits) < len(kinds):
         return True  # beside a fraction, all are fractions
@@ -546,10 +554,8 @@ class _Reader:
             return Kept("may raise under ANSI", "its values are of several types")
         if not pairs:
             return FALSE
-        if not _comparable_at_once([self._kind(e) for e in (needle, *choices) if not _is_null(e)]):
+        if not _have_one_type(kinds):
             return Kept("may raise under ANSI", "no decimal has as many digits as its values")
-        if negate and any(choice.op == "double" and not float(choice.words[0]) for _, choice in pairs):
-            return Kept("function", "a long NOT IN tells -0.0 from 0.0, <> does not")
         if any(choice.op not in p.LITERALS for _, choice in pairs):
             each = [p.compared("<>" if negate else "=", *pair) for pair in pairs]
             return p.every(each) if negate else p.some(each)
@@ -1221,7 +1227,8 @@ def _through(equal: Mapping[Term, frozenset[Term]], instance: str) -> Callable[[
     def own(ref: Term) -> Term | None:
         if ref.words[0] == instance:
             return ref
-        return min((e for e in equal.get(ref, ()) if e.words[0] == instance), key=_number, default=None)
+        same = [e for e in equal.get(ref, ()) if e.words[0] == instance]
+        return min(same, key=p.as_text) if same else None
 
     def keep(atom: Term) -> Term:
         made = p.rebuilt(atom, own)
@@ -1229,10 +1236,6 @@ def _through(equal: Mapping[Term, frozenset[Term]], instance: str) -> Callable[[
         return made if made is not None and says else TRUE
 
     return keep
-
-
-def _number(ref: Term) -> int:
-    return int(ref.words[1])
 
 
 def _instances(term: Term) -> set[int]:
