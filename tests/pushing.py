@@ -493,12 +493,14 @@ class OnDuckDB:
                 f"INSERT INTO base_{table} VALUES ({marks})", rows_of(draw, columns, n)
             )
 
+    def spelled(self, text: str) -> str:
+        """Return Spark's SQL as this engine reads it."""
+        return sqlglot.transpile(text, read="spark", write="duckdb")[0]
+
     def rows(self, text: str, zone: str) -> list[tuple[Any, ...]]:
         self.connection.execute(f"SET TimeZone = '{zone}'")
         try:
-            return self.connection.execute(
-                sqlglot.transpile(text, read="spark", write="duckdb")[0]
-            ).fetchall()
+            return self.connection.execute(text).fetchall()
         except duckdb.Error as error:
             raise Refused(f"{error}\n{text}") from error
 
@@ -521,6 +523,9 @@ class OnSpark:
             kinds = ", ".join(f"{c} {k}" for c, k in columns.items())
             frame = self.session.createDataFrame(rows_of(draw, columns, n), kinds)
             frame.coalesce(1).createOrReplaceTempView(f"base_{table}")
+
+    def spelled(self, text: str) -> str:
+        return text
 
     def rows(self, text: str, zone: str) -> list[tuple[Any, ...]]:
         before = self.session.conf.get("spark.sql.session.timeZone")
@@ -568,13 +573,13 @@ def check(
             c if c.strip("`") in one.columns else f"CAST(NULL AS {k}) AS {c}"
             for c, k in columns.items()
         )
-        part[table] = f"SELECT {listed} FROM base_{table} WHERE {predicate}"
+        part[table] = engine.spelled(f"SELECT {listed} FROM base_{table} WHERE {predicate}")
         counts = (
             f"SELECT (SELECT count(*) FROM base_{table}), (SELECT count(*) FROM ({part[table]}))"
         )
         ((n, m),) = engine.rows(counts, zone)
         sizes = [sizes[0] + n, sizes[1] + m, sizes[2] + (one.predicate != "TRUE")]
-    views = [f"{name} AS ({at(query, now, zone)})" for name, query in program.views]
+    views = [f"{n} AS ({engine.spelled(at(query, now, zone))})" for n, query in program.views]
     tables = [[f"{name} AS ({query})" for name, query in one.items()] for one in (whole, part)]
     for name in program.persisted:
         expected, found = (

@@ -23,7 +23,7 @@ VIEWS = [
         " FROM t) x WHERE r = 1",
     ),
     (
-        "both",
+        "either",
         "SELECT 't' AS src, usr, amt AS v FROM t UNION ALL SELECT 'u' AS src, usr, w AS v FROM u",
     ),
     ("kept", "SELECT usr, kind FROM t WHERE usr > 0"),
@@ -122,10 +122,13 @@ SHAPES: dict[str, tuple[str, dict[str, list[str]]]] = {
         {"t": ["kind = 'a'"]},
     ),
     "union all": (
-        "SELECT v FROM both WHERE src = 't' AND usr BETWEEN 1 AND 3",
+        "SELECT v FROM either WHERE src = 't' AND usr BETWEEN 1 AND 3",
         {"t": ["usr <= 3 AND usr >= 1"], "u": ["FALSE"]},
     ),
-    "a column of several types": ("SELECT v FROM both WHERE v = 3", {"t": ["TRUE"], "u": ["TRUE"]}),
+    "a column of several types": (
+        "SELECT v FROM either WHERE v = 3",
+        {"t": ["TRUE"], "u": ["TRUE"]},
+    ),
     "except": (
         "SELECT usr FROM (SELECT usr FROM t EXCEPT SELECT usr FROM u WHERE w > 2) WHERE usr = 1",
         {"t": ["TRUE"], "u": ["w > 2"]},

@@ -588,9 +588,7 @@ def as_double(digits: str) -> Term:
 
 _MOST_CASES = 4096
 """So many pairs of parts are looked at; beyond, nothing is claimed."""
-_CERTAIN = timedelta(days=1)
-"""Texts of time that are so far apart have the order of their instants in every time zone; twice as
-far, where a time zone may have left out a day."""
+_DAY = timedelta(days=1)
 
 
 def implies(coverage: Term, wanted: Term) -> bool:
@@ -696,7 +694,8 @@ def _order(a: Term, b: Term) -> int | None:
         if a.op != b.op and not {a.op, b.op} <= numbers:
             return None
         first, second = _comparable(a), _comparable(b)
-        apart = _CERTAIN if is_calm(a) and is_calm(b) else 2 * _CERTAIN
+        # Of texts that are so far apart, every time zone has the instants in this order.
+        apart = _DAY if is_calm(a) and is_calm(b) else 2 * _DAY
         if a.op == "timestamp" and abs(first - second) < apart:
             return None
         return (first > second) - (first < second)
@@ -843,7 +842,7 @@ def evaluated_within(term: Term, first: datetime, last: datetime, zone: tzinfo) 
     >>> as_text(evaluated_within(term, aug, sep, UTC)).replace(":00:00+00:00", "h")
     "ts < TIMESTAMP '2024-09-01 10h' AND ts >= TIMESTAMP '2024-02-29 10h'"
     """
-    if first == last or not reads_clock(term):
+    if _in_order(first) == _in_order(last) or not reads_clock(term):
         return evaluated(term, first, zone)
     if term.op in ("and", "or"):
         return made_of(term.op, [evaluated_within(a, first, last, zone) for a in term.args])
@@ -977,7 +976,7 @@ def _span_at(
         return low, high
     if not isinstance(low, date) or not isinstance(high, date):
         return None
-    return low - 2 * _CERTAIN, high + 2 * _CERTAIN
+    return low - 2 * _DAY, high + 2 * _DAY
 
 
 def _in_order(value: _Value) -> Any:
@@ -991,7 +990,7 @@ def _days_between(low: _Value, high: _Value, zone: tzinfo) -> Iterator[datetime]
     """Yield when the day after the first of two times begins, and the one before the last ends."""
     if not isinstance(low, datetime) or not isinstance(high, datetime):
         return
-    for day in (low.date() + _CERTAIN, high.date()):
+    for day in (low.date() + _DAY, high.date()):
         begins = datetime.combine(day, time())
         begins = begins if low.tzinfo is None else _in_zone(begins, zone)
         ended = _in_order(begins) - timedelta(microseconds=1)
@@ -1004,7 +1003,7 @@ def _is_moved(value: _Value, zone: tzinfo) -> bool:
     """Whether clocks are moved less than a day before or after a time."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return False
-    around = [_in_order(value) + n * _CERTAIN for n in (-1, 0, 1)]
+    around = [_in_order(value) + n * _DAY for n in (-1, 0, 1)]
     return len({one.astimezone(zone).utcoffset() for one in around}) > 1
 
 
@@ -1019,7 +1018,7 @@ def _in_zone(local: datetime, zone: tzinfo, offset: timedelta | None = None) -> 
 
 
 def _converted(value: date | int, kind: str, zone: tzinfo) -> date | None:
-    if not isinstance(value, date):
+    if not isinstance(value, date) or kind == "double":
         return None
     if kind == "date":
         return value.date() if isinstance(value, datetime) else value

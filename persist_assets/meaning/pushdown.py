@@ -5,6 +5,7 @@ the query has the same rows over every part of the table that holds all rows of 
 one place may stand beside those of another. Conditions go down from what reads to what is read:
 
 - past filters, projections, inner joins, sources that are not persisted, CTEs;
+- to all columns that a join makes equal, where values that are equal cannot be told apart;
 - past groups and DISTINCT, about keys that are in every grouping set;
 - past UNION ALL, into each of its branches;
 - past outer joins, to the side that is preserved, to the other one from ON, and from above in
@@ -685,7 +686,7 @@ def _interval(expr: Expr) -> tuple[int, str] | None:
         return int(pieces[0][0]), pieces[0][1]
     units = {p.UNITS[u][1] for _, u in pieces}
     if len(units) == 1:
-        return sum(int(n) * p.UNITS[u][0] for n, u in pieces), units.pop()
+        return sum(int(n) * p.UNITS[u][0] for n, u in pieces), units.pop().lower()
     if "MONTHS" in units or any(n.startswith("-") for n, _ in pieces):
         return None
     return sum(int(n) * p.UNITS[u][0] * p.SECONDS[p.UNITS[u][1]] for n, u in pieces), "second"
