@@ -255,6 +255,11 @@ SHAPES: dict[str, tuple[str, dict[str, list[str]]]] = {
         "SELECT id FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.usr = t.usr AND u.usr > 5)",
         {"t": ["usr > 5"], "u": ["usr > 5"]},
     ),
+    "equal keys of a semi join that is read twice": (
+        "WITH c AS (SELECT id, usr FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.usr = t.usr))"
+        " SELECT x.id, y.usr FROM c x JOIN c y ON x.id <> y.id WHERE x.usr = 2",
+        {"t": ["TRUE", "usr = 2"], "u": ["TRUE"]},
+    ),
     "keys that are equal and not the same": (
         "SELECT x.id FROM t x JOIN t y ON x.f = y.f AND x.amt = y.amt WHERE x.f > 1D AND y.amt > 1",
         {"t": ["amt > 1", "amt > 1 AND f > 1.0D"]},

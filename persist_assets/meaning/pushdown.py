@@ -450,9 +450,13 @@ class _Reader:
             case Call("null", ()):
                 return FALSE
             case Subquery(("exists" | "in"), block, _) if not negate:
-                # It holds only if what its own conditions say of the rows around it does.
+                # It holds only if what its own conditions say of the rows around it does. Its own
+                # are named here only: a subquery that is read twice is one object.
                 self._lose(expr, self.value(expr))
-                return p.every(self.predicate(c) for c in block.conjuncts)
+                term = p.every(self.predicate(c) for c in block.conjuncts)
+                own = {str(i) for i, _ in block.leaves}
+                equal = _equal_columns([term])
+                return p.weakened(term, _through(equal, lambda ref: ref.words[0] not in own))
             case Call():
                 made = self._atom(expr, negate)
             case _:
@@ -961,7 +965,8 @@ class _Search:
 
         def push(term: Term) -> None:
             for instance in leaves:
-                own = p.weakened(term, _through(equal, str(instance)))
+                keep = _through(equal, lambda ref, own=str(instance): ref.words[0] == own)
+                own = p.weakened(term, keep)
                 if own == TRUE:
                     continue
                 blind = [w for w, now in windows if not _sees(reader, w, now, instance, own)]
@@ -1222,17 +1227,17 @@ def _equal_columns(terms: Iterable[Term]) -> Mapping[Term, frozenset[Term]]:
     return found
 
 
-def _through(equal: Mapping[Term, frozenset[Term]], instance: str) -> Callable[[Term], Term]:
-    """Return a function that says atoms of one instance, for what is not of it by what is equal."""
+def _through(
+    equal: Mapping[Term, frozenset[Term]], fits: Callable[[Term], bool]
+) -> Callable[[Term], Term]:
+    """Return a function that keeps atoms about columns that fit, or says them of equal ones."""
 
-    def own(ref: Term) -> Term | None:
-        if ref.words[0] == instance:
-            return ref
-        same = [e for e in equal.get(ref, ()) if e.words[0] == instance]
-        return min(same, key=p.as_text) if same else None
+    def fitting(ref: Term) -> Term | None:
+        found = [ref] if fits(ref) else [e for e in equal.get(ref, ()) if fits(e)]
+        return min(found, key=p.as_text) if found else None
 
     def keep(atom: Term) -> Term:
-        made = p.rebuilt(atom, own)
+        made = p.rebuilt(atom, fitting)
         says = made is not None and p.varies(made) and len(set(made.args)) == len(made.args)
         return made if made is not None and says else TRUE
 
