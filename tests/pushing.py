@@ -1,8 +1,8 @@
 """What programs need of tables, and random programs to see whether they need any more.
 
-A program is some views over the tables `t` and `u`, of which some are persisted. `check` computes
-each of these twice on DuckDB: over whole tables, and over the rows and columns that the program is
-said to need, with NULL in all others.
+A program is some views over tables, of which some are persisted. `check` computes each of these
+twice, on DuckDB or on Spark: over whole tables, and over the rows and columns that the program is said
+to need, with NULL in all others.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import datetime as dt
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -46,16 +47,25 @@ def short(source_id: str) -> str:
 
 # ------------------------------------------------------------------------------- random programs
 
-TABLES = {
+Tables = Mapping[str, Mapping[str, str]]
+"""Columns of tables, with their types."""
+TABLES: Tables = {
     "t": {"id": "BIGINT", "k": "INT", "s": "STRING", "ts": "TIMESTAMP", "d": "DATE",
           "amt": "DECIMAL(10,2)", "f": "DOUBLE", "ok": "BOOLEAN"},
     "u": {"id": "BIGINT", "k": "INT", "s": "STRING", "ts": "TIMESTAMP", "w": "INT"},
 }  # fmt: skip
-RAW = "".join(
-    f"CREATE TABLE {name} ({', '.join(f'{c} {k}' for c, k in columns.items())})"
-    f" USING parquet LOCATION 'raw/{name}';\n"
-    for name, columns in TABLES.items()
-)
+
+
+def declared(tables: Tables) -> str:
+    """Return the statements that declare tables."""
+    return "".join(
+        f"CREATE TABLE {name} ({', '.join(f'{c} {k}' for c, k in columns.items())})"
+        f" USING parquet LOCATION 'raw/{name}';\n"
+        for name, columns in tables.items()
+    )
+
+
+RAW = declared(TABLES)
 NOWS = [dt.datetime(2024, 8, 31, 10, tzinfo=dt.UTC), dt.datetime(2024, 3, 31, 3, 5, tzinfo=dt.UTC)]
 ZONES = ["UTC", "America/New_York", "Asia/Kolkata"]
 TEXTS = ["a", "ab", "b", "A", "", "it's", 'say "x"', "100%"]
@@ -63,6 +73,8 @@ VALUES: dict[str, list[Any]] = {
     "INT": [0, 1, 1, 2, 2, 3, 7, -1, None],
     "STRING": [*TEXTS, "back\\slash", None],
     "BOOLEAN": [True, False, None],
+    "FLOAT": [0.5, 0.25, -0.0, float("nan"), None],
+    "TIMESTAMP_NTZ": [dt.datetime(2024, 2, 29, 12), dt.datetime(2023, 12, 31, 23), *(dt.datetime(2018, 11, 4, h) for h in (0, 1)), None],
     "DOUBLE": [0.0, -0.0, 1.5, 2.0, float("nan"), float("inf"), -1.5, None],
     "DECIMAL(10,2)": [Decimal("1.50"), Decimal("0.00"), Decimal("2.25"), Decimal("-1.00"), None],
     "DATE": [dt.date(2024, 2, 29), dt.date(2024, 3, 1), dt.date(2024, 3, 10), dt.date(2023, 12, 31), dt.date(2024, 8, 1), None],
@@ -83,11 +95,14 @@ class Program:
 
     views: list[tuple[str, str]] = field(default_factory=list)
     persisted: list[str] = field(default_factory=list)
+    tables: Tables = field(default_factory=lambda: TABLES)
 
     @property
     def text(self) -> str:
         marks = {name: "--@ persist\n" for name in self.persisted}
-        return RAW + "".join(f"{marks.get(n, '')}CREATE VIEW {n} AS {q};\n" for n, q in self.views)
+        return declared(self.tables) + "".join(
+            f"{marks.get(n, '')}CREATE VIEW {n} AS {q};\n" for n, q in self.views
+        )
 
 
 class Writer:
@@ -125,6 +140,7 @@ class Writer:
     def relation(self, depth: int) -> tuple[str, Columns]:
         kinds = [self.plain, self.plain, self.joined, self.joined, self.union, self.grouped]
         kinds += [self.distinct, self.windowed, self.windowed, self.limited, self.tested, self.sets]
+        kinds += [self.named, self.semi, self.qualified, self.filtered]
         return self.draw.choice(kinds)(depth)
 
     # ------------------------------------------------------------------------------- conditions
@@ -249,7 +265,7 @@ class Writer:
             listed = f"{self.draw.choice(ints)} AS k, {self.draw.choice(texts)} AS s, {tag} AS tag"
             branches.append(f"SELECT {listed} FROM {item}{self.alias(item)}{self.where(columns)}")
         word = self.draw.choice(
-            (" UNION ALL ", " UNION ALL ", " UNION ", " EXCEPT ", " INTERSECT ")
+            (" UNION ALL ", " UNION ALL ", " UNION ", " EXCEPT ", " INTERSECT ", " EXCEPT ALL ")
         )
         given = [("k", "INT"), ("s", "STRING"), ("tag", "INT")]
         return f"SELECT * FROM ({word.join(branches)}) {self.fresh('x')}{self.where(given)}", given
@@ -322,6 +338,66 @@ class Writer:
         chosen, made = self.outs(given)
         return f"SELECT {chosen} FROM ({inner}) {self.fresh('x')}{outer}", made
 
+    def named(self, depth: int) -> tuple[str, Columns]:
+        """A CTE that is read once or twice."""
+        (one, columns), name = self.relation(max(depth - 1, 0)), self.fresh("w")
+        x, y = self.fresh("x"), self.fresh("x")
+        left, right = ([(f"{n}.{c}", k) for c, k in columns] for n in (x, y))
+        listed, given = self.outs(left)
+        item, where = f"{name} {x}", self.where(left)
+        if self.draw.random() < 0.5:
+            c, d = self.draw.choice(list(zip(left, right, strict=True)))
+            word = self.draw.choice(("JOIN", "LEFT JOIN"))
+            item += f" {word} {name} {y} ON {c[0]} = {d[0]}{self.where(right, ' AND', 0.7)}"
+            where = self.where([*left, *right])
+        return f"WITH {name} AS ({one}) SELECT {listed} FROM {item}{where}", given
+
+    def semi(self, depth: int) -> tuple[str, Columns]:
+        (one, a), (other, b) = self.read(depth), self.read(0)
+        x, y = self.fresh("x"), self.fresh("x")
+        left, right = ([(f"{n}.{c}", k) for c, k in cs] for n, cs in ((x, a), (y, b)))
+        pairs = [(c, d) for c, k in left for d, m in right if k == m and k in ("INT", "STRING")]
+        if not pairs:
+            return self.plain(depth)
+        on = " = ".join(self.draw.choice(pairs)) + self.where([*left, *right], " AND", 0.7)
+        word = self.draw.choice(("SEMI", "ANTI"))
+        listed, given = self.outs(left)
+        text = f"SELECT {listed} FROM {one} {x} LEFT {word} JOIN {other} {y} ON {on}"
+        return f"{text}{self.where(left, chance=0.5)}", given
+
+    def qualified(self, depth: int) -> tuple[str, Columns]:
+        """Rows that a window with a frame, or an order, lets through."""
+        name = self.draw.choice(("t", "u"))
+        columns = list(TABLES[name].items())
+        part = self.draw.choice(("k", "s", "k, s", "CAST(ts AS DATE)"))
+        frame = self.draw.choice(
+            (
+                "",
+                " RANGE BETWEEN 2 PRECEDING AND CURRENT ROW",
+                " ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING",
+            )
+        )
+        call = self.draw.choice(("count(k)", "max(k)", "sum(id)", "min(s)"))
+        over = f"{call} OVER (PARTITION BY {part} ORDER BY id{frame})"
+        test = "= 'a'" if call == "min(s)" else f"> {self.draw.choice((1, 2, 3))}"
+        listed, given = self.outs(columns)
+        inner = f"SELECT * FROM {name}{self.where(columns, chance=0.4)} QUALIFY {over} {test}"
+        return f"SELECT {listed} FROM ({inner}) {self.fresh('x')}{self.where(columns)}", given
+
+    def filtered(self, depth: int) -> tuple[str, Columns]:
+        item, columns = self.read(depth)
+        keys, given = self.keys(columns)
+        n, distinct = self.fresh("n"), self.fresh("n")
+        name, _ = self.draw.choice(list(columns))
+        listed = ", ".join(f"{k} AS {c}" for k, (c, _) in zip(keys, given, strict=True))
+        listed += f", count(*) FILTER (WHERE {self.condition(columns)}) AS {n}"
+        listed += f", count(DISTINCT {name}) AS {distinct}"
+        inner = f"SELECT {listed} FROM {item}{self.alias(item)}{self.where(columns, chance=0.4)}"
+        having = self.draw.choice(("", " HAVING count(*) > 1", f" HAVING max({name}) IS NOT NULL"))
+        given = [*given, (n, "BIGINT"), (distinct, "BIGINT")]
+        query = f"{inner} GROUP BY {', '.join(keys)}{having}"
+        return f"SELECT * FROM ({query}) {self.fresh('x')}{self.where(given)}", given
+
     def limited(self, depth: int) -> tuple[str, Columns]:
         name = self.draw.choice(("t", "u"))
         columns = list(TABLES[name].items())
@@ -349,46 +425,131 @@ class Writer:
         return f"SELECT {listed} FROM {item} {x} WHERE {test}{self.where(left, ' AND', 0.5)}", given
 
 
-# -------------------------------------------------------------------------------------- on DuckDB
+# ------------------------------------------------------------------------------------- clocks
+
+CHANGING = [
+    *("UTC", "America/New_York", "America/St_Johns", "Pacific/Chatham", "Australia/Lord_Howe"),
+    *("America/Sao_Paulo", "America/Havana", "Pacific/Apia", "Africa/Cairo", "Asia/Kathmandu"),
+]
+"""Time zones whose clocks are moved by an hour, half of one or a day; at night, at midnight, never."""
+_READ = ["NOW()", "CURRENT_DATE()", "CAST(NOW() AS TIMESTAMP_NTZ)", "CAST(NOW() AS DATE)"]
+_FAR = ["6 MONTHS", "1 MONTHS", "12 MONTHS", "240 MONTHS", "1 DAYS", "30 DAYS", "25 HOURS"]
+_AROUND = [
+    *("{}", "CAST({} AS DATE)", "CAST({} AS TIMESTAMP)", "trunc({}, 'month')", "year({})"),
+    "CAST(CAST({} AS TIMESTAMP_NTZ) AS TIMESTAMP)",
+    *(f"date_trunc('{u}', CAST({{}} AS TIMESTAMP))" for u in ("hour", "day", "week", "month")),
+]
 
 
-def rows_of(draw: random.Random, table: str, n: int) -> list[tuple[Any, ...]]:
-    kinds = list(TABLES[table].values())
+def clock(draw: random.Random) -> str:
+    """Return a value that reads the clock."""
+    value, far = draw.choice(("NOW()", *_READ)), draw.choice((*_FAR, "90 MINUTES"))
+    if draw.random() < 0.9 and ("DATE" not in value or far.endswith(("MONTHS", "DAYS"))):
+        value = f"{value} {draw.choice('+-')} INTERVAL {far}"
+    return draw.choice((*["{}"] * len(_AROUND), *_AROUND)).format(value)
+
+
+def instant(draw: random.Random, zone: str) -> dt.datetime:
+    """Return an instant of 2024 or near: at the end of a month, or about when clocks are moved."""
+    turns = (*_turns(zone), *(dt.datetime(2024, m, 30, tzinfo=dt.UTC) for m in (3, 8, 12)))
+    days = draw.choice((0, 0, 1, -1, 30, -31, 182, -183, 366))
+    return draw.choice(turns) + dt.timedelta(days=days, minutes=draw.randrange(-240, 240))
+
+
+@cache
+def _turns(zone: str) -> list[dt.datetime]:
+    """Return when clocks of a zone are moved in 2024."""
+    hours = [dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(hours=h) for h in range(8784)]
+    shown = [hour.astimezone(ZoneInfo(zone)).utcoffset() for hour in hours]
+    return [hour for hour, a, b in zip(hours[1:], shown, shown[1:], strict=False) if a != b]
+
+
+def at(text: str, now: dt.datetime, zone: str) -> str:
+    """Return Spark's SQL with a clock that stands still."""
+    today = now.astimezone(ZoneInfo(zone)).date()
+    text = text.replace("NOW()", f"TIMESTAMP '{now:%Y-%m-%d %H:%M:%S}+00:00'")
+    return text.replace("TODAY()", f"DATE '{today}'").replace("CURRENT_DATE()", f"DATE '{today}'")
+
+
+# ------------------------------------------------------------------------------------- engines
+
+
+class Refused(Exception):
+    """An engine does not take a program."""
+
+
+class OnDuckDB:
+    """Tables `base_…` of random rows in DuckDB."""
+
+    def __init__(self) -> None:
+        self.connection = duckdb.connect(config={"threads": 1})
+
+    def fill(self, tables: Tables, draw: random.Random, n: int) -> None:
+        for table, columns in tables.items():
+            kinds = ", ".join(f"{_quoted(c)} {_DUCK.get(k, k)}" for c, k in columns.items())
+            self.connection.execute(f"CREATE OR REPLACE TABLE base_{table} ({kinds})")
+            marks = ", ".join("?" for _ in columns)
+            self.connection.executemany(
+                f"INSERT INTO base_{table} VALUES ({marks})", rows_of(draw, columns, n)
+            )
+
+    def spelled(self, text: str) -> str:
+        """Return Spark's SQL as this engine reads it."""
+        return sqlglot.transpile(text, read="spark", write="duckdb")[0]
+
+    def rows(self, text: str, zone: str) -> list[tuple[Any, ...]]:
+        self.connection.execute(f"SET TimeZone = '{zone}'")
+        try:
+            return self.connection.execute(text).fetchall()
+        except duckdb.Error as error:
+            raise Refused(f"{error}\n{text}") from error
+
+
+_DUCK = {"TIMESTAMP": "TIMESTAMPTZ", "STRING": "VARCHAR", "TIMESTAMP_NTZ": "TIMESTAMP"}
+
+
+def _quoted(name: str) -> str:
+    return f'"{name.strip("`")}"'
+
+
+class OnSpark:
+    """Tables `base_…` of random rows as views of a session."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+
+    def fill(self, tables: Tables, draw: random.Random, n: int) -> None:
+        for table, columns in tables.items():
+            kinds = ", ".join(f"{c} {k}" for c, k in columns.items())
+            frame = self.session.createDataFrame(rows_of(draw, columns, n), kinds)
+            frame.coalesce(1).createOrReplaceTempView(f"base_{table}")
+
+    def spelled(self, text: str) -> str:
+        return text
+
+    def rows(self, text: str, zone: str) -> list[tuple[Any, ...]]:
+        before = self.session.conf.get("spark.sql.session.timeZone")
+        self.session.conf.set("spark.sql.session.timeZone", zone)
+        try:
+            return [tuple(row) for row in self.session.sql(text).collect()]
+        finally:
+            self.session.conf.set("spark.sql.session.timeZone", before)
+
+
+def rows_of(draw: random.Random, columns: Mapping[str, str], n: int) -> list[tuple[Any, ...]]:
+    kinds = list(columns.values())
     return [(i, *(draw.choice(VALUES[k]) for k in kinds[1:])) for i in range(n)]
 
 
-def fill(connection: duckdb.DuckDBPyConnection, draw: random.Random, n: int) -> None:
-    """Make tables `base_t` and `base_u` of random rows."""
-    for table, columns in TABLES.items():
-        kinds = ", ".join(f"{c} {_DUCK.get(k, k)}" for c, k in columns.items())
-        connection.execute(f"CREATE OR REPLACE TABLE base_{table} ({kinds})")
-        marks = ", ".join("?" for _ in columns)
-        connection.executemany(
-            f"INSERT INTO base_{table} VALUES ({marks})", rows_of(draw, table, n)
-        )
-
-
-_DUCK = {"TIMESTAMP": "TIMESTAMPTZ", "STRING": "VARCHAR"}
-
-
-def _duck(text: str, now: dt.datetime, zone: str) -> str:
-    """Return Spark's SQL as DuckDB's, with a clock that stands still."""
-    today = now.astimezone(ZoneInfo(zone)).date()
-    instant = f"TIMESTAMP '{now:%Y-%m-%d %H:%M:%S}+00:00'"
-    text = text.replace("NOW()", instant).replace("TODAY()", f"DATE '{today}'")
-    return sqlglot.transpile(text, read="spark", write="duckdb")[0]
-
-
-def _rows(found: Iterable[tuple[Any, ...]]) -> Counter[str]:
-    return Counter(map(repr, found))  # NaN is NaN
-
-
-class NotOfDuckDB(Exception):
-    """DuckDB does not take a program."""
+def _counted(found: Iterable[tuple[Any, ...]]) -> Counter[str]:
+    """Return rows of which NaN is NaN and -0.0 is 0.0."""
+    return Counter(
+        repr(tuple(v + 0.0 if isinstance(v, float) else v for v in row)) for row in found
+    )
 
 
 def check(
-    connection: duckdb.DuckDBPyConnection, program: Program, now: dt.datetime, zone: str
+    engine: OnDuckDB | OnSpark, program: Program, now: dt.datetime, zone: str
 ) -> tuple[int, int, int]:
     """Assert that persisted views are the same over what the program needs.
 
@@ -397,13 +558,11 @@ def check(
     How many rows the tables have that are read, how many are needed, and in how many of these
     tables not all rows are.
     """
-    connection.execute(f"SET TimeZone = '{zone}'")
-    spark = program.text.replace("TODAY()", "CURRENT_DATE()")
-    coverage = coverage_of(spark)
-    whole = {t: f"SELECT * FROM base_{t}" for t in TABLES}
+    coverage = coverage_of(program.text.replace("TODAY()", "CURRENT_DATE()"), program.tables)
+    whole = {t: f"SELECT * FROM base_{t}" for t in program.tables}
     part: dict[str, str] = {}
     sizes = [0, 0, 0]
-    for table, columns in TABLES.items():
+    for table, columns in program.tables.items():
         one = coverage.get(table)
         if one is None:
             part[table] = f"SELECT * FROM base_{table} WHERE 1 = 0"
@@ -411,47 +570,40 @@ def check(
         predicate = p.as_text(p.evaluated(one.term, now, ZoneInfo(zone)))
         assert p.from_text(one.predicate, one.version) == one.term
         listed = ", ".join(
-            c if c in one.columns else f"CAST(NULL AS {k}) AS {c}" for c, k in columns.items()
+            c if c.strip("`") in one.columns else f"CAST(NULL AS {k}) AS {c}"
+            for c, k in columns.items()
         )
-        part[table] = f"SELECT {listed} FROM base_{table} WHERE {predicate}"
-        n = connection.execute(f"SELECT count(*) FROM base_{table}").fetchone()[0]
-        m = connection.execute(
-            f"SELECT count(*) FROM ({_duck(part[table], now, zone)})"
-        ).fetchone()[0]
+        part[table] = engine.spelled(f"SELECT {listed} FROM base_{table} WHERE {predicate}")
+        counts = (
+            f"SELECT (SELECT count(*) FROM base_{table}), (SELECT count(*) FROM ({part[table]}))"
+        )
+        ((n, m),) = engine.rows(counts, zone)
         sizes = [sizes[0] + n, sizes[1] + m, sizes[2] + (one.predicate != "TRUE")]
-    views = [f"{name} AS ({_duck(query, now, zone)})" for name, query in program.views]
-    tables = [
-        [f"{name} AS ({_duck(query, now, zone)})" for name, query in one.items()]
-        for one in (whole, part)
-    ]
+    views = [f"{n} AS ({engine.spelled(at(query, now, zone))})" for n, query in program.views]
+    tables = [[f"{name} AS ({query})" for name, query in one.items()] for one in (whole, part)]
     for name in program.persisted:
-        queries = [f"WITH {', '.join([*one, *views])} SELECT * FROM {name}" for one in tables]
-        try:
-            expected = _rows(connection.execute(queries[0]).fetchall())
-        except duckdb.Error as error:
-            raise NotOfDuckDB(str(error)) from error
-        found = _rows(connection.execute(queries[1]).fetchall())
+        expected, found = (
+            _counted(engine.rows(f"WITH {', '.join([*one, *views])} SELECT * FROM {name}", zone))
+            for one in tables
+        )
         assert found == expected, (
-            f"{zone} {now}\n{spark}\n{coverage}\n{expected - found}\n{found - expected}"
+            f"{zone} {now}\n{program.text}\n{coverage}\n{expected - found}\n{found - expected}"
         )
     return sizes[0], sizes[1], sizes[2]
 
 
-def hunt(seed: int, n: int) -> Counter[str]:
+def hunt(engine: OnDuckDB | OnSpark, seed: int, n: int) -> Counter[str]:
     """Check so many random programs, and return what was seen."""
     told: Counter[str] = Counter()
-    connection = duckdb.connect()
     for number in range(n):
         draw = random.Random(f"{seed} {number}")
         if number % 25 == 0:
-            fill(connection, draw, 40)
+            engine.fill(TABLES, draw, 40)
         program = Writer(draw).write()
         try:
-            rows, needed, narrowed = check(
-                connection, program, draw.choice(NOWS), draw.choice(ZONES)
-            )
-        except NotOfDuckDB:
-            told["not of DuckDB"] += 1
+            rows, needed, narrowed = check(engine, program, draw.choice(NOWS), draw.choice(ZONES))
+        except Refused:
+            told["refused"] += 1
             continue
         told.update(programs=1, rows=rows, needed=needed, narrowed=narrowed)
     return told
