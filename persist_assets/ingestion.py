@@ -210,7 +210,7 @@ class Ingestion:
 
     def closed(self, term: Term) -> Term:
         """Return a predicate without a clock that holds all rows of another, for a while."""
-        return p.evaluated(term, self.now, self.settings.timezone)
+        return p.evaluated_within(term, self.now, self.now + AHEAD, self.settings.timezone)
 
     def covers(self, copy: LocalCopy | None, predicate: Term, columns: Iterable[str]) -> bool:
         """Whether a copy certainly holds what is needed."""
