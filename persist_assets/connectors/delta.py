@@ -129,7 +129,8 @@ class DeltaConnector:
             table = self._open()
             if external.end_version is not None and table.version() > external.end_version:
                 table = self._open(external.end_version)
-            start = self._at_start().version() if external.version or external.datetime else 0
+            starts = held is None and (external.version or external.datetime)
+            start = self._at_start().version() if starts else 0
             if table.version() < start:
                 raise StorageError(
                     f"the Delta table at {self.location} is at version {table.version()},"
@@ -155,6 +156,12 @@ class DeltaConnector:
             hint="its log begins later",
         )
         table = self._open()
+        if table.metadata().configuration.get(_IN_COMMITS, "false").lower() == "true":
+            raise StorageError(
+                f"the Delta table at {self.location} uses inCommitTimestamp, by which `datetime`"
+                " finds no version here",
+                hint="say at which `version` to start",
+            )
         try:
             table.load_as_version(at)
         except (DeltaError, OSError, ValueError) as error:
@@ -191,7 +198,7 @@ class DeltaConnector:
         """Raise where the table cannot be read correctly, or is not as it is declared."""
         features: list[str] = list(table.protocol().reader_features or ())
         unknown = set(features) - _READABLE
-        mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+        mode = table.metadata().configuration.get(_MAPPING, "none")
         if mode not in ("none", "name"):
             unknown.add(f"columnMapping by {mode}")
         if unknown:
@@ -227,42 +234,65 @@ class DeltaConnector:
         return [text for text in said if text is not None]
 
     def _pruned(self, table: Any, conditions: Sequence[str]) -> tuple[list[_File], int]:
-        files = self._files(table)
+        files = self._files(table, conditions)
         kept = [f for f in files if all(may_match(c, f.spans) for c in conditions)]
         return kept, len(files)
 
-    def _files(self, table: Any) -> list[_File]:
-        """Return the files of a version, with what they may hold."""
+    def _files(self, table: Any, conditions: Sequence[str]) -> list[_File]:
+        """Return the files of a version, with what columns of conditions may be in them."""
         import pyarrow as pa
 
-        fields = _fields(table)
         deleted = self._deleted(table)
         parted = table.metadata().partition_columns
+        text = " ".join(conditions).lower()
+        looked_at = [
+            f
+            for f in _fields(table)
+            if f.name not in parted
+            and f.name.lower() in text
+            and "." not in f.physical
+            and isinstance(f.json, str)
+        ]
+        found = pa.table(table.get_add_actions(flatten=True))
+        if not found.num_rows:
+            return []
+        sizes, counts = _column(found, "size_bytes"), _column(found, "num_records")
+        kinds = {f.name: f.type for f in _fields(table)}
+        values = {name: self._values(found, name) for name in parted}
+        told = {
+            f: [_column(found, f"{what}.{f.physical}") for what in ("min", "max", "null_count")]
+            for f in looked_at
+        }
         files: list[_File] = []
-        for row in pa.table(table.get_add_actions(flatten=True)).to_pylist():
-            rows = row.get("num_records")
-            spans: dict[str, Span] = {}
-            partition: dict[str, str | None] = {}
-            for one in fields:
-                if one.name in parted:
-                    value = row.get(f"partition.{one.name}")
-                    partition[one.name] = _written(value)
-                    spans[one.name.lower()] = exactly(one.type, value)
-                elif "." not in one.physical and isinstance(one.json, str):
-                    spans[one.name.lower()] = span(
-                        one.type,
-                        row.get(f"min.{one.physical}"),
-                        row.get(f"max.{one.physical}"),
-                        row.get(f"null_count.{one.physical}"),
-                        rows,
-                    )
-            location = file_location(row["path"], self.location)
+        for n, path in enumerate(found["path"].to_pylist()):
+            location, rows = file_location(path, self.location), counts[n]
+            partition = {name: _written(values[name][n]) for name in parted}
+            spans = {name.lower(): exactly(kinds[name], values[name][n]) for name in parted}
+            for one, (least, greatest, nulls) in told.items():
+                spans[one.name.lower()] = span(one.type, least[n], greatest[n], nulls[n], rows)
             but = deleted.get(location, frozenset())
             live = rows - len(but) if rows is not None else None
-            files.append(_File(location, row["size_bytes"], live, partition, spans, but=but))
+            files.append(_File(location, sizes[n], live, partition, spans, but=but))
         if not deleted.keys() <= {f.location for f in files}:
             raise self._unnamed()
         return files
+
+    def _values(self, found: Any, name: str) -> list[Any]:
+        """Return the values of a partition column by file."""
+        try:
+            return found[f"partition.{name}"].to_pylist()
+        except (ValueError, OverflowError) as error:
+            raise StorageError(
+                f"values of `{name}` in the Delta table at {self.location} are of no year that"
+                " can be read",
+                hint="dates of partitions are of the years 1 to 9999",
+            ) from error
+
+    def _places(self, table: Any) -> set[str]:
+        import pyarrow as pa
+
+        paths = pa.table(table.get_add_actions())["path"].to_pylist()
+        return {file_location(path, self.location) for path in paths}
 
     def _unnamed(self) -> StorageError:
         return StorageError(
@@ -420,7 +450,7 @@ class DeltaConnector:
             numbers = session.createDataFrame(marked, f"_persist_n int, {ROW} bigint").withColumn(
                 "_persist_marked", F.lit(True)
             )
-            frame = frame.join(numbers, ["_persist_n", ROW], "left")
+            frame = frame.join(F.broadcast(numbers), ["_persist_n", ROW], "left")
             is_marked = F.coalesce(F.col("_persist_marked"), F.lit(False))
             frame = frame.where(is_marked == F.col("_persist_only"))
         else:
@@ -445,7 +475,7 @@ class DeltaConnector:
         table = self._load(until)
         conditions = self._conditions(predicate, start=False)
         try:
-            whole, recorded = self._commits(first, last, table)
+            whole, recorded = self._commits(first, last, table, columns)
         except _Again as reason:
             return Changes(again=str(reason))
         if self.external.append_only and any(f.change == DELETE for f in whole):
@@ -480,40 +510,66 @@ class DeltaConnector:
             hint="take 'append_only' out of its declaration",
         )
 
-    def _commits(self, first: int, last: int, table: Any) -> tuple[list[_File], list[_File]]:
+    def _commits(
+        self, first: int, last: int, table: Any, columns: Sequence[str]
+    ) -> tuple[list[_File], list[_File]]:
         """Return the files that came and went, and those in which changes are recorded.
 
-        A commit that records its changes says all of them so; else they are its files.
+        A commit that records its changes says all of them so; else they are its files. Columns
+        may come: rows before have NULL there. What does not make the later files of the earlier
+        is not trusted.
         """
         whole: list[_File] = []
         recorded: list[_File] = []
         fields = _fields(table)
-        schema = [(f.name, f.physical, f.type) for f in fields]
+        parted = table.metadata().partition_columns
         try:
-            start = _fields(self._open(first))
+            start = self._open(first)
         except GoneError as error:
             raise _Again(error.message) from error
-        if [(f.name, f.physical, f.type) for f in start] != schema:
+        had = _fields(start)
+        held = {f.name.lower() for f in had}
+        if not _schema(had) <= _schema(fields) or not held.issuperset(c.lower() for c in columns):
             raise _Again(f"its columns changed after version {first}")
-        names = {f.physical: f.name for f in fields if f.name in table.metadata().partition_columns}
+        keys = {f.physical: f for f in fields if f.name in parted}
+        there = self._places(start)
         for version in range(first + 1, last + 1):
             actions = self._commit(version)
             for action in actions.get("metaData", ()):
-                found = _fields_of(json.loads(action["schemaString"]))
+                found = _schema(_fields_of(action["schemaString"], action["configuration"]))
                 if action["id"] != table.metadata().id:
                     raise _Again(f"it was made anew with version {version}")
-                if [(f.name, f.physical, f.type) for f in found] != schema or list(
-                    action.get("partitionColumns", ())
-                ) != list(table.metadata().partition_columns):
+                fits = _schema(had) <= found <= _schema(fields)
+                if not fits or action.get("partitionColumns", []) != parted:
                     raise _Again(f"its columns changed with version {version}")
+            there = self._followed(there, actions, version)
             if "cdc" in actions:
-                recorded += (self._file(a, names, version, "recorded") for a in actions["cdc"])
-                continue
-            whole += self._moved(actions, names, version)
+                recorded += (self._file(a, keys, version, "recorded") for a in actions["cdc"])
+            else:
+                whole += self._moved(actions, keys, version)
+        if there != self._places(table):
+            raise _Again(f"what its log says after version {first} does not make version {last}")
         return whole, recorded
 
+    def _followed(
+        self, there: set[str], actions: Mapping[str, list[Any]], version: int
+    ) -> set[str]:
+        """Return the files that are there after a commit.
+
+        One that comes again or goes again changes no row, although the log says so.
+        """
+        came, went = (
+            {file_location(a["path"], self.location): a.get("dataChange", True) for a in found}
+            for found in (actions.get("add", ()), actions.get("remove", ()))
+        )
+        again = [f for f in came if f in there and f not in went and came[f]]
+        again += [f for f in went if f not in there and went[f]]
+        if again:
+            raise _Again(f"version {version} adds or removes a file a second time")
+        return (there - went.keys()) | came.keys()
+
     def _moved(
-        self, actions: Mapping[str, list[Any]], names: Mapping[str, str], version: int
+        self, actions: Mapping[str, list[Any]], keys: Mapping[str, _Field], version: int
     ) -> Iterable[_File]:
         adds = [a for a in actions.get("add", ()) if a.get("dataChange", True)]
         removes = [a for a in actions.get("remove", ()) if a.get("dataChange", True)]
@@ -526,8 +582,8 @@ class DeltaConnector:
                 after = self._deleted(self._open(version))
             except GoneError as error:
                 raise _Again(error.message) from error
-        came = {f.location: f for f in (self._file(a, names, version, INSERT) for a in adds)}
-        went = {f.location: f for f in (self._file(a, names, version, DELETE) for a in removes)}
+        came = {f.location: f for f in (self._file(a, keys, version, INSERT) for a in adds)}
+        went = {f.location: f for f in (self._file(a, keys, version, DELETE) for a in removes)}
         for moved, vectors in ((adds, after), (removes, before)):
             named = {file_location(a["path"], self.location) for a in moved if a.get(_VECTOR)}
             if not named <= vectors.keys():
@@ -551,12 +607,12 @@ class DeltaConnector:
                 yield file
 
     def _file(
-        self, action: Mapping[str, Any], names: Mapping[str, str], version: int, change: str
+        self, action: Mapping[str, Any], keys: Mapping[str, _Field], version: int, change: str
     ) -> _File:
-        values = action.get("partitionValues")
-        if names and values is None:
+        values: Mapping[str, str | None] = action.get("partitionValues") or {}
+        if values.keys() != keys.keys():
             raise _Again(f"version {version} does not say of which partition its files were")
-        partition = {names.get(k, k): v or None for k, v in (values or {}).items()}
+        partition = {keys[k].name: _read_as(keys[k], v) for k, v in values.items()}
         location = file_location(action["path"], self.location)
         size = action.get("size") or 0
         return _File(location, size, partition=partition, change=change, version=version)
@@ -574,9 +630,15 @@ class DeltaConnector:
                 raise
             raise _Again(f"its log has no version {version} any more") from error
         actions: dict[str, list[Any]] = {}
-        for line in lines:
-            for kind, action in (json.loads(line) if line.strip() else {}).items():
-                actions.setdefault(kind, []).append(action)
+        try:
+            for line in lines:
+                for kind, action in (json.loads(line) if line.strip() else {}).items():
+                    actions.setdefault(kind, []).append(action)
+        except ValueError as error:
+            raise StorageError(
+                f"version {version} in the log of the Delta table at {self.location} is broken:"
+                f" {error}"
+            ) from error
         return actions
 
 
@@ -585,6 +647,7 @@ def _log(version: int) -> str:
 
 
 _CHANGE_TYPE, _VECTOR = "_change_type", "deletionVector"
+_IN_COMMITS = "delta.enableInCommitTimestamps"
 
 
 def _stored(one: _Field) -> Any:
@@ -594,6 +657,14 @@ def _stored(one: _Field) -> Any:
     column = unpruned(F.col(quote(one.physical)), one.type)
     renamed = one.physical != one.name or type_of_json(_physical(one.json)) != one.type
     return (column.cast(one.type) if renamed else column).alias(one.name)
+
+
+def _column(found: Any, name: str) -> list[Any]:
+    """Return what is told of each file, None where it is not."""
+    try:
+        return found[name].to_pylist()
+    except (KeyError, ValueError, OverflowError):  # or of no year that Python has
+        return [None] * found.num_rows
 
 
 def _only(file: _File, rows: frozenset[int]) -> _File:
@@ -608,18 +679,31 @@ def _but(file: _File, rows: frozenset[int]) -> _File:
 
 
 def _fields(table: Any) -> list[_Field]:
-    return _fields_of(json.loads(table.schema().to_json()))
+    return _fields_of(table.schema().to_json(), table.metadata().configuration)
 
 
-def _fields_of(struct: Mapping[str, Any]) -> list[_Field]:
+def _fields_of(schema: str, configuration: Mapping[str, str]) -> list[_Field]:
+    def unmapped(found: dict[str, Any]) -> dict[str, Any]:
+        found.pop(_PHYSICAL_NAME, None)  # left over: nobody looks at it
+        return found
+
+    is_mapped = configuration.get(_MAPPING, "none") != "none"
+    struct = json.loads(schema, object_hook=None if is_mapped else unmapped)
     return [
         _Field(f["name"], type_of_json(f["type"]), _physical_name(f), f["type"])
         for f in struct["fields"]
     ]
 
 
+def _schema(fields: Iterable[_Field]) -> frozenset[tuple[str, str, str]]:
+    return frozenset((f.name, f.physical, f.type) for f in fields)
+
+
+_MAPPING, _PHYSICAL_NAME = "delta.columnMapping.mode", "delta.columnMapping.physicalName"
+
+
 def _physical_name(one: Mapping[str, Any]) -> str:
-    return (one.get("metadata") or {}).get("delta.columnMapping.physicalName", one["name"])
+    return (one.get("metadata") or {}).get(_PHYSICAL_NAME, one["name"])
 
 
 def _json_field(name: str, kind: Any) -> dict[str, Any]:
@@ -645,6 +729,12 @@ def _physical(kind: Any) -> Any:
 def _bare(kind: str) -> str:
     """Return a type without what Delta's log keeps apart: lengths of texts."""
     return re.sub(r"\b(?:var)?char\(\d+\)", "string", kind.lower().replace(" ", ""))
+
+
+def _read_as(one: _Field, written: str | None) -> str | None:
+    """Return a partition value of the log as `_written` does: a time of no zone is of UTC."""
+    is_local = one.type == "timestamp" and re.fullmatch(r"[^ T]+[ T][\d:.]+", written or "")
+    return f"{written}+00:00" if is_local else written or None
 
 
 def _written(value: Any) -> str | None:
