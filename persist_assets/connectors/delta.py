@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.connectors.access import delta_access, spark_access
 from persist_assets.connectors.protocol import CHANGE, DELETE, INSERT, VERSION, Changes, Pruned
 from persist_assets.connectors.pruning import Span, exactly, may_match, span
-from persist_assets.connectors.reading import FILE, ROW, check_names, unpruned
+from persist_assets.connectors.reading import FILE, ROW, check_names, small_frame, unpruned
 from persist_assets.dialect import quote
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.storage.files import delta_place, reached, unreachable
@@ -370,94 +370,93 @@ class DeltaConnector:
         conditions = self._conditions(predicate, start=True)
         kept, _ = self._pruned(table, conditions)
         self._check_there(kept)
-        frame = self._read(kept, table, conditions)
-        return frame.select(*(quote(c) for c in columns))
+        return self._read(kept, table, conditions, columns)
 
     def _read(
-        self, files: Sequence[_File], table: Any, conditions: Iterable[str], extra: str = ""
+        self,
+        files: Sequence[_File],
+        table: Any,
+        conditions: Iterable[str],
+        columns: Sequence[str],
     ) -> DataFrame:
-        """Return the rows of files, with what the log says of them, that fit conditions.
-
-        Parameters
-        ----------
-        extra
-            A column that the files have besides.
-        """
-        from pyspark.sql import functions as F
+        """Return columns of the rows of files that fit conditions, and what became of them."""
         from pyspark.sql.types import StructType
 
         session = self._session()
         fields = _fields(table)
+        if not files:
+            whole = ", ".join(f"{quote(f.name)} {f.type}" for f in fields)
+            return session.createDataFrame([], whole).select(*map(quote, columns))
         parted = [f for f in fields if f.name in table.metadata().partition_columns]
         stored = [f for f in fields if f not in parted]
         kinds = [_json_field(f.physical, _physical(f.json)) for f in stored]
-        kinds += [_json_field(extra, "string")] if extra else []
+        texts = [*map(_stored, stored)]
+        if any(f.change == _RECORDED for f in files):
+            kinds.append(_json_field(_CHANGE_TYPE, "string"))
+            texts.append(_CHANGE_TYPE)
         schema = StructType.fromJson({"type": "struct", "fields": kinds})
-        told = bool(parted) or any(f.change or f.but or f.only is not None for f in files)
-        tail = [f.name for f in fields] + ([extra] if extra else [])
-        tail += [CHANGE, VERSION] if any(f.change for f in files) else []
-        if not files:
-            whole = [f"{quote(f.name)} {f.type}" for f in fields]
-            whole += [f"{quote(extra)} string"] if extra else []
-            return session.createDataFrame([], ", ".join(whole))
         reader = session.read.options(**spark_access(self._access)).schema(schema)
         places = dict.fromkeys(f.location for f in files)
-        frame = reader.parquet(*(spark_pattern(place) for place in places))
-        named = [_stored(f) for f in stored]
-        named += [F.col(quote(extra))] if extra else []
-        if told:
+        frame = reader.parquet(*map(spark_pattern, places))
+        if parted or any(f.change or f.but or f.only is not None for f in files):
             check_names(places, f"the Delta table at {self.location}")
-            frame = frame.select(
-                *named,
-                F.col("_metadata.file_name").alias(FILE),
-                F.col("_metadata.row_index").alias(ROW),
-            )
-            frame = self._tell(frame, files, parted)
+            frame = self._tell(frame, texts, files, parted)
         else:
-            frame = frame.select(*named)
-        frame = frame.select(*(quote(name) for name in tail))
-        return reduce(lambda found, text: found.where(text), conditions, frame)
+            frame = frame.selectExpr(*texts)
+        frame = reduce(lambda found, text: found.where(text), conditions, frame)
+        told = [CHANGE, VERSION] if files[0].change else []
+        return frame.select(*map(quote, columns), *told)
 
     def _tell(
-        self, frame: DataFrame, files: Sequence[_File], parted: Sequence[_Field]
+        self,
+        frame: DataFrame,
+        texts: Sequence[str],
+        files: Sequence[_File],
+        parted: Sequence[_Field],
     ) -> DataFrame:
         """Put beside rows what the log says of their file, and leave out rows that are not meant.
 
         A file that came and went is there twice, and so are its rows.
         """
-        from pyspark.sql import functions as F
-
         session = self._session()
+        names = [p.name for p in parted]
         keys = [f"_persist_{n}" for n in range(len(parted))]
         kinds = [f"{FILE} string", "_persist_n int", "_persist_only boolean"]
-        kinds += [f"{CHANGE} string", f"{VERSION} bigint", *(f"{k} string" for k in keys)]
-        values = [tuple(f.partition.get(p.name) for p in parted) for f in files]
+        kinds += [f"{_BECAME} string", f"{VERSION} bigint", *(f"{k} string" for k in keys)]
         rows = [
-            (f.name, n, f.only is not None, f.change, f.version, *value)
-            for n, (f, value) in enumerate(zip(files, values, strict=True))
+            (f.name, n, f.only is not None, f.change, f.version, *(f.partition[k] for k in names))
+            for n, f in enumerate(files)
         ]
-        told = F.broadcast(session.createDataFrame(rows, ", ".join(kinds)))
-        frame = frame.join(told, FILE)
         marked = [
-            (n, row) for n, f in enumerate(files) for row in (f.but if f.only is None else f.only)
+            (n, row, True)
+            for n, f in enumerate(files)
+            for row in (f.but if f.only is None else f.only)
         ]
         if len(marked) > _MOST_DELETED:
             raise StorageError(
                 f"the Delta table at {self.location} has {len(marked)} rows in deletion vectors",
                 hint="REORG TABLE … APPLY (PURGE) rewrites its files without them",
             )
+        where = [f"_metadata.file_name AS {FILE}", f"_metadata.row_index AS {ROW}"]
+        frame = frame.selectExpr(*texts, *where[: 2 if marked else 1])
+        frame = frame.join(small_frame(session, rows, ", ".join(kinds)), FILE)
         if marked:
-            numbers = session.createDataFrame(marked, f"_persist_n int, {ROW} bigint").withColumn(
-                "_persist_marked", F.lit(True)
+            numbers = small_frame(
+                session, marked, f"_persist_n int, {ROW} bigint, _persist_marked boolean"
             )
-            frame = frame.join(F.broadcast(numbers), ["_persist_n", ROW], "left")
-            is_marked = F.coalesce(F.col("_persist_marked"), F.lit(False))
-            frame = frame.where(is_marked == F.col("_persist_only"))
+            frame = frame.join(numbers, ["_persist_n", ROW], "left")
+            frame = frame.where("coalesce(_persist_marked, false) = _persist_only")
         else:
-            frame = frame.where(~F.col("_persist_only"))
-        for key, one in zip(keys, parted, strict=True):
-            frame = frame.withColumn(one.name, F.col(key).cast(one.type))
-        return frame
+            frame = frame.where("NOT _persist_only")
+        values = [
+            f"CAST({k} AS {p.type}) AS {quote(p.name)}" for k, p in zip(keys, parted, strict=True)
+        ]
+        became = _BECAME
+        if _CHANGE_TYPE in texts:
+            came = f"{_CHANGE_TYPE} IN ('insert', 'update_postimage')"
+            became = f"CASE WHEN {_BECAME} <> '{_RECORDED}' THEN {_BECAME}"
+            became += f" WHEN {came} THEN '{INSERT}' ELSE '{DELETE}' END"
+        return frame.selectExpr("*", *values, f"{became} AS {CHANGE}")
 
     # ------------------------------------------------------------------------------- changes
 
@@ -485,23 +484,13 @@ class DeltaConnector:
             self._check_there([*whole, *recorded])
         except GoneError as error:
             return Changes(again=error.message)
-        from pyspark.sql import functions as F
-
-        shown = [*(quote(c) for c in columns), CHANGE, VERSION]
-        frames: list[DataFrame] = []
-        if whole:
-            frames.append(self._read(whole, table, conditions).select(*shown))
-        if recorded:
-            frame = self._read(recorded, table, conditions, _CHANGE_TYPE)
-            came = F.col(_CHANGE_TYPE).isin("insert", "update_postimage")
-            became = F.when(came, F.lit(INSERT)).otherwise(F.lit(DELETE))
-            frame = frame.withColumn(CHANGE, became)
-            if self.external.append_only and frame.where(F.col(CHANGE) == DELETE).take(1):
-                raise self._not_kept()
-            frames.append(frame.select(*shown))
-        if not frames:
+        if not whole and not recorded:
             return Changes()
-        return Changes(reduce(lambda a, b: a.unionByName(b), frames))
+        frame = self._read([*whole, *recorded], table, conditions, columns)
+        deletes = recorded and self.external.append_only
+        if deletes and frame.where(f"{CHANGE} = '{DELETE}'").take(1):
+            raise self._not_kept()
+        return Changes(frame)
 
     def _not_kept(self) -> StorageError:
         return StorageError(
@@ -544,7 +533,7 @@ class DeltaConnector:
                     raise _Again(f"its columns changed with version {version}")
             there = self._followed(there, actions, version)
             if "cdc" in actions:
-                recorded += (self._file(a, keys, version, "recorded") for a in actions["cdc"])
+                recorded += (self._file(a, keys, version, _RECORDED) for a in actions["cdc"])
             else:
                 whole += self._moved(actions, keys, version)
         if there != self._places(table):
@@ -646,17 +635,17 @@ def _log(version: int) -> str:
     return f"_delta_log/{version:020}.json"
 
 
+_BECAME, _RECORDED = "_persist_became", "recorded"
 _CHANGE_TYPE, _VECTOR = "_change_type", "deletionVector"
 _IN_COMMITS = "delta.enableInCommitTimestamps"
 
 
-def _stored(one: _Field) -> Any:
-    """Return a column of files under its name."""
-    from pyspark.sql import functions as F
-
-    column = unpruned(F.col(quote(one.physical)), one.type)
-    renamed = one.physical != one.name or type_of_json(_physical(one.json)) != one.type
-    return (column.cast(one.type) if renamed else column).alias(one.name)
+def _stored(one: _Field) -> str:
+    """Return a column of files under its name, in SQL."""
+    column = unpruned(quote(one.physical), one.type)
+    if one.physical != one.name or type_of_json(_physical(one.json)) != one.type:
+        column = f"CAST({column} AS {one.type})"
+    return f"{column} AS {quote(one.name)}"
 
 
 def _column(found: Any, name: str) -> list[Any]:

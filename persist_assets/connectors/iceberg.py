@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.connectors.access import iceberg_access, spark_access
 from persist_assets.connectors.protocol import CHANGE, INSERT, VERSION, Changes, Pruned
 from persist_assets.connectors.pruning import Span, exactly, may_match, span
-from persist_assets.connectors.reading import FILE, ROW, check_names, unpruned
+from persist_assets.connectors.reading import FILE, ROW, check_names, small_frame, unpruned
 from persist_assets.dialect import quote
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.storage.types import type_of_json
@@ -426,7 +426,6 @@ class IcebergConnector:
         conditions: Sequence[str],
     ) -> DataFrame:
         """Return the rows of files that fit conditions, without those that were deleted."""
-        from pyspark.sql import functions as F
         from pyspark.sql.types import StructType
 
         session = self._session()
@@ -439,29 +438,23 @@ class IcebergConnector:
         places = [self._place(table, path) for path in paths]
         reader = session.read.options(**spark_access(self._access))
         frame = reader.schema(schema).parquet(*map(spark_pattern, places))
-        names = [quote(f["name"]) for f in fields]
         parted = [self._parted(table, file) for file in files]
-        if not deletes and not any(parted):
-            frame = frame.select(*map(_stored, fields))
-        else:
+        texts = [*map(_stored, fields)]
+        if deletes or any(parted):
             check_names(places, f"the Iceberg table at {self.location}")
-            frame = frame.select(
-                *map(_stored, fields),
-                F.col("_metadata.file_name").alias(FILE),
-                F.col("_metadata.row_index").alias(ROW),
-            )
+            texts += [f"_metadata.file_name AS {FILE}", f"_metadata.row_index AS {ROW}"]
+        frame = frame.selectExpr(*texts)
         if deletes:
             positions = session.read.options(**spark_access(self._access)).parquet(
                 *(spark_pattern(self._place(table, path)) for path in deletes)
             )
             named_so = [(path, path.rpartition("/")[2]) for path in paths]
-            told = session.createDataFrame(named_so, f"file_path string, {FILE} string")
-            gone = positions.join(F.broadcast(told), "file_path")
-            gone = gone.select(FILE, F.col("pos").cast("bigint").alias(ROW))
+            told = small_frame(session, named_so, f"file_path string, {FILE} string")
+            gone = positions.join(told, "file_path").selectExpr(FILE, f"bigint(pos) AS {ROW}")
             frame = frame.join(gone, [FILE, ROW], "left_anti")
         if any(parted):
             frame = self._with_partitions(frame, paths, parted, fields)
-        frame = frame.select(*names)
+        frame = frame.select(*(quote(f["name"]) for f in fields))
         return reduce(lambda found, text: found.where(text), conditions, frame)
 
     def _with_partitions(
@@ -472,8 +465,6 @@ class IcebergConnector:
         fields: Sequence[dict[str, Any]],
     ) -> DataFrame:
         """Put the values of partitions where files do not have their columns."""
-        from pyspark.sql import functions as F
-
         numbers = sorted({number for values in parted for number in values})
         by_number = {f["metadata"][_FIELD_ID]: f for f in fields}
         by_number = {n: by_number[n] for n in numbers if n in by_number}
@@ -483,12 +474,13 @@ class IcebergConnector:
         ]
         keys = [f"_persist_value_{n}" for n in by_number]
         kinds = ", ".join(f"{key} string" for key in (FILE, *keys))
-        frame = frame.join(F.broadcast(self._session().createDataFrame(rows, kinds)), FILE)
-        for key, field in zip(keys, by_number.values(), strict=True):
-            value = F.col(key).cast(type_of_json(field["type"]))
-            filled = F.coalesce(F.col(quote(field["name"])), value)
-            frame = frame.withColumn(field["name"], filled)
-        return frame
+        frame = frame.join(small_frame(self._session(), rows, kinds), FILE)
+        filled = {
+            field["name"]: f"coalesce({quote(field['name'])}, CAST({key} AS"
+            f" {type_of_json(field['type'])})) AS {quote(field['name'])}"
+            for key, field in zip(keys, by_number.values(), strict=True)
+        }
+        return frame.selectExpr(*(filled.get(f["name"], quote(f["name"])) for f in fields))
 
     def _text(self, field: Mapping[str, Any], value: Any) -> str | None:
         """Return the value of a partition as Spark reads it from text."""
@@ -543,11 +535,9 @@ class IcebergConnector:
             self._check_there(table, kept)
         except GoneError as error:
             return Changes(again=error.message)
-        from pyspark.sql import functions as F
-
         frame = self._read(table, kept, (), fields, conditions)
-        told = (F.lit(INSERT).alias(CHANGE), F.lit(1).cast("bigint").alias(VERSION))
-        return Changes(frame.select(*(quote(c) for c in columns), *told))
+        told = (f"'{INSERT}' AS {CHANGE}", f"bigint(1) AS {VERSION}")
+        return Changes(frame.selectExpr(*(quote(c) for c in columns), *told))
 
     def _appended(self, table: Any, snapshot: Any) -> list[Any]:
         """Return the data files that a snapshot added."""
@@ -599,13 +589,13 @@ def _inside_by_id(kind: Any) -> Any:
     return {k: _inside_by_id(v) if k in inside else v for k, v in kind.items()}
 
 
-def _stored(field: Mapping[str, Any]) -> Any:
-    """Return a column of files under its name."""
-    from pyspark.sql import functions as F
-
+def _stored(field: Mapping[str, Any]) -> str:
+    """Return a column of files under its name, in SQL."""
     found, kind = _by_id(field), type_of_json(field["type"])
-    column = unpruned(F.col(quote(found["name"])), kind)
-    return (column if found["type"] == field["type"] else column.cast(kind)).alias(field["name"])
+    column = unpruned(quote(found["name"]), kind)
+    if found["type"] != field["type"]:
+        column = f"CAST({column} AS {kind})"
+    return f"{column} AS {quote(field['name'])}"
 
 
 def _has_ids(found: Any) -> bool:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from persist_assets.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from pyspark.sql import Column
+    from pyspark.sql import DataFrame, SparkSession
 
 FILE, ROW = "_persist_file", "_persist_row"
 """The columns that say from which file a row is, and its number there."""
@@ -39,16 +39,40 @@ def check_names(places: Iterable[str], table: str) -> None:
         raise StorageError(f"{table} has {what}: not supported", hint="have its files rewritten")
 
 
-def unpruned(column: Column, kind: str) -> Column:
-    """Return a column of files, of which Spark leaves no row group out for its NaN.
+def unpruned(column: str, kind: str) -> str:
+    """Return a column of files, in SQL, of which Spark leaves no row group out for its NaN.
 
     Statistics that others write leave NaN out, and Spark leaves a row group out by them although
     NaN is greater than all numbers to it. It does not look behind a function.
+
+    Examples
+    --------
+    >>> unpruned("`x`", "double"), unpruned("`s`", "struct<y:double>"), unpruned("`i`", "int")
+    ('nanvl(`x`, `x`)', 'element_at(array(`s`), 1)', '`i`')
     """
+    if kind in ("float", "double"):
+        return f"nanvl({column}, {column})"
+    if kind.startswith("struct") and re.search(r":(float|double)\b", kind):
+        return f"element_at(array({column}), 1)"
+    return column
+
+
+def small_frame(session: SparkSession, rows: Sequence[Sequence[Any]], kinds: str) -> DataFrame:
+    """Return rows as a frame that is part of its query: no job has to bring them.
+
+    Parameters
+    ----------
+    kinds
+        Names and types of the columns, as in a CREATE TABLE: string, int, bigint or boolean.
+    """
+    import pyarrow as pa
     from pyspark.sql import functions as F
 
-    if kind in ("float", "double"):
-        return F.nanvl(column, column)
-    if kind.startswith("struct") and re.search(r":(float|double)\b", kind):
-        return F.element_at(F.array(column), 1)
-    return column
+    named = [kind.split() for kind in kinds.split(", ")]
+    fields = [(name, _ARROW[kind]) for name, kind in named]
+    columns = [list(values) for values in zip(*rows, strict=True)] or [[] for _ in fields]
+    table = pa.table(dict(zip((n for n, _ in fields), columns, strict=True)), pa.schema(fields))
+    return F.broadcast(session.createDataFrame(table))
+
+
+_ARROW = {"string": "string", "int": "int32", "bigint": "int64", "boolean": "bool"}
