@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.connectors.access import delta_access, spark_access
 from persist_assets.connectors.protocol import CHANGE, DELETE, INSERT, VERSION, Changes, Pruned
 from persist_assets.connectors.pruning import Span, exactly, may_match, span
-from persist_assets.connectors.reading import FILE, ROW, check_names, small_frame, unpruned
+from persist_assets.connectors.reading import (
+    FILE,
+    ROW,
+    check_columns,
+    check_names,
+    conditions_of,
+    small_frame,
+    unpruned,
+)
 from persist_assets.dialect import quote
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.storage.files import delta_place, reached, unreachable
@@ -207,31 +215,10 @@ class DeltaConnector:
                 " not supported",
                 hint="its rows would be wrong; write it without this feature",
             )
-        there = {f.name.lower(): f for f in _fields(table)}
-        if len(there) < len(_fields(table)):
-            raise StorageError(
-                f"columns of the Delta table at {self.location} differ in case alone"
-            )
-        for column in self.columns:
-            found = there.get(column.name.lower())
-            if found is None:
-                raise StorageError(
-                    f"the Delta table at {self.location} has no column `{column.name}`",
-                    hint=f"it has: {', '.join(f.name for f in there.values())}",
-                )
-            if column.type is not None and _bare(column.type) != _bare(found.type):
-                raise StorageError(
-                    f"column `{column.name}` of the Delta table at {self.location}"
-                    f" is {found.type}, and is declared as {column.type}",
-                    hint=f"declare it as {found.type}, and cast it in a view",
-                )
+        there = [(f.name, f.type) for f in _fields(table)]
+        check_columns(self.columns, there, f"the Delta table at {self.location}")
 
     # ---------------------------------------------------------------------------------- files
-
-    def _conditions(self, predicate: str | None, *, start: bool) -> list[str]:
-        external = self.external
-        said = (predicate, external.filter, external.snapshot_filter if start else None)
-        return [text for text in said if text is not None]
 
     def _pruned(self, table: Any, conditions: Sequence[str]) -> tuple[list[_File], int]:
         files = self._files(table, conditions)
@@ -240,9 +227,20 @@ class DeltaConnector:
 
     def _files(self, table: Any, conditions: Sequence[str]) -> list[_File]:
         """Return the files of a version, with what columns of conditions may be in them."""
+        listed, deleted = self._listed(table, conditions), self._deleted(table)
+        if not deleted.keys() <= {f.location for f in listed}:
+            raise self._unnamed()
+        files: list[_File] = []
+        for file in listed:
+            but = deleted.get(file.location, frozenset())
+            rows = None if file.rows is None else file.rows - len(but)
+            files.append(replace(file, rows=rows, but=but))
+        return files
+
+    def _listed(self, table: Any, conditions: Sequence[str]) -> list[_File]:
+        """Return files without regard to rows of them that are deleted."""
         import pyarrow as pa
 
-        deleted = self._deleted(table)
         parted = table.metadata().partition_columns
         text = " ".join(conditions).lower()
         looked_at = [
@@ -270,11 +268,7 @@ class DeltaConnector:
             spans = {name.lower(): exactly(kinds[name], values[name][n]) for name in parted}
             for one, (least, greatest, nulls) in told.items():
                 spans[one.name.lower()] = span(one.type, least[n], greatest[n], nulls[n], rows)
-            but = deleted.get(location, frozenset())
-            live = rows - len(but) if rows is not None else None
-            files.append(_File(location, sizes[n], live, partition, spans, but=but))
-        if not deleted.keys() <= {f.location for f in files}:
-            raise self._unnamed()
+            files.append(_File(location, sizes[n], rows, partition, spans))
         return files
 
     def _values(self, found: Any, name: str) -> list[Any]:
@@ -287,12 +281,6 @@ class DeltaConnector:
                 " can be read",
                 hint="dates of partitions are of the years 1 to 9999",
             ) from error
-
-    def _places(self, table: Any) -> set[str]:
-        import pyarrow as pa
-
-        paths = pa.table(table.get_add_actions())["path"].to_pylist()
-        return {file_location(path, self.location) for path in paths}
 
     def _unnamed(self) -> StorageError:
         return StorageError(
@@ -359,7 +347,9 @@ class DeltaConnector:
 
     def prune(self, predicate: str | None, version: str) -> Pruned:
         """Return what reading a version for a predicate costs; see `protocol.Connector`."""
-        kept, of = self._pruned(self._load(version), self._conditions(predicate, start=True))
+        kept, of = self._pruned(
+            self._load(version), conditions_of(self.external, predicate, start=True)
+        )
         rows = [f.rows for f in kept]
         known = sum(r for r in rows if r is not None) if None not in rows else None
         return Pruned(len(kept), of, known, sum(f.bytes for f in kept))
@@ -367,7 +357,7 @@ class DeltaConnector:
     def snapshot(self, predicate: str | None, columns: Sequence[str], version: str) -> DataFrame:
         """Return rows of a version; see `protocol.Connector`."""
         table = self._load(version)
-        conditions = self._conditions(predicate, start=True)
+        conditions = conditions_of(self.external, predicate, start=True)
         kept, _ = self._pruned(table, conditions)
         self._check_there(kept)
         return self._read(kept, table, conditions, columns)
@@ -472,9 +462,9 @@ class DeltaConnector:
         if first > last:
             return Changes(again=f"it went back from version {first} to {last}")
         table = self._load(until)
-        conditions = self._conditions(predicate, start=False)
+        conditions = conditions_of(self.external, predicate, start=False)
         try:
-            whole, recorded = self._commits(first, last, table, columns)
+            whole, recorded = self._commits(first, last, table, columns, conditions)
         except _Again as reason:
             return Changes(again=str(reason))
         if self.external.append_only and any(f.change == DELETE for f in whole):
@@ -500,7 +490,12 @@ class DeltaConnector:
         )
 
     def _commits(
-        self, first: int, last: int, table: Any, columns: Sequence[str]
+        self,
+        first: int,
+        last: int,
+        table: Any,
+        columns: Sequence[str],
+        conditions: Sequence[str],
     ) -> tuple[list[_File], list[_File]]:
         """Return the files that came and went, and those in which changes are recorded.
 
@@ -521,11 +516,15 @@ class DeltaConnector:
         if not _schema(had) <= _schema(fields) or not held.issuperset(c.lower() for c in columns):
             raise _Again(f"its columns changed after version {first}")
         keys = {f.physical: f for f in fields if f.name in parted}
-        there = self._places(start)
+        begin, end = (
+            {f.location: f.spans for f in self._listed(t, conditions)} for t in (start, table)
+        )
+        there = set(begin)
         for version in range(first + 1, last + 1):
             actions = self._commit(version)
             for action in actions.get("metaData", ()):
-                found = _schema(_fields_of(action["schemaString"], action["configuration"]))
+                configuration = action.get("configuration") or {}
+                found = _schema(_fields_of(action["schemaString"], configuration))
                 if action["id"] != table.metadata().id:
                     raise _Again(f"it was made anew with version {version}")
                 fits = _schema(had) <= found <= _schema(fields)
@@ -536,9 +535,10 @@ class DeltaConnector:
                 recorded += (self._file(a, keys, version, _RECORDED) for a in actions["cdc"])
             else:
                 whole += self._moved(actions, keys, version)
-        if there != self._places(table):
+        if there != end.keys():
             raise _Again(f"what its log says after version {first} does not make version {last}")
-        return whole, recorded
+        spans = begin | end
+        return [replace(f, spans=spans.get(f.location, {})) for f in whole], recorded
 
     def _followed(
         self, there: set[str], actions: Mapping[str, list[Any]], version: int
@@ -578,22 +578,16 @@ class DeltaConnector:
             if not named <= vectors.keys():
                 raise self._unnamed()
         nothing: frozenset[int] = frozenset()
-        for place, file in went.items():
-            gone = before.get(place, nothing)
-            if place in came:  # the same file with other rows deleted
-                file = _only(file, after.get(place, nothing) - gone)
-            else:
-                file = _but(file, gone)
-            if file.only != nothing:
-                yield file
-        for place, file in came.items():
-            gone = after.get(place, nothing)
-            if place in went:
-                file = _only(file, before.get(place, nothing) - gone)
-            else:
-                file = _but(file, gone)
-            if file.only != nothing:
-                yield file
+        for files, gone, others, gone_there in (
+            (went, before, came, after),
+            (came, after, went, before),
+        ):
+            for place, file in files.items():
+                rows = gone.get(place, nothing)
+                if place not in others:
+                    yield replace(file, but=rows)
+                elif only := gone_there.get(place, nothing) - rows:
+                    yield replace(file, only=only)  # the same file with other rows deleted
 
     def _file(
         self, action: Mapping[str, Any], keys: Mapping[str, _Field], version: int, change: str
@@ -656,14 +650,6 @@ def _column(found: Any, name: str) -> list[Any]:
         return [None] * found.num_rows
 
 
-def _only(file: _File, rows: frozenset[int]) -> _File:
-    return replace(file, only=rows)
-
-
-def _but(file: _File, rows: frozenset[int]) -> _File:
-    return replace(file, but=rows)
-
-
 # ---------------------------------------------------------------------------------------- columns
 
 
@@ -713,11 +699,6 @@ def _physical(kind: Any) -> Any:
         case _:
             key, value = _physical(kind["keyType"]), _physical(kind["valueType"])
             return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
-
-
-def _bare(kind: str) -> str:
-    """Return a type without what Delta's log keeps apart: lengths of texts."""
-    return re.sub(r"\b(?:var)?char\(\d+\)", "string", kind.lower().replace(" ", ""))
 
 
 def _read_as(one: _Field, written: str | None) -> str | None:

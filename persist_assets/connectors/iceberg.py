@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.connectors.access import iceberg_access, spark_access
 from persist_assets.connectors.protocol import CHANGE, INSERT, VERSION, Changes, Pruned
 from persist_assets.connectors.pruning import Span, exactly, may_match, span
-from persist_assets.connectors.reading import FILE, ROW, check_names, small_frame, unpruned
+from persist_assets.connectors.reading import (
+    FILE,
+    ROW,
+    check_columns,
+    check_names,
+    conditions_of,
+    small_frame,
+    unpruned,
+)
 from persist_assets.dialect import quote
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.storage.types import type_of_json
@@ -225,22 +233,8 @@ class IcebergConnector:
 
     def _check(self, table: Any, number: int) -> None:
         """Raise where columns cannot be read correctly, or are not as they are declared."""
-        there = {f["name"].lower(): f for f in self._fields(table, number)}
-        for column in self.columns:
-            found = there.get(column.name.lower())
-            if found is None:
-                raise StorageError(
-                    f"the Iceberg table at {self.location} has no column `{column.name}`",
-                    hint=f"it has: {', '.join(f['name'] for f in there.values())}",
-                )
-            kind = type_of_json(found["type"])
-            declared = re.sub(r"\b(?:var)?char\(\d+\)", "string", (column.type or kind).lower())
-            if declared.replace(" ", "") != kind.lower():
-                raise StorageError(
-                    f"column `{column.name}` of the Iceberg table at {self.location}"
-                    f" is {kind}, and is declared as {column.type}",
-                    hint=f"declare it as {kind}, and cast it in a view",
-                )
+        there = [(f["name"], type_of_json(f["type"])) for f in self._fields(table, number)]
+        check_columns(self.columns, there, f"the Iceberg table at {self.location}")
 
     def _fields(self, table: Any, number: int) -> list[dict[str, Any]]:
         """Return the fields of a version, in Spark's JSON with their ids.
@@ -353,7 +347,9 @@ class IcebergConnector:
                 continue
             number = field["metadata"][_FIELD_ID]
             if number in parted:  # and statistics may be of a column that is not in the file
-                spans[field["name"].lower()] = exactly(kind, _plain(kind, parted[number]))
+                value = _plain(kind, parted[number])
+                is_known = value is not None or parted[number] is None
+                spans[field["name"].lower()] = exactly(kind, value) if is_known else Span(kind)
                 continue
             least = _value(kind, (file.lower_bounds or {}).get(number))
             greatest = _value(kind, (file.upper_bounds or {}).get(number))
@@ -371,11 +367,6 @@ class IcebergConnector:
         spans = self._spans(table, file, fields)
         return all(may_match(c, spans) for c in conditions)
 
-    def _conditions(self, predicate: str | None, *, start: bool) -> list[str]:
-        external = self.external
-        said = (predicate, external.filter, external.snapshot_filter if start else None)
-        return [text for text in said if text is not None]
-
     # -------------------------------------------------------------------------------- reading
 
     def prune(self, predicate: str | None, version: str) -> Pruned:
@@ -383,7 +374,7 @@ class IcebergConnector:
         table, number = self._load(version)
         tasks = self._tasks(table, number)
         fields = self._fields(table, number)
-        conditions = self._conditions(predicate, start=True)
+        conditions = conditions_of(self.external, predicate, start=True)
         kept = [t for t in tasks if self._may_fit(table, t.file, fields, conditions)]
         rows = sum(t.file.record_count for t in kept)
         return Pruned(len(kept), len(tasks), rows, sum(t.file.file_size_in_bytes for t in kept))
@@ -392,7 +383,7 @@ class IcebergConnector:
         """Return rows of a version; see `protocol.Connector`."""
         table, number = self._load(version)
         fields = self._fields(table, number)
-        conditions = self._conditions(predicate, start=True)
+        conditions = conditions_of(self.external, predicate, start=True)
         tasks = self._tasks(table, number)
         kept = [t for t in tasks if self._may_fit(table, t.file, fields, conditions)]
         deletes = {d.file_path: d for t in kept for d in t.delete_files}
@@ -402,6 +393,8 @@ class IcebergConnector:
 
     def _check_there(self, table: Any, files: Sequence[Any]) -> None:
         """Raise where files are gone or lack ids; their sizes are not always what is said."""
+        from pyiceberg.manifest import DataFileContent
+
         is_mapped = "schema.name-mapping.default" in table.metadata.properties
 
         def look(file: Any) -> None:
@@ -411,7 +404,8 @@ class IcebergConnector:
                     f"{file.file_path} is gone, a file of the Iceberg table",
                     hint="its snapshot may have expired: read the newest one as a whole",
                 )
-            if is_mapped and not _has_ids(found):
+            is_data = file.content == DataFileContent.DATA
+            if is_mapped and is_data and not _has_ids(found):
                 raise self._unreadable("files whose columns have names and no ids")
 
         with ThreadPoolExecutor(max_workers=16) as pool:
@@ -527,7 +521,7 @@ class IcebergConnector:
                 files += self._appended(table, snapshot)
             elif operation != "replace":
                 return Changes(again=f"snapshot {number} is not an append but: {operation}")
-        conditions = self._conditions(predicate, start=False)
+        conditions = conditions_of(self.external, predicate, start=False)
         kept = [f for f in files if self._may_fit(table, f, fields, conditions)]
         if not kept:
             return Changes()

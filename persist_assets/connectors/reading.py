@@ -1,4 +1,4 @@
-"""What all connectors need of Spark: rows with their files' names, and no row left out for NaN."""
+"""What all connectors need: tables as declared, files told apart, and no row left out for NaN."""
 
 from __future__ import annotations
 
@@ -12,11 +12,68 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from persist_assets.model import Column, External
+
 FILE, ROW = "_persist_file", "_persist_row"
 """The columns that say from which file a row is, and its number there."""
 
 _SAFE = re.compile(r"[A-Za-z0-9._=+-]+")
 """Names of files that Spark spells as the logs of tables do."""
+
+
+def conditions_of(external: External, predicate: str | None, *, start: bool) -> list[str]:
+    """Return what has to be true of rows: a predicate, and what a declaration filters by.
+
+    Parameters
+    ----------
+    start
+        Whether they are the rows that a copy starts with.
+
+    Examples
+    --------
+    >>> from persist_assets.model import External
+    >>> conditions_of(External("delta_table_input", filter="b"), "a", start=True)
+    ['a', 'b']
+    """
+    said = (predicate, external.filter, external.snapshot_filter if start else None)
+    return [text for text in said if text is not None]
+
+
+def check_columns(declared: Iterable[Column], there: Sequence[tuple[str, str]], table: str) -> None:
+    """Raise where a table is not as it is declared; it may have more columns.
+
+    Parameters
+    ----------
+    there
+        The names and types of its columns.
+    table
+        Which table it is, for the message.
+
+    Raises
+    ------
+    StorageError
+        A column is not there or has another type, or one name is there twice.
+    """
+    by_name = {name.lower(): (name, kind) for name, kind in there}
+    if len(by_name) < len(there):
+        raise StorageError(f"columns of {table} differ in case alone")
+    for column in declared:
+        name, kind = by_name.get(column.name.lower(), (None, ""))
+        if name is None:
+            raise StorageError(
+                f"{table} has no column `{column.name}`",
+                hint=f"it has: {', '.join(name for name, _ in there)}",
+            )
+        if column.type is not None and _bare(column.type) != _bare(kind):
+            raise StorageError(
+                f"column `{column.name}` of {table} is {kind}, and is declared as {column.type}",
+                hint=f"declare it as {kind}, and cast it in a view",
+            )
+
+
+def _bare(kind: str) -> str:
+    """Return a type without what tables do not keep: lengths of texts."""
+    return re.sub(r"\b(?:var)?char\(\d+\)", "string", kind.lower().replace(" ", ""))
 
 
 def check_names(places: Iterable[str], table: str) -> None:

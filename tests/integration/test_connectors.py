@@ -259,6 +259,7 @@ def test_numbers_that_are_none_are_greater_than_all(spark: Any, tmp_path: Path) 
         assert [str(r.x) for r in found] == ["nan"], predicate
 
 
+@pytest.mark.proves("F26")
 def test_versions_are_where_the_options_say(spark: Any, tmp_path: Path) -> None:
     root = tmp_path / "t"
     written(root, False)
@@ -284,6 +285,7 @@ def test_versions_are_where_the_options_say(spark: Any, tmp_path: Path) -> None:
         number(mode="snapshot", datetime="2023-11-14T22:13:19+00:00")
 
 
+@pytest.mark.proves("F26")
 def test_a_filter_is_always_there_and_one_of_the_snapshot_only_at_the_start(
     spark: Any, tmp_path: Path
 ) -> None:

@@ -146,6 +146,21 @@ def test_each_version_is_made_of_the_one_before(spark: Any, tmp_path: Path, by: 
     assert {row["id"] for row in deletes} == {7, 100}
 
 
+def test_changes_of_files_without_rows_that_fit_are_none(spark: Any, tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    for c in ("a", "b"):
+        deltalake.write_deltalake(root, rows(1, 2, c=c), mode="append", partition_by=["c"])
+    deltalake.write_deltalake(root, rows(10, 11, c="b"), mode="append")
+    deltalake.DeltaTable(root).update(predicate="c = 'a' AND id = 1", updates={"x": "7.0"})
+    source = connector(spark, root)
+    versions = (f"delta:{n}:{source.pin().split(':')[2]}" for n in (1, 3))
+    since, until = versions
+    for predicate in ("id > 11", "c = 'c'", "c = 'a' AND id >= 3"):
+        assert source.changes(since, until, predicate, ["id"]).frame is None
+        assert changed(source, 1, 3, ["id"], predicate) == []
+    assert {row.id for row in changed(source, 1, 3, ["id"], "c = 'b'")} == {10, 11}
+
+
 def test_a_table_of_no_rows_has_none(spark: Any, tmp_path: Path) -> None:
     deltalake.write_deltalake(tmp_path / "t", rows(1, 2), partition_by=["c"])
     deltalake.DeltaTable(tmp_path / "t").delete()

@@ -271,6 +271,7 @@ def test_appends_are_followed_and_nothing_else(spark: Any, tmp_path: Path) -> No
     assert "another table" in (source.changes("iceberg:1:other", last, None, ["id"]).again or "")
 
 
+@pytest.mark.proves("F26")
 def test_versions_are_where_the_options_say(spark: Any, tmp_path: Path) -> None:
     written = Written(tmp_path)
     numbers: list[int] = []
@@ -361,6 +362,7 @@ def test_deletes_are_of_the_file_they_name(spark: Any, tmp_path: Path) -> None:
     assert source.snapshot(None, ["id"], source.pin()).count() == 4
 
 
+@pytest.mark.proves("F26")
 def test_where_a_copy_ends_it_stays(spark: Any, tmp_path: Path) -> None:
     written = Written(tmp_path)
     for n in range(2):
