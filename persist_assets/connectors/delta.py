@@ -242,14 +242,10 @@ class DeltaConnector:
         import pyarrow as pa
 
         parted = table.metadata().partition_columns
-        text = " ".join(conditions).lower()
         looked_at = [
             f
-            for f in _fields(table)
-            if f.name not in parted
-            and f.name.lower() in text
-            and "." not in f.physical
-            and isinstance(f.json, str)
+            for f in _named_in(conditions, _fields(table))
+            if f.name not in parted and "." not in f.physical and isinstance(f.json, str)
         ]
         found = pa.table(table.get_add_actions(flatten=True))
         if not found.num_rows:
@@ -366,7 +362,7 @@ class DeltaConnector:
         self,
         files: Sequence[_File],
         table: Any,
-        conditions: Iterable[str],
+        conditions: Sequence[str],
         columns: Sequence[str],
     ) -> DataFrame:
         """Return columns of the rows of files that fit conditions, and what became of them."""
@@ -377,8 +373,12 @@ class DeltaConnector:
         if not files:
             whole = ", ".join(f"{quote(f.name)} {f.type}" for f in fields)
             return session.createDataFrame([], whole).select(*map(quote, columns))
-        parted = [f for f in fields if f.name in table.metadata().partition_columns]
-        stored = [f for f in fields if f not in parted]
+        keys = table.metadata().partition_columns
+        asked = {c.lower() for c in columns}
+        looked_at = [f for f in _named_in(conditions, fields) if f.name.lower() not in asked]
+        needed = [f for f in fields if f.name.lower() in asked] + looked_at
+        parted = [f for f in needed if f.name in keys]
+        stored = [f for f in needed if f not in parted]
         kinds = [_json_field(f.physical, _physical(f.json)) for f in stored]
         texts = [*map(_stored, stored)]
         if any(f.change == _RECORDED for f in files):
@@ -388,14 +388,14 @@ class DeltaConnector:
         reader = session.read.options(**spark_access(self._access)).schema(schema)
         places = dict.fromkeys(f.location for f in files)
         frame = reader.parquet(*map(spark_pattern, places))
-        if parted or any(f.change or f.but or f.only is not None for f in files):
+        told = [CHANGE, VERSION] if files[0].change else []
+        if parted or told or any(f.but for f in files):
             check_names(places, f"the Delta table at {self.location}")
             frame = self._tell(frame, texts, files, parted)
         else:
             frame = frame.selectExpr(*texts)
         frame = reduce(lambda found, text: found.where(text), conditions, frame)
-        told = [CHANGE, VERSION] if files[0].change else []
-        return frame.select(*map(quote, columns), *told)
+        return frame.selectExpr(*map(quote, columns), *told)
 
     def _tell(
         self,
@@ -436,8 +436,6 @@ class DeltaConnector:
             )
             frame = frame.join(numbers, ["_persist_n", ROW], "left")
             frame = frame.where("coalesce(_persist_marked, false) = _persist_only")
-        else:
-            frame = frame.where("NOT _persist_only")
         values = [
             f"CAST({k} AS {p.type}) AS {quote(p.name)}" for k, p in zip(keys, parted, strict=True)
         ]
@@ -640,6 +638,12 @@ def _stored(one: _Field) -> str:
     if one.physical != one.name or type_of_json(_physical(one.json)) != one.type:
         column = f"CAST({column} AS {one.type})"
     return f"{column} AS {quote(one.name)}"
+
+
+def _named_in(conditions: Sequence[str], fields: Sequence[_Field]) -> list[_Field]:
+    """Return the columns that conditions may speak of: others are not in their text."""
+    text = " ".join(conditions).lower()
+    return [f for f in fields if f.name.lower().replace("`", "``") in text]
 
 
 def _column(found: Any, name: str) -> list[Any]:

@@ -6,7 +6,6 @@ import math
 import os
 import shutil
 from collections import Counter
-from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -16,50 +15,14 @@ import deltalake
 import pyarrow as pa
 import pytest
 from conftest import ROOT
+from foreign import applied, bag, by_delta
+from foreign import delta_connector as connector
 
-from persist_assets.connectors import connect
-from persist_assets.connectors.protocol import CHANGE, INSERT, VERSION, Connector
+from persist_assets.connectors.protocol import CHANGE, INSERT
 from persist_assets.errors import GoneError, StorageError
-from persist_assets.model import Column, External, RawTable
+from persist_assets.model import Column
 
 FOREIGN = ROOT / "tests" / "data" / "foreign"
-
-
-def connector(spark: Any, root: Path, columns: Sequence[Column] = (), **said: Any) -> Connector:
-    external = External("delta_table_input", **said)
-    return connect(RawTable("delta", str(root), (), external), str(root), columns, lambda: spark)
-
-
-def bag(rows: Sequence[Any]) -> Counter[tuple[Any, ...]]:
-    return Counter(tuple(row) for row in rows)
-
-
-def applied(before: Counter[Any], rows: Sequence[Any]) -> Counter[Any]:
-    """Return a bag after changes, which take nothing away that is not there."""
-    found = Counter(before)
-    for row in sorted(rows, key=lambda r: (r[VERSION], r[CHANGE])):  # delete before insert
-        values = tuple(row)[:-2]
-        assert row[CHANGE] == INSERT or found[values] > 0
-        found[values] += 1 if row[CHANGE] == INSERT else -1
-    return +found
-
-
-def by_delta(root: Path, version: int, columns: Sequence[str], where: str = "true") -> Counter[Any]:
-    """Return the rows that delta-rs itself reads."""
-    table = deltalake.DeltaTable(root, version=version)
-    names = ", ".join(f'"{c}"' for c in columns)
-    found = (
-        deltalake.QueryBuilder()
-        .register("t", table)
-        .execute(f"SELECT {names} FROM t WHERE {where}")
-    )
-    return bag([tuple(map(local, row.values())) for row in pa.table(found).to_pylist()])
-
-
-def local(value: Any) -> Any:
-    """Return an instant as Spark hands it to Python."""
-    is_instant = isinstance(value, datetime) and value.tzinfo is not None
-    return value.astimezone().replace(tzinfo=None) if is_instant else value
 
 
 TABLES = [

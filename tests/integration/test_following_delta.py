@@ -14,42 +14,13 @@ import deltalake
 import pyarrow as pa
 import pytest
 from conftest import ROOT
+from foreign import applied, bag, by_delta
+from foreign import delta_connector as connector
 
-from persist_assets.connectors import connect
-from persist_assets.connectors.protocol import CHANGE, DELETE, INSERT, VERSION, Connector
+from persist_assets.connectors.protocol import CHANGE, DELETE, INSERT, Connector
 from persist_assets.errors import GoneError, StorageError
-from persist_assets.model import External, RawTable
 
 FOREIGN = ROOT / "tests" / "data" / "foreign"
-Bag = Counter[tuple[Any, ...]]
-
-
-def connector(spark: Any, root: Path, **said: Any) -> Connector:
-    external = External("delta_table_input", **said)
-    return connect(RawTable("delta", str(root), (), external), str(root), (), lambda: spark)
-
-
-def bag(rows: Sequence[Any]) -> Bag:
-    return Counter(tuple(row) for row in rows)
-
-
-def applied(before: Bag, rows: Sequence[Any]) -> Bag:
-    """Return a bag after changes, which take nothing away that is not there."""
-    found = Counter(before)
-    for row in sorted(rows, key=lambda r: (r[VERSION], r[CHANGE])):  # delete before insert
-        values = tuple(row)[:-2]
-        assert row[CHANGE] == INSERT or found[values] > 0
-        found[values] += 1 if row[CHANGE] == INSERT else -1
-    return +found
-
-
-def by_delta(root: Path, version: int, columns: Sequence[str], where: str = "true") -> Bag:
-    """Return the rows that delta-rs itself reads."""
-    table = deltalake.DeltaTable(root, version=version)
-    names = ", ".join(columns)
-    sql = f"SELECT {names} FROM t WHERE {where}"
-    found = pa.table(deltalake.QueryBuilder().register("t", table).execute(sql))
-    return bag([tuple(row.values()) for row in found.to_pylist()])
 
 
 def changed(source: Connector, first: int, last: int, columns: Sequence[str], where: str) -> Any:

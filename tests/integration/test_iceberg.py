@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
-from collections import Counter
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT, need
+from foreign import bag
 
 from persist_assets.connectors import connect
 from persist_assets.connectors.protocol import CHANGE, INSERT, Connector
@@ -34,10 +34,6 @@ def iceberg() -> None:
 def connector(spark: Any, root: Path | str, *columns: Column, **said: Any) -> Connector:
     external = External("iceberg_input", **said)
     return connect(RawTable("iceberg", str(root), (), external), str(root), columns, lambda: spark)
-
-
-def bag(rows: Any) -> Counter[tuple[Any, ...]]:
-    return Counter(tuple(row) for row in rows)
 
 
 class Written:
