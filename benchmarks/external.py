@@ -140,8 +140,9 @@ def chunks(files: list[str], columns: tuple[str, ...]) -> int:
 
 
 def cost(work: Callable[[], object]) -> tuple[float, float]:
-    """Return seconds on the wall and of processors, the middle of three after one uncounted."""
-    work()
+    """Return seconds on the wall and of processors, the middle of three in a warm JVM."""
+    for _ in range(3):
+        work()
     wall: list[float] = []
     cpu: list[float] = []
     for _ in range(3):
