@@ -307,8 +307,9 @@ def main() -> None:
             f"{small_s:.1f} (+{small_s - trivial_s:.1f})",
             "≤ +3",
         )
-        for row in rows_of("increments.py", str(Path(temporary, "year")), str(given.year)):
-            tell(*row)
+        for script in ("increments.py", "external.py"):
+            for row in rows_of(script, str(Path(temporary, script)), str(given.year)):
+                tell(*row)
     for kind in KINDS:
         tell(*hammered(kind, given.seconds))
         for row in rows_of("wants.py", kind):

@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.connectors.access import delta_access, spark_access
 from persist_assets.connectors.protocol import CHANGE, DELETE, INSERT, VERSION, Changes, Pruned
 from persist_assets.connectors.pruning import Span, exactly, may_match, span
-from persist_assets.connectors.reading import FILE, ROW, check_names, unpruned
+from persist_assets.connectors.reading import (
+    FILE,
+    ROW,
+    check_columns,
+    check_names,
+    conditions_of,
+    small_frame,
+    unpruned,
+)
 from persist_assets.dialect import quote
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.storage.files import delta_place, reached, unreachable
@@ -129,7 +137,8 @@ class DeltaConnector:
             table = self._open()
             if external.end_version is not None and table.version() > external.end_version:
                 table = self._open(external.end_version)
-            start = self._at_start().version() if external.version or external.datetime else 0
+            starts = held is None and (external.version or external.datetime)
+            start = self._at_start().version() if starts else 0
             if table.version() < start:
                 raise StorageError(
                     f"the Delta table at {self.location} is at version {table.version()},"
@@ -155,6 +164,12 @@ class DeltaConnector:
             hint="its log begins later",
         )
         table = self._open()
+        if table.metadata().configuration.get(_IN_COMMITS, "false").lower() == "true":
+            raise StorageError(
+                f"the Delta table at {self.location} uses inCommitTimestamp, by which `datetime`"
+                " finds no version here",
+                hint="say at which `version` to start",
+            )
         try:
             table.load_as_version(at)
         except (DeltaError, OSError, ValueError) as error:
@@ -191,7 +206,7 @@ class DeltaConnector:
         """Raise where the table cannot be read correctly, or is not as it is declared."""
         features: list[str] = list(table.protocol().reader_features or ())
         unknown = set(features) - _READABLE
-        mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+        mode = table.metadata().configuration.get(_MAPPING, "none")
         if mode not in ("none", "name"):
             unknown.add(f"columnMapping by {mode}")
         if unknown:
@@ -200,69 +215,68 @@ class DeltaConnector:
                 " not supported",
                 hint="its rows would be wrong; write it without this feature",
             )
-        there = {f.name.lower(): f for f in _fields(table)}
-        if len(there) < len(_fields(table)):
-            raise StorageError(
-                f"columns of the Delta table at {self.location} differ in case alone"
-            )
-        for column in self.columns:
-            found = there.get(column.name.lower())
-            if found is None:
-                raise StorageError(
-                    f"the Delta table at {self.location} has no column `{column.name}`",
-                    hint=f"it has: {', '.join(f.name for f in there.values())}",
-                )
-            if column.type is not None and _bare(column.type) != _bare(found.type):
-                raise StorageError(
-                    f"column `{column.name}` of the Delta table at {self.location}"
-                    f" is {found.type}, and is declared as {column.type}",
-                    hint=f"declare it as {found.type}, and cast it in a view",
-                )
+        there = [(f.name, f.type) for f in _fields(table)]
+        check_columns(self.columns, there, f"the Delta table at {self.location}")
 
     # ---------------------------------------------------------------------------------- files
 
-    def _conditions(self, predicate: str | None, *, start: bool) -> list[str]:
-        external = self.external
-        said = (predicate, external.filter, external.snapshot_filter if start else None)
-        return [text for text in said if text is not None]
-
     def _pruned(self, table: Any, conditions: Sequence[str]) -> tuple[list[_File], int]:
-        files = self._files(table)
+        files = self._files(table, conditions)
         kept = [f for f in files if all(may_match(c, f.spans) for c in conditions)]
         return kept, len(files)
 
-    def _files(self, table: Any) -> list[_File]:
-        """Return the files of a version, with what they may hold."""
+    def _files(self, table: Any, conditions: Sequence[str]) -> list[_File]:
+        """Return the files of a version, with what columns of conditions may be in them."""
+        listed, deleted = self._listed(table, conditions), self._deleted(table)
+        if not deleted.keys() <= {f.location for f in listed}:
+            raise self._unnamed()
+        files: list[_File] = []
+        for file in listed:
+            but = deleted.get(file.location, frozenset())
+            rows = None if file.rows is None else file.rows - len(but)
+            files.append(replace(file, rows=rows, but=but))
+        return files
+
+    def _listed(self, table: Any, conditions: Sequence[str]) -> list[_File]:
+        """Return files without regard to rows of them that are deleted."""
         import pyarrow as pa
 
-        fields = _fields(table)
-        deleted = self._deleted(table)
         parted = table.metadata().partition_columns
+        looked_at = [
+            f
+            for f in _named_in(conditions, _fields(table))
+            if f.name not in parted and "." not in f.physical and isinstance(f.json, str)
+        ]
+        found = pa.table(table.get_add_actions(flatten=True))
+        if not found.num_rows:
+            return []
+        sizes, counts = _column(found, "size_bytes"), _column(found, "num_records")
+        kinds = {f.name: f.type for f in _fields(table)}
+        values = {name: self._values(found, name) for name in parted}
+        told = {
+            f: [_column(found, f"{what}.{f.physical}") for what in ("min", "max", "null_count")]
+            for f in looked_at
+        }
         files: list[_File] = []
-        for row in pa.table(table.get_add_actions(flatten=True)).to_pylist():
-            rows = row.get("num_records")
-            spans: dict[str, Span] = {}
-            partition: dict[str, str | None] = {}
-            for one in fields:
-                if one.name in parted:
-                    value = row.get(f"partition.{one.name}")
-                    partition[one.name] = _written(value)
-                    spans[one.name.lower()] = exactly(one.type, value)
-                elif "." not in one.physical and isinstance(one.json, str):
-                    spans[one.name.lower()] = span(
-                        one.type,
-                        row.get(f"min.{one.physical}"),
-                        row.get(f"max.{one.physical}"),
-                        row.get(f"null_count.{one.physical}"),
-                        rows,
-                    )
-            location = file_location(row["path"], self.location)
-            but = deleted.get(location, frozenset())
-            live = rows - len(but) if rows is not None else None
-            files.append(_File(location, row["size_bytes"], live, partition, spans, but=but))
-        if not deleted.keys() <= {f.location for f in files}:
-            raise self._unnamed()
+        for n, path in enumerate(found["path"].to_pylist()):
+            location, rows = file_location(path, self.location), counts[n]
+            partition = {name: _written(values[name][n]) for name in parted}
+            spans = {name.lower(): exactly(kinds[name], values[name][n]) for name in parted}
+            for one, (least, greatest, nulls) in told.items():
+                spans[one.name.lower()] = span(one.type, least[n], greatest[n], nulls[n], rows)
+            files.append(_File(location, sizes[n], rows, partition, spans))
         return files
+
+    def _values(self, found: Any, name: str) -> list[Any]:
+        """Return the values of a partition column by file."""
+        try:
+            return found[f"partition.{name}"].to_pylist()
+        except (ValueError, OverflowError) as error:
+            raise StorageError(
+                f"values of `{name}` in the Delta table at {self.location} are of no year that"
+                " can be read",
+                hint="dates of partitions are of the years 1 to 9999",
+            ) from error
 
     def _unnamed(self) -> StorageError:
         return StorageError(
@@ -329,7 +343,9 @@ class DeltaConnector:
 
     def prune(self, predicate: str | None, version: str) -> Pruned:
         """Return what reading a version for a predicate costs; see `protocol.Connector`."""
-        kept, of = self._pruned(self._load(version), self._conditions(predicate, start=True))
+        kept, of = self._pruned(
+            self._load(version), conditions_of(self.external, predicate, start=True)
+        )
         rows = [f.rows for f in kept]
         known = sum(r for r in rows if r is not None) if None not in rows else None
         return Pruned(len(kept), of, known, sum(f.bytes for f in kept))
@@ -337,97 +353,98 @@ class DeltaConnector:
     def snapshot(self, predicate: str | None, columns: Sequence[str], version: str) -> DataFrame:
         """Return rows of a version; see `protocol.Connector`."""
         table = self._load(version)
-        conditions = self._conditions(predicate, start=True)
+        conditions = conditions_of(self.external, predicate, start=True)
         kept, _ = self._pruned(table, conditions)
         self._check_there(kept)
-        frame = self._read(kept, table, conditions)
-        return frame.select(*(quote(c) for c in columns))
+        return self._read(kept, table, conditions, columns)
 
     def _read(
-        self, files: Sequence[_File], table: Any, conditions: Iterable[str], extra: str = ""
+        self,
+        files: Sequence[_File],
+        table: Any,
+        conditions: Sequence[str],
+        columns: Sequence[str],
     ) -> DataFrame:
-        """Return the rows of files, with what the log says of them, that fit conditions.
-
-        Parameters
-        ----------
-        extra
-            A column that the files have besides.
-        """
-        from pyspark.sql import functions as F
+        """Return columns of the rows of files that fit conditions, and what became of them."""
         from pyspark.sql.types import StructType
 
         session = self._session()
         fields = _fields(table)
-        parted = [f for f in fields if f.name in table.metadata().partition_columns]
-        stored = [f for f in fields if f not in parted]
-        kinds = [_json_field(f.physical, _physical(f.json)) for f in stored]
-        kinds += [_json_field(extra, "string")] if extra else []
-        schema = StructType.fromJson({"type": "struct", "fields": kinds})
-        told = bool(parted) or any(f.change or f.but or f.only is not None for f in files)
-        tail = [f.name for f in fields] + ([extra] if extra else [])
-        tail += [CHANGE, VERSION] if any(f.change for f in files) else []
         if not files:
-            whole = [f"{quote(f.name)} {f.type}" for f in fields]
-            whole += [f"{quote(extra)} string"] if extra else []
-            return session.createDataFrame([], ", ".join(whole))
+            whole = ", ".join(f"{quote(f.name)} {f.type}" for f in fields)
+            return session.createDataFrame([], whole).select(*map(quote, columns))
+        keys = table.metadata().partition_columns
+        asked = {c.lower() for c in columns}
+        looked_at = [f for f in _named_in(conditions, fields) if f.name.lower() not in asked]
+        needed = [f for f in fields if f.name.lower() in asked] + looked_at
+        parted = [f for f in needed if f.name in keys]
+        stored = [f for f in needed if f not in parted]
+        kinds = [_json_field(f.physical, _physical(f.json)) for f in stored]
+        texts = [*map(_stored, stored)]
+        if any(f.change == _RECORDED for f in files):
+            kinds.append(_json_field(_CHANGE_TYPE, "string"))
+            texts.append(_CHANGE_TYPE)
+        schema = StructType.fromJson({"type": "struct", "fields": kinds})
         reader = session.read.options(**spark_access(self._access)).schema(schema)
         places = dict.fromkeys(f.location for f in files)
-        frame = reader.parquet(*(spark_pattern(place) for place in places))
-        named = [_stored(f) for f in stored]
-        named += [F.col(quote(extra))] if extra else []
-        if told:
+        frame = reader.parquet(*map(spark_pattern, places))
+        told = [CHANGE, VERSION] if files[0].change else []
+        if parted or told or any(f.but for f in files):
             check_names(places, f"the Delta table at {self.location}")
-            frame = frame.select(
-                *named,
-                F.col("_metadata.file_name").alias(FILE),
-                F.col("_metadata.row_index").alias(ROW),
-            )
-            frame = self._tell(frame, files, parted)
+            frame = self._tell(frame, texts, files, parted)
         else:
-            frame = frame.select(*named)
-        frame = frame.select(*(quote(name) for name in tail))
-        return reduce(lambda found, text: found.where(text), conditions, frame)
+            frame = frame.selectExpr(*texts)
+        frame = reduce(lambda found, text: found.where(text), conditions, frame)
+        return frame.selectExpr(*map(quote, columns), *told)
 
     def _tell(
-        self, frame: DataFrame, files: Sequence[_File], parted: Sequence[_Field]
+        self,
+        frame: DataFrame,
+        texts: Sequence[str],
+        files: Sequence[_File],
+        parted: Sequence[_Field],
     ) -> DataFrame:
         """Put beside rows what the log says of their file, and leave out rows that are not meant.
 
         A file that came and went is there twice, and so are its rows.
         """
-        from pyspark.sql import functions as F
-
         session = self._session()
+        names = [p.name for p in parted]
         keys = [f"_persist_{n}" for n in range(len(parted))]
         kinds = [f"{FILE} string", "_persist_n int", "_persist_only boolean"]
-        kinds += [f"{CHANGE} string", f"{VERSION} bigint", *(f"{k} string" for k in keys)]
-        values = [tuple(f.partition.get(p.name) for p in parted) for f in files]
+        kinds += [f"{_BECAME} string", f"{VERSION} bigint", *(f"{k} string" for k in keys)]
         rows = [
-            (f.name, n, f.only is not None, f.change, f.version, *value)
-            for n, (f, value) in enumerate(zip(files, values, strict=True))
+            (f.name, n, f.only is not None, f.change, f.version, *(f.partition[k] for k in names))
+            for n, f in enumerate(files)
         ]
-        told = F.broadcast(session.createDataFrame(rows, ", ".join(kinds)))
-        frame = frame.join(told, FILE)
         marked = [
-            (n, row) for n, f in enumerate(files) for row in (f.but if f.only is None else f.only)
+            (n, row, True)
+            for n, f in enumerate(files)
+            for row in (f.but if f.only is None else f.only)
         ]
         if len(marked) > _MOST_DELETED:
             raise StorageError(
                 f"the Delta table at {self.location} has {len(marked)} rows in deletion vectors",
                 hint="REORG TABLE … APPLY (PURGE) rewrites its files without them",
             )
+        where = [f"_metadata.file_name AS {FILE}", f"_metadata.row_index AS {ROW}"]
+        frame = frame.selectExpr(*texts, *where[: 2 if marked else 1])
+        frame = frame.join(small_frame(session, rows, ", ".join(kinds)), FILE)
         if marked:
-            numbers = session.createDataFrame(marked, f"_persist_n int, {ROW} bigint").withColumn(
-                "_persist_marked", F.lit(True)
+            numbers = small_frame(
+                session, marked, f"_persist_n int, {ROW} bigint, _persist_marked boolean"
             )
             frame = frame.join(numbers, ["_persist_n", ROW], "left")
-            is_marked = F.coalesce(F.col("_persist_marked"), F.lit(False))
-            frame = frame.where(is_marked == F.col("_persist_only"))
-        else:
-            frame = frame.where(~F.col("_persist_only"))
-        for key, one in zip(keys, parted, strict=True):
-            frame = frame.withColumn(one.name, F.col(key).cast(one.type))
-        return frame
+            frame = frame.where("coalesce(_persist_marked, false) = _persist_only")
+        values = [
+            f"CAST({k} AS {p.type}) AS {quote(p.name)}" for k, p in zip(keys, parted, strict=True)
+        ]
+        became = _BECAME
+        if _CHANGE_TYPE in texts:
+            came = f"{_CHANGE_TYPE} IN ('insert', 'update_postimage')"
+            became = f"CASE WHEN {_BECAME} <> '{_RECORDED}' THEN {_BECAME}"
+            became += f" WHEN {came} THEN '{INSERT}' ELSE '{DELETE}' END"
+        return frame.selectExpr("*", *values, f"{became} AS {CHANGE}")
 
     # ------------------------------------------------------------------------------- changes
 
@@ -443,9 +460,9 @@ class DeltaConnector:
         if first > last:
             return Changes(again=f"it went back from version {first} to {last}")
         table = self._load(until)
-        conditions = self._conditions(predicate, start=False)
+        conditions = conditions_of(self.external, predicate, start=False)
         try:
-            whole, recorded = self._commits(first, last, table)
+            whole, recorded = self._commits(first, last, table, columns, conditions)
         except _Again as reason:
             return Changes(again=str(reason))
         if self.external.append_only and any(f.change == DELETE for f in whole):
@@ -455,23 +472,13 @@ class DeltaConnector:
             self._check_there([*whole, *recorded])
         except GoneError as error:
             return Changes(again=error.message)
-        from pyspark.sql import functions as F
-
-        shown = [*(quote(c) for c in columns), CHANGE, VERSION]
-        frames: list[DataFrame] = []
-        if whole:
-            frames.append(self._read(whole, table, conditions).select(*shown))
-        if recorded:
-            frame = self._read(recorded, table, conditions, _CHANGE_TYPE)
-            came = F.col(_CHANGE_TYPE).isin("insert", "update_postimage")
-            became = F.when(came, F.lit(INSERT)).otherwise(F.lit(DELETE))
-            frame = frame.withColumn(CHANGE, became)
-            if self.external.append_only and frame.where(F.col(CHANGE) == DELETE).take(1):
-                raise self._not_kept()
-            frames.append(frame.select(*shown))
-        if not frames:
+        if not whole and not recorded:
             return Changes()
-        return Changes(reduce(lambda a, b: a.unionByName(b), frames))
+        frame = self._read([*whole, *recorded], table, conditions, columns)
+        deletes = recorded and self.external.append_only
+        if deletes and frame.where(f"{CHANGE} = '{DELETE}'").take(1):
+            raise self._not_kept()
+        return Changes(frame)
 
     def _not_kept(self) -> StorageError:
         return StorageError(
@@ -480,40 +487,76 @@ class DeltaConnector:
             hint="take 'append_only' out of its declaration",
         )
 
-    def _commits(self, first: int, last: int, table: Any) -> tuple[list[_File], list[_File]]:
+    def _commits(
+        self,
+        first: int,
+        last: int,
+        table: Any,
+        columns: Sequence[str],
+        conditions: Sequence[str],
+    ) -> tuple[list[_File], list[_File]]:
         """Return the files that came and went, and those in which changes are recorded.
 
-        A commit that records its changes says all of them so; else they are its files.
+        A commit that records its changes says all of them so; else they are its files. Columns
+        may come: rows before have NULL there. What does not make the later files of the earlier
+        is not trusted.
         """
         whole: list[_File] = []
         recorded: list[_File] = []
         fields = _fields(table)
-        schema = [(f.name, f.physical, f.type) for f in fields]
+        parted = table.metadata().partition_columns
         try:
-            start = _fields(self._open(first))
+            start = self._open(first)
         except GoneError as error:
             raise _Again(error.message) from error
-        if [(f.name, f.physical, f.type) for f in start] != schema:
+        had = _fields(start)
+        held = {f.name.lower() for f in had}
+        if not _schema(had) <= _schema(fields) or not held.issuperset(c.lower() for c in columns):
             raise _Again(f"its columns changed after version {first}")
-        names = {f.physical: f.name for f in fields if f.name in table.metadata().partition_columns}
+        keys = {f.physical: f for f in fields if f.name in parted}
+        begin, end = (
+            {f.location: f.spans for f in self._listed(t, conditions)} for t in (start, table)
+        )
+        there = set(begin)
         for version in range(first + 1, last + 1):
             actions = self._commit(version)
             for action in actions.get("metaData", ()):
-                found = _fields_of(json.loads(action["schemaString"]))
+                configuration = action.get("configuration") or {}
+                found = _schema(_fields_of(action["schemaString"], configuration))
                 if action["id"] != table.metadata().id:
                     raise _Again(f"it was made anew with version {version}")
-                if [(f.name, f.physical, f.type) for f in found] != schema or list(
-                    action.get("partitionColumns", ())
-                ) != list(table.metadata().partition_columns):
+                fits = _schema(had) <= found <= _schema(fields)
+                if not fits or action.get("partitionColumns", []) != parted:
                     raise _Again(f"its columns changed with version {version}")
+            there = self._followed(there, actions, version)
             if "cdc" in actions:
-                recorded += (self._file(a, names, version, "recorded") for a in actions["cdc"])
-                continue
-            whole += self._moved(actions, names, version)
-        return whole, recorded
+                recorded += (self._file(a, keys, version, _RECORDED) for a in actions["cdc"])
+            else:
+                whole += self._moved(actions, keys, version)
+        if there != end.keys():
+            raise _Again(f"what its log says after version {first} does not make version {last}")
+        spans = begin | end
+        return [replace(f, spans=spans.get(f.location, {})) for f in whole], recorded
+
+    def _followed(
+        self, there: set[str], actions: Mapping[str, list[Any]], version: int
+    ) -> set[str]:
+        """Return the files that are there after a commit.
+
+        One that comes again or goes again changes no row, although the log says so.
+        """
+        came, went = (
+            {file_location(a["path"], self.location): a.get("dataChange", True) for a in found}
+            for found in (actions.get("add", ()), actions.get("remove", ()))
+        )
+        again = [f for f in came if f in there and f not in went and came[f]]
+        again += [f for f in went if f not in there and went[f]]
+        if again:
+            raise _Again(f"version {version} adds or removes a file a second time")
+        return (there - went.keys()) | came.keys()
 
     def _moved(
-        self, actions: Mapping[str, list[Any]], names: Mapping[str, str], version: int
+        self, actions: Mapping[str, list[Any]], keys: Mapping[str, _Field], version: int
     ) -> Iterable[_File]:
         adds = [a for a in actions.get("add", ()) if a.get("dataChange", True)]
         removes = [a for a in actions.get("remove", ()) if a.get("dataChange", True)]
@@ -526,37 +569,31 @@ class DeltaConnector:
                 after = self._deleted(self._open(version))
             except GoneError as error:
                 raise _Again(error.message) from error
-        came = {f.location: f for f in (self._file(a, names, version, INSERT) for a in adds)}
-        went = {f.location: f for f in (self._file(a, names, version, DELETE) for a in removes)}
+        came = {f.location: f for f in (self._file(a, keys, version, INSERT) for a in adds)}
+        went = {f.location: f for f in (self._file(a, keys, version, DELETE) for a in removes)}
         for moved, vectors in ((adds, after), (removes, before)):
             named = {file_location(a["path"], self.location) for a in moved if a.get(_VECTOR)}
             if not named <= vectors.keys():
                 raise self._unnamed()
         nothing: frozenset[int] = frozenset()
-        for place, file in went.items():
-            gone = before.get(place, nothing)
-            if place in came:  # the same file with other rows deleted
-                file = _only(file, after.get(place, nothing) - gone)
-            else:
-                file = _but(file, gone)
-            if file.only != nothing:
-                yield file
-        for place, file in came.items():
-            gone = after.get(place, nothing)
-            if place in went:
-                file = _only(file, before.get(place, nothing) - gone)
-            else:
-                file = _but(file, gone)
-            if file.only != nothing:
-                yield file
+        for files, gone, others, gone_there in (
+            (went, before, came, after),
+            (came, after, went, before),
+        ):
+            for place, file in files.items():
+                rows = gone.get(place, nothing)
+                if place not in others:
+                    yield replace(file, but=rows)
+                elif only := gone_there.get(place, nothing) - rows:
+                    yield replace(file, only=only)  # the same file with other rows deleted
 
     def _file(
-        self, action: Mapping[str, Any], names: Mapping[str, str], version: int, change: str
+        self, action: Mapping[str, Any], keys: Mapping[str, _Field], version: int, change: str
     ) -> _File:
-        values = action.get("partitionValues")
-        if names and values is None:
+        values: Mapping[str, str | None] = action.get("partitionValues") or {}
+        if values.keys() != keys.keys():
             raise _Again(f"version {version} does not say of which partition its files were")
-        partition = {names.get(k, k): v or None for k, v in (values or {}).items()}
+        partition = {keys[k].name: _read_as(keys[k], v) for k, v in values.items()}
         location = file_location(action["path"], self.location)
         size = action.get("size") or 0
         return _File(location, size, partition=partition, change=change, version=version)
@@ -574,9 +611,15 @@ class DeltaConnector:
                 raise
             raise _Again(f"its log has no version {version} any more") from error
         actions: dict[str, list[Any]] = {}
-        for line in lines:
-            for kind, action in (json.loads(line) if line.strip() else {}).items():
-                actions.setdefault(kind, []).append(action)
+        try:
+            for line in lines:
+                for kind, action in (json.loads(line) if line.strip() else {}).items():
+                    actions.setdefault(kind, []).append(action)
+        except ValueError as error:
+            raise StorageError(
+                f"version {version} in the log of the Delta table at {self.location} is broken:"
+                f" {error}"
+            ) from error
         return actions
 
 
@@ -584,42 +627,62 @@ def _log(version: int) -> str:
     return f"_delta_log/{version:020}.json"
 
 
+_BECAME, _RECORDED = "_persist_became", "recorded"
 _CHANGE_TYPE, _VECTOR = "_change_type", "deletionVector"
+_IN_COMMITS = "delta.enableInCommitTimestamps"
 
 
-def _stored(one: _Field) -> Any:
-    """Return a column of files under its name."""
-    from pyspark.sql import functions as F
-
-    column = unpruned(F.col(quote(one.physical)), one.type)
-    renamed = one.physical != one.name or type_of_json(_physical(one.json)) != one.type
-    return (column.cast(one.type) if renamed else column).alias(one.name)
-
-
-def _only(file: _File, rows: frozenset[int]) -> _File:
-    return replace(file, only=rows)
+def _stored(one: _Field) -> str:
+    """Return a column of files under its name, in SQL."""
+    column = unpruned(quote(one.physical), one.type)
+    if one.physical != one.name or type_of_json(_physical(one.json)) != one.type:
+        column = f"CAST({column} AS {one.type})"
+    return f"{column} AS {quote(one.name)}"
 
 
-def _but(file: _File, rows: frozenset[int]) -> _File:
-    return replace(file, but=rows)
+def _named_in(conditions: Sequence[str], fields: Sequence[_Field]) -> list[_Field]:
+    """Return the columns that conditions may speak of: others are not in their text."""
+    text = " ".join(conditions).lower()
+    return [f for f in fields if f.name.lower().replace("`", "``") in text]
+
+
+def _column(found: Any, name: str) -> list[Any]:
+    """Return what is told of each file, None where it is not."""
+    try:
+        return found[name].to_pylist()
+    except (KeyError, ValueError, OverflowError):  # or of no year that Python has
+        return [None] * found.num_rows
 
 
 # ---------------------------------------------------------------------------------------- columns
 
 
 def _fields(table: Any) -> list[_Field]:
-    return _fields_of(json.loads(table.schema().to_json()))
+    return _fields_of(table.schema().to_json(), table.metadata().configuration)
 
 
-def _fields_of(struct: Mapping[str, Any]) -> list[_Field]:
+def _fields_of(schema: str, configuration: Mapping[str, str]) -> list[_Field]:
+    def unmapped(found: dict[str, Any]) -> dict[str, Any]:
+        found.pop(_PHYSICAL_NAME, None)  # left over: nobody looks at it
+        return found
+
+    is_mapped = configuration.get(_MAPPING, "none") != "none"
+    struct = json.loads(schema, object_hook=None if is_mapped else unmapped)
     return [
         _Field(f["name"], type_of_json(f["type"]), _physical_name(f), f["type"])
         for f in struct["fields"]
     ]
 
 
+def _schema(fields: Iterable[_Field]) -> frozenset[tuple[str, str, str]]:
+    return frozenset((f.name, f.physical, f.type) for f in fields)
+
+
+_MAPPING, _PHYSICAL_NAME = "delta.columnMapping.mode", "delta.columnMapping.physicalName"
+
+
 def _physical_name(one: Mapping[str, Any]) -> str:
-    return (one.get("metadata") or {}).get("delta.columnMapping.physicalName", one["name"])
+    return (one.get("metadata") or {}).get(_PHYSICAL_NAME, one["name"])
 
 
 def _json_field(name: str, kind: Any) -> dict[str, Any]:
@@ -642,9 +705,10 @@ def _physical(kind: Any) -> Any:
             return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
 
 
-def _bare(kind: str) -> str:
-    """Return a type without what Delta's log keeps apart: lengths of texts."""
-    return re.sub(r"\b(?:var)?char\(\d+\)", "string", kind.lower().replace(" ", ""))
+def _read_as(one: _Field, written: str | None) -> str | None:
+    """Return a partition value of the log as `_written` does: a time of no zone is of UTC."""
+    is_local = one.type == "timestamp" and re.fullmatch(r"[^ T]+[ T][\d:.]+", written or "")
+    return f"{written}+00:00" if is_local else written or None
 
 
 def _written(value: Any) -> str | None:

@@ -9,14 +9,23 @@ from __future__ import annotations
 
 import re
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.connectors.access import iceberg_access, spark_access
 from persist_assets.connectors.protocol import CHANGE, INSERT, VERSION, Changes, Pruned
-from persist_assets.connectors.pruning import Span, may_match, span
-from persist_assets.connectors.reading import FILE, ROW, check_names, unpruned
+from persist_assets.connectors.pruning import Span, exactly, may_match, span
+from persist_assets.connectors.reading import (
+    FILE,
+    ROW,
+    check_columns,
+    check_names,
+    conditions_of,
+    small_frame,
+    unpruned,
+)
 from persist_assets.dialect import quote
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.storage.types import type_of_json
@@ -91,17 +100,21 @@ class IcebergConnector:
         if external.mode == "snapshot" and held is not None:
             return held
         table = self._open()
+        end = external.end_version
+        if held is not None and end is not None and held == self._name(table, end):
+            return held  # it may expire, and be in no line any more
         if external.mode == "snapshot":
             number = self._at_start(table)
         else:
             number = _head(table)
-            line = _line(table, number)
-            if external.end_version is not None and external.end_version in line:
-                number = external.end_version
-            if external.version is not None and self._at_start(table) not in line:
+            if end is not None and end in _line(table, number):
+                number = end
+            starts = external.version is not None or external.datetime is not None
+            start = self._at_start(table) if starts and held is None else number
+            if start != number and start not in _line(table, number):
                 raise StorageError(
-                    f"snapshot {external.version} of the Iceberg table at {self.location}"
-                    " is not one that its newest follows from"
+                    f"snapshot {number} of the Iceberg table at {self.location} does not follow"
+                    f" from {start}, where it is to start"
                 )
         version = self._name(table, number)
         self._check(table, number)
@@ -220,22 +233,8 @@ class IcebergConnector:
 
     def _check(self, table: Any, number: int) -> None:
         """Raise where columns cannot be read correctly, or are not as they are declared."""
-        there = {f["name"].lower(): f for f in self._fields(table, number)}
-        for column in self.columns:
-            found = there.get(column.name.lower())
-            if found is None:
-                raise StorageError(
-                    f"the Iceberg table at {self.location} has no column `{column.name}`",
-                    hint=f"it has: {', '.join(f['name'] for f in there.values())}",
-                )
-            kind = type_of_json(found["type"])
-            declared = re.sub(r"\b(?:var)?char\(\d+\)", "string", (column.type or kind).lower())
-            if declared.replace(" ", "") != kind.lower():
-                raise StorageError(
-                    f"column `{column.name}` of the Iceberg table at {self.location}"
-                    f" is {kind}, and is declared as {column.type}",
-                    hint=f"declare it as {kind}, and cast it in a view",
-                )
+        there = [(f["name"], type_of_json(f["type"])) for f in self._fields(table, number)]
+        check_columns(self.columns, there, f"the Iceberg table at {self.location}")
 
     def _fields(self, table: Any, number: int) -> list[dict[str, Any]]:
         """Return the fields of a version, in Spark's JSON with their ids.
@@ -325,32 +324,48 @@ class IcebergConnector:
             return re.sub(r"^file:(//[^/]*)?", "", placed)
         return re.sub(r"^s3[an]://", "s3://", placed)
 
-    def _spans(self, file: Any, fields: Sequence[dict[str, Any]]) -> dict[str, Span]:
+    def _parted(self, table: Any, file: Any) -> dict[int, Any]:
+        """Return the values of a file's partition that columns have in it, by their ids.
+
+        Files that others added do not have these columns.
+        """
+        from pyiceberg.transforms import IdentityTransform
+
+        spec = table.specs()[file.spec_id]
+        return {
+            field.source_id: file.partition[n]
+            for n, field in enumerate(spec.fields)
+            if isinstance(field.transform, IdentityTransform)
+        }
+
+    def _spans(self, table: Any, file: Any, fields: Sequence[dict[str, Any]]) -> dict[str, Span]:
         spans: dict[str, Span] = {}
+        parted = self._parted(table, file)
         for field in fields:
             kind = type_of_json(field["type"])
             if not isinstance(field["type"], str) or kind == "binary":
                 continue
             number = field["metadata"][_FIELD_ID]
+            if number in parted:  # and statistics may be of a column that is not in the file
+                value = _plain(kind, parted[number])
+                is_known = value is not None or parted[number] is None
+                spans[field["name"].lower()] = exactly(kind, value) if is_known else Span(kind)
+                continue
             least = _value(kind, (file.lower_bounds or {}).get(number))
             greatest = _value(kind, (file.upper_bounds or {}).get(number))
             nulls = (file.null_value_counts or {}).get(number)
             spans[field["name"].lower()] = span(kind, least, greatest, nulls, file.record_count)
         return spans
 
-    def _kept(
-        self, tasks: Sequence[Any], fields: Sequence[dict[str, Any]], conditions: Sequence[str]
-    ) -> list[Any]:
-        return [
-            task
-            for task in tasks
-            if all(may_match(c, self._spans(task.file, fields)) for c in conditions)
-        ]
-
-    def _conditions(self, predicate: str | None, *, start: bool) -> list[str]:
-        external = self.external
-        said = (predicate, external.filter, external.snapshot_filter if start else None)
-        return [text for text in said if text is not None]
+    def _may_fit(
+        self,
+        table: Any,
+        file: Any,
+        fields: Sequence[dict[str, Any]],
+        conditions: Sequence[str],
+    ) -> bool:
+        spans = self._spans(table, file, fields)
+        return all(may_match(c, spans) for c in conditions)
 
     # -------------------------------------------------------------------------------- reading
 
@@ -359,7 +374,8 @@ class IcebergConnector:
         table, number = self._load(version)
         tasks = self._tasks(table, number)
         fields = self._fields(table, number)
-        kept = self._kept(tasks, fields, self._conditions(predicate, start=True))
+        conditions = conditions_of(self.external, predicate, start=True)
+        kept = [t for t in tasks if self._may_fit(table, t.file, fields, conditions)]
         rows = sum(t.file.record_count for t in kept)
         return Pruned(len(kept), len(tasks), rows, sum(t.file.file_size_in_bytes for t in kept))
 
@@ -367,22 +383,43 @@ class IcebergConnector:
         """Return rows of a version; see `protocol.Connector`."""
         table, number = self._load(version)
         fields = self._fields(table, number)
-        conditions = self._conditions(predicate, start=True)
-        kept = self._kept(self._tasks(table, number), fields, conditions)
-        files = [self._place(table, t.file.file_path) for t in kept]
-        deletes = {self._place(table, d.file_path) for t in kept for d in t.delete_files}
-        frame = self._read(files, sorted(deletes), fields, conditions)
+        conditions = conditions_of(self.external, predicate, start=True)
+        tasks = self._tasks(table, number)
+        kept = [t for t in tasks if self._may_fit(table, t.file, fields, conditions)]
+        deletes = {d.file_path: d for t in kept for d in t.delete_files}
+        self._check_there(table, [*(t.file for t in kept), *deletes.values()])
+        frame = self._read(table, [t.file for t in kept], sorted(deletes), fields, conditions)
         return frame.select(*(quote(c) for c in columns))
+
+    def _check_there(self, table: Any, files: Sequence[Any]) -> None:
+        """Raise where files are gone or lack ids; their sizes are not always what is said."""
+        from pyiceberg.manifest import DataFileContent
+
+        is_mapped = "schema.name-mapping.default" in table.metadata.properties
+
+        def look(file: Any) -> None:
+            found = table.io.new_input(file.file_path)
+            if not found.exists():
+                raise GoneError(
+                    f"{file.file_path} is gone, a file of the Iceberg table",
+                    hint="its snapshot may have expired: read the newest one as a whole",
+                )
+            is_data = file.content == DataFileContent.DATA
+            if is_mapped and is_data and not _has_ids(found):
+                raise self._unreadable("files whose columns have names and no ids")
+
+        with ThreadPoolExecutor(max_workers=16) as pool:
+            list(pool.map(look, files))
 
     def _read(
         self,
-        files: Sequence[str],
+        table: Any,
+        files: Sequence[Any],
         deletes: Sequence[str],
         fields: Sequence[dict[str, Any]],
         conditions: Sequence[str],
     ) -> DataFrame:
         """Return the rows of files that fit conditions, without those that were deleted."""
-        from pyspark.sql import functions as F
         from pyspark.sql.types import StructType
 
         session = self._session()
@@ -390,30 +427,66 @@ class IcebergConnector:
             whole = [f"{quote(f['name'])} {type_of_json(f['type'])}" for f in fields]
             return session.createDataFrame([], ", ".join(whole))
         session.conf.set(_SETTING, "true")
-        schema = StructType.fromJson({"type": "struct", "fields": list(fields)})
+        schema = StructType.fromJson({"type": "struct", "fields": [_by_id(f) for f in fields]})
+        paths = [f.file_path for f in files]
+        places = [self._place(table, path) for path in paths]
         reader = session.read.options(**spark_access(self._access))
-        frame = reader.schema(schema).parquet(*map(spark_pattern, files))
-        named = [
-            unpruned(F.col(quote(f["name"])), type_of_json(f["type"])).alias(f["name"])
-            for f in fields
-        ]
-        if not deletes:
-            frame = frame.select(*named)
-        else:
-            check_names(files, f"the Iceberg table at {self.location}")
-            frame = frame.select(
-                *named,
-                F.col("_metadata.file_name").alias(FILE),
-                F.col("_metadata.row_index").alias(ROW),
-            )
+        frame = reader.schema(schema).parquet(*map(spark_pattern, places))
+        parted = [self._parted(table, file) for file in files]
+        texts = [*map(_stored, fields)]
+        if deletes or any(parted):
+            check_names(places, f"the Iceberg table at {self.location}")
+            texts += [f"_metadata.file_name AS {FILE}", f"_metadata.row_index AS {ROW}"]
+        frame = frame.selectExpr(*texts)
+        if deletes:
             positions = session.read.options(**spark_access(self._access)).parquet(
-                *map(spark_pattern, deletes)
+                *(spark_pattern(self._place(table, path)) for path in deletes)
             )
-            name = F.element_at(F.split(F.col("file_path"), "/"), -1)
-            gone = positions.select(name.alias(FILE), F.col("pos").cast("bigint").alias(ROW))
+            named_so = [(path, path.rpartition("/")[2]) for path in paths]
+            told = small_frame(session, named_so, f"file_path string, {FILE} string")
+            gone = positions.join(told, "file_path").selectExpr(FILE, f"bigint(pos) AS {ROW}")
             frame = frame.join(gone, [FILE, ROW], "left_anti")
-            frame = frame.select(*(quote(f["name"]) for f in fields))
+        if any(parted):
+            frame = self._with_partitions(frame, paths, parted, fields)
+        frame = frame.select(*(quote(f["name"]) for f in fields))
         return reduce(lambda found, text: found.where(text), conditions, frame)
+
+    def _with_partitions(
+        self,
+        frame: DataFrame,
+        paths: Sequence[str],
+        parted: Sequence[Mapping[int, Any]],
+        fields: Sequence[dict[str, Any]],
+    ) -> DataFrame:
+        """Put the values of partitions where files do not have their columns."""
+        numbers = sorted({number for values in parted for number in values})
+        by_number = {f["metadata"][_FIELD_ID]: f for f in fields}
+        by_number = {n: by_number[n] for n in numbers if n in by_number}
+        rows = [
+            (path.rpartition("/")[2], *(self._text(f, values.get(n)) for n, f in by_number.items()))
+            for path, values in zip(paths, parted, strict=True)
+        ]
+        keys = [f"_persist_value_{n}" for n in by_number]
+        kinds = ", ".join(f"{key} string" for key in (FILE, *keys))
+        frame = frame.join(small_frame(self._session(), rows, kinds), FILE)
+        filled = {
+            field["name"]: f"coalesce({quote(field['name'])}, CAST({key} AS"
+            f" {type_of_json(field['type'])})) AS {quote(field['name'])}"
+            for key, field in zip(keys, by_number.values(), strict=True)
+        }
+        return frame.selectExpr(*(filled.get(f["name"], quote(f["name"])) for f in fields))
+
+    def _text(self, field: Mapping[str, Any], value: Any) -> str | None:
+        """Return the value of a partition as Spark reads it from text."""
+        if value is None:
+            return None
+        kind = type_of_json(field["type"])
+        if isinstance(value, bytes):
+            raise self._unreadable(f"partitions by `{field['name']}`, which is {kind}")
+        plain = _plain(kind, value)
+        if plain is None:
+            raise self._unreadable(f"a partition by `{field['name']}` of no year from 1 to 9999")
+        return str(plain)
 
     # ------------------------------------------------------------------------------- changes
 
@@ -448,21 +521,17 @@ class IcebergConnector:
                 files += self._appended(table, snapshot)
             elif operation != "replace":
                 return Changes(again=f"snapshot {number} is not an append but: {operation}")
-            elif any(not self._is_there(table, f) for f in files):
-                return Changes(again=f"files were rewritten with snapshot {number}, and are gone")
-        conditions = self._conditions(predicate, start=False)
-        kept = [f for f in files if all(may_match(c, self._spans(f, fields)) for c in conditions)]
+        conditions = conditions_of(self.external, predicate, start=False)
+        kept = [f for f in files if self._may_fit(table, f, fields, conditions)]
         if not kept:
             return Changes()
-        from pyspark.sql import functions as F
-
-        places = [self._place(table, f.file_path) for f in kept]
-        frame = self._read(places, (), fields, conditions)
-        told = (F.lit(INSERT).alias(CHANGE), F.lit(1).cast("bigint").alias(VERSION))
-        return Changes(frame.select(*(quote(c) for c in columns), *told))
-
-    def _is_there(self, table: Any, file: Any) -> bool:
-        return bool(table.io.new_input(file.file_path).exists())
+        try:
+            self._check_there(table, kept)
+        except GoneError as error:
+            return Changes(again=error.message)
+        frame = self._read(table, kept, (), fields, conditions)
+        told = (f"'{INSERT}' AS {CHANGE}", f"bigint(1) AS {VERSION}")
+        return Changes(frame.selectExpr(*(quote(c) for c in columns), *told))
 
     def _appended(self, table: Any, snapshot: Any) -> list[Any]:
         """Return the data files that a snapshot added."""
@@ -499,6 +568,39 @@ def _line(table: Any, number: int) -> list[int]:
     return line
 
 
+def _by_id(field: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a field named by its id: Spark mixes up what files call otherwise."""
+    name = f"_persist_{field['metadata'][_FIELD_ID]}"
+    return {**field, "name": name, "type": _inside_by_id(field["type"])}
+
+
+def _inside_by_id(kind: Any) -> Any:
+    if isinstance(kind, str):
+        return kind
+    if kind["type"] == "struct":
+        return {**kind, "fields": [_by_id(f) for f in kind["fields"]]}
+    inside = ("elementType", "keyType", "valueType")
+    return {k: _inside_by_id(v) if k in inside else v for k, v in kind.items()}
+
+
+def _stored(field: Mapping[str, Any]) -> str:
+    """Return a column of files under its name, in SQL."""
+    found, kind = _by_id(field), type_of_json(field["type"])
+    column = unpruned(quote(found["name"]), kind)
+    if found["type"] != field["type"]:
+        column = f"CAST({column} AS {kind})"
+    return f"{column} AS {quote(field['name'])}"
+
+
+def _has_ids(found: Any) -> bool:
+    """Whether the columns of a Parquet file have ids."""
+    import pyarrow.parquet as pq
+
+    with found.open() as stream:
+        schema = pq.read_schema(stream)
+    return all(b"PARQUET:field_id" in (field.metadata or {}) for field in schema)
+
+
 def _is_absolute(location: str) -> bool:
     return bool(scheme_of(location)) or location.startswith("/")
 
@@ -528,11 +630,19 @@ def _value(kind: str, written: bytes | None) -> Any:
     if primitive is None or (kind == "bigint" and len(written) != 8):
         return None  # a column that became wider has bounds of what it was
     try:
-        value: Any = from_bytes(primitive, written)
-        if kind == "date":
+        return _plain(kind, from_bytes(primitive, written))
+    except (ValueError, struct.error):
+        return None
+
+
+def _plain(kind: str, value: Any) -> Any:
+    """Return a value of metadata as Python has it; None where Python has no such year."""
+    try:
+        if kind == "date" and isinstance(value, int):
             return _DAY_ONE + timedelta(days=value)
-        if kind == "timestamp":
-            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=value)
-    except (ValueError, OverflowError, struct.error):
+        if kind.startswith("timestamp") and isinstance(value, int):
+            zone = UTC if kind == "timestamp" else None
+            return datetime(1970, 1, 1, tzinfo=zone) + timedelta(microseconds=value)
+    except OverflowError:
         return None
     return value

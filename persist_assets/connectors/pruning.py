@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import MAXYEAR, UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
@@ -22,8 +23,9 @@ from persist_assets.meaning.syntax import given_args, misread
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_EXACT_DIGITS = 15
+_EXACT_DIGITS, _MOST_DIGITS = 15, 20
 _MILLISECOND = timedelta(milliseconds=1)
+_CUT_OFF = "\ufffd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +54,30 @@ class Span:
 def span(kind: str, least: Any, greatest: Any, n_nulls: int | None, n_rows: int | None) -> Span:
     """Return what a column may be in a file, after its statistics.
 
-    Those of moments are cut off to milliseconds by some writers.
+    Those of moments are cut off to milliseconds by some writers, before 1970 up or down. Where
+    texts are cut off, old writers end them with a character that is not the greatest.
     """
+    if isinstance(least, datetime):
+        least = _moved(least, -_MILLISECOND)
     if isinstance(greatest, datetime):
-        greatest = greatest + _MILLISECOND if greatest.year < MAXYEAR else None
-    if kind in ("float", "double"):
+        greatest = _moved(greatest, _MILLISECOND)
+    if isinstance(greatest, str) and greatest.endswith(_CUT_OFF):
         greatest = None
+    if kind in ("float", "double"):
+        least, greatest = None if least != least else least, None
     digits = re.match(r"decimal\((\d+)", kind)
     if digits and int(digits[1]) > _EXACT_DIGITS:
         least = greatest = None  # they went through doubles
     n_nulls = n_nulls if n_rows is not None or n_nulls == 0 else None
     all_null = n_nulls is not None and n_nulls == n_rows
     return Span(kind, least, greatest, n_nulls != 0, not all_null)
+
+
+def _moved(moment: datetime, by: timedelta) -> datetime | None:
+    try:
+        return moment + by
+    except OverflowError:
+        return None
 
 
 def exactly(kind: str, value: Any) -> Span:
@@ -88,10 +102,16 @@ def may_match(predicate: str, columns: Mapping[str, Span]) -> bool:
     >>> may_match("a IS NULL", columns), may_match("NOT (a < 9 OR b = 1)", columns)
     (False, False)
     """
+    tree = _understood(predicate)
+    return tree is None or _may(tree, True, columns)
+
+
+@lru_cache(maxsize=64)
+def _understood(predicate: str) -> Any:
+    """Return a condition as a tree; None where it is not what it seems. Asked for each file."""
     tree = parse(predicate)
-    if tree is None or any(misread(node) for node in tree.walk()):
-        return True
-    return _may(tree, True, columns)
+    misunderstood = tree is None or any(misread(node) for node in tree.walk())
+    return None if misunderstood else tree
 
 
 def _may(node: Any, wanted: bool, columns: Mapping[str, Span]) -> bool:
@@ -234,6 +254,8 @@ def _literal(node: Any, kind: str) -> _Bounds | None:
         return _READERS[kind](node.name) if not negative and kind in _READERS else None
     if kind not in (*_INTEGERS, "double") and not kind.startswith("decimal"):
         return None
+    if kind != "double" and ("e" in node.name.lower() or len(node.name) > _MOST_DIGITS):
+        return None  # both sides become doubles, or decimals with fewer places
     try:
         number = Decimal(node.name)
     except InvalidOperation:

@@ -178,6 +178,7 @@ def unreachable(location: str, error: BaseException, failed: str = "") -> Storag
         What, in a sentence; by default that it cannot be reached.
     """
     said = re.sub(r"\x1b\[\d*m", "", getattr(error, "strerror", None) or str(error))
+    said = re.sub(r"(?s)\n\s*0: .*", "", said)  # where in delta-rs it was
     said = re.sub(r"(?s)<\?xml.*?<Code>(.*?)</Code>.*?<Message>(.*?)</Message>.*", r"\1: \2", said)
     said = re.sub(r"\s*\n\s*(?:↳\s*)?", ": ", said.strip())
     hint = None

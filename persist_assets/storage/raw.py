@@ -217,11 +217,25 @@ def open_delta(
             f"there is no Delta table at {location}", hint="check the LOCATION of the table"
         ) from error
     except (DeltaError, OSError) as error:
-        if version is not None and isinstance(error, DeltaError):
+        gap = _GAP.search(str(error))
+        if gap:
+            missing = int(gap[1]) + 1
+            raise GoneError(
+                f"the log of the Delta table at {location} has no version {missing}, and goes on"
+                f" with {gap[2]}",
+                hint=f"bring _delta_log/{missing:020}.json back, or read an earlier version",
+            ) from error
+        is_there = isinstance(error, OSError) or _BROKEN.search(str(error))
+        if version is not None and not is_there:
             raise _gone(location, version) from error
         raise unreachable(
             location, error, f"the Delta table at {location} cannot be opened"
         ) from error
+
+
+_GAP = re.compile(r"(?s)(?:found gap|Gap between).*?version:? (\d+).*(?:version:|commit) (\d+)")
+_BROKEN = re.compile(r"\b(?:Json|Arrow|Parquet) error|Unsupported:|catalog-managed")
+"""What delta-rs says of a log without a commit, and of one that it cannot read."""
 
 
 def is_delta(location: str, access: Mapping[str, str] | None = None) -> bool:

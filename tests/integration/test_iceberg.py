@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections import Counter
+import shutil
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT, need
+from foreign import bag
 
 from persist_assets.connectors import connect
 from persist_assets.connectors.protocol import CHANGE, INSERT, Connector
@@ -31,10 +34,6 @@ def iceberg() -> None:
 def connector(spark: Any, root: Path | str, *columns: Column, **said: Any) -> Connector:
     external = External("iceberg_input", **said)
     return connect(RawTable("iceberg", str(root), (), external), str(root), columns, lambda: spark)
-
-
-def bag(rows: Any) -> Counter[tuple[Any, ...]]:
-    return Counter(tuple(row) for row in rows)
 
 
 class Written:
@@ -61,8 +60,18 @@ class Written:
         self.table.append(pa.table(arrays, schema=pa.schema([(f.name, f.type) for f in types])))
         self.hint()
 
-    def delete_positions(self, *positions: int) -> None:
-        """Delete rows of the one data file by their numbers, as other writers do."""
+    def delete_positions(
+        self, *positions: int, place: str | None = None, equality: bool = False
+    ) -> None:
+        """Delete rows of the one data file by their numbers, as other writers do.
+
+        Parameters
+        ----------
+        place
+            Of another data file.
+        equality
+            Said to be by the values of columns.
+        """
         from pyiceberg.manifest import (
             DataFile,
             DataFileContent,
@@ -85,13 +94,16 @@ class Written:
 
         table = self.table
         (task,) = table.scan().plan_files()
+        named = place or task.file.file_path
         place = self.root / "data" / "deletes.parquet"
-        rows = {"file_path": [task.file.file_path] * len(positions), "pos": list(positions)}
+        rows = {"file_path": [named] * len(positions), "pos": list(positions)}
         pq.write_table(pa.table(rows), place)
         number = 4711
         parent = table.current_snapshot()
         file = DataFile.from_args(
-            content=DataFileContent.POSITION_DELETES,
+            content=DataFileContent.EQUALITY_DELETES
+            if equality
+            else DataFileContent.POSITION_DELETES,
             file_path=f"file://{place}",
             file_format=FileFormat.PARQUET,
             partition=Record(),
@@ -131,25 +143,43 @@ class Written:
         ("is_null_is_not_null", ["id", "value"], "value IS NULL", 3),
         ("is_null_is_not_null", ["value", "id"], "value LIKE 'b%' AND id < 7", 1),
         ("partition_bigint", ["partition_col", "event_type"], "partition_col > 0", 1),
+        ("partition_bigint", ["user_id"], "partition_col = -9223372036854775808", 1),
+        ("partition_bigint", ["partition_col"], "event_type = 'click'", 1),
     ],
 )
 def test_tables_of_other_writers_have_their_rows(
-    spark: Any, name: str, columns: list[str], predicate: str, files: int
+    spark: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    columns: list[str],
+    predicate: str,
+    files: int,
 ) -> None:
-    source = connector(spark, FOREIGN / name)
+    from pyiceberg.table import StaticTable
+
+    monkeypatch.chdir(tmp_path)  # from where its metadata counts
+    root = tmp_path / "data" / "persistent" / name
+    # Somebody wrote files anew, beside which sums of what they were still lie.
+    shutil.copytree(FOREIGN / name, root, ignore=shutil.ignore_patterns(".*.crc"))
+    source = connector(spark, root)
     version = source.pin()
+    hint = (root / "metadata" / "version-hint.text").read_text()
+    (newest,) = root.glob(f"metadata/*{hint}.metadata.json")
+    whole = StaticTable.from_metadata(str(newest)).scan().to_arrow()
+    spark.createDataFrame(whole.to_pandas()).createOrReplaceTempView("whole_iceberg")
+    expected = spark.sql(f"SELECT {', '.join(columns)} FROM whole_iceberg WHERE {predicate}")
     found = bag(source.snapshot(predicate, columns, version).collect())
-    # They have no deletes, so that their files are their rows.
-    whole = pa.concat_tables(
-        [pq.ParquetFile(p).read(columns) for p in (FOREIGN / name / "data").rglob("*.parquet")]
-    )
-    spark.createDataFrame(
-        [tuple(r[c] for c in columns) for r in whole.to_pylist()],
-        ", ".join(f"{c} {'string' if c in ('value', 'event_type') else 'bigint'}" for c in columns),
-    ).createOrReplaceTempView("whole_iceberg")
-    assert found == bag(spark.sql(f"SELECT * FROM whole_iceberg WHERE {predicate}").collect())
+    assert found == bag(expected.collect())
     assert 0 < found.total() < whole.num_rows
     assert source.prune(predicate, version).files <= files
+    everything = source.snapshot(None, whole.schema.names, version).collect()
+    assert bag(everything) == bag(tuple(row.values()) for row in whole.to_pylist())
+
+
+def test_no_table_of_other_writers_is_left_out() -> None:
+    named = {"is_null_is_not_null", "partition_bigint"}
+    assert {path.name for path in FOREIGN.iterdir() if path.is_dir()} == named
 
 
 def test_columns_are_what_they_were_whatever_they_are_called(spark: Any, tmp_path: Path) -> None:
@@ -168,6 +198,32 @@ def test_columns_are_what_they_were_whatever_they_are_called(spark: Any, tmp_pat
     assert bag(rows) == bag([(1, "a", None, None), (2, "b", None, None), (3, "z", 9, "new")])
     one = source.snapshot("c IS NULL AND kind >= 'b'", ["id"], source.pin()).collect()
     assert bag(one) == bag([(2,)])
+
+
+def test_what_is_inside_of_columns_is_what_it_was(spark: Any, tmp_path: Path) -> None:
+    from pyiceberg.types import ListType, LongType, NestedField, StringType, StructType
+
+    written = Written(tmp_path)
+    inner = StructType(NestedField(90, "a", LongType()), NestedField(91, "b", LongType()))
+    with written.table.update_schema() as update:
+        update.delete_column("x").delete_column("c")
+        update.add_column("s", inner)
+        update.add_column("l", ListType(92, inner, element_required=False))
+    written.append((1, {"a": 1, "b": 2}, [{"a": 3, "b": 4}]))
+    with written.table.update_schema() as update:
+        update.rename_column("s.a", "t").rename_column("l.element.b", "u")
+    with written.table.update_schema() as update:
+        update.rename_column("s.b", "a")
+    with written.table.update_schema() as update:
+        update.add_column(("s", "b"), StringType())
+    written.append((2, {"t": 5, "a": 6, "b": "new"}, [{"a": 7, "u": 8}, None]))
+    source = connector(spark, written.root)
+    rows = source.snapshot("s.t < 9", ["id", "s", "l"], source.pin()).collect()
+    found = {r.id: (r.s.asDict(), [e and e.asDict() for e in r.l]) for r in rows}
+    assert found == {
+        1: ({"t": 1, "a": 2, "b": None}, [{"a": 3, "u": 4}]),
+        2: ({"t": 5, "a": 6, "b": "new"}, [{"a": 7, "u": 8}, None]),
+    }
 
 
 def test_deleted_rows_are_not_there(spark: Any, tmp_path: Path) -> None:
@@ -211,6 +267,7 @@ def test_appends_are_followed_and_nothing_else(spark: Any, tmp_path: Path) -> No
     assert "another table" in (source.changes("iceberg:1:other", last, None, ["id"]).again or "")
 
 
+@pytest.mark.proves("F26")
 def test_versions_are_where_the_options_say(spark: Any, tmp_path: Path) -> None:
     written = Written(tmp_path)
     numbers: list[int] = []
@@ -242,8 +299,12 @@ def test_what_is_wrong_is_named(spark: Any, tmp_path: Path) -> None:
             connector(spark, written.root, column).pin()
     with pytest.raises(StorageError, match="which metadata file is the newest"):
         connector(spark, tmp_path / "nowhere").pin()
+    for n, told in enumerate(("{", "{}", '{"format-version": 9}')):
+        (tmp_path / f"v{n}.metadata.json").write_text(told)
+        with pytest.raises(StorageError, match=f"v{n}.metadata.json cannot be opened"):
+            connector(spark, tmp_path / f"v{n}.metadata.json").pin()
     with pytest.raises(StorageError, match="there is no Iceberg table"):
-        connector(spark, tmp_path / "v1.metadata.json").pin()
+        connector(spark, tmp_path / "v7.metadata.json").pin()
     with written.table.update_schema() as update:
         from pyiceberg.types import UUIDType
 
@@ -258,3 +319,105 @@ def test_numbers_that_are_none_are_greater_than_all(spark: Any, tmp_path: Path) 
     written.append((1, "a", 1.0), (2, "b", float("nan")))
     source = connector(spark, written.root)
     assert bag(source.snapshot("x > 5", ["id"], source.pin()).collect()) == bag([(2,)])
+
+
+def test_a_file_that_is_gone_or_cut_off_is_named(spark: Any, tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    source = connector(spark, written.root)
+    empty = source.pin()
+    written.append((1, "a", 1.0))
+    version = source.pin()
+    (file,) = written.root.glob("data/*.parquet")
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(Exception, match=file.name):
+        source.snapshot(None, ["id"], version).collect()
+    file.unlink()
+    with pytest.raises(GoneError, match=f"{file.name} is gone"):
+        source.snapshot(None, ["id"], version)
+    assert source.snapshot("id > 5", ["id"], version).collect() == []  # it holds none of these
+    assert "is gone" in (source.changes(empty, version, None, ["id"]).again or "")
+
+
+def test_files_without_ids_are_refused(spark: Any, tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    place = tmp_path / "other.parquet"
+    pq.write_table(pa.table({"id": [1], "c": ["a"], "x": [1.0]}, schema=POINTS), place)
+    written.table.add_files([f"file://{place}"])
+    written.hint()
+    source = connector(spark, written.root)
+    with pytest.raises(StorageError, match="names and no ids"):
+        source.snapshot(None, ["id"], source.pin())
+
+
+def test_deletes_are_of_the_file_they_name(spark: Any, tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    written.append(*((n, "a", None) for n in range(4)))
+    (file,) = written.root.glob("data/*.parquet")
+    written.delete_positions(1, place=f"file:///elsewhere/{file.name}")
+    source = connector(spark, written.root)
+    assert source.snapshot(None, ["id"], source.pin()).count() == 4
+
+
+@pytest.mark.proves("F26")
+def test_where_a_copy_ends_it_stays(spark: Any, tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    for n in range(2):
+        written.append((n, "a", None))
+    end = written.table.metadata.current_snapshot_id
+    source = connector(spark, written.root, end_version=end)
+    held = source.pin()
+    written.append((2, "a", None))
+    written.table.maintenance.expire_snapshots().by_id(end).commit()
+    written.hint()
+    assert source.pin(held) == held
+    with pytest.raises(StorageError, match=f"does not follow from {end}|snapshot {end}"):
+        connector(spark, written.root, version=end).pin()
+
+
+def test_what_is_deleted_by_equality_is_refused(spark: Any, tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    written.append((1, "a", 1.0))
+    written.delete_positions(0, equality=True)
+    source = connector(spark, written.root)
+    with pytest.raises(StorageError, match="equality deletes: not supported"):
+        source.snapshot(None, ["id"], source.pin())
+
+
+@pytest.mark.proves("F11")
+def test_partitions_are_what_metadata_says(spark: Any, tmp_path: Path) -> None:
+    from pyiceberg.transforms import IdentityTransform, VoidTransform
+    from pyiceberg.types import BooleanType, DateType, DecimalType, TimestamptzType
+
+    written = Written(tmp_path)
+    written.append((0, "before", None))
+    with written.table.update_schema() as update:
+        update.add_column("d", DateType()).add_column("t", TimestamptzType())
+        update.add_column("m", DecimalType(9, 2)).add_column("y", BooleanType())
+    with written.table.update_spec() as spec:
+        spec.add_field("id", VoidTransform(), "nothing")
+        for name in ("c", "d", "t", "m", "y"):
+            spec.add_field(name, IdentityTransform(), f"by_{name}")
+    noon = datetime(1969, 12, 31, 12, 0, 0, 1, tzinfo=UTC)
+    rows = [
+        (1, "a b/%=é", 1.0, date(1500, 2, 28), noon, Decimal("-1.50"), True),
+        (2, "", None, date(2024, 2, 29), noon, Decimal("0.00"), False),
+        (3, None, None, None, None, None, None),
+    ]
+    written.append(*rows)
+    for file in written.root.glob("data/**/*.parquet"):  # as others write them
+        table = pq.ParquetFile(file).read()
+        kept = [n for n in table.schema.names if n in ("id", "x")] or table.schema.names
+        if "d" in table.schema.names:
+            pq.write_table(table.select(kept), file)
+    source = connector(spark, written.root)
+    version, names = source.pin(), ["id", "c", "x", "d", "t", "m", "y"]
+    schema = "id bigint, c string, x double, d date, t timestamp, m decimal(9,2), y boolean"
+    whole = spark.createDataFrame([(0, "before", *[None] * 5), *rows], schema)
+    for predicate in (
+        "true", "c = ''", "c IS NULL", "c > 'a'", "d < DATE '1582-10-04'", "d IS NULL", "m < 0", "m = 0", "NOT y",
+        "t = TIMESTAMP '1969-12-31 12:00:00.000001Z'", "t IS NOT NULL AND id > 1",
+    ):  # fmt: skip
+        found = source.snapshot(predicate, names, version).collect()
+        assert bag(found) == bag(whole.where(predicate).collect()), predicate
+    assert source.prune("c = ''", version).files == 1
+    assert source.prune("m < 0", version).files <= 2  # where there is no partition, who knows

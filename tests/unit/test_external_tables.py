@@ -272,6 +272,7 @@ WRONG = [
 ]  # fmt: skip
 
 
+@pytest.mark.proves("F26")
 @pytest.mark.parametrize(("config", "code", "message", "hint", "at"), WRONG)
 def test_what_is_wrong_with_an_option_is_said_where_it_is(
     config: dict[str, Any], code: str, message: str, hint: str | None, at: str

@@ -1,0 +1,227 @@
+"""Measure what reading a part of an external Delta table costs beside what cannot be spared.
+
+Ten million rows of a year, a file for each day, twenty columns. Bytes of a week and three columns
+are compared with the chunks of these columns in the footers of these files, seconds with Spark's
+reading of these files and columns alone, and changes of one per cent of the rows, as files that
+came and went and as recorded changes, with everything. In one warm session, the middle of three.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from increments import cpu_seconds
+
+from persist_assets.connectors import connect
+from persist_assets.connectors.protocol import Connector
+from persist_assets.model import External, RawTable
+from persist_assets.session import create_session
+from persist_assets.settings import load_settings
+
+ROWS, DAYS = 10_000_000, 365
+SETTINGS = """
+[spark]
+"spark.master" = "local[*]"
+"spark.driver.memory" = "8g"
+"spark.ui.enabled" = "false"
+"spark.sql.shuffle.partitions" = "8"
+"""
+START = datetime(2023, 1, 1, tzinfo=UTC)
+WEEK = "ts >= TIMESTAMP '2023-05-01 00:00:00Z' AND ts < TIMESTAMP '2023-05-08 00:00:00Z'"
+COLUMNS = ("ts", "carrier", "price")
+
+
+def day(number: int, rows: int) -> pa.Table:
+    """Return the rows of a day, twenty columns of them."""
+    chance = np.random.default_rng(number)
+    first = int((START + timedelta(days=number)).timestamp() * 1_000_000)
+    ts = first + np.sort(chance.integers(0, 86_400_000_000, rows))
+
+    def text(letter: str, kinds: int) -> pa.Array:
+        words = pa.array([f"{letter}{n}" for n in range(kinds)])
+        picked = pa.array(chance.integers(0, kinds, rows, dtype=np.int32))
+        return pa.DictionaryArray.from_arrays(picked, words).cast(pa.string())
+
+    columns: dict[str, Any] = {
+        "id": np.arange(number * rows, (number + 1) * rows),
+        "ts": pa.array(ts, pa.timestamp("us", tz="UTC")),
+        "carrier": text("C", 14),
+        "origin": text("O", 3),
+        "dest": text("D", 105),
+        "tail": text("N", 4000),
+        "delayed": chance.random(rows) < 0.2,
+    }
+    columns |= {f"n{n}": chance.integers(0, 10**n, rows, dtype=np.int64) for n in range(1, 7)}
+    columns |= {f"x{n}": chance.random(rows).round(n) for n in range(1, 7)}
+    columns["price"] = (chance.random(rows) * 800).round(2)
+    return pa.table(columns)
+
+
+class Year:
+    """A Delta table of a year, and the session that reads it."""
+
+    def __init__(self, root: Path, rows: int) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        (root / "persist.toml").write_text(SETTINGS)
+        self.root, self.rows = root / "year", rows // DAYS
+        for number in range(DAYS):
+            self.append(day(number, self.rows))
+        self.spark: Any = create_session(load_settings(root))
+
+    def append(self, rows: pa.Table) -> None:
+        """Write a file; values that are all different into no dictionary, as Spark does."""
+        plain = deltalake.ColumnProperties(dictionary_enabled=False)
+        how = deltalake.WriterProperties(column_properties={"id": plain, "ts": plain})
+        deltalake.write_deltalake(self.root, rows, mode="append", writer_properties=how)
+
+    def connect(self) -> Connector:
+        """Return a connector that knows nothing yet."""
+        external, place = External("delta_table_input"), str(self.root)
+        return connect(RawTable("delta", place, (), external), place, (), lambda: self.spark)
+
+    def change(self, turn: int) -> None:
+        """Append half a per cent of the rows, and update as many of some days."""
+        rows = self.rows * DAYS // 200
+        self.append(day(DAYS + turn, rows))
+        begin = START + timedelta(days=30 * turn)
+        until = begin + timedelta(days=DAYS / 200)
+        deltalake.DeltaTable(self.root).update(
+            predicate=f"ts >= '{begin.isoformat()}' AND ts < '{until.isoformat()}'",
+            updates={"price": "price + 1"},
+        )
+
+    def everything(self) -> list[str]:
+        """Return the names of all columns."""
+        return [f.name for f in deltalake.DeltaTable(self.root).schema().fields]
+
+    def read(self, frame: Any) -> None:
+        """Have Spark read all rows, and put them nowhere."""
+        frame.write.format("noop").mode("overwrite").save()
+
+    def bytes_read(self) -> int:
+        """Return how much the tasks of this session have read so far."""
+        jvm = self.spark.sparkContext._jvm
+        context = self.spark.sparkContext._jsc.sc()
+        context.listenerBus().waitUntilEmpty(60_000)
+        store = context.statusStore()
+        empty = self.spark.sparkContext._gateway.new_array(jvm.double, 0)
+        none = jvm.java.util.ArrayList()
+        stages = store.stageList(none, False, False, empty, none)
+        return sum(stages.apply(n).inputBytes() for n in range(stages.size()))
+
+
+def week_of(root: Path) -> list[str]:
+    """Return the files whose rows may be of the week, as statistics tell."""
+    found = pa.table(deltalake.DeltaTable(root).get_add_actions(flatten=True)).to_pylist()
+    first = START + timedelta(days=120)
+    last = first + timedelta(days=7)
+    return [str(root / f["path"]) for f in found if f["max.ts"] >= first and f["min.ts"] < last]
+
+
+def chunks(files: list[str], columns: tuple[str, ...]) -> int:
+    """Return the bytes of columns in files."""
+    total = 0
+    for file in files:
+        footer = pq.read_metadata(file)
+        for group in (footer.row_group(n) for n in range(footer.num_row_groups)):
+            told = [group.column(n) for n in range(group.num_columns)]
+            total += sum(c.total_compressed_size for c in told if c.path_in_schema in columns)
+    return total
+
+
+def cost(work: Callable[[], object]) -> tuple[float, float]:
+    """Return seconds on the wall and of processors, the middle of three in a warm JVM."""
+    for _ in range(3):
+        work()
+    wall: list[float] = []
+    cpu: list[float] = []
+    for _ in range(3):
+        begun, before = time.monotonic(), cpu_seconds()
+        work()
+        wall.append(time.monotonic() - begun)
+        cpu.append(cpu_seconds() - before)
+    return sorted(wall)[1], sorted(cpu)[1]
+
+
+def beside(
+    what: str, floor: tuple[float, float], ours: tuple[float, float], wanted: str
+) -> tuple[str, str, str, str]:
+    """Return a line about what something costs beside something else."""
+    told = f"{ours[0]:.2f} s ({ours[0] / floor[0]:.3f}×), {ours[1]:.2f} CPU s"
+    told += f" ({ours[1] / floor[1]:.3f}×)"
+    what, _, bare = what.partition(" beside ")
+    return what, f"{bare}: {floor[0]:.2f} s, {floor[1]:.2f} CPU s", told, wanted
+
+
+def measure(root: Path, rows: int) -> list[tuple[str, str, str, str]]:
+    """Return what was measured: what, the floor, ours, what is wanted."""
+    year = Year(root, rows)
+    source = year.connect()
+    version = source.pin()
+    files = week_of(year.root)
+    told = f"{year.rows * DAYS:,} rows of a year: "
+
+    def ours() -> None:
+        year.read(source.snapshot(WEEK, COLUMNS, version))
+
+    def bare() -> None:
+        year.read(year.spark.read.parquet(*files).where(WEEK).select(*COLUMNS))
+
+    vectored = "parquet.hadoop.vectored.io.enabled"
+    year.spark.conf.set(vectored, "false")  # what it reads, Hadoop does not count
+    needed, before = chunks(files, COLUMNS), year.bytes_read()
+    ours()
+    read = year.bytes_read() - before
+    year.spark.conf.unset(vectored)
+    found = [
+        (
+            f"{told}a week, 3 of 20 columns",
+            f"their chunks: {needed:,} bytes",
+            f"{read:,} bytes read ({read / needed:.2f}×)",
+            "≤ 1.2×",
+        ),
+        beside(
+            f"{told}a week, 3 of 20 columns beside Spark on these files",
+            cost(bare),
+            cost(ours),
+            "≤ 1.3×",
+        ),
+    ]
+    names = year.everything()
+    whole = cost(lambda: year.read(source.snapshot(None, names, version)))
+    for turn, how in enumerate(("files that came and went", "recorded changes"), 1):
+        if turn == 2:
+            on = {"delta.enableChangeDataFeed": "true"}
+            deltalake.DeltaTable(year.root).alter.set_table_properties(on)
+        since = source.pin()
+        year.change(turn)
+        until = source.pin()
+
+        def follow(since: str = since, until: str = until) -> None:
+            changes = source.changes(since, until, None, names)
+            assert changes.frame is not None, changes.again
+            year.read(changes.frame)
+
+        what = f"{told}1 % appended or updated, {how} beside everything"
+        found.append(beside(what, whole, cost(follow), "≤ 0.05×"))
+    return found
+
+
+def main(root: Path, rows: int = ROWS) -> None:
+    """Print what was measured, as JSON, a line each."""
+    for line in measure(root, rows):
+        print(json.dumps(line, ensure_ascii=False), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:3]))

@@ -1,0 +1,55 @@
+"""External tables as tests reach them, and what others read of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+
+from persist_assets.connectors import connect
+from persist_assets.connectors.protocol import CHANGE, INSERT, VERSION, Connector
+from persist_assets.model import Column, External, RawTable
+
+Bag = Counter[tuple[Any, ...]]
+
+
+def delta_connector(
+    spark: Any, root: Path, columns: Sequence[Column] = (), **said: Any
+) -> Connector:
+    """Return the connector of a Delta table."""
+    external = External("delta_table_input", **said)
+    return connect(RawTable("delta", str(root), (), external), str(root), columns, lambda: spark)
+
+
+def bag(rows: Any) -> Bag:
+    """Return how often there is each row."""
+    return Counter(tuple(row) for row in rows)
+
+
+def applied(before: Bag, rows: Sequence[Any]) -> Bag:
+    """Return a bag after changes, which take nothing away that is not there."""
+    found = Counter(before)
+    for row in sorted(rows, key=lambda r: (r[VERSION], r[CHANGE])):  # delete before insert
+        values = tuple(row)[:-2]
+        assert row[CHANGE] == INSERT or found[values] > 0
+        found[values] += 1 if row[CHANGE] == INSERT else -1
+    return +found
+
+
+def by_delta(root: Path, version: int, columns: Sequence[str], where: str = "true") -> Bag:
+    """Return the rows that delta-rs itself reads."""
+    names = ", ".join(f'"{c}"' for c in columns)
+    reader = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(root, version=version))
+    found = pa.table(reader.execute(f"SELECT {names} FROM t WHERE {where}"))
+    return bag(map(_local, row.values()) for row in found.to_pylist())
+
+
+def _local(value: Any) -> Any:
+    """Return an instant as Spark hands it to Python."""
+    is_instant = isinstance(value, datetime) and value.tzinfo is not None
+    return value.astimezone().replace(tzinfo=None) if is_instant else value
