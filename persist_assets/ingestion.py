@@ -234,7 +234,9 @@ class Ingestion:
             return Pending(head, wanted.predicate, wanted.columns, held is None)
         columns = tuple(sorted({*held.columns, *wanted.columns}))
         has = p.from_text(held.predicate)
-        missing = p.difference(wanted.predicate, has)
+        # Alternatives that are held need no file to be looked at.
+        more = p.some(w for w in p.disjuncts(wanted.predicate) if not p.implies(has, w))
+        missing = p.difference(more, has)
         if len(columns) > len(held.columns):
             missing = p.union((has, wanted.predicate))
         return Pending(head, missing, columns, head != held.version)
