@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pyarrow as pa
 import pytest
@@ -13,8 +14,10 @@ from deltalake import write_deltalake
 
 from persist_assets.builder import Builder
 from persist_assets.compiler import resolve_query
+from persist_assets.connectors.protocol import Pruned
 from persist_assets.errors import CheckFailedError, NotHeldError, PersistError
 from persist_assets.frontends.sql import parse_query
+from persist_assets.holdings import find_holding
 from persist_assets.project import load
 from persist_assets.routes import Route
 
@@ -106,7 +109,6 @@ def test_what_no_table_reads_is_never_partial(root: Path, enter: Callable[..., B
         assert reader is builder or ids(bare) == [6, 7], "no build has brought what it reads"
 
 
-
 @pytest.mark.proves("F22")
 def test_a_query_is_answered_here_only_if_the_copy_has_all_of_it(
     root: Path, enter: Callable[..., Builder]
@@ -157,6 +159,46 @@ def test_a_query_is_answered_here_only_if_the_copy_has_all_of_it(
         assert refused.value.location is not None
     with pytest.raises(NotHeldError):
         later.read(named(later, "deposits"))
+
+
+@pytest.mark.proves("F13")
+def test_a_plan_says_what_is_to_be_brought(root: Path, enter: Callable[..., Builder]) -> None:
+    def planned() -> dict[str, tuple[str, list[str]]]:
+        builder = enter(root)
+        steps = builder.plan(s.source_id for s in builder.project.persisted).steps
+        return {
+            s.source_id.partition("@")[0]: (s.action, [r.message for r in s.reasons]) for s in steps
+        }
+
+    build(enter(root), "invoices", "few")
+    # Another view needs other rows: what is there is as it was.
+    more = "--@ persist\ncreate view v as select id from t where category = 'deposits';"
+    (root / "sources" / "n.sql").write_text(more)
+    assert planned()["invoices"] == ("reuse", [])
+    (read,) = [find_holding(b.ingestion, named(b, "t")) for b in (enter(root),)]
+    assert (read.why, read.read) == ("more rows of `t` are needed", Pruned(1, 2, 2, ANY))
+    before = enter(root).ledger.position()
+    build(enter(root), "v")
+    (synced,) = [
+        e.data for e in enter(root).ledger.fetch_events(before) if e.kind == "external-synced"
+    ]
+    assert synced["written"] == 2, "only rows that were not held"
+    assert planned()["invoices"] == ("reuse", [])
+    rows(root, [8], "deposits")
+    assert planned()["invoices"] == ("build", ["`t` has version 2, the copy is at 1"])
+
+
+@pytest.mark.proves("F12")
+def test_what_two_views_need_is_brought_once(root: Path, enter: Callable[..., Builder]) -> None:
+    rows(root, [0], "others")
+    view = "--@ persist\ncreate view late as select id from t where id >= 3;"
+    (root / "sources" / "n.sql").write_text(view)
+    builder = enter(root)
+    build(builder, "invoices", "late")
+    told = [e.data for e in builder.ledger.fetch_events() if e.kind == "external-synced"]
+    assert [(t["rows"], t["written"]) for t in told] == [(5, 5)]
+    assert ids(builder.read(named(builder, "late"))) == [3, 6, 7]
+    assert ids(builder.read(named(builder, "invoices"))) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("sql", ["select nope from t", "select id from t where nope > 1"])
