@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from hashlib import sha256
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING
@@ -211,14 +212,23 @@ def _compile(
             save_cache(place, files, memory.known)
         queries = tuple(q for path in malloys if path in files for q in files[path].queries)
         externals = compilation.externals
-        needs = compilation.needs_of_all(externals) if externals else ((), ())
-        project = replace(
-            compilation.project,
-            queries=queries,
-            needs=tuple(map(needed, needs[0])),
-            inline_needs=tuple(map(needed, needs[1])),
-        )
+        needs = tuple(map(needed, compilation.needs(externals))) if externals else ()
+        project = replace(compilation.project, queries=queries, needs=needs)
+        if externals:
+            project = replace(project, needs_of=_needs_by_source(compilation, externals))
     return Loaded(project, compilation, models)
+
+
+def _needs_by_source(
+    compilation: Compilation, externals: frozenset[SourceID]
+) -> Callable[[SourceID], tuple[Needed, ...]]:
+    """Return what finds the needs of one source: nobody asks for those of most."""
+
+    @cache
+    def find(source_id: SourceID) -> tuple[Needed, ...]:
+        return tuple(map(needed, compilation.needs_of_source(source_id, externals)))
+
+    return find
 
 
 def _finder(

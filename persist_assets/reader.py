@@ -429,7 +429,7 @@ class Reader:
             if source.raw is not None and source.raw.external is not None:
                 yield _whole(source)
             elif source_id not in read:
-                yield from (n for n in self.project.inline_needs if n.reader == source_id)
+                yield from self.project.needs_of(source_id)
 
     def reading(
         self,
