@@ -219,6 +219,22 @@ def test_a_check_looks_at_all_rows_of_another_source(
         build(enter(root), "few")
 
 
+def test_what_goes_with_a_run_is_checked_as_a_whole(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    (root / "sources" / "n.sql").write_text(
+        "--@ persist materialized=temporary\n--@ check { row_count { min=5 } }\n"
+        "create view temp as select id, category from t;\n"
+        "--@ persist\ncreate view w as select id from temp where category = 'invoices';"
+    )
+    builder = enter(root)
+    build(builder, "w")
+    held = builder.ingestion.find(named(builder, "t"))
+    assert held is not None
+    assert held.rows == 3, "what the table of `w` needs, and no more"
+    assert ids(builder.read(named(builder, "w"))) == [1, 2, 3]
+
+
 def test_a_function_is_given_all_rows(root: Path, enter: Callable[..., Builder]) -> None:
     (root / "sources" / "f.py").write_text(PYTHON)
     build(enter(root), "invoices")
