@@ -258,6 +258,16 @@ class Compilation:
                     needs += (replace(n, reader=reader) for n in find_needs(other, inlined, tables))
         return tuple(needs)
 
+    def needs_of_source(
+        self, source_id: SourceID, tables: Collection[SourceID]
+    ) -> tuple[Need, ...]:
+        """Return what all rows of a source need of tables, as its readers may not."""
+        found = self._relations(tables)
+        if source_id not in found:
+            return ()
+        inlined = {s: r for s, r in found.items() if not self.units[s].declaration.persisted}
+        return find_needs(source_id, {**inlined, source_id: found[source_id]}, tables)
+
     def needs_of(
         self, query: Query, bindings: Sequence[SourceID], tables: Collection[SourceID]
     ) -> tuple[Need, ...]:

@@ -1031,6 +1031,8 @@ class Project:
         The sources that could not, as far as their files tell of them.
     needs
         What the persisted sources need of external tables.
+    needs_of
+        Returns what all rows of any source need of them.
     """
 
     sources: tuple[Source, ...] = ()
@@ -1038,6 +1040,9 @@ class Project:
     queries: tuple[NamedQuery, ...] = ()
     broken: tuple[Broken, ...] = ()
     needs: tuple[Needed, ...] = ()
+    needs_of: Callable[[SourceID], tuple[Needed, ...]] = field(
+        default=lambda _: (), compare=False, repr=False
+    )
 
     @cached_property
     def by_id(self) -> Mapping[SourceID, Source]:
