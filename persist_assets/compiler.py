@@ -35,7 +35,7 @@ from persist_assets.meaning.functions import (
     drawn_by,
 )
 from persist_assets.meaning.identity import digest
-from persist_assets.meaning.pushdown import find_needs, leaf, opaque, relate, whole
+from persist_assets.meaning.pushdown import find_needs, leaf, opaque, relate
 from persist_assets.meaning.syntax import called
 from persist_assets.meaning.understanding import (
     Meaning,
@@ -238,25 +238,17 @@ class Compilation:
     def needs(self, tables: Collection[SourceID]) -> tuple[Need, ...]:
         """Return what each persisted source needs of tables that are asked about.
 
-        And what checks look at: all rows of a source that has some, and of those it is compared
-        with. In the order of the sources, each after all it reads. Files are parsed again where
-        what their queries mean was remembered.
+        In the order of the sources, each after all it reads. Files are parsed again where what
+        their queries mean was remembered.
         """
         found = self._relations(tables)
         inlined = {s: r for s, r in found.items() if not self.units[s].declaration.persisted}
-        needs: list[Need] = []
-        for reader, relation in found.items():
-            source = self.units[reader].source
-            if reader not in inlined or (source and source.checks):
-                needs += find_needs(reader, {**inlined, reader: relation}, tables)
-        for reader, unit in self.units.items():
-            for other in unit.compared:
-                compared = self.units[other].source
-                if other in tables and compared is not None:
-                    needs.append(whole(reader, other, (c.name for c in compared.columns)))
-                elif other in inlined:
-                    needs += (replace(n, reader=reader) for n in find_needs(other, inlined, tables))
-        return tuple(needs)
+        return tuple(
+            need
+            for reader, relation in found.items()
+            if reader not in inlined
+            for need in find_needs(reader, {**inlined, reader: relation}, tables)
+        )
 
     def needs_of_source(
         self, source_id: SourceID, tables: Collection[SourceID]

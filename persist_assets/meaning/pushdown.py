@@ -174,12 +174,6 @@ def cover(needs: Iterable[Need]) -> tuple[Coverage, ...]:
     )
 
 
-def whole(reader: SourceID, table: SourceID, columns: Iterable[str]) -> Need:
-    """Return that a check of a source looks at all of a table."""
-    kept = Kept("check", f"a check of {reader} looks at all rows")
-    return Need(reader, table, (Disjunct(TRUE, _sorted(columns), (kept,)),))
-
-
 def needed(need: Need) -> Needed:
     """Return what a project says of a need, in which predicates are texts."""
     return Needed(
