@@ -12,6 +12,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable
+from copy import copy as copied
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, reduce
@@ -28,6 +29,7 @@ from persist_assets.errors import (
 )
 from persist_assets.functions import call
 from persist_assets.ingestion import Ingestion, copy_id, version_of
+from persist_assets.meaning.predicates import FORMAT
 from persist_assets.model import RawVersion, Snapshot
 from persist_assets.partitions import keys as partition_keys
 from persist_assets.planner import UNVERSIONED, WHEN_OLD
@@ -79,6 +81,22 @@ class Remote:
     version: str
     predicate: str | None
     columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """An external table as a run found it.
+
+    Attributes
+    ----------
+    newest
+        Its version to bring a copy to.
+    copy
+        What is held of it; None: nothing yet.
+    """
+
+    newest: str
+    copy: LocalCopy | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +160,7 @@ class Reader:
         self.clock = clock
         self.started_at = clock()
         self._pins: dict[SourceID, Pin] = {}
+        self._looked: dict[SourceID, Looked] = {}
         self._copies: dict[SourceID, LocalCopy] = {}
         self._remote: dict[SourceID, Remote] = {}
         self._absent: dict[SourceID, str] = {}
@@ -198,14 +217,31 @@ class Reader:
                 if source.source_id not in self._copies and source.source_id not in self.fed:
                     copy = self.ingestion.sync(source)
                     self._copies[source.source_id] = copy
+                    self._looked[source.source_id] = Looked(copy.version, copy)
                     self._pins[source.source_id] = self.ingestion.pin(copy)
+
+    def look(self, source: Source) -> Looked | None:
+        """Return an external table as this run found it, None where it cannot be reached.
+
+        It costs what telling its version costs: no rows are read.
+        """
+        return None if self.find_version(source) is None else self._looked.get(source.source_id)
+
+    def copies(self, source: Source) -> list[tuple[Source, LocalCopy]]:
+        """Return the external tables that a source is computed from, and what this run has of them.
+
+        What it reads from tables of others is theirs to tell.
+        """
+        tables = sorted({n.table for n in self.project.needs if n.reader == source.source_id})
+        return [(self.project.by_id[t], self._copies[t]) for t in tables if t in self._copies]
 
     def seen(self) -> dict[SourceID, dict[BuildID, str]]:
         """Return of which versions of copies sources have rows: those since which they are so."""
         found: dict[SourceID, dict[BuildID, str]] = {}
         for need in self.project.needs:
-            copy = self._copies.get(need.table)
-            if copy is None:
+            looked = self._looked.get(need.table)
+            copy = looked and looked.copy
+            if copy is None or self._is_to_come(need.table):
                 continue
             own = found.setdefault(need.reader, {})
             committed = copy.seen.get(need.predicate, copy.committed)
@@ -216,18 +252,29 @@ class Reader:
         """Return the present version of a raw table.
 
         Of an external table that is its copy's, unless this has to be brought up to date: then a
-        version that is none of it stands for what is to come.
+        version that is none of it stands for what is to come. It is the same as long as the table
+        and the program are. That the clock moves on brings rows to those alone who read it.
         """
         assert source.raw is not None
         if source.raw.external is None:
             return pin_raw(source.raw, self.settings.resolve(source.raw.location or ""))
         pending = self.ingestion.pending(source)
         copy = self.ingestion.find(source)
+        self._looked[source.source_id] = Looked(pending.version, copy)
+        needs = sorted(self.ingestion.needs(source))
         if copy is not None and pending.is_nothing:
-            self._copies[source.source_id] = copy
             return self.ingestion.pin(copy)
-        told = sha256(repr((pending.missing, pending.columns)).encode()).hexdigest()[:8]
+        if copy is not None and not pending.is_new and copy.format == FORMAT:
+            predicates = {predicate for predicate, _ in needs}
+            if predicates <= copy.seen.keys() and {*pending.columns} <= {*copy.columns}:
+                return Pin(version_of(copy, copy.committed))
+        held = copy and (sorted(copy.seen), copy.columns, copy.retired_at)
+        told = sha256(repr((needs, held)).encode()).hexdigest()[:8]
         return Pin(f"{TO_COME}{pending.version}+{told}")
+
+    def _is_to_come(self, table: SourceID) -> bool:
+        pin = self._pins.get(table)
+        return pin is None or pin.version is None or pin.version.startswith(TO_COME)
 
     def raw_place(self, source: Source) -> tuple[str, str]:
         """Return where the data of a raw table is, or its copy, and its format."""
@@ -569,7 +616,8 @@ class Reader:
         """
         assert source.raw is not None
         place = self.settings.resolve(source.raw.location or "")
-        told = sha256(f"{source.build_id} {place}".encode()).hexdigest()
+        remote = self._remote.get(source.source_id)
+        told = sha256(f"{source.build_id} {place} {remote or ''}".encode()).hexdigest()
         return f"{source.key}@{self.pin(source).version}-{told[:12]}"
 
     def load(
@@ -641,16 +689,41 @@ class Reader:
         return self.engine.run(Statement(snapshot.view.sql, {}, ()), snapshot.columns)
 
     def read(self, source: Source) -> DataFrame:
-        """Return the rows that readers of a source see now: from its table, or computed."""
+        """Return the rows that readers of a source see now: from its table, or computed.
+
+        What is computed is so of all rows of external tables: copies hold what builds need.
+        """
         if source.raw is not None:
-            return self.rows(source, {})
+            return self._beyond_copies([source.source_id]).rows(source, {})
         manifest = self.ledger.fetch_manifest(*self.settings.environments)
         usable = source.persisted and source.source_id not in self.tainted()
         snapshot = manifest.get(source.build_id) if usable else None
         if snapshot is not None and (snapshot := self._readable(source, snapshot)) is not None:
             return self.load_snapshot(snapshot)
         _refuse_history(source)
-        return self.merged(source, self.compute(source, self.reading(source.bindings, manifest)))
+        read = self.reading(source.bindings, manifest)
+        return self.merged(source, self._beyond_copies(source.bindings, read).compute(source, read))
+
+    def _beyond_copies(
+        self, bindings: Sequence[SourceID], read: Mapping[SourceID, Snapshot] | None = None
+    ) -> Reader:
+        """Return a reader like this one that reads external tables themselves, all of them.
+
+        At the versions of the copies that this run has, or else the newest.
+        """
+        remote: dict[SourceID, Remote] = {}
+        for table in self.leaves(bindings, read or {}):
+            if table.raw is not None and table.raw.external is not None:
+                copy = self._copies.get(table.source_id)
+                version = copy.version if copy else self.ingestion.connector(table).pin(None)
+                names = tuple(c.name for c in table.columns)
+                remote[table.source_id] = Remote(version, None, names)
+        if not remote:
+            return self
+        other = copied(self)
+        other._remote = {**self._remote, **remote}
+        other._run, other._called, other._calling = uuid.uuid4().hex[:12], {}, {}
+        return other
 
     def merged(self, source: Source, frame: DataFrame) -> DataFrame:
         """Return the rows that the table of a source has of all that it computes."""
