@@ -376,7 +376,7 @@ DAILY = dg.AssetKey(["hours", "departures_by_hour"])
 def january(
     flights: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, pa.Table, pa.Table]:
-    """A copy of the demo that has what is known on January 20th, and the month's other flights and weather.
+    """A copy of the demo with what is known on January 20th; the month's other flights and weather.
 
     What JetBlue flew on the 20th becomes known after all other flights of the day. The weather's
     table has no version yet in which there is that of later days.
