@@ -218,7 +218,7 @@ def test_partitions_of_external_tables_are_followed(
     daemon = Daemon(load(root), instance)
     assert daemon.obey() == {"daily": "built"}
     put(root, (4, "deposits", 2))
-    daemon.obey()
+    assert daemon.obey() == {"daily": "reused"}
     put(root, (5, "invoices", 2))
     assert daemon.obey() == {"daily": "built"}
     assert daemon.turn() == []
