@@ -22,6 +22,7 @@ from persist_assets.errors import BuildError, CheckFailedError
 from persist_assets.functions import ask
 from persist_assets.model import CheckResult
 from persist_assets.planner import CONTENT
+from persist_assets.routes import Route
 from persist_assets.session import translated
 from persist_assets.verdicts import failing_in, failing_rows, judged
 from persist_assets.watermarks import TIMES
@@ -125,11 +126,14 @@ def basis(reader: Reader, check: Check, manifest: Mapping[BuildID, Snapshot]) ->
     """Return what the other source of a relationship is now: the same text for the same rows."""
     assert check.against is not None
     other = check.against.source_id
-    read = reader.reading([other], manifest)
+    read = reader.routed([other], reader.reading([other], manifest))
     told: list[str] = [reader.project.by_id[other].build_id]
     for source in reader.project.reach([other], lambda s: s.source_id in read):
-        if source.source_id in read:
-            told.append(f"{source.build_id} {CONTENT}{read[source.source_id].content}")
+        known = read.get(source.source_id)
+        if isinstance(known, Route):
+            told.append(f"{source.build_id} {known.name}")
+        elif known is not None:
+            told.append(f"{source.build_id} {CONTENT}{known.content}")
         elif source.raw is not None:
             told.append(f"{source.build_id} {reader.pin(source).version}")
         elif source.volatile or source.reads_clock:
@@ -255,7 +259,8 @@ def _strangers(
         there = rows
     else:
         rests_on = basis(reader, check, manifest)
-        there = reader.rows(other, reader.reading([other.source_id], manifest))
+        read = reader.reading([other.source_id], manifest)
+        there = reader.rows(other, reader.routed([other.source_id], read))
     with translated(f"comparing `{source.name}` with `{other.name}`"):
         kinds = {c.name.lower(): c.type or "" for c in columns_in(there)}
         kind = kinds.get(against.column.lower())

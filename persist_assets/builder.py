@@ -292,6 +292,7 @@ class Builder(Reader):
             zone=self.settings.timezone.key,
             tainted=self.tainted(),
             seen=self.seen(),
+            behind=self.behind(),
         )
         world = replace(
             world,
@@ -1382,7 +1383,9 @@ class Builder(Reader):
                 root = self.settings.table_name(f"{TEMPORARY}/{token}")
                 self._closing.callback(delete_directory, self.settings.table_root(root))
                 self._temporary_root = root
-        read = self.reading(source.bindings, world.manifest, found, world.expired)
+        below = self.reading(source.bindings, world.manifest, found, world.expired)
+        # Of its readers' needs it may have fewer rows than its own checks are to see.
+        read = self.routed([source.source_id], below) if source.checks else below
         frame = self.compute(source, read)
         build_uid = uuid.uuid4().hex
         table = f"{self._temporary_root}/{source.name}-{build_uid[:12]}"

@@ -241,14 +241,23 @@ class Compilation:
         In the order of the sources, each after all it reads. Files are parsed again where what
         their queries mean was remembered.
         """
+        return self.needs_of_all(tables)[0]
+
+    def needs_of_all(
+        self, tables: Collection[SourceID]
+    ) -> tuple[tuple[Need, ...], tuple[Need, ...]]:
+        """Return what each persisted source needs of tables, and what each other one does.
+
+        The others are asked for all their rows, as their readers may not.
+        """
         found = self._relations(tables)
         inlined = {s: r for s, r in found.items() if not self.units[s].declaration.persisted}
-        return tuple(
-            need
-            for reader, relation in found.items()
-            if reader not in inlined
-            for need in find_needs(reader, {**inlined, reader: relation}, tables)
-        )
+        needs: tuple[list[Need], list[Need]] = ([], [])
+        for reader, relation in found.items():
+            needs[reader in inlined].extend(
+                find_needs(reader, {**inlined, reader: relation}, tables)
+            )
+        return tuple(needs[0]), tuple(needs[1])
 
     def needs_of(
         self, query: Query, bindings: Sequence[SourceID], tables: Collection[SourceID]

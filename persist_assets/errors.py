@@ -11,6 +11,7 @@ is (if it is somewhere), what is wrong, and what to do next. Anything else is a 
     ├── BuildError           a build failed
     │   ├── CheckFailedError     … because its rows failed a blocking check
     │   ├── StaleError           … because what it reads is older than it may be
+    │   ├── NotHeldError         … because a copy of an external table lacks what it reads
     │   └── StrictError          … because strict mode forbids reading what is not built
     ├── LedgerError          the ledger cannot be opened, read or written
     │   ├── LedgerTooNewError    … because a newer release wrote it
@@ -191,6 +192,10 @@ class StaleError(BuildError):
 
 class StrictError(BuildError):
     """Strict mode is on and something that would be read is not built."""
+
+
+class NotHeldError(BuildError):
+    """What is asked of an external table is not held here, and the table is not to be asked."""
 
 
 class LedgerError(PersistError):

@@ -34,7 +34,7 @@ from persist_assets.storage.raw import OF_DELTA, Pin, file_location
 from persist_assets.storage.tables import commit, delete_builds, find_table, live_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from pyspark.sql import Column as SparkColumn
@@ -236,7 +236,9 @@ class Ingestion:
             return Pending(head, wanted.predicate, wanted.columns, held is None)
         columns = tuple(sorted({*held.columns, *wanted.columns}))
         has = p.from_text(held.predicate)
-        missing = p.difference(wanted.predicate, has)
+        # Alternatives that are held need no file to be looked at.
+        more = p.some(w for w in _alternatives(wanted.predicate) if not p.implies(has, w))
+        missing = p.difference(more, has)
         if len(columns) > len(held.columns):
             missing = p.union((has, wanted.predicate))
         return Pending(head, missing, columns, head != held.version)
@@ -276,6 +278,16 @@ class Ingestion:
             if head != held.version:
                 held = task.follow(held, head)
             return task.retire(held)
+
+
+def _alternatives(term: Term) -> Iterator[Term]:
+    """Yield predicates one of which holds where one does."""
+    for part in p.disjuncts(term):
+        if part.op == "in":
+            value, *choices = part.args
+            yield from (p.compared("=", value, choice) for choice in choices)
+        else:
+            yield part
 
 
 class _Sync:

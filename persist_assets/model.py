@@ -1031,6 +1031,8 @@ class Project:
         The sources that could not, as far as their files tell of them.
     needs
         What the persisted sources need of external tables.
+    inline_needs
+        What the others do, where all their rows are asked for.
     """
 
     sources: tuple[Source, ...] = ()
@@ -1038,6 +1040,7 @@ class Project:
     queries: tuple[NamedQuery, ...] = ()
     broken: tuple[Broken, ...] = ()
     needs: tuple[Needed, ...] = ()
+    inline_needs: tuple[Needed, ...] = ()
 
     @cached_property
     def by_id(self) -> Mapping[SourceID, Source]:

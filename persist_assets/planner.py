@@ -120,6 +120,8 @@ class World:
     seen
         For readers of external tables, instead of their present versions, those since which what
         they see of them is as it is.
+    behind
+        Of the external tables whose copies have to be brought up to date, why, in words.
     """
 
     environment: str
@@ -147,6 +149,7 @@ class World:
     seen: Mapping[SourceID, Mapping[BuildID, str]] = field(
         default_factory=dict[str, "Mapping[BuildID, str]"]
     )
+    behind: Mapping[SourceID, str] = field(default_factory=dict[str, str])
 
     def version(self, reader: SourceID, upstream: Source) -> str:
         """Return the version of a raw table that a source's rows would rest on."""
@@ -346,7 +349,7 @@ def _step(
         if not same_rows:
             if source.source_id in world.expired:
                 reasons.append(Reason("age", "its table is older than its freshness window"))
-            reasons += _why_other_data(project, source, snapshot, expected)
+            reasons += _why_other_data(project, source, snapshot, world, expected)
             if not (whole or again) and source.annotation.refresh == "incremental":
                 increment, why = _increment(project, source, snapshot, world, coming, expected)
                 reasons.append(why)
@@ -561,7 +564,7 @@ def _partition_step(
     if old:
         assert base is not None
         reasons.append(Reason("partition", f"{_counted(order, old)} may have other rows"))
-        reasons += _why_other_data(project, source, base, expected)
+        reasons += _why_other_data(project, source, base, world, expected)
     if force:
         reasons.append(Reason("forced", "asked for"))
     if reasons:
@@ -1039,7 +1042,7 @@ def _what_changed_of(upstream: Source, difference: Difference, last: Build) -> s
 
 
 def _why_other_data(
-    project: Project, source: Source, snapshot: Snapshot, expected: AsOf
+    project: Project, source: Source, snapshot: Snapshot, world: World, expected: AsOf
 ) -> Iterable[Reason]:
     names = {s.build_id: s for s in project.sources if s.raw is not None}
     then, now = set(_without_draw(snapshot.as_of, source)), set(expected)
@@ -1075,4 +1078,6 @@ def _why_other_data(
             message = f"it mixes two versions of the data of {upstream.name}"
             yield Reason("mixed", message, upstream.source_id)
         else:
-            yield Reason("input", f"the data of {upstream.name} changed", upstream.source_id)
+            changed_so = f"the data of {upstream.name} changed"
+            message = world.behind.get(upstream.source_id, changed_so)
+            yield Reason("input", message, upstream.source_id)

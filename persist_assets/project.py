@@ -30,11 +30,11 @@ from persist_assets.storage.files import know_stores
 from persist_assets.storage.raw import find_columns, public_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
     from persist_assets.compiler import Compilation
     from persist_assets.frontends.modules import Find
-    from persist_assets.model import Declaration, Project, Query, Source, SourceID
+    from persist_assets.model import Declaration, Needed, Project, Query, Source, SourceID
     from persist_assets.settings import Settings
 
 
@@ -48,41 +48,54 @@ def load_project(settings: Settings) -> Project:
     SettingsError
         There is no sources directory, it is empty, or there is nothing to compile Malloy with.
     """
-    return _load(settings).project
-
-
-def load_query(
-    settings: Settings, path: str, *, name: str | None = None, text: str | None = None
-) -> tuple[Project, Query]:
-    """Return a project, and a query over one of its Malloy files.
-
-    Parameters
-    ----------
-    path
-        Of the file, relative to the project root.
-    name, text
-        Of a query that the file defines, or a text (``run: …``) that is not in it.
-
-    Raises
-    ------
-    SourcesError
-        The project has errors, or the query does not compile.
-    SettingsError
-        As for `load_project`.
-    """
-    loaded = _load(settings)
-    require(loaded.project)
-    return loaded.project, loaded.models.query(loaded.compilation, path, name, text)
+    return load(settings).project
 
 
 @dataclass(frozen=True, slots=True)
-class _Loaded:
+class Loaded:
+    """A compiled project, and what it takes to ask something of it."""
+
     project: Project
     compilation: Compilation
     models: Models
 
+    def query(self, path: str, *, name: str | None = None, text: str | None = None) -> Query:
+        """Return a query over one of the project's Malloy files.
 
-def _load(settings: Settings) -> _Loaded:
+        Parameters
+        ----------
+        path
+            Of the file, relative to the project root.
+        name, text
+            Of a query that the file defines, or a text (``run: …``) that is not in it.
+
+        Raises
+        ------
+        SourcesError
+            The project has errors, or the query does not compile.
+        SettingsError
+            There is nothing to compile it with.
+        """
+        require(self.project)
+        return self.models.query(self.compilation, path, name, text)
+
+    def needs_of(self, query: Query, bindings: Sequence[SourceID]) -> tuple[Needed, ...]:
+        """Return what a query that stands in no file needs of external tables.
+
+        Parameters
+        ----------
+        bindings
+            What its references mean; see `resolve_query`.
+        """
+        externals = self.compilation.externals
+        reached = self.project.reach(bindings, lambda s: s.persisted)
+        if externals.isdisjoint(s.source_id for s in reached):
+            return ()
+        return tuple(map(needed, self.compilation.needs_of(query, bindings, externals)))
+
+
+def load(settings: Settings) -> Loaded:
+    """Return a project with what it takes to ask something of it; see `load_project`."""
     directory = settings.root / settings.sources
     if not directory.is_dir():
         raise SettingsError(
@@ -127,7 +140,7 @@ def _compile(
     read: Callable[[str], str],
     *,
     remember: bool,
-) -> _Loaded:
+) -> Loaded:
     """Compile files, with what earlier compilations found.
 
     Parameters
@@ -198,9 +211,14 @@ def _compile(
             save_cache(place, files, memory.known)
         queries = tuple(q for path in malloys if path in files for q in files[path].queries)
         externals = compilation.externals
-        needs = tuple(map(needed, compilation.needs(externals))) if externals else ()
-        project = replace(compilation.project, queries=queries, needs=needs)
-    return _Loaded(project, compilation, models)
+        needs = compilation.needs_of_all(externals) if externals else ((), ())
+        project = replace(
+            compilation.project,
+            queries=queries,
+            needs=tuple(map(needed, needs[0])),
+            inline_needs=tuple(map(needed, needs[1])),
+        )
+    return Loaded(project, compilation, models)
 
 
 def _finder(

@@ -4,6 +4,9 @@
 
 A name that is not read from a table is computed on the way. What is too old is treated as its
 source says (`freshness.fallback`).
+
+Of external tables builds read the copies, which hold what the program's tables need. All other
+reading is given `routed` snapshots: it goes to the tables themselves for what the copies lack.
 """
 
 from __future__ import annotations
@@ -12,7 +15,6 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable
-from copy import copy as copied
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, reduce
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.dialect import quote
 from persist_assets.errors import (
     BuildError,
+    GoneError,
     StaleError,
     StorageError,
     StrictError,
@@ -29,10 +32,11 @@ from persist_assets.errors import (
 )
 from persist_assets.functions import call
 from persist_assets.ingestion import Ingestion, copy_id, version_of
-from persist_assets.meaning.predicates import FORMAT
-from persist_assets.model import RawVersion, Snapshot
+from persist_assets.meaning.predicates import FORMAT, TRUE, as_text
+from persist_assets.model import Needed, RawVersion, Snapshot
 from persist_assets.partitions import keys as partition_keys
 from persist_assets.planner import UNVERSIONED, WHEN_OLD
+from persist_assets.routes import Route, find_route, in_words, short
 from persist_assets.session import translated
 from persist_assets.storage.raw import Pin, pin_raw
 from persist_assets.storage.tables import has_snapshot
@@ -66,21 +70,6 @@ HasSnapshot = Callable[[str, Snapshot], bool]
 
 TO_COME = "external:"
 """What the versions begin with that copies of external tables do not have yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class Remote:
-    """What is read of an external table itself, and not of its copy.
-
-    Attributes
-    ----------
-    predicate
-        Of the rows, SQL; None: all.
-    """
-
-    version: str
-    predicate: str | None
-    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +128,8 @@ class Reader:
         says.
     clock
         Returns the present instant, aware.
+    local
+        External tables themselves are not read, but what is held of them or nothing.
 
     Functions that bring data from outside are called once, as they are raw tables.
     """
@@ -153,16 +144,21 @@ class Reader:
         fed: Iterable[SourceID] = (),
         fallback: Fallback | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        local: bool = False,
     ) -> None:
         self.settings, self.project, self.ledger, self.engine = settings, project, ledger, engine
         self.fed = frozenset(fed)
         self.fallback: Fallback | None = fallback
         self.clock = clock
+        self.local = local
         self.started_at = clock()
         self._pins: dict[SourceID, Pin] = {}
         self._looked: dict[SourceID, Looked] = {}
         self._copies: dict[SourceID, LocalCopy] = {}
-        self._remote: dict[SourceID, Remote] = {}
+        self._kept: dict[SourceID, LocalCopy] = {}
+        self._behind: dict[SourceID, str] = {}
+        self._synced: set[SourceID] = set()
+        self._whole: dict[SourceID, Route] = {}
         self._absent: dict[SourceID, str] = {}
         self._lock = threading.RLock()
         self._run = uuid.uuid4().hex[:12]
@@ -182,7 +178,9 @@ class Reader:
         with self._lock:
             if source.source_id not in self._pins:
                 for other in self.project.sources:
-                    if other.raw is not None and other.source_id not in self.fed:
+                    # Of external tables only those are asked that somebody wants.
+                    asked = other is source or (other.raw is not None and not other.raw.external)
+                    if asked and other.source_id not in self.fed:
                         self._look(other, required=other is source)
                 if source.source_id in self.fed:
                     self._look(source, required=True)
@@ -214,11 +212,12 @@ class Reader:
             if source.raw is None or source.raw.external is None:
                 continue
             with self._lock:
-                if source.source_id not in self._copies and source.source_id not in self.fed:
+                if source.source_id not in self._synced and source.source_id not in self.fed:
                     copy = self.ingestion.sync(source)
                     self._copies[source.source_id] = copy
                     self._looked[source.source_id] = Looked(copy.version, copy)
                     self._pins[source.source_id] = self.ingestion.pin(copy)
+                    self._synced.add(source.source_id)
 
     def look(self, source: Source) -> Looked | None:
         """Return an external table as this run found it, None where it cannot be reached.
@@ -233,15 +232,17 @@ class Reader:
         What it reads from tables of others is theirs to tell.
         """
         tables = sorted({n.table for n in self.project.needs if n.reader == source.source_id})
-        return [(self.project.by_id[t], self._copies[t]) for t in tables if t in self._copies]
+        return [(self.project.by_id[t], self._copies[t]) for t in tables if t in self._synced]
 
     def seen(self) -> dict[SourceID, dict[BuildID, str]]:
         """Return of which versions of copies sources have rows: those since which they are so."""
         found: dict[SourceID, dict[BuildID, str]] = {}
         for need in self.project.needs:
-            looked = self._looked.get(need.table)
-            copy = looked and looked.copy
-            if copy is None or self._is_to_come(need.table):
+            copy = self._copies.get(need.table)
+            kept = self._kept.get(need.table) if copy is None else None
+            if kept is not None and need.predicate in kept.seen:
+                copy = kept  # others need more of it
+            if copy is None:
                 continue
             own = found.setdefault(need.reader, {})
             committed = copy.seen.get(need.predicate, copy.committed)
@@ -261,20 +262,20 @@ class Reader:
         pending = self.ingestion.pending(source)
         copy = self.ingestion.find(source)
         self._looked[source.source_id] = Looked(pending.version, copy)
-        needs = sorted(self.ingestion.needs(source))
         if copy is not None and pending.is_nothing:
+            self._copies[source.source_id] = copy
             return self.ingestion.pin(copy)
         if copy is not None and not pending.is_new and copy.format == FORMAT:
-            predicates = {predicate for predicate, _ in needs}
-            if predicates <= copy.seen.keys() and {*pending.columns} <= {*copy.columns}:
-                return Pin(version_of(copy, copy.committed))
+            self._kept[source.source_id] = copy
+        self._behind[source.source_id] = in_words(source, copy, pending)
         held = copy and (sorted(copy.seen), copy.columns, copy.retired_at)
+        needs = sorted(self.ingestion.needs(source))
         told = sha256(repr((needs, held)).encode()).hexdigest()[:8]
         return Pin(f"{TO_COME}{pending.version}+{told}")
 
-    def _is_to_come(self, table: SourceID) -> bool:
-        pin = self._pins.get(table)
-        return pin is None or pin.version is None or pin.version.startswith(TO_COME)
+    def behind(self) -> dict[SourceID, str]:
+        """Return of the external tables whose copies have to be brought up to date what is new."""
+        return {s: told for s, told in self._behind.items() if s not in self._copies}
 
     def raw_place(self, source: Source) -> tuple[str, str]:
         """Return where the data of a raw table is, or its copy, and its format."""
@@ -385,11 +386,14 @@ class Reader:
         temporary: Mapping[SourceID, Snapshot] | None = None,
         expired: Collection[SourceID] | None = None,
         only: Mapping[SourceID, Slice] | None = None,
-    ) -> tuple[Statement, dict[SourceID, Snapshot]]:
+        needs: Iterable[Needed] | None = None,
+    ) -> tuple[Statement, dict[SourceID, Snapshot | Route]]:
         """Return a query as a statement over what is built, and the snapshots it reads.
 
         Parameters
         ----------
+        needs
+            What it needs of external tables (`Loaded.needs_of`); None: all that `bindings` have.
         temporary
             The tables of this run.
         expired
@@ -405,9 +409,63 @@ class Reader:
             Strict mode is on, and not all that is persisted and read is built: lists it all.
         StaleError
             A table is older than it may be.
+        NotHeldError, StorageError
+            As for `routed`.
         """
-        read = self.reading(bindings, manifest, temporary, expired, only)
+        found = self.reading(bindings, manifest, temporary, expired, only)
+        read = self.routed(bindings, found, needs)
         return self.stated(query, bindings, read, only), read
+
+    def routed(
+        self,
+        bindings: Sequence[SourceID],
+        read: Mapping[SourceID, Snapshot],
+        needs: Iterable[Needed] | None = None,
+    ) -> dict[SourceID, Snapshot | Route]:
+        """Return what is read, and where external tables are that are read on the way.
+
+        Parameters
+        ----------
+        bindings
+            What is computed.
+        needs
+            What is needed of external tables, if that is less than all rows of `bindings` do.
+
+        Raises
+        ------
+        NotHeldError
+            A copy lacks rows, and its table is not to be read.
+        StorageError
+            A table cannot be reached.
+        """
+        asked = [*(self._needs_of_all(bindings, read) if needs is None else needs)]
+        # What is persisted and not read from its table is computed as a whole.
+        computed = {
+            s.source_id
+            for s in self.project.reach(bindings, lambda s: s.source_id in read)
+            if s.persisted and s.source_id not in read
+        }
+        asked += [n for n in self.project.needs if n.reader in computed]
+        wanted: dict[SourceID, list[Needed]] = {}
+        for need in asked:
+            wanted.setdefault(need.table, []).append(need)
+        found: dict[SourceID, Snapshot | Route] = {**read}
+        for table, some in wanted.items():
+            source = self.project.by_id[table]
+            held = self._copies.get(table) or self.ingestion.find(source)
+            found[table] = find_route(self.ingestion, source, some, held, local=self.local)
+        return found
+
+    def _needs_of_all(
+        self, bindings: Sequence[SourceID], read: Mapping[SourceID, Snapshot]
+    ) -> Iterable[Needed]:
+        """Yield what all rows of sources need of external tables."""
+        for source_id in dict.fromkeys(bindings):
+            source = self.project.by_id[source_id]
+            if source.raw is not None and source.raw.external is not None:
+                yield _whole(source)
+            elif source_id not in read:
+                yield from (n for n in self.project.inline_needs if n.reader == source_id)
 
     def reading(
         self,
@@ -419,7 +477,7 @@ class Reader:
     ) -> dict[SourceID, Snapshot]:
         """Return the snapshots that are read of sources, and below those that are computed.
 
-        Parameters and errors are those of `statement`.
+        Parameters and errors are those of `statement`. Whoever is no build has it `routed`.
         """
         known: dict[SourceID, Snapshot | None] = {**(temporary or {})}
         sliced = [s for s, part in (only or {}).items() if part.files is not None]
@@ -458,7 +516,7 @@ class Reader:
         self,
         query: Query,
         bindings: Sequence[SourceID],
-        read: Mapping[SourceID, Snapshot],
+        read: Mapping[SourceID, Snapshot | Route],
         only: Mapping[SourceID, Slice] | None = None,
         since: Since | None = None,
     ) -> Statement:
@@ -485,13 +543,13 @@ class Reader:
         return substitute(self.project, query, bindings, views, low)
 
     def leaves(
-        self, bindings: Sequence[SourceID], read: Mapping[SourceID, Snapshot]
+        self, bindings: Sequence[SourceID], read: Mapping[SourceID, Snapshot | Route]
     ) -> tuple[Source, ...]:
         """Return the raw tables among what is read, however far down it is computed."""
         reached = self.project.reach(bindings, lambda s: s.source_id in read)
         return tuple(s for s in reached if s.raw is not None and s.source_id not in read)
 
-    def _function_name(self, source: Source, read: Mapping[SourceID, Snapshot]) -> str:
+    def _function_name(self, source: Source, read: Mapping[SourceID, Snapshot | Route]) -> str:
         """Return a name for a view of what a function returns in this run, of what it reads."""
         below = self.project.reach([source.source_id], lambda s: s.source_id in read)
         told = repr(
@@ -500,7 +558,7 @@ class Reader:
         short = sha256(f"{source.source_id} {told}".encode()).hexdigest()[:12]
         return f"{source.key}@{self._run}-{short}"
 
-    def rows(self, source: Source, read: Mapping[SourceID, Snapshot]) -> DataFrame:
+    def rows(self, source: Source, read: Mapping[SourceID, Snapshot | Route]) -> DataFrame:
         """Return the rows of a source, not yet computed: a snapshot's, raw ones, or as it says.
 
         Raises
@@ -509,6 +567,8 @@ class Reader:
             A function fails.
         """
         snapshot = read.get(source.source_id)
+        if isinstance(snapshot, Route):
+            return self._load_route(source, snapshot)
         if snapshot is not None:
             return self.load_snapshot(snapshot)
         if source.function is None and source.raw is not None:
@@ -516,22 +576,40 @@ class Reader:
         return self.merged(source, self.compute(source, read))
 
     def _load_raw(self, source: Source) -> DataFrame:
-        """Return the rows of a raw table; of an external one those that its copy has.
+        """Return the rows of a raw table; of an external one, what a build reads of its copy."""
+        assert source.raw is not None
+        if source.raw.external is None:
+            return self.engine.load_raw(source, self.pin(source))
+        if source.source_id in self._synced:
+            return self.engine.read_files("parquet", self.pin(source), source.columns, {})
+        return self._load_route(source, self._route_of_all(source))
 
-        Where there is no copy, or it lacks what is read, they are the table's own.
-        """
-        pin = self.pin(source)
-        if source.raw is None or source.raw.external is None:
-            return self.engine.load_raw(source, pin)
-        remote = self._remote.get(source.source_id)
-        if remote is None and pin.files is not None:
+    def _route_of_all(self, source: Source) -> Route:
+        """Return where all rows of an external table are, which no build of this run reads."""
+        with self._lock:
+            if source.source_id not in self._whole:
+                held = self._copies.get(source.source_id) or self.ingestion.find(source)
+                self._whole[source.source_id] = find_route(
+                    self.ingestion, source, [_whole(source)], held, local=self.local
+                )
+            return self._whole[source.source_id]
+
+    def _load_route(self, source: Source, route: Route) -> DataFrame:
+        """Return the rows of an external table from where they are; other columns are NULL."""
+        if route.copy is not None:
+            pin = self.ingestion.pin(route.copy)
             return self.engine.read_files("parquet", pin, source.columns, {})
-        columns = tuple(c.name for c in source.columns)
         connector = self.ingestion.connector(source)
-        if remote is None:
-            remote = Remote(connector.pin(None), None, columns)
-        rows = connector.snapshot(remote.predicate, remote.columns, remote.version)
-        named = {*remote.columns}
+        try:
+            rows = connector.snapshot(route.predicate, route.columns, route.version)
+        except GoneError as error:
+            raise GoneError(
+                f"`{source.name}` is asked for more than its copy holds, and version"
+                f" {short(route.version)} is gone: {error.message}",
+                hint=f"bring the copy up to date: persist external sync {source.key}",
+                location=source.location,
+            ) from error
+        named = {*route.columns}
         return rows.selectExpr(
             *(
                 f"{quote(c.name) if c.name in named else 'NULL'} :: {c.type} AS {quote(c.name)}"
@@ -542,7 +620,7 @@ class Reader:
     def compute(
         self,
         source: Source,
-        read: Mapping[SourceID, Snapshot],
+        read: Mapping[SourceID, Snapshot | Route],
         only: Mapping[SourceID, Slice] | None = None,
         since: Since | None = None,
     ) -> DataFrame:
@@ -571,7 +649,7 @@ class Reader:
         self.engine.forget(self._shown)
         self._shown.clear()
 
-    def _returned(self, source: Source, read: Mapping[SourceID, Snapshot]) -> DataFrame:
+    def _returned(self, source: Source, read: Mapping[SourceID, Snapshot | Route]) -> DataFrame:
         """Return what a function returns; in one run it is called once for what it reads."""
         name = self._function_name(source, read)
         with self._lock:
@@ -582,7 +660,7 @@ class Reader:
             return self._called[name]
 
     def _call(
-        self, source: Source, read: Mapping[SourceID, Snapshot], since: Since | None = None
+        self, source: Source, read: Mapping[SourceID, Snapshot | Route], since: Since | None = None
     ) -> DataFrame:
         function = source.function
         assert function is not None
@@ -615,15 +693,16 @@ class Reader:
         one relative path.
         """
         assert source.raw is not None
+        if source.raw.external is not None and source.source_id not in self._synced:
+            return self._route_of_all(source).name
         place = self.settings.resolve(source.raw.location or "")
-        remote = self._remote.get(source.source_id)
-        told = sha256(f"{source.build_id} {place} {remote or ''}".encode()).hexdigest()
+        told = sha256(f"{source.build_id} {place}".encode()).hexdigest()
         return f"{source.key}@{self.pin(source).version}-{told[:12]}"
 
     def load(
         self,
         statement: Statement,
-        read: Mapping[SourceID, Snapshot],
+        read: Mapping[SourceID, Snapshot | Route],
         columns: Sequence[Any] = (),
         only: Mapping[SourceID, Slice] | None = None,
     ) -> DataFrame:
@@ -643,8 +722,12 @@ class Reader:
                 )
         return self.engine.run(statement, columns)
 
-    def load_slice(self, source: Source, snapshot: Snapshot | None, part: Slice) -> DataFrame:
+    def load_slice(
+        self, source: Source, snapshot: Snapshot | Route | None, part: Slice
+    ) -> DataFrame:
         """Return some rows of a raw table, or of a snapshot of a source."""
+        if isinstance(snapshot, Route):
+            return self._load_route(source, snapshot)
         if part.groups:
             slices = [
                 self.load_slice(source, snapshot, Slice(files, part.where)) for files in part.groups
@@ -689,12 +772,9 @@ class Reader:
         return self.engine.run(Statement(snapshot.view.sql, {}, ()), snapshot.columns)
 
     def read(self, source: Source) -> DataFrame:
-        """Return the rows that readers of a source see now: from its table, or computed.
-
-        What is computed is so of all rows of external tables: copies hold what builds need.
-        """
+        """Return the rows that readers of a source see now: from its table, or computed."""
         if source.raw is not None:
-            return self._beyond_copies([source.source_id]).rows(source, {})
+            return self.rows(source, self.routed([source.source_id], {}))
         manifest = self.ledger.fetch_manifest(*self.settings.environments)
         usable = source.persisted and source.source_id not in self.tainted()
         snapshot = manifest.get(source.build_id) if usable else None
@@ -702,28 +782,7 @@ class Reader:
             return self.load_snapshot(snapshot)
         _refuse_history(source)
         read = self.reading(source.bindings, manifest)
-        return self.merged(source, self._beyond_copies(source.bindings, read).compute(source, read))
-
-    def _beyond_copies(
-        self, bindings: Sequence[SourceID], read: Mapping[SourceID, Snapshot] | None = None
-    ) -> Reader:
-        """Return a reader like this one that reads external tables themselves, all of them.
-
-        At the versions of the copies that this run has, or else the newest.
-        """
-        remote: dict[SourceID, Remote] = {}
-        for table in self.leaves(bindings, read or {}):
-            if table.raw is not None and table.raw.external is not None:
-                copy = self._copies.get(table.source_id)
-                version = copy.version if copy else self.ingestion.connector(table).pin(None)
-                names = tuple(c.name for c in table.columns)
-                remote[table.source_id] = Remote(version, None, names)
-        if not remote:
-            return self
-        other = copied(self)
-        other._remote = {**self._remote, **remote}
-        other._run, other._called, other._calling = uuid.uuid4().hex[:12], {}, {}
-        return other
+        return self.merged(source, self.compute(source, self.routed([source.source_id], read)))
 
     def merged(self, source: Source, frame: DataFrame) -> DataFrame:
         """Return the rows that the table of a source has of all that it computes."""
@@ -782,8 +841,16 @@ def _apart(frame: DataFrame) -> DataFrame:
         return frame.toDF(*frame.columns)
 
 
-def view_name(snapshot: Snapshot) -> str:
+def _whole(source: Source) -> Needed:
+    """Return that all of an external table is needed."""
+    columns = tuple(sorted(c.name for c in source.columns))
+    return Needed(source.source_id, source.source_id, as_text(TRUE), FORMAT, columns)
+
+
+def view_name(snapshot: Snapshot | Route) -> str:
     """Return a name for a view of a snapshot that no other snapshot has, of whichever project."""
+    if isinstance(snapshot, Route):
+        return snapshot.name
     return f"{snapshot.table}@{snapshot.build_uid}"
 
 

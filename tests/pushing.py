@@ -125,6 +125,7 @@ class Writer:
     def relation(self, depth: int) -> tuple[str, Columns]:
         kinds = [self.plain, self.plain, self.joined, self.joined, self.union, self.grouped]
         kinds += [self.distinct, self.windowed, self.windowed, self.limited, self.tested, self.sets]
+        kinds += [self.named, self.semi, self.qualified, self.filtered]
         return self.draw.choice(kinds)(depth)
 
     # ------------------------------------------------------------------------------- conditions
@@ -249,7 +250,7 @@ class Writer:
             listed = f"{self.draw.choice(ints)} AS k, {self.draw.choice(texts)} AS s, {tag} AS tag"
             branches.append(f"SELECT {listed} FROM {item}{self.alias(item)}{self.where(columns)}")
         word = self.draw.choice(
-            (" UNION ALL ", " UNION ALL ", " UNION ", " EXCEPT ", " INTERSECT ")
+            (" UNION ALL ", " UNION ALL ", " UNION ", " EXCEPT ", " INTERSECT ", " EXCEPT ALL ")
         )
         given = [("k", "INT"), ("s", "STRING"), ("tag", "INT")]
         return f"SELECT * FROM ({word.join(branches)}) {self.fresh('x')}{self.where(given)}", given
@@ -321,6 +322,66 @@ class Writer:
         outer = self.where(given, chance=0.9)
         chosen, made = self.outs(given)
         return f"SELECT {chosen} FROM ({inner}) {self.fresh('x')}{outer}", made
+
+    def named(self, depth: int) -> tuple[str, Columns]:
+        """A CTE that is read once or twice."""
+        (one, columns), name = self.relation(max(depth - 1, 0)), self.fresh("w")
+        x, y = self.fresh("x"), self.fresh("x")
+        left, right = ([(f"{n}.{c}", k) for c, k in columns] for n in (x, y))
+        listed, given = self.outs(left)
+        item, where = f"{name} {x}", self.where(left)
+        if self.draw.random() < 0.5:
+            c, d = self.draw.choice(list(zip(left, right, strict=True)))
+            word = self.draw.choice(("JOIN", "LEFT JOIN"))
+            item += f" {word} {name} {y} ON {c[0]} = {d[0]}{self.where(right, ' AND', 0.7)}"
+            where = self.where([*left, *right])
+        return f"WITH {name} AS ({one}) SELECT {listed} FROM {item}{where}", given
+
+    def semi(self, depth: int) -> tuple[str, Columns]:
+        (one, a), (other, b) = self.read(depth), self.read(0)
+        x, y = self.fresh("x"), self.fresh("x")
+        left, right = ([(f"{n}.{c}", k) for c, k in cs] for n, cs in ((x, a), (y, b)))
+        pairs = [(c, d) for c, k in left for d, m in right if k == m and k in ("INT", "STRING")]
+        if not pairs:
+            return self.plain(depth)
+        on = " = ".join(self.draw.choice(pairs)) + self.where([*left, *right], " AND", 0.7)
+        word = self.draw.choice(("SEMI", "ANTI"))
+        listed, given = self.outs(left)
+        text = f"SELECT {listed} FROM {one} {x} LEFT {word} JOIN {other} {y} ON {on}"
+        return f"{text}{self.where(left, chance=0.5)}", given
+
+    def qualified(self, depth: int) -> tuple[str, Columns]:
+        """Rows that a window with a frame, or an order, lets through."""
+        name = self.draw.choice(("t", "u"))
+        columns = list(TABLES[name].items())
+        part = self.draw.choice(("k", "s", "k, s", "CAST(ts AS DATE)"))
+        frame = self.draw.choice(
+            (
+                "",
+                " RANGE BETWEEN 2 PRECEDING AND CURRENT ROW",
+                " ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING",
+            )
+        )
+        call = self.draw.choice(("count(k)", "max(k)", "sum(id)", "min(s)"))
+        over = f"{call} OVER (PARTITION BY {part} ORDER BY id{frame})"
+        test = "= 'a'" if call == "min(s)" else f"> {self.draw.choice((1, 2, 3))}"
+        listed, given = self.outs(columns)
+        inner = f"SELECT * FROM {name}{self.where(columns, chance=0.4)} QUALIFY {over} {test}"
+        return f"SELECT {listed} FROM ({inner}) {self.fresh('x')}{self.where(columns)}", given
+
+    def filtered(self, depth: int) -> tuple[str, Columns]:
+        item, columns = self.read(depth)
+        keys, given = self.keys(columns)
+        n, distinct = self.fresh("n"), self.fresh("n")
+        name, _ = self.draw.choice(list(columns))
+        listed = ", ".join(f"{k} AS {c}" for k, (c, _) in zip(keys, given, strict=True))
+        listed += f", count(*) FILTER (WHERE {self.condition(columns)}) AS {n}"
+        listed += f", count(DISTINCT {name}) AS {distinct}"
+        inner = f"SELECT {listed} FROM {item}{self.alias(item)}{self.where(columns, chance=0.4)}"
+        having = self.draw.choice(("", " HAVING count(*) > 1", f" HAVING max({name}) IS NOT NULL"))
+        given = [*given, (n, "BIGINT"), (distinct, "BIGINT")]
+        query = f"{inner} GROUP BY {', '.join(keys)}{having}"
+        return f"SELECT * FROM ({query}) {self.fresh('x')}{self.where(given)}", given
 
     def limited(self, depth: int) -> tuple[str, Columns]:
         name = self.draw.choice(("t", "u"))

@@ -33,7 +33,7 @@ from persist_assets.model import (
     Project,
     SourceID,
 )
-from persist_assets.project import load_project, require, sound
+from persist_assets.project import Loaded, load, require, sound
 from persist_assets.selection import State, select, state_of
 from persist_assets.settings import Settings, find_root, load_settings
 from persist_assets.storage.files import know_stores
@@ -69,6 +69,8 @@ spark_app = typer.Typer(
 app.add_typer(spark_app, name="spark")
 ledger_app = typer.Typer(help="The database of all state.", no_args_is_help=True)
 app.add_typer(ledger_app, name="ledger")
+external_app = typer.Typer(help="Local copies of external tables.", no_args_is_help=True)
+app.add_typer(external_app, name="external")
 want_app = typer.Typer(help="Which data is asked for, by when.", no_args_is_help=True)
 app.add_typer(want_app, name="want")
 _WIDE = 4000  # what is not a terminal gets whole lines
@@ -98,9 +100,14 @@ class Invocation:
         return settings
 
     @cached_property
+    def loaded(self) -> Loaded:
+        """The project as it compiles, whatever is wrong with it."""
+        return load(self.settings)
+
+    @cached_property
     def project(self) -> Project:
         """The compiled project; what is not an error is printed."""
-        project = load_project(self.settings)
+        project = self.loaded.project
         project = sound(project) if self.keep_going else require(project)
         for problem in project.problems:
             print_problem(problem)

@@ -35,8 +35,8 @@ from persist_assets.model import (
     Snapshot,
     SourceID,
 )
-from persist_assets.project import load_query
 from persist_assets.revisions import find_places
+from persist_assets.routes import Route, short
 from persist_assets.rows import ChangedRow, NotCompared, RowsDiffer, compare_tables
 
 # --------------------------------------------------------------------------------------------- diff
@@ -223,6 +223,9 @@ def query(
     strict: Annotated[
         bool, typer.Option("--strict", help="Read no persisted source inline.")
     ] = False,
+    local: Annotated[
+        bool, typer.Option("--local", help="Read no external table itself: its copy, or refuse.")
+    ] = False,
     fallback: Annotated[
         str | None,
         typer.Option("--fallback", help="For tables that are too old: live, stale_ok or fail."),
@@ -243,14 +246,16 @@ def query(
             raise SettingsError(f"`{fallback}` is no fallback", hint=f"one of {', '.join(known)}")
         given.builder.fallback = known[fallback]
     parsed, language = _parsed(given, asked, run)
+    given.builder.local = local
     bindings = resolve_query(given.project, parsed, language)
     manifest = given.ledger.fetch_manifest(*given.settings.environments)
-    statement, read = given.builder.statement(parsed, bindings, manifest)
+    needs = given.loaded.needs_of(parsed, bindings)
+    statement, read = given.builder.statement(parsed, bindings, manifest, needs=needs)
     called = [s for s in statement.views if given.project.by_id[s].query and s not in read]
+    through = [s for s, found in read.items() if isinstance(found, Route)]
     route = [
-        _route(s, read, [*statement.inlined, *called])
-        | {"stale": s in read and given.builder.is_expired(given.project.by_id[s], read[s])}
-        for s in (*statement.views, *statement.inlined)
+        _route(given, s, read, [*statement.inlined, *called])
+        for s in dict.fromkeys((*statement.views, *through, *statement.inlined))
     ]
     if only_sql:
         print_json({"sql": statement.sql, "route": route}) if given.as_json else out.print(
@@ -303,17 +308,32 @@ def _parsed(given: Invocation, asked: str, run: str | None) -> tuple[Query, str 
         names = ", ".join(q.name for q in given.project.queries if q.location.path == path)
         hint = f"queries of {path}: {names or 'none'}; or --run 'run: NAME -> {{ … }}'"
         raise SettingsError(message, hint=hint)
-    given.project, query = load_query(given.settings, path, name=name or None, text=run)
+    query = given.loaded.query(path, name=name or None, text=run)
+    given.project = given.loaded.project
     return query, LANGUAGE
 
 
 def _route(
-    source_id: SourceID, read: Mapping[SourceID, Snapshot], inlined: Sequence[SourceID]
+    given: Invocation,
+    source_id: SourceID,
+    read: Mapping[SourceID, Snapshot | Route],
+    inlined: Sequence[SourceID],
 ) -> dict[str, Any]:
-    if source_id in read:
-        return {"source_id": source_id, "from": "table", "version": read[source_id].version}
+    found = read.get(source_id)
+    told: dict[str, Any] = {"source_id": source_id}
+    if isinstance(found, Route):
+        return told | {
+            "from": found.origin,
+            "version": found.version,
+            "stale": False,
+            "predicate": found.copy.predicate if found.copy else found.predicate,
+            "columns": list(found.columns),
+        }
+    if found is not None:
+        stale = given.builder.is_expired(given.project.by_id[source_id], found)
+        return told | {"from": "table", "version": found.version, "stale": stale}
     origin = "inline" if source_id in inlined else "raw"
-    return {"source_id": source_id, "from": origin, "version": None}
+    return told | {"from": origin, "version": None, "stale": False}
 
 
 def _cell(value: Any) -> Any:
@@ -378,6 +398,12 @@ def _print_rows(
         if r["from"] == "table"
     ]
     told += [f"{r['source_id'].partition('@')[0]} inline" for r in route if r["from"] == "inline"]
+    for r in route:
+        name, version = r["source_id"].partition("@")[0], short(r["version"] or "")
+        if r["from"] == "local":
+            told.append(f"{name} from its local copy, version {version}")
+        elif r["from"] == "forwarded":
+            told.append(f"{name} forwarded to the external table, version {version}")
     n = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
     more = ", there are more" if truncated else ""
     err.print(f"[dim]{'; '.join([n + more, *told])}[/]")

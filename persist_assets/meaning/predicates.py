@@ -52,6 +52,8 @@ class Term:
 TRUE, FALSE = Term("true"), Term("false")
 NOW, TODAY = Term("now"), Term("current_date")
 
+_Value = date | datetime | int
+
 # ----------------------------------------------------------------------------------------- making
 
 _FLIPPED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -69,6 +71,8 @@ LITERALS = frozenset(
 _LISTED = frozenset(("integer", "string", "date"))
 """Kinds of which IN is a chain of =. (Of -0.0 and of decimals of several scales it need not be.)"""
 VARIABLES = frozenset(("column", "ref", "out"))
+_CALM = "2012"
+"""Since then no time zone has moved its clock past a midnight and back, or left out a day."""
 
 
 def column(name: str) -> Term:
@@ -154,9 +158,15 @@ def cast(value: Term, kind: str) -> Term:
     """Return a value as another type; of a literal of time, the literal that it is then."""
     if value.op == "date" and kind in ("timestamp", "timestamp_ntz"):
         return Term("ntz" if kind[9:] else kind, (), (f"{value.words[0]} 00:00:00",))
-    if value.op in ("timestamp", "ntz") and kind == "date":
+    if kind == "date" and (value.op == "ntz" or (value.op == "timestamp" and is_calm(value))):
         return Term("date", (), (value.words[0][:10],))
     return Term("cast", (value,), (kind,))
+
+
+def is_calm(value: Term) -> bool:
+    """Whether days follow each other in every time zone around what a value tells of times."""
+    told = value.op in ("date", "timestamp", "instant", "ntz")
+    return all(map(is_calm, value.args)) and not (told and value.words[0] < _CALM)
 
 
 UNITS = {
@@ -579,7 +589,8 @@ def as_double(digits: str) -> Term:
 _MOST_CASES = 4096
 """So many pairs of parts are looked at; beyond, nothing is claimed."""
 _CERTAIN = timedelta(days=1)
-"""Texts of time that are farther apart have the order of their instants in every time zone."""
+"""Texts of time that are so far apart have the order of their instants in every time zone; twice as
+far, where a time zone may have left out a day."""
 
 
 def implies(coverage: Term, wanted: Term) -> bool:
@@ -685,7 +696,8 @@ def _order(a: Term, b: Term) -> int | None:
         if a.op != b.op and not {a.op, b.op} <= numbers:
             return None
         first, second = _comparable(a), _comparable(b)
-        if a.op == "timestamp" and abs(first - second) < _CERTAIN:
+        apart = _CERTAIN if is_calm(a) and is_calm(b) else 2 * _CERTAIN
+        if a.op == "timestamp" and abs(first - second) < apart:
             return None
         return (first > second) - (first < second)
     return _order_of_clocks(a, b)
@@ -810,12 +822,69 @@ def evaluated(term: Term, now: datetime, zone: tzinfo) -> Term:
     return made_of(term.op, args, term.words) if args else term
 
 
+def evaluated_within(term: Term, first: datetime, last: datetime, zone: tzinfo) -> Term:
+    """Return a predicate without a clock that holds wherever a predicate does at one of many times.
+
+    For every instant from `first` to `last` it holds for each row for which what is `evaluated` at
+    that instant holds, and for few others: each comparison with the clock is widened by itself.
+    Where the two are one instant it is what is `evaluated` then.
+
+    Parameters
+    ----------
+    first, last
+        Aware, in this order.
+    zone
+        Of the session.
+
+    Examples
+    --------
+    >>> aug, sep = datetime(2024, 8, 31, 10, tzinfo=UTC), datetime(2024, 9, 1, 10, tzinfo=UTC)
+    >>> term = from_text("ts >= NOW() - INTERVAL 6 MONTHS AND ts < NOW()")
+    >>> as_text(evaluated_within(term, aug, sep, UTC)).replace(":00:00+00:00", "h")
+    "ts < TIMESTAMP '2024-09-01 10h' AND ts >= TIMESTAMP '2024-02-29 10h'"
+    """
+    if first == last or not reads_clock(term):
+        return evaluated(term, first, zone)
+    if term.op in ("and", "or"):
+        return made_of(term.op, [evaluated_within(a, first, last, zone) for a in term.args])
+    if term.op not in _FLIPPED:
+        return TRUE
+    one, other = (_span_of(a, first, last, zone) for a in term.args)
+    if one is None or other is None:
+        return TRUE
+    (low, high), (least, most) = one, other
+    match term.op:
+        case "<" | "<=":
+            return compared(term.op, low, most)
+        case ">" | ">=":
+            return compared(term.op, high, least)
+        case _ if low == high and least == most:
+            return compared(term.op, low, least)
+        case "=":
+            return every((compared(">=", high, least), compared("<=", low, most)))
+        case _:
+            return TRUE
+
+
+def _span_of(
+    value: Term, first: datetime, last: datetime, zone: tzinfo
+) -> tuple[Term, Term] | None:
+    """Return between what a value is, without the clock."""
+    if varies(value) or not reads_clock(value):
+        same = evaluated(value, first, zone)
+        return None if reads_clock(value) else (same, same)
+    span = _span_at(value, first, last, zone)
+    return None if span is None else (_literal_of(span[0]), _literal_of(span[1]))
+
+
 def _evaluated_value(term: Term, now: datetime, zone: tzinfo) -> Term:
     if term.op in LITERALS - {"timestamp"}:
         return term
     value = _at(term, now, zone)
-    if value is None:
-        return term
+    return term if value is None else _literal_of(value)
+
+
+def _literal_of(value: _Value) -> Term:
     if isinstance(value, datetime):
         if value.tzinfo is None:
             return Term("ntz", (), (_said(value),))
@@ -830,9 +899,8 @@ def _said(value: datetime) -> str:
     return f"{value.year:04}-{value.month:02}-{value.day:02} {said}"
 
 
-def _at(term: Term, now: datetime, zone: tzinfo) -> date | datetime | int | None:
+def _at(term: Term, now: datetime, zone: tzinfo) -> _Value | None:
     """Return the value of a term that is the same in all rows."""
-    (inner,) = [_at(a, now, zone) for a in term.args] or [None]
     match term.op:
         case "now":
             return now.astimezone(zone)
@@ -846,7 +914,15 @@ def _at(term: Term, now: datetime, zone: tzinfo) -> date | datetime | int | None
             return datetime.fromisoformat(term.words[0]).astimezone(zone)
         case "ntz":
             return datetime.fromisoformat(term.words[0])
-        case "cast" if inner is not None:
+        case _:
+            inner = _at(term.args[0], now, zone) if term.args else None
+            return None if inner is None else _made_at(term, inner, zone)
+
+
+def _made_at(term: Term, inner: _Value, zone: tzinfo) -> _Value | None:
+    """Return the value of a term that is made of one value."""
+    match term.op:
+        case "cast":
             return _converted(inner, term.words[0], zone)
         case "shift" if isinstance(inner, date):
             return _shifted_value(inner, int(term.words[0]), term.words[1], zone)
@@ -854,7 +930,7 @@ def _at(term: Term, now: datetime, zone: tzinfo) -> date | datetime | int | None
             return _first_day(inner, term.words[0].lower())
         case "date_trunc" if isinstance(inner, datetime):
             return _truncated(inner, term.words[0].lower(), zone)
-        case ("year" | "month" | "hour" | "minute" | "second") as part if inner is not None:
+        case ("year" | "month" | "hour" | "minute" | "second") as part:
             return getattr(inner, part, None)
         case "dayofmonth" if isinstance(inner, date):
             return inner.day
@@ -862,6 +938,73 @@ def _at(term: Term, now: datetime, zone: tzinfo) -> date | datetime | int | None
             return (inner.month + 2) // 3
         case _:
             return None
+
+
+_RISING = frozenset(("cast", "shift", "trunc", "date_trunc", "year"))
+"""What does not fall from one day to the next, nor on one day, where clocks are not moved."""
+
+
+def _span_at(
+    term: Term, first: datetime, last: datetime, zone: tzinfo
+) -> tuple[_Value, _Value] | None:
+    """Return between what a value that reads the clock is; None where that is not known.
+
+    On each day it is least when that begins, and so is each day's least the greater, the later the
+    day: also at the ends of months, where two days become one. So it is enough to look at both
+    ends, when the day after the first begins, and when the one before the last ends. Around days on
+    which clocks are moved it may be otherwise by hours.
+    """
+    if term == NOW:
+        return first.astimezone(zone), last.astimezone(zone)
+    if term == TODAY:
+        term = Term("cast", (NOW,), ("date",))
+    inner = _span_at(term.args[0], first, last, zone)
+    if inner is None:
+        return None
+    same = _in_order(inner[0]) == _in_order(inner[1])
+    inside = [inner[0]] if same else [*inner, *_days_between(*inner, zone)]
+    found = [made for v in inside if (made := _made_at(term, v, zone)) is not None]
+    if len(found) < len(inside) or not (same or term.op in _RISING):
+        return None
+    low, high = min(found, key=_in_order), max(found, key=_in_order)
+    if same:
+        return low, high
+    if isinstance(low, datetime):
+        certain = not any(_is_moved(v, zone) for v in (*inside, *found))
+    else:
+        certain = all(isinstance(v, date) and f"{v.year:04}" >= _CALM for v in inside)
+    if certain:
+        return low, high
+    if not isinstance(low, date) or not isinstance(high, date):
+        return None
+    return low - 2 * _CERTAIN, high + 2 * _CERTAIN
+
+
+def _in_order(value: _Value) -> Any:
+    """Return a value that compares as an instant, whatever clocks show then."""
+    aware = isinstance(value, datetime) and value.tzinfo is not None
+    return value.astimezone(UTC) if aware else value
+
+
+def _days_between(low: _Value, high: _Value, zone: tzinfo) -> Iterator[datetime]:
+    """Yield when the day after the first of two times begins, and the one before the last ends."""
+    if not isinstance(low, datetime) or not isinstance(high, datetime):
+        return
+    for day in (low.date() + _CERTAIN, high.date()):
+        begins = datetime.combine(day, time())
+        begins = begins if low.tzinfo is None else _in_zone(begins, zone)
+        ended = _in_order(begins) - timedelta(microseconds=1)
+        for one in (begins, ended if low.tzinfo is None else ended.astimezone(zone)):
+            if _in_order(low) <= _in_order(one) <= _in_order(high):
+                yield one
+
+
+def _is_moved(value: _Value, zone: tzinfo) -> bool:
+    """Whether clocks are moved less than a day before or after a time."""
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return False
+    around = [_in_order(value) + n * _CERTAIN for n in (-1, 0, 1)]
+    return len({one.astimezone(zone).utcoffset() for one in around}) > 1
 
 
 def _in_zone(local: datetime, zone: tzinfo, offset: timedelta | None = None) -> datetime:

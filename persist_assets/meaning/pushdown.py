@@ -282,9 +282,17 @@ def _is_decimal(kind: str) -> bool:
 def _digits(kind: str) -> tuple[int, int]:
     """Return how many digits of a number stand before and behind its point."""
     if kind in INTEGRAL:
-        return (3, 5, 10, 19)[INTEGRAL.index(kind)], 0
+        return (3, 5, 10, 20)[INTEGRAL.index(kind)], 0
     digits, scale = map(int, kind[8:-1].split(","))
     return digits - scale, scale
+
+
+def _comparable_at_once(kinds: Sequence[str]) -> bool:
+    """Whether values are exact in the one type in which Spark compares them all."""
+    digits = [_digits(k) for k in kinds if _is_decimal(k) or k in INTEGRAL]
+    if len(digits) < len(kinds):
+        return True  # beside a fraction, all are fractions
+    return max(whole for whole, _ in digits) + max(part for _, part in digits) <= 38
 
 
 def _alike(a: Typed, b: Typed) -> tuple[Term, Term] | None:
@@ -299,7 +307,8 @@ def _alike(a: Typed, b: Typed) -> tuple[Term, Term] | None:
     if "string" in (kind, also):
         return _of_text(a, b)
     if kind in TIMES and also in TIMES:
-        return _to(one, kind, "timestamp"), _to(other, also, "timestamp")
+        common = "timestamp" if "timestamp" in (kind, also) else "timestamp_ntz"
+        return _to(one, kind, common), _to(other, also, common)
     doubles = [_as_double(t, k, with_) for (t, k), with_ in ((a, also), (b, kind))]
     return (doubles[0], doubles[1]) if doubles[0] and doubles[1] else None
 
@@ -457,6 +466,11 @@ class _Reader:
             return TRUE
         return made
 
+    def condition(self, expr: Expr) -> tuple[Term, list[tuple[frozenset[int], Kept]]]:
+        """Return what follows from a condition, and what of it is lost."""
+        self.lost.clear()
+        return self.predicate(expr), [*self.lost]
+
     def _lose(self, expr: Expr, kept: object) -> None:
         assert isinstance(kept, Kept)
         words = f"{self.said(expr)}: {kept.words}"
@@ -545,6 +559,12 @@ class _Reader:
             return Kept("may raise under ANSI", "its values are of several types")
         if not pairs:
             return FALSE
+        if not _comparable_at_once([self._kind(e) for e in (needle, *choices) if not _is_null(e)]):
+            return Kept("may raise under ANSI", "no decimal has as many digits as its values")
+        if negate and any(
+            choice.op == "double" and not float(choice.words[0]) for _, choice in pairs
+        ):
+            return Kept("function", "a long NOT IN tells -0.0 from 0.0, <> does not")
         if any(choice.op not in p.LITERALS for _, choice in pairs):
             each = [p.compared("<>" if negate else "=", *pair) for pair in pairs]
             return p.every(each) if negate else p.some(each)
@@ -673,8 +693,8 @@ def _interval(expr: Expr) -> tuple[int, str] | None:
     if len(pieces) == 1:
         return int(pieces[0][0]), pieces[0][1]
     units = {p.UNITS[u][1] for _, u in pieces}
-    if units == {"MONTHS"}:
-        return sum(int(n) * p.UNITS[u][0] for n, u in pieces), "month"
+    if len(units) == 1:
+        return sum(int(n) * p.UNITS[u][0] for n, u in pieces), units.pop()
     if "MONTHS" in units or any(n.startswith("-") for n, _ in pieces):
         return None
     return sum(int(n) * p.UNITS[u][0] * p.SECONDS[p.UNITS[u][1]] for n, u in pieces), "second"
@@ -732,7 +752,7 @@ def _bounds(op: str, value: Term, limit: Term) -> Iterator[Term]:
         return
     match value:
         case Term("cast", (inner,), (kind,)) if (was := _kind_of(inner)) in TIMES:
-            if kind == "timestamp" and was == "date":
+            if kind != "date" and was == "date":
                 yield from _each_way(op, inner, p.cast(limit, "date"))
             elif kind == "date" and was != "date":
                 yield from _cut_down(op, inner, limit, was, "day")
@@ -744,14 +764,12 @@ def _bounds(op: str, value: Term, limit: Term) -> Iterator[Term]:
             year, kind = int(limit.words[0]), _kind_of(inner)
             if 1 < year < 9998 and kind in TIMES:
                 first, after = (_to_kind(f"{y:04}-01-01", kind) for y in (year, year + 1))
-                if op in (">=", "="):
-                    yield p.compared(">=", inner, first)
-                if op == ">":
-                    yield p.compared(">=", inner, after)
-                if op in ("<=", "="):
-                    yield p.compared("<", inner, after)
-                if op == "<":
-                    yield p.compared("<", inner, first)
+                least = _beyond(after if op == ">" else first, kind, -1)
+                most = _beyond(first if op == "<" else after, kind, 1)
+                if op in (">=", ">", "=") and least is not None:
+                    yield p.compared(">=", inner, least)
+                if op in ("<=", "<", "=") and most is not None:
+                    yield p.compared("<", inner, most)
         case _:
             return
 
@@ -759,26 +777,37 @@ def _bounds(op: str, value: Term, limit: Term) -> Iterator[Term]:
 def _each_way(op: str, inner: Term, limit: Term) -> Iterator[Term]:
     """Yield bounds of a date of which is known how its midnight compares with an instant of a day.
 
-    A day less: of a day that a time zone left out, midnight is that of the next.
+    A day less: of a day that a time zone left out, midnight is that of the next. A day more, where
+    the next may have begun already when a clock was put back.
     """
-    before = p.shifted_date(limit, -1)
+    before, after = p.shifted_date(limit, -1), p.shifted_date(limit, 0 if p.is_calm(limit) else 1)
     if op in (">=", ">", "=") and before is not None:
         yield p.compared(">=", inner, before)
-    if op in ("<=", "<", "="):
-        yield p.compared("<=", inner, limit)
+    if op in ("<=", "<", "=") and after is not None:
+        yield p.compared("<=", inner, after)
 
 
 def _cut_down(op: str, inner: Term, limit: Term, kind: str, unit: str) -> Iterator[Term]:
     """Yield bounds of a time of which is known how it compares when it is cut down to a unit."""
     limit = p.cast(limit, kind) if _kind_of(limit) != kind else limit
+    fine = unit in ("hour", "minute", "second")
     if op in (">=", ">", "="):
-        yield p.compared(">" if op == ">" else ">=", inner, limit)
-    if op in ("<=", "<", "=") and limit.op in ("date", "timestamp", "ntz"):
-        day = limit.words[0][:10]
-        if limit.words[0][10:] in ("", " 00:00:00") and unit not in ("hour", "minute", "second"):
-            following = p.next_first(day, unit)
-            if following is not None:
-                yield p.compared("<", inner, _to_kind(following, kind))
+        # Where a clock skips half of an hour, what is cut down to hours is later than it was.
+        least = p.shifted(limit, -1, "day") if fine else _beyond(limit, kind, -1)
+        if least is not None:
+            yield p.compared(">" if op == ">" else ">=", inner, least)
+    if op in ("<=", "<", "=") and limit.op in ("date", "timestamp", "ntz") and not fine:
+        day, rest = limit.words[0][:10], limit.words[0][10:]
+        following = p.next_first(day, unit) if rest in ("", " 00:00:00") else None
+        most = _beyond(_to_kind(following, kind), kind, 1) if following is not None else None
+        if most is not None:
+            yield p.compared("<", inner, most)
+
+
+def _beyond(limit: Term, kind: str, days: int) -> Term | None:
+    """Return a bound that is so much farther, if clocks may have been moved past midnight then."""
+    sure = kind != "timestamp" or p.is_calm(limit)
+    return limit if sure else p.shifted(limit, days, "day")
 
 
 def _to_kind(day: str, kind: str) -> Term:
@@ -935,9 +964,12 @@ class _Search:
         pushed: dict[int, list[Term]] = {i: [] for i in leaves}
         kept: dict[int, set[Kept]] = {i: set(visit.kept) for i in leaves}
 
-        def push(term: Term, instances: Iterable[int]) -> None:
-            for instance in instances:
-                own = p.weakened(term, _about({str(instance)}))
+        asked = [reader.condition(c) for c in block.conjuncts]
+        equal = _equal_columns([*(term for term, _ in asked), *visit.extra])
+
+        def push(term: Term) -> None:
+            for instance in leaves:
+                own = p.weakened(term, _through(equal, str(instance)))
                 if own == TRUE:
                     continue
                 blind = [w for w, now in windows if not _sees(reader, w, now, instance, own)]
@@ -947,11 +979,9 @@ class _Search:
                 else:
                     pushed[instance].append(own)
 
-        for condition in block.conjuncts:
-            reader.lost.clear()
-            term = reader.predicate(condition)
-            push(term, leaves if term == FALSE else _instances(term) & leaves.keys())
-            for about, why in reader.lost:
+        for term, lost in asked:
+            push(term)
+            for about, why in lost:
                 for instance in about & leaves.keys():
                     kept[instance].add(why)
             for atom in _atoms(term):
@@ -961,7 +991,7 @@ class _Search:
                     for instance in about & leaves.keys():
                         kept[instance].add(why)
         for term in visit.extra:
-            push(term, leaves if term == FALSE else _instances(term) & leaves.keys())
+            push(term)
         for instance, node in block.leaves:
             conditions = tuple(_numbered(term) for term in pushed[instance])
             numbers = frozenset(columns.get(instance, ()))
@@ -1180,6 +1210,46 @@ def _about(instances: set[str]) -> Callable[[Term], Term]:
         return atom if own and own <= instances else TRUE
 
     return keep
+
+
+_SAME_IF_EQUAL = frozenset((*INTEGRAL, *TIMES, "string", "boolean"))
+"""Types of which values that are equal cannot be told apart; fractions have two zeros."""
+
+
+def _equal_columns(terms: Iterable[Term]) -> Mapping[Term, frozenset[Term]]:
+    """Return for columns those that are the same wherever all of some predicates hold."""
+    found: dict[Term, frozenset[Term]] = {}
+    for atom in (c for term in terms for c in p.conjuncts(term)):
+        if atom.op != "=" or any(a.op != "ref" for a in atom.args):
+            continue
+        one, other = atom.args
+        kind, also = one.words[2], other.words[2]
+        if kind == also and (kind in _SAME_IF_EQUAL or _is_decimal(kind)):
+            same = found.get(one, frozenset((one,))) | found.get(other, frozenset((other,)))
+            found |= dict.fromkeys(same, same)
+    return found
+
+
+def _through(equal: Mapping[Term, frozenset[Term]], instance: str) -> Callable[[Term], Term]:
+    """Return a function that says atoms of one instance, for what is not of it by what is equal."""
+
+    def own(ref: Term) -> Term | None:
+        if ref.words[0] == instance:
+            return ref
+        return min(
+            (e for e in equal.get(ref, ()) if e.words[0] == instance), key=_number, default=None
+        )
+
+    def keep(atom: Term) -> Term:
+        made = p.rebuilt(atom, own)
+        says = made is not None and p.varies(made) and len(set(made.args)) == len(made.args)
+        return made if made is not None and says else TRUE
+
+    return keep
+
+
+def _number(ref: Term) -> int:
+    return int(ref.words[1])
 
 
 def _instances(term: Term) -> set[int]:

@@ -19,7 +19,7 @@ from persist_assets.model import CheckResult
 ROOMS = [
     "decorators", "errors", "stores", "settings", "model", "dialect", "wants", "watermarks", "partitions", "contracts", "frontends", "meaning", "growth", "compiler", "substitution",
     "compare", "planner", "promotion", "selection", "lineage", "ledger", "manifest", "storage", "connectors", "bridge", "cache", "malloy", "project",
-    "revisions", "server", "session", "functions", "audit", "engine", "rows", "outside", "ingestion", "reader",
+    "revisions", "server", "session", "functions", "audit", "engine", "rows", "outside", "ingestion", "routes", "holdings", "reader",
     "verdicts", "assertions", "continuation", "validity", "builder", "follow", "pool", "requests", "asking", "circles", "upstreams", "scheduled", "service", "site", "environments", "collector", "doctor", "plugin", "cli",
 ]  # fmt: skip
 # And so has it these.

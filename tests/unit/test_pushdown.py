@@ -170,7 +170,7 @@ SHAPES: dict[str, tuple[str, dict[str, list[str]]]] = {
     "a window of what is joined later": (
         "SELECT x.c FROM (SELECT usr, count(*) OVER () AS c FROM t) x JOIN u ON x.usr = u.usr"
         " WHERE u.w = 1 AND x.usr = 2",
-        {"t": ["TRUE"], "u": ["w = 1"]},
+        {"t": ["TRUE"], "u": ["usr = 2 AND w = 1"]},
     ),
     "partitions by a function": (
         "SELECT id FROM (SELECT id, ts, count(*) OVER (PARTITION BY CAST(ts AS DATE)) AS c FROM t)"
@@ -262,6 +262,59 @@ SHAPES: dict[str, tuple[str, dict[str, list[str]]]] = {
     "negations": (
         "SELECT id FROM t WHERE NOT (usr = 1 OR kind LIKE 'a%') AND NOT (id < 3 AND f > 1D)",
         {"t": ["(f <= 1.0D OR id >= 3) AND kind NOT LIKE 'a%' AND usr <> 1"]},
+    ),
+    "equal keys": (
+        "SELECT t.id FROM t JOIN u ON t.usr = u.usr WHERE u.usr > 5 AND u.w = 1",
+        {"t": ["usr > 5"], "u": ["usr > 5 AND w = 1"]},
+    ),
+    "equal keys of a semi join": (
+        "SELECT id FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.usr = t.usr AND u.usr > 5)",
+        {"t": ["usr > 5"], "u": ["usr > 5"]},
+    ),
+    "keys that are equal and not the same": (
+        "SELECT x.id FROM t x JOIN t y ON x.f = y.f AND x.amt = y.amt WHERE x.f > 1D AND y.amt > 1",
+        {"t": ["amt > 1", "amt > 1 AND f > 1.0D"]},
+    ),
+    "equal keys and a window": (
+        "SELECT x.c FROM (SELECT usr, id, count(*) OVER (PARTITION BY usr) AS c FROM t) x"
+        " JOIN u ON x.usr = u.usr AND x.id = u.w WHERE u.w = 1 AND u.usr = 2",
+        {"t": ["usr = 2"], "u": ["usr = 2 AND w = 1"]},
+    ),
+    "two zeros": (
+        "SELECT id FROM t WHERE f NOT IN (0D, 1D) AND f NOT IN (2D, 3D)",
+        {"t": ["f <> 2.0D AND f <> 3.0D"]},
+    ),
+    "patterns": (
+        "SELECT id FROM t WHERE kind NOT LIKE 'a%' AND NOT kind LIKE 'b%'"
+        " AND NOT (kind NOT LIKE '%c') AND kind LIKE '%d' ESCAPE '/'",
+        {"t": ["kind LIKE '%c' AND kind NOT LIKE 'a%' AND kind NOT LIKE 'b%'"]},
+    ),
+    "digits": (
+        "SELECT id FROM t WHERE amt IN (1.5, 12345678901234567890123456789.5)"
+        " AND amt IN (1.5, 0.1234567890123456789012345678901)",
+        {"t": ["amt = 1.5 OR amt = 12345678901234567890123456789.5"]},
+    ),
+    "days without a zone": (
+        "SELECT id FROM t WHERE n > DATE '2018-11-04'",
+        {"t": ["n > TIMESTAMP_NTZ '2018-11-04 00:00:00'"]},
+    ),
+    "days that began twice": (
+        "SELECT id FROM t WHERE CAST(ts AS DATE) <= DATE '2009-10-31'",
+        {
+            "t": [
+                "CAST(ts AS DATE) <= DATE '2009-10-31'"
+                " AND ts < TIMESTAMP '2009-11-01 00:00:00' + INTERVAL 1 DAYS"
+            ]
+        },
+    ),
+    "hours that begin late": (
+        "SELECT id FROM t WHERE date_trunc('hour', ts) >= TIMESTAMP '2024-09-29 04:00:00'",
+        {
+            "t": [
+                "date_trunc('hour', ts) >= TIMESTAMP '2024-09-29 04:00:00'"
+                " AND ts >= TIMESTAMP '2024-09-29 04:00:00' - INTERVAL 1 DAYS"
+            ]
+        },
     ),
     "quotes": (
         r"SELECT id FROM t WHERE kind IN ('it''s', 'a\\b', 'say \'x\'') AND `odd name` = 1",
@@ -743,6 +796,106 @@ def test_days_of_the_clock_are_days_of_the_session() -> None:
 def test_spellings_of_times_of_the_clock(written: str, pushed: str | None) -> None:
     expected = "TRUE" if pushed is None else f"ts >= {pushed}"
     assert said(f"SELECT id FROM t WHERE ts >= {written}") == {"t": [expected]}
+
+
+def test_a_clock_that_goes_on_has_the_wider_of_its_bounds() -> None:
+    days = [dt.datetime(2024, 8, d, 10, tzinfo=dt.UTC) for d in (29, 31)]
+
+    def within(text: str) -> str:
+        term = p.from_text(text)
+        return p.as_text(p.evaluated_within(term, *days, dt.UTC)).replace(":00:00+00:00", "h")
+
+    # The 29th, 30th and 31st less six months are one day, of which the 30th has the beginning.
+    assert within("ts >= NOW() - INTERVAL 6 MONTHS") == "ts >= TIMESTAMP '2024-02-29 00h'"
+    assert within("ts < NOW() - INTERVAL 6 MONTHS") == (
+        "ts < TIMESTAMP '2024-02-29 23:59:59.999999+00:00'"
+    )
+    assert within("d > CURRENT_DATE() AND k = 1") == "d > DATE '2024-08-29' AND k = 1"
+    assert within("d = CURRENT_DATE()") == "d <= DATE '2024-08-31' AND d >= DATE '2024-08-29'"
+    assert within("d <> CURRENT_DATE() OR k = 1") == "TRUE"
+    assert within("d <> date_trunc('month', NOW())") == "d <> TIMESTAMP '2024-08-01 00h'"
+    assert within("k = hour(NOW()) AND k > 1") == "k > 1"
+    assert within("k = year(NOW())") == "k = 2024"
+    assert within("(ts < NOW()) IS NOT TRUE AND k = 1") == "k = 1"
+    assert within("CURRENT_DATE() = DATE '2024-08-30'") == "TRUE"
+    assert within("CURRENT_DATE() > DATE '2024-08-31'") == "FALSE"
+    assert within("ts >= TIMESTAMP '2024-01-01 00:00:00'") == "ts >= TIMESTAMP '2024-01-01 00h'"
+
+
+ZONES = [
+    *("UTC", "America/New_York", "America/St_Johns", "Pacific/Chatham", "Australia/Lord_Howe"),
+    *("America/Sao_Paulo", "America/Havana", "Pacific/Apia", "Africa/Cairo", "Asia/Kathmandu"),
+]
+MOVED = ["NOW()", "CURRENT_DATE()", "CAST(NOW() AS TIMESTAMP_NTZ)", "CAST(NOW() AS DATE)"]
+SHIFTS = [
+    "6 MONTHS",
+    "1 MONTHS",
+    "12 MONTHS",
+    "240 MONTHS",
+    "1 DAYS",
+    "30 DAYS",
+    "25 HOURS",
+    "90 MINUTES",
+]
+AROUND = [
+    "{}",
+    "CAST({} AS DATE)",
+    "CAST({} AS TIMESTAMP)",
+    "CAST(CAST({} AS TIMESTAMP_NTZ) AS TIMESTAMP)",
+]
+AROUND += [f"date_trunc('{u}', CAST({{}} AS TIMESTAMP))" for u in ("hour", "day", "week", "month")]
+AROUND += ["trunc({}, 'month')", "year({})"]
+
+
+def _clock(draw: Random) -> str:
+    base, shift = draw.choice(MOVED), draw.choice(SHIFTS)
+    if draw.random() < 0.8 and (base != "CURRENT_DATE()" or shift.endswith(("MONTHS", "DAYS"))):
+        base = f"{base} {draw.choice('+-')} INTERVAL {shift}"
+    return draw.choice(AROUND).format(base)
+
+
+def _told(term: p.Term) -> Any:
+    """Return the value on the right of a comparison."""
+    literal = term.args[1]
+    found = p._comparable(literal)
+    return found
+
+
+@pytest.mark.proves("F5")
+def test_no_instant_asks_for_more_than_all_of_them_together() -> None:
+    draw, narrow = Random(5), 0
+    for _ in range(1500):
+        zone, text = ZoneInfo(draw.choice(ZONES)), _clock(draw)
+        day = draw.choice(
+            (
+                "2024-08-29",
+                "2024-03-09",
+                "2024-03-30",
+                "2024-11-02",
+                "2026-10-31",
+                "2025-09-27",
+                "2028-02-28",
+            )
+        )
+        first = dt.datetime.fromisoformat(day).replace(tzinfo=dt.UTC) + dt.timedelta(
+            minutes=draw.randrange(2880)
+        )
+        last = first + dt.timedelta(minutes=draw.choice((1, 30, 90, 600, 1500, 3000, 60_000)))
+        ends = [
+            p.evaluated_within(p.from_text(f"x {op} {text}"), first, last, zone)
+            for op in (">=", "<=")
+        ]
+        assert not any(map(p.reads_clock, ends)), text
+        if p.TRUE in ends:
+            continue
+        least, most = map(_told, ends)
+        spread = last - first
+        for _ in range(12):
+            now = draw.choice((first, last, first + spread * draw.random()))
+            value = _told(p.evaluated(p.from_text(f"x = {text}"), now, zone))
+            assert least <= value <= most, f"{text} {zone} {first} {last} {now}"
+        narrow += 1
+    assert narrow > 1300
 
 
 # ------------------------------------------------------------------------------ random programs

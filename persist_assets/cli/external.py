@@ -1,0 +1,140 @@
+"""Commands about local copies of external tables: external status and external sync."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from persist_assets.cli.app import (
+    Invocation,
+    SelectArgument,
+    command,
+    err,
+    external_app,
+    out,
+    print_json,
+    quiet,
+    table_of,
+)
+from persist_assets.cli.sources import external_json
+from persist_assets.errors import NotFoundError, PersistError
+from persist_assets.holdings import Holding, externals, find_holding
+from persist_assets.model import Source
+from persist_assets.routes import short
+from persist_assets.selection import find_source
+
+
+@command("status", external_app)
+def status(given: Invocation, selection: SelectArgument = None) -> None:
+    """Tell what is held of external tables, and what is new. Starts no Spark."""
+    _tell(given, [find_holding(given.builder.ingestion, s) for s in _chosen(given, selection)])
+
+
+@command("sync", external_app)
+def sync(
+    given: Invocation,
+    selection: SelectArgument = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Read all that is needed anew, whatever is held.")
+    ] = False,
+) -> None:
+    """Bring the copies of external tables up to date, as builds do before they read them."""
+    chosen, ingestion = _chosen(given, selection), given.builder.ingestion
+    before = {s.source_id: find_holding(ingestion, s) for s in chosen}
+    for source in chosen:
+        known = before[source.source_id]
+        if known.held is None and known.predicate is None:
+            err.print(f"nothing of {escape(source.key)} is needed: no table reads it")
+            continue
+        if not again and known.pending is not None and known.why is None:
+            continue
+        try:
+            with quiet(given):
+                ingestion.sync(source, again=again)
+        except PersistError as error:
+            error.location = error.location or source.location
+            raise
+    _tell(given, [find_holding(ingestion, s) for s in chosen])
+
+
+def _chosen(given: Invocation, patterns: Sequence[str] | None) -> list[Source]:
+    """Return the external tables that patterns name, or that what they select follows from.
+
+    Raises
+    ------
+    NotFoundError
+        There are none.
+    """
+    project = given.project
+    if not patterns:
+        return [s for s in project.sources if s.raw is not None and s.raw.external is not None]
+    found: dict[str, Source] = {}
+    for pattern in patterns:
+        try:
+            named = find_source(project, pattern)
+        except NotFoundError:
+            start = given.select([pattern])
+        else:
+            start = (named.source_id,)
+        some = externals(project, start)
+        if not some:
+            raise NotFoundError(
+                f"`{pattern}` is no external table, and follows from none",
+                hint="persist external status tells which there are",
+            )
+        found |= {s.source_id: s for s in some}
+    return list(found.values())
+
+
+def _tell(given: Invocation, holdings: Sequence[Holding]) -> None:
+    if given.as_json:
+        print_json([_holding_json(h) for h in holdings])
+        return
+    if not holdings:
+        out.print("there are no external tables")
+        return
+    table = table_of("table", "held", "newest", "rows", "bytes", "what is new")
+    for found in holdings:
+        held, pending = found.held, found.pending
+        table.add_row(
+            escape(found.source.key),
+            short(held.version) if held else "–",
+            short(pending.version) if pending else "?",
+            str(held.rows) if held else "0",
+            str(held.bytes) if held else "0",
+            escape(_in_words(found)),
+        )
+    out.print(table)
+    for found in holdings:
+        if found.held is not None:
+            told = f"{found.source.key} holds {found.held.predicate}"
+            err.print(f"[dim]{escape(told)}[/]", soft_wrap=True)
+
+
+def _in_words(found: Holding) -> str:
+    if found.problem is not None:
+        return found.problem.message
+    if found.why is None:
+        return "no table reads it" if found.predicate is None else "up to date"
+    return found.why
+
+
+def _holding_json(found: Holding) -> Mapping[str, Any]:
+    held = found.held
+    told = external_json(found)
+    return {
+        "source_id": found.source.source_id,
+        "coverage": told["before"],
+        "head": told["version"],
+        "rows": held.rows if held else 0,
+        "bytes": held.bytes if held else 0,
+        "as_of": held.as_of.isoformat() if held else None,
+        "pending": {
+            "why": found.why,
+            "predicate": told["missing"],
+            "columns": list(found.pending.columns) if found.pending and found.why else [],
+            "read": told["read"],
+        },
+        "error": told["error"],
+    }

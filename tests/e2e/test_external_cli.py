@@ -1,0 +1,147 @@
+"""External tables on the command line: what plans tell, what is synced, where queries go."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from commands import document, persist
+from deltalake import write_deltalake
+from typer.testing import CliRunner
+
+from persist_assets.cli import app
+
+SOURCES = """
+create external table events (
+    id bigint not null primary key,
+    category string,
+    ts timestamp
+) with ('connectors' = '[{
+    "transport": {"name": "delta_table_input", "config": {"uri": "lake/events"}}
+}]');
+--@ persist
+create view v1 as select id, ts from events
+where category = 'invoices' and ts >= NOW() - 6 months;
+create view recent as select id from events
+where category = 'invoices' and ts >= NOW() - 1 month and ts <= NOW();
+"""
+V2 = """
+--@ persist
+create view v2 as select id, ts from events
+where category = 'deposits' and hex(id) <> 'x';
+"""
+EVENTS = "events@sources/m.sql"
+
+
+def events(root: Path, ids: list[int], category: str, days: int) -> None:
+    ts = dt.datetime.now(dt.UTC) - dt.timedelta(days=days)
+    rows = pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "category": [category] * len(ids),
+            "ts": pa.array([ts] * len(ids), pa.timestamp("us", "UTC")),
+        }
+    )
+    write_deltalake(str(root / "lake" / "events"), rows, mode="append")
+
+
+@pytest.fixture
+def root(make_project: Callable[..., Path]) -> Path:
+    made = make_project({"m.sql": SOURCES})
+    events(made, [1, 2, 3], "invoices", 10)
+    events(made, [4, 5], "invoices", 300)
+    events(made, [6, 7], "deposits", 300)
+    return made
+
+
+def told(root: Path, *arguments: str) -> Any:
+    """Return the document of a command that starts no Spark, in this process."""
+    done = CliRunner().invoke(app, [*arguments, "--json", "--project", str(root)])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def external(root: Path) -> Any:
+    (found,) = told(root, "plan")["external"]
+    return found
+
+
+def test_what_external_tables_there_are_is_found_by_what_reads_them(root: Path) -> None:
+    for chosen in ("events", "v1", "m/events", "m/*"):
+        assert [s["source_id"] for s in told(root, "external", "status", chosen)] == [EVENTS]
+    (root / "sources" / "o.sql").write_text("--@ persist\nCREATE VIEW o AS SELECT 1 AS a;")
+    asked = ["external", "status", "o", "--project", str(root)]
+    assert CliRunner().invoke(app, asked).exit_code == 4
+    shutil.rmtree(root / "lake")
+    (gone,) = told(root, "external", "status")
+    assert gone["head"] is None
+    assert "there is no Delta table" in gone["error"]
+    (planned,) = told(root, "plan")["external"]
+    assert (planned["read"], planned["error"]) == (None, gone["error"])
+
+
+@pytest.mark.proves("F3", "F13", "F22")
+def test_what_is_needed_is_told_held_and_asked(root: Path) -> None:
+    first = external(root)
+    needed = "category = 'invoices' AND ts >= NOW() - INTERVAL 6 MONTHS"
+    assert (first["source_id"], first["predicate"]) == (EVENTS, needed)
+    assert (first["columns"], first["before"]) == (["category", "id", "ts"], None)
+    assert first["why"] == "nothing of `events` is held yet"
+    assert first["needs"] == [
+        {"reader": "v1@sources/m.sql", "predicate": needed, "columns": first["columns"]}
+    ]
+    assert first["not_pushed"] == []
+    # Those of 300 days ago, and deposits, are in files that are left out.
+    assert (first["read"]["files"], first["read"]["rows"]) == (1, 3)
+    (status,) = told(root, "external", "status")
+    assert (status["source_id"], status["coverage"], status["rows"]) == (EVENTS, None, 0)
+
+    (synced,) = document("external", "sync", cwd=root)
+    assert synced["rows"] == 3
+    assert synced["coverage"]["version"] == synced["head"] == first["version"]
+    assert synced["pending"]["why"] is None
+    assert external(root)["read"]["files"] == 0
+
+    # Another view needs what is not held, and that alone would be read.
+    (root / "sources" / "n.sql").write_text(V2)
+    grown = external(root)
+    assert grown["why"] == "more rows of `events` are needed"
+    assert grown["predicate"] == f"category = 'deposits' OR {needed}"
+    (kept,) = grown["not_pushed"]
+    assert (kept["reader"], kept["expression"]) == (
+        "v2@sources/n.sql",
+        "hex(id) <> 'x'",
+    )
+    assert (grown["read"]["files"], grown["read"]["rows"]) == (1, 2)
+    words = CliRunner().invoke(app, ["plan", "--project", str(root)]).stdout
+    assert "m/events more rows of `events` are needed" in words
+    assert "to read: 1 of 3 files, at most 2 rows" in words
+    assert f"held:   category, id, ts where {synced['coverage']['predicate']}" in words
+
+    events(root, [8], "deposits", 1)
+    newer = external(root)["why"]
+    assert newer == "`events` has version 3, the copy is at 2; more rows of `events` are needed"
+
+    # A view that is not persisted looks at the clock, and the copy has what it needs.
+    done = persist("query", "select id from recent", "--local", cwd=root)
+    assert done.stdout.split() == ["id", "1", "2", "3"]
+    assert "events from its local copy, version 2" in done.stderr
+    # Of other rows the copy has none: they are asked of the table, at the version that is held.
+    sql = "select id from recent union all select id from events where category = 'loans'"
+    routes = {r["source_id"]: r for r in told(root, "query", sql, "--sql")["route"]}
+    route = routes[EVENTS]
+    assert (route["from"], route["version"]) == ("forwarded", synced["head"])
+    assert route["predicate"].startswith("category = 'invoices' AND ts <= TIMESTAMP '")
+    assert routes["recent@sources/m.sql"]["from"] == "inline"
+    count = ["query", "select count(*) from events", "--local", "--json", "--project", str(root)]
+    refused = CliRunner().invoke(app, count)
+    assert refused.exit_code == 1
+    error = json.loads(refused.stdout)["error"]
+    assert error["code"] == "NotHeldError"
+    assert error["message"].startswith("`events`: the copy of version 2 may lack rows: asked for")

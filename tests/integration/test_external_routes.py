@@ -1,0 +1,243 @@
+"""What reads external tables and is no build: never fewer rows than the table has."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import ANY
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from persist_assets.builder import Builder
+from persist_assets.compiler import resolve_query
+from persist_assets.connectors.protocol import Pruned
+from persist_assets.errors import CheckFailedError, NotHeldError, PersistError
+from persist_assets.frontends.sql import parse_query
+from persist_assets.holdings import find_holding
+from persist_assets.project import load
+from persist_assets.routes import Route
+
+TABLE = """
+create external table t (id bigint not null, category string, ts timestamp, note string)
+with ('connectors' = '[{"transport": {"name": "delta_table_input", "config": {"uri": "lake/t"}}}]');
+"""
+SOURCES = f"""{TABLE}
+--@ persist
+create view invoices as select id, ts from t where category = 'invoices';
+create view deposits as select id, note from t where category = 'deposits';
+create view some as select id from t where category = 'invoices' and ts <= NOW();
+create view both as select id from invoices union all select id from deposits;
+--@ persist
+--@ check {{ relationship {{ id="known.id" }} }}
+create view few as select id from t where category = 'loans';
+create view known as select id from t where category <> 'loans';
+"""
+PYTHON = """
+from persist_assets import model
+
+
+@model
+def doubled(deposits):
+    return deposits.selectExpr("id * 2 AS id")
+"""
+
+
+def rows(root: Path, ids: list[int], category: str) -> None:
+    data = pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "category": [category] * len(ids),
+            "ts": pa.array([dt.datetime.now(dt.UTC)] * len(ids), pa.timestamp("us", "UTC")),
+            "note": ["n"] * len(ids),
+        }
+    )
+    write_deltalake(str(root / "lake" / "t"), data, mode="append")
+
+
+@pytest.fixture
+def root(make_project: Callable[..., Path]) -> Path:
+    made = make_project({"m.sql": SOURCES})
+    rows(made, [1, 2, 3], "invoices")
+    rows(made, [6, 7], "deposits")
+    return made
+
+
+def named(builder: Builder, name: str) -> Any:
+    return next(s for s in builder.project.sources if s.name == name)
+
+
+def build(builder: Builder, *names: str) -> None:
+    for name in names:
+        with builder.work(named(builder, name)) as work:
+            builder.publish(work)
+
+
+def ids(frame: Any) -> list[int]:
+    return sorted(row[0] for row in frame.collect())
+
+
+def ask(root: Path, builder: Builder, sql: str) -> tuple[list[int], Route]:
+    query, loaded = parse_query(sql), load(builder.settings)
+    bindings = resolve_query(loaded.project, query)
+    manifest = builder.ledger.fetch_manifest(*builder.settings.environments)
+    needs = loaded.needs_of(query, bindings)
+    statement, read = builder.statement(query, bindings, manifest, needs=needs)
+    (route,) = (found for found in read.values() if isinstance(found, Route))
+    return ids(builder.load(statement, read)), route
+
+
+@pytest.mark.proves("F22")
+def test_what_no_table_reads_is_never_partial(root: Path, enter: Callable[..., Builder]) -> None:
+    builder = enter(root)
+    build(builder, "invoices")
+    held = builder.ingestion.find(named(builder, "t"))
+    assert held is not None
+    assert held.rows == 3
+    # In the run that built, and in one after it: the copy is up to date, and has no deposits.
+    for reader in (builder, enter(root)):
+        assert ids(reader.read(named(reader, "deposits"))) == [6, 7]
+        assert ids(reader.read(named(reader, "both"))) == [1, 2, 3, 6, 7]
+        assert ids(reader.read(named(reader, "t"))) == [1, 2, 3, 6, 7]
+        assert {r.note for r in reader.read(named(reader, "t")).collect()} == {"n"}
+        assert ids(reader.read(named(reader, "invoices"))) == [1, 2, 3]
+        assert ids(reader.read(named(reader, "few"))) == []
+        bare = reader.compute(named(reader, "deposits"), {})
+        assert reader is builder or ids(bare) == [6, 7], "no build has brought what it reads"
+
+
+@pytest.mark.proves("F22")
+def test_a_query_is_answered_here_only_if_the_copy_has_all_of_it(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    fresh = enter(root)
+    found, route = ask(root, fresh, "select id from t where id > 2")
+    assert (found, route.origin, route.version.split(":")[1]) == ([3, 6, 7], "forwarded", "1")
+    build(enter(root), "invoices")
+    rows(root, [4], "invoices")
+    rows(root, [8], "deposits")
+    later = enter(root)
+
+    def asked(sql: str) -> tuple[list[int], str, str]:
+        found, route = ask(root, later, sql)
+        return found, route.origin, route.version.split(":")[1]
+
+    # The version is the one that is held, until a build or a sync brings another.
+    assert asked("select id from t where category = 'invoices'") == ([1, 2, 3], "local", "1")
+    assert asked("select id from t where category in ('deposits', 'invoices')") == (
+        [1, 2, 3, 6, 7],
+        "forwarded",
+        "1",
+    )
+    assert asked("select id from t") == ([1, 2, 3, 6, 7], "forwarded", "1")
+    assert asked("select count(*) from t") == ([5], "forwarded", "1")
+    # A column that is not held is not taken to be empty.
+    assert asked("select count(note) from t where category = 'invoices'") == ([3], "forwarded", "1")
+    # The clock of a query goes on while it runs, and the copy has no end in time.
+    assert asked("select * from some") == ([1, 2, 3], "local", "1")
+    # One branch is held, one is not: the table answers both, from one version.
+    two = "select id from some union all select id from deposits where id > 6"
+    assert asked(two) == ([1, 2, 3, 7], "forwarded", "1")
+    # What has a table is read from it, and what it reads has no route.
+    query = parse_query("select * from invoices")
+    manifest = later.ledger.fetch_manifest(*later.settings.environments)
+    _, read = later.statement(query, resolve_query(later.project, query), manifest)
+    assert not any(isinstance(r, Route) for r in read.values())
+
+    later.local = True
+    assert asked("select id from some") == ([1, 2, 3], "local", "1")
+    for sql, lacks in [
+        ("select id from t", "rows: asked for TRUE, held category IN ('invoices', 'loans')"),
+        ("select note from t where category = 'invoices'", "the column note"),
+    ]:
+        with pytest.raises(NotHeldError) as refused:
+            ask(root, later, sql)
+        assert refused.value.message == f"`t`: the copy of version 1 may lack {lacks}"
+        assert refused.value.location is not None
+    with pytest.raises(NotHeldError):
+        later.read(named(later, "deposits"))
+
+
+@pytest.mark.proves("F13")
+def test_a_plan_says_what_is_to_be_brought(root: Path, enter: Callable[..., Builder]) -> None:
+    def planned() -> dict[str, tuple[str, list[str]]]:
+        builder = enter(root)
+        steps = builder.plan(s.source_id for s in builder.project.persisted).steps
+        return {
+            s.source_id.partition("@")[0]: (s.action, [r.message for r in s.reasons]) for s in steps
+        }
+
+    build(enter(root), "invoices", "few")
+    # Another view needs other rows: what is there is as it was.
+    more = "--@ persist\ncreate view v as select id from t where category = 'deposits';"
+    (root / "sources" / "n.sql").write_text(more)
+    assert planned()["invoices"] == ("reuse", [])
+    (read,) = [find_holding(b.ingestion, named(b, "t")) for b in (enter(root),)]
+    assert (read.why, read.read) == ("more rows of `t` are needed", Pruned(1, 2, 2, ANY))
+    before = enter(root).ledger.position()
+    build(enter(root), "v")
+    (synced,) = [
+        e.data for e in enter(root).ledger.fetch_events(before) if e.kind == "external-synced"
+    ]
+    assert synced["written"] == 2, "only rows that were not held"
+    assert planned()["invoices"] == ("reuse", [])
+    rows(root, [8], "deposits")
+    assert planned()["invoices"] == ("build", ["`t` has version 2, the copy is at 1"])
+
+
+@pytest.mark.proves("F12")
+def test_what_two_views_need_is_brought_once(root: Path, enter: Callable[..., Builder]) -> None:
+    rows(root, [0], "others")
+    view = "--@ persist\ncreate view late as select id from t where id >= 3;"
+    (root / "sources" / "n.sql").write_text(view)
+    builder = enter(root)
+    build(builder, "invoices", "late")
+    told = [e.data for e in builder.ledger.fetch_events() if e.kind == "external-synced"]
+    assert [(t["rows"], t["written"]) for t in told] == [(5, 5)]
+    assert ids(builder.read(named(builder, "late"))) == [3, 6, 7]
+    assert ids(builder.read(named(builder, "invoices"))) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("sql", ["select nope from t", "select id from t where nope > 1"])
+def test_a_query_for_a_column_that_is_not_there_is_told_so(
+    root: Path, enter: Callable[..., Builder], sql: str
+) -> None:
+    with pytest.raises(PersistError, match="nope"):
+        ask(root, enter(root), sql)
+
+
+def test_a_check_looks_at_all_rows_of_another_source(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    rows(root, [1, 6], "loans")
+    build(enter(root), "few")
+    rows(root, [2, 9], "loans")
+    with pytest.raises(CheckFailedError):
+        build(enter(root), "few")
+
+
+def test_a_function_is_given_all_rows(root: Path, enter: Callable[..., Builder]) -> None:
+    (root / "sources" / "f.py").write_text(PYTHON)
+    build(enter(root), "invoices")
+    builder = enter(root)
+    assert ids(builder.read(named(builder, "doubled"))) == [12, 14]
+    found, route = ask(root, builder, "select id from doubled where id > 12")
+    assert (found, route.origin) == ([14], "forwarded")
+
+
+def test_what_came_since_a_copy_began_is_only_in_the_copy(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    text = SOURCES.replace('"lake/t"}', '"lake/t", "mode": "follow"}')
+    (root / "sources" / "m.sql").write_text(text)
+    with pytest.raises(NotHeldError) as refused:
+        ask(root, enter(root), "select id from t")
+    assert refused.value.message == "`t`: nothing of it is held here"
+    build(enter(root), "invoices")
+    rows(root, [9], "deposits")
+    build(enter(root), "invoices")
+    found, route = ask(root, enter(root), "select id from t")
+    assert (found[-1], route.origin) == (9, "local")
