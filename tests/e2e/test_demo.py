@@ -28,7 +28,7 @@ from persist_assets.compiler import resolve_query
 from persist_assets.engine import Engine
 from persist_assets.ledger.store import Ledger
 from persist_assets.plugin.runs import project_job, write_home
-from persist_assets.project import load_project, load_query, require
+from persist_assets.project import load, load_project, require
 from persist_assets.settings import load_settings
 
 
@@ -524,7 +524,8 @@ def malloy_rows(
 ) -> tuple[list[tuple[Any, ...]], list[str]]:
     """Return the rows of a query of Malloy's, and the names of the tables that it read."""
     path = f"examples/flights/sources/{file}"
-    project, query = load_query(builder.settings, path, **asked)
+    loaded = load(builder.settings)
+    project, query = loaded.project, loaded.query(path, **asked)
     manifest = {} if inline else builder.ledger.fetch_manifest("dev")
     statement, read = builder.statement(query, resolve_query(project, query, "malloy"), manifest)
     rows = [tuple(r) for r in builder.load(statement, read).collect()]
