@@ -188,7 +188,12 @@ def test_new_versions_are_followed_and_cost_what_they_change(
     assert daemon.obey() == {}
     assert daemon.stale() == set()
 
-    # Rows that one of them reads.
+    # Rows that another one reads: the copy has a new version, and these have none.
+    put(root, (7, "loans", 7))
+    (request,) = daemon.turn()
+    assert daemon.run(request) == {"invoices": "reused", "odd": "reused", "young": "built"}
+
+    # Rows that they read.
     put(root, (6, "invoices", 6))
     (request,) = daemon.turn()
     assert daemon.run(request) == {"invoices": "built", "odd": "built", "young": "built"}
