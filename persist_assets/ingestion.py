@@ -146,6 +146,8 @@ class Ingestion:
     ) -> None:
         self.settings, self.project, self.ledger, self.engine = settings, project, ledger, engine
         self.now = now
+        self.written: dict[str, tuple[int, int]] = {}
+        """By copy, how many rows and bytes were written to it so far."""
 
     def connector(self, source: Source) -> Connector:
         """Return how an external table is reached."""
@@ -306,6 +308,7 @@ class _Sync:
     ) -> None:
         self.source, self.connector, self.copy_id, self.wanted = source, connector, copy_id, wanted
         self.engine, self.ledger, self.now = ingestion.engine, ingestion.ledger, ingestion.now
+        self.written = ingestion.written
         self.root = ingestion.root(copy_id)
         assert source.raw is not None
         assert source.raw.external is not None
@@ -556,6 +559,8 @@ class _Sync:
             with suppress(Exception):
                 delete_builds(self.root, [build_uid], head=before.committed if before else None)
             raise
+        rows_before, bytes_before = self.written.get(self.copy_id, (0, 0))
+        self.written[self.copy_id] = rows_before + staged.rows, bytes_before + staged.bytes
         table_id, n_rows, n_bytes = self._described(committed)
         copy = LocalCopy(
             copy_id=self.copy_id,

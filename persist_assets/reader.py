@@ -73,6 +73,22 @@ TO_COME = "external:"
 
 
 @dataclass(frozen=True, slots=True)
+class Looked:
+    """An external table as a run found it.
+
+    Attributes
+    ----------
+    newest
+        Its version to bring a copy to.
+    copy
+        What is held of it; None: nothing yet.
+    """
+
+    newest: str
+    copy: LocalCopy | None
+
+
+@dataclass(frozen=True, slots=True)
 class Slice:
     """Some rows of a table.
 
@@ -137,6 +153,7 @@ class Reader:
         self.local = local
         self.started_at = clock()
         self._pins: dict[SourceID, Pin] = {}
+        self._looked: dict[SourceID, Looked] = {}
         self._copies: dict[SourceID, LocalCopy] = {}
         self._kept: dict[SourceID, LocalCopy] = {}
         self._behind: dict[SourceID, str] = {}
@@ -195,12 +212,27 @@ class Reader:
             if source.raw is None or source.raw.external is None:
                 continue
             with self._lock:
-                if source.source_id not in self._copies and source.source_id not in self.fed:
+                if source.source_id not in self._synced and source.source_id not in self.fed:
                     copy = self.ingestion.sync(source)
                     self._copies[source.source_id] = copy
+                    self._looked[source.source_id] = Looked(copy.version, copy)
                     self._pins[source.source_id] = self.ingestion.pin(copy)
-                if source.source_id in self._copies:
                     self._synced.add(source.source_id)
+
+    def look(self, source: Source) -> Looked | None:
+        """Return an external table as this run found it, None where it cannot be reached.
+
+        It costs what telling its version costs: no rows are read.
+        """
+        return None if self.find_version(source) is None else self._looked.get(source.source_id)
+
+    def copies(self, source: Source) -> list[tuple[Source, LocalCopy]]:
+        """Return the external tables that a source is computed from, and what this run has of them.
+
+        What it reads from tables of others is theirs to tell.
+        """
+        tables = sorted({n.table for n in self.project.needs if n.reader == source.source_id})
+        return [(self.project.by_id[t], self._copies[t]) for t in tables if t in self._synced]
 
     def seen(self) -> dict[SourceID, dict[BuildID, str]]:
         """Return of which versions of copies sources have rows: those since which they are so."""
@@ -223,20 +255,24 @@ class Reader:
         """Return the present version of a raw table.
 
         Of an external table that is its copy's, unless this has to be brought up to date: then a
-        version that is none of it stands for what is to come.
+        version that is none of it stands for what is to come. It is the same as long as the table
+        and the program are. That the clock moves on brings rows to those alone who read it.
         """
         assert source.raw is not None
         if source.raw.external is None:
             return pin_raw(source.raw, self.settings.resolve(source.raw.location or ""))
         pending = self.ingestion.pending(source)
         copy = self.ingestion.find(source)
+        self._looked[source.source_id] = Looked(pending.version, copy)
         if copy is not None and pending.is_nothing:
             self._copies[source.source_id] = copy
             return self.ingestion.pin(copy)
         if copy is not None and not pending.is_new and copy.format == FORMAT:
             self._kept[source.source_id] = copy
         self._behind[source.source_id] = in_words(source, copy, pending)
-        told = sha256(repr((pending.missing, pending.columns)).encode()).hexdigest()[:8]
+        held = copy and (sorted(copy.seen), copy.columns, copy.retired_at)
+        needs = sorted(self.ingestion.needs(source))
+        told = sha256(repr((needs, held)).encode()).hexdigest()[:8]
         return Pin(f"{TO_COME}{pending.version}+{told}")
 
     def behind(self) -> dict[SourceID, str]:

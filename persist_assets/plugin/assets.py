@@ -25,6 +25,7 @@ from persist_assets.plugin.events import (
     CODE_VERSION,
     check_metadata,
     code_version,
+    copies_told,
     data_version,
     own_results,
     report_raw_versions,
@@ -357,6 +358,9 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
             pool = runtime.pool(run.run_id, lambda: _pool(runtime, builder, context))
             with pool.work(builder.project.by_id[source.source_id], force=force) as work:
                 yield from _results(source, work.checks, work.build.environment)
+                for told in copies_told(builder, work.source):
+                    if runtime.is_first(run.run_id, told.asset_key):
+                        context.log_event(told)
                 yield _output(runtime, work)
         except CheckFailedError as error:
             yield from _results(source, error.results, builder.settings.environment)

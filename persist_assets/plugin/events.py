@@ -14,9 +14,11 @@ import dagster as dg
 
 from persist_assets.builder import Builder, Work
 from persist_assets.model import CheckResult, Source
+from persist_assets.plugin.external import looked_metadata
 from persist_assets.plugin.io_manager import output_metadata
 from persist_assets.plugin.partitions import partition_tags
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, Runtime
+from persist_assets.reader import Looked
 
 CODE_VERSION = "dagster/code_version"
 DATA_VERSION = "dagster/data_version"
@@ -80,7 +82,7 @@ def told_of(
     works: Sequence[Work],
     instance: dg.DagsterInstance,
     seen: Mapping[str, Seen],
-) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
+) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.AssetObservation]:
     """Yield what Dagster is to be told of builds that are published, in the order of the graph.
 
     Of partitioned sources that is which partitions were computed. Each event has to be in Dagster's
@@ -125,24 +127,50 @@ def told_of(
                 metadata=check_metadata(result, work.build.environment),
             )
         known |= fetch_seen(instance, [key])
+    found = (told for work in works for told in copies_told(builder, work.source))
+    yield from {told.asset_key: told for told in found}.values()
 
 
-def report_raw_versions(instance: dg.DagsterInstance, builder: Builder) -> None:
+def report_raw_versions(
+    instance: dg.DagsterInstance, builder: Builder, *, all_kinds: bool = True
+) -> None:
     """Tell Dagster the versions of the raw tables that a run reads, where they are news to it.
 
     They are reported as materializations: of external assets Dagster takes no other event as
-    their data version. It has to happen before the first step begins, which looks them up.
+    their data version. It has to happen before the first step begins, which looks them up. Of an
+    external table that is its own version, whatever is held of it.
+
+    Parameters
+    ----------
+    all_kinds
+        Of all raw tables, and not of external tables alone.
     """
     for source in builder.project.sources:
         if source.raw is None or source.source_id in builder.fed:
             continue
-        version, key = builder.find_version(source), dg.AssetKey(source.asset_key)
+        if source.raw.external is None and not all_kinds:
+            continue
+        looked = builder.look(source) if source.raw.external is not None else None
+        version = looked.newest if looked else builder.find_version(source)
+        key = dg.AssetKey(source.asset_key)
         records = instance.fetch_materializations(key, limit=1).records
         told = records[0].asset_materialization if records else None
         if version is not None and (told is None or (told.tags or {}).get(DATA_VERSION) != version):
             tags = {DATA_VERSION: version, ENVIRONMENT_TAG: builder.settings.environment}
-            event = dg.AssetMaterialization(key, tags=tags)
+            metadata = looked_metadata(looked) if looked else None
+            event = dg.AssetMaterialization(key, tags=tags, metadata=metadata)
             instance.report_runless_asset_event(event)
+
+
+def copies_told(builder: Builder, source: Source) -> Iterator[dg.AssetObservation]:
+    """Yield what a run holds of the external tables that a source is computed from.
+
+    It says no data version: what there is of a table was reported before the run began.
+    """
+    for table, copy in builder.copies(source):
+        tags = {ENVIRONMENT_TAG: builder.settings.environment}
+        metadata = looked_metadata(Looked(copy.version, copy))
+        yield dg.AssetObservation(dg.AssetKey(table.asset_key), metadata=metadata, tags=tags)
 
 
 # ------------------------------------------------------------------------------------------ checks

@@ -15,6 +15,7 @@ from persist_assets.builder import Builder, Work
 from persist_assets.errors import BuildError, SettingsError
 from persist_assets.model import Column, Snapshot, Source
 from persist_assets.planner import older_code
+from persist_assets.plugin.external import read_metadata
 from persist_assets.plugin.translator import column_lineage, table_schema
 from persist_assets.settings import Settings, load_settings
 from persist_assets.storage.tables import find_table, read_sample, read_version
@@ -119,6 +120,7 @@ def output_metadata(builder: Builder, work: Work, snapshot: Snapshot) -> dict[st
         metadata["query"] = dg.MetadataValue.md(f"```sql\n{snapshot.view.sql}\n```")
     if snapshot.watermark is not None:
         metadata["watermark"] = snapshot.watermark
+    metadata |= read_metadata(builder, work.source)
     if work.measured is not None and work.measured.timeless:
         metadata["computed without a watermark"] = work.measured.timeless
     if work.step.keys is not None:

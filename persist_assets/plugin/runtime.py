@@ -19,7 +19,7 @@ from persist_assets.collector import Collected, collect
 from persist_assets.engine import Engine, no_session
 from persist_assets.errors import ConflictError, SettingsError
 from persist_assets.ledger.store import Ledger
-from persist_assets.model import Plan, Project, SourceID
+from persist_assets.model import Project, SourceID
 from persist_assets.pool import Pool
 from persist_assets.project import load_project, require, sound
 from persist_assets.settings import Settings, load_settings
@@ -61,6 +61,7 @@ class Runtime:
         self._projects = {settings.environment: project}
         self._builders: dict[str, Builder] = {}
         self._pools: dict[str, Pool] = {}
+        self._told: dict[str, set[object]] = {}
         self._ledger: Ledger | None = None
         self._lock = threading.RLock()
 
@@ -162,11 +163,6 @@ class Runtime:
         engine = Engine(self.settings, no_session)
         return Builder(self.settings, self.project, self._open_ledger(), engine, fed=self.fed)
 
-    def plan(self) -> tuple[Plan, Mapping[SourceID, tuple[str, ...]]]:
-        """Return what building everything would do now, and the partitions there are."""
-        builder = self.planner()
-        return builder.plan([s.source_id for s in self.project.persisted]), builder.keys()
-
     def collect(self, run: dg.DagsterRun) -> list[Collected]:
         """Delete what nobody needs, in the environment of a run: see `collector.collect`."""
         settings = self.settings_of(run)
@@ -180,8 +176,17 @@ class Runtime:
             self._pools[run_id] = make()
         return self._pools[run_id]
 
+    def is_first(self, run_id: str, what: object) -> bool:
+        """Whether a run has not been asked this before."""
+        with self._lock:
+            known = self._told.setdefault(run_id, set())
+            new = what not in known
+            known.add(what)
+            return new
+
     def close(self, run_id: str) -> None:
         """Forget a run that has ended; what is under way is ended too."""
+        self._told.pop(run_id, None)
         pool = self._pools.pop(run_id, None)
         if pool is not None:
             pool.close()

@@ -1,14 +1,34 @@
 """The sensor that starts runs of what is out of date, as our plan knows it."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime, tzinfo
 from hashlib import sha256
 
 import dagster as dg
 
 from persist_assets.errors import PersistError
-from persist_assets.model import Partitioning, Plan, Project, SourceID, Step
+from persist_assets.model import (
+    AsOf,
+    BuildID,
+    Partitioning,
+    Plan,
+    Project,
+    RawVersion,
+    ReasonCode,
+    Snapshot,
+    SourceID,
+    Step,
+)
+from persist_assets.planner import CLOCK
+from persist_assets.plugin.events import report_raw_versions
 from persist_assets.plugin.partitions import FIRST, LAST
 from persist_assets.plugin.runtime import Runtime
+
+_OF_CLOCKS: frozenset[ReasonCode] = frozenset(
+    ("clock", "upstream", "whole", "increment", "history")
+)
+"""The reasons of a step that may have no other cause than that time has passed."""
 
 
 def stale_sensor(runtime: Runtime, name: str) -> dg.SensorDefinition:
@@ -16,16 +36,20 @@ def stale_sensor(runtime: Runtime, name: str) -> dg.SensorDefinition:
 
     It knows what a plan does: of partitions, only those whose rows a change of the data can
     reach. It asks once for each state of sources and data, so that what fails is not started
-    again before something has changed. It is off until somebody turns it on.
+    again before something has changed; for what reads the clock, once a day. It tells Dagster the
+    versions of external tables. It is off until somebody turns it on.
     """
 
-    def evaluate(_: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
+    def evaluate(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         try:
-            planned, order = runtime.plan()
+            builder = runtime.planner()
+            planned = builder.plan([s.source_id for s in runtime.project.persisted])
+            report_raw_versions(context.instance, builder, all_kinds=False)
+            planned = without_clocks(planned, builder.manifest(), runtime.settings.timezone)
         except PersistError as error:
             yield dg.SkipReason(str(error))
             return
-        requests = [*run_requests(runtime.project, planned, order)]
+        requests = [*run_requests(runtime.project, planned, builder.keys())]
         if not requests:
             yield dg.SkipReason("everything is up to date")
         yield from requests
@@ -37,6 +61,34 @@ def stale_sensor(runtime: Runtime, name: str) -> dg.SensorDefinition:
         minimum_interval_seconds=30,
         description="Start runs of what is out of date, as `persist plan` tells it.",
     )
+
+
+def without_clocks(planned: Plan, manifest: Mapping[BuildID, Snapshot], timezone: tzinfo) -> Plan:
+    """Return a plan without what is due for the clock alone, and was built today.
+
+    The instants that steps rest on are days in it.
+    """
+    steps: list[Step] = []
+    for step in planned.steps:
+        as_of = _by_day(step.as_of, timezone)
+        snapshot = manifest.get(step.build_id)
+        codes = {r.code for r in step.reasons}
+        passing = step.action == "build" and step.keys is None and "clock" in codes <= _OF_CLOCKS
+        today = snapshot is not None and {*_by_day(snapshot.as_of, timezone)} == {*as_of}
+        if not (passing and today):
+            steps.append(replace(step, as_of=as_of))
+    return replace(planned, steps=tuple(steps))
+
+
+def _by_day(as_of: AsOf, timezone: tzinfo) -> AsOf:
+    return tuple(
+        RawVersion(v.raw, _day_of(v.version, timezone)) if v.raw == CLOCK else v for v in as_of
+    )
+
+
+def _day_of(version: str, timezone: tzinfo) -> str:
+    at = datetime.fromisoformat(version)
+    return (at if at.tzinfo is None else at.astimezone(timezone)).date().isoformat()
 
 
 def run_requests(

@@ -9,6 +9,7 @@ import dagster as dg
 
 from persist_assets.model import Cadence, Column, Project, Source
 from persist_assets.plugin import beta
+from persist_assets.plugin.external import needs_metadata
 from persist_assets.plugin.partitions import dependency, partitions_definition
 from persist_assets.scheduled import deadline_cron
 from persist_assets.settings import Settings
@@ -105,6 +106,8 @@ class AssetTranslator:
             metadata["dagster/column_schema"] = table_schema(source.columns)
         if source.raw is not None and source.raw.location:
             metadata["dagster/uri"] = self.settings.resolve(source.raw.location)
+        if source.raw is not None and source.raw.external is not None:
+            metadata |= needs_metadata(self.project, source)
         if source.raw is None:
             metadata["dagster/table_name"] = source.table
         if source.raw is None and source.columns:

@@ -18,7 +18,8 @@ import persist_assets.malloy
 from persist_assets.bridge import Session
 from persist_assets.errors import SettingsError, SourcesError
 from persist_assets.model import Project
-from persist_assets.project import load_project, load_query, require
+from persist_assets.project import load as load_whole
+from persist_assets.project import load_project, require
 from persist_assets.revisions import find_commit, load_revision
 from persist_assets.settings import load_settings
 
@@ -596,13 +597,13 @@ def test_a_query_that_does_not_compile_is_a_problem_with_its_place(
         "\nrun: nothing -> { select: * }": "query:2:6",
     }.items():
         with pytest.raises(SourcesError) as wrong:
-            load_query(settings, "sources/base.malloy", text=text)
+            load_whole(settings).query("sources/base.malloy", text=text)
         assert str(wrong.value.problems[0].location) == place
     with pytest.raises(SourcesError) as wrong:
-        load_query(settings, "sources/base.malloy", name="none")
+        load_whole(settings).query("sources/base.malloy", name="none")
     assert wrong.value.problems[0].code == "unknown-query"
-    project, query = load_query(
-        settings, "sources/base.malloy", text="run: by_carrier -> { aggregate: m is n.max() }"
-    )
+    text = "run: by_carrier -> { aggregate: m is n.max() }"
+    loaded = load_whole(settings)
+    project, query = loaded.project, loaded.query("sources/base.malloy", text=text)
     assert [r.parts for r in query.references] == [("by_carrier@sources/base.malloy",)]
     assert "by_carrier@sources/base.malloy" in project.by_id

@@ -18,7 +18,7 @@ from persist_assets.compiler import resolve_query
 from persist_assets.engine import Engine
 from persist_assets.errors import SourcesError, StrictError
 from persist_assets.ledger.store import Ledger
-from persist_assets.project import load_project, load_query, require
+from persist_assets.project import load, load_project, require
 from persist_assets.settings import load_settings
 
 FLAG = "##! experimental.persistence\n"
@@ -90,7 +90,8 @@ class Run:
 
     def query(self, **asked: str) -> tuple[list[Any], tuple[str, ...]]:
         """Return rows of a query over the model, and what of it was computed inline."""
-        project, query = load_query(self.settings, "sources/model.malloy", **asked)
+        loaded = load(self.settings)
+        project, query = loaded.project, loaded.query("sources/model.malloy", **asked)
         bindings = resolve_query(project, query, "malloy")
         statement, read = self.builder.statement(query, bindings, self.builder.manifest())
         rows = sorted(map(tuple, self.builder.load(statement, read).collect()), key=repr)

@@ -15,7 +15,8 @@ from malloy import compiler
 from persist_assets.compare import line_of, of_project
 from persist_assets.errors import Problem, SourcesError
 from persist_assets.model import Project
-from persist_assets.project import load_project, load_query
+from persist_assets.project import load as load_whole
+from persist_assets.project import load_project
 from persist_assets.settings import load_settings
 
 FLAG = "##! experimental.persistence\n"
@@ -60,7 +61,7 @@ def wrong(make_project: Make, text: str) -> list[Problem]:
 
 
 def sql(root: Path, file: str, run: str) -> str:
-    return load_query(load_settings(root, environ={}), f"sources/{file}", text=run)[1].text
+    return load_whole(load_settings(root, environ={})).query(f"sources/{file}", text=run).text
 
 
 # -------------------------------------------------------------------------------------------- docs
@@ -270,7 +271,7 @@ def test_what_is_wrong_with_a_query_of_the_moment_is_said_in_its_own_lines(
 
     def problem(name: str | None, text: str | None) -> tuple[str, str, str | None]:
         with pytest.raises(SourcesError) as caught:
-            load_query(settings, "sources/a.malloy", name=name, text=text)
+            load_whole(settings).query("sources/a.malloy", name=name, text=text)
         (found,) = caught.value.problems
         return str(found.location), found.code, found.hint
 

@@ -1,0 +1,99 @@
+"""What Dagster shows of external tables: what is needed of them, and what is held."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import dagster as dg
+
+from persist_assets.builder import Builder
+from persist_assets.model import Needed, Project, Source
+from persist_assets.reader import Looked
+
+
+def needs_metadata(project: Project, source: Source) -> dict[str, Any]:
+    """Return what a definition tells of an external table: how it is reached, and who needs what.
+
+    Where it is says the metadata of all raw tables. Nothing here is a secret, for of those a
+    project has only names.
+    """
+    assert source.raw is not None
+    external = source.raw.external
+    assert external is not None
+    needs = [n for n in project.needs if n.table == source.source_id]
+    metadata: dict[str, Any] = {
+        "connector": external.connector,
+        "mode": external.mode,
+        "needed": dg.MetadataValue.md(_needs_table(project, needs)),
+    }
+    kept = [
+        f"| {_code(project.by_id[n.reader].key)} | {_plain(words)} |"
+        for n in needs
+        for _, words in n.not_pushed
+    ]
+    if kept:
+        lines = ["| needed by | not pushed |", "| --- | --- |", *dict.fromkeys(kept)]
+        metadata["not pushed"] = dg.MetadataValue.md("\n".join(lines))
+    return metadata
+
+
+def looked_metadata(looked: Looked) -> dict[str, Any]:
+    """Return what an event tells of an external table: its version, and what is held of it."""
+    copy = looked.copy
+    metadata: dict[str, Any] = {"newest version": looked.newest}
+    if copy is None:
+        return metadata | {"version held": "none"}
+    return metadata | {
+        "version held": copy.version,
+        "rows held": copy.rows,
+        "bytes held": copy.bytes,
+        "coverage": dg.MetadataValue.md(_code(copy.predicate)),
+        "columns held": ", ".join(copy.columns),
+        "clock": dg.MetadataValue.timestamp(copy.as_of),
+    }
+
+
+def read_metadata(builder: Builder, source: Source) -> dict[str, Any]:
+    """Return what the materialization of a source tells of external tables that it reads itself.
+
+    Of which version its rows are, how much is held of that here, and how much of this was
+    written in this run.
+    """
+    told: list[list[str]] = []
+    for table, copy in builder.copies(source):
+        rows, size = builder.ingestion.written.get(copy.copy_id, (0, 0))
+        figures = [copy.rows, copy.bytes, rows, size]
+        told.append([_code(table.key), _code(copy.version), *(f"{n:,}" for n in figures)])
+    if not told:
+        return {}
+    names = ["table", "version", "rows held", "bytes held", "rows written", "bytes written"]
+    return {"external tables": dg.MetadataValue.md(_table(names, told))}
+
+
+def _needs_table(project: Project, needs: Sequence[Needed]) -> str:
+    if not needs:
+        return "nothing"
+    rows = [
+        [
+            f"[{project.by_id[n.reader].name}](/assets/{project.by_id[n.reader].key})",
+            _code(n.predicate),
+            _code(", ".join(n.columns)),
+        ]
+        for n in needs
+    ]
+    return _table(["needed by", "rows", "columns"], rows)
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [names, ["---"] * len(names), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _code(text: str) -> str:
+    """Return a text as code in a cell of a table."""
+    marks = "``" if "`" in text else "`"
+    pad = " " if "`" in text else ""
+    return f"{marks}{pad}{_plain(text)}{pad}{marks}" if text else ""
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
