@@ -213,7 +213,10 @@ class Reader:
                 continue
             with self._lock:
                 if source.source_id not in self._synced and source.source_id not in self.fed:
-                    copy = self.ingestion.sync(source)
+                    own = copy_id(self.settings, source)  # which others may share
+                    shared = (self._copies[s] for s in self._synced if s in self._copies)
+                    copy = next((c for c in shared if c.copy_id == own), None)
+                    copy = copy or self.ingestion.sync(source)
                     self._copies[source.source_id] = copy
                     self._looked[source.source_id] = Looked(copy.version, copy)
                     self._pins[source.source_id] = self.ingestion.pin(copy)
