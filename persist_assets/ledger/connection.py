@@ -29,12 +29,13 @@ from persist_assets.errors import LedgerError, LedgerUnreachableError
 from persist_assets.ledger.tables import counters, ledger_version, writers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from typing import TypeVar
 
     from sqlalchemy.engine import Connection
 
     Result = TypeVar("Result")
+    Value = TypeVar("Value")
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,14 @@ _FIRST = sa.select(counters.c.value).where(counters.c.name == "events").with_for
 """What every transaction that writes does first: it waits for all others."""
 _FORGOTTEN = timedelta(days=1)
 """After how long nobody asks any more whether a transaction took place."""
+AT_ONCE = 500
+"""How many values a statement is given at once; databases have limits."""
 _MIGRATING = 0x7065_7273_6973_74  # "persist": the lock of whoever makes or changes the tables
+
+
+def in_parts(values: Sequence[Value]) -> Iterator[Sequence[Value]]:
+    """Yield values in parts of which each is not too much for a statement."""
+    return (values[n : n + AT_ONCE] for n in range(0, len(values), AT_ONCE))
 
 
 def parse_url(url: str) -> sa.URL:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from persist_assets.ledger.connection import Database
 from persist_assets.ledger.migrations import VERSION, migrate, version_of
-from persist_assets.ledger.projections import Told, apply
+from persist_assets.ledger.projections import apply
 from persist_assets.ledger.tables import counters, events, ledger_version
 from persist_assets.model import Event
 
@@ -113,25 +113,27 @@ class EventLog:
 
     def _append(self, connection: Connection, kind: str, data: Mapping[str, Any]) -> int:
         """Append an event within a transaction; return its position."""
-        return self._append_all(connection, [(kind, data)])
+        (idx,) = self._append_all(connection, [(kind, data)])
+        return idx
 
     def _append_all(
         self, connection: Connection, told: Collection[tuple[str, Mapping[str, Any]]]
-    ) -> int:
-        """Append events, each a kind and its data, in order; return the position of the last."""
+    ) -> range:
+        """Append events, each a kind and its data, in order; return their positions."""
         n = len(told)
+        if not n:
+            return range(0)
         last = connection.execute(
             counters.update()
             .where(counters.c.name == "events")
             .values(value=counters.c.value + n)
             .returning(counters.c.value)
         ).scalar_one()
-        at = self._clock()
-        new = [Told(idx, at, *one) for idx, one in enumerate(told, last - n + 1)]
-        if new:
-            connection.execute(events.insert(), [_event_values(event) for event in new])
-            apply(connection, new)
-        return last
+        at, positions = self._clock(), range(last - n + 1, last + 1)
+        new = [Event(idx, at, *one) for idx, one in zip(positions, told, strict=True)]
+        connection.execute(events.insert(), [_event_values(event) for event in new])
+        apply(connection, new)
+        return positions
 
     @repeated
     def position(self) -> int:
@@ -163,10 +165,13 @@ _ASKED_FOR = ("environment", "partition_ref", "build_request_id")
 """What of an event's data stands beside it too, by which others ask for events."""
 
 
-def _event_values(event: Told) -> dict[str, Any]:
+def _event_values(event: Event) -> dict[str, Any]:
     data = event.data
     return {
-        **event._asdict(),
+        "idx": event.idx,
+        "at": event.at,
+        "kind": event.kind,
+        "data": data,
         **{name: data.get(name) for name in _ASKED_FOR},
         "task_id": data.get("task_id") or data.get("build_uid"),
         "job_label": data.get("job_label") or data.get("source_id"),

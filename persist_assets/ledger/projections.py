@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from persist_assets.ledger.connection import AT_ONCE, in_parts
 from persist_assets.ledger.tables import (
     availability,
     build_requests,
@@ -23,6 +24,7 @@ from persist_assets.ledger.tables import (
     upstreams,
     wants,
 )
+from persist_assets.model import Event
 from persist_assets.wants import ACTIVE, Want, deadline, fewer, pause
 
 if TYPE_CHECKING:
@@ -31,23 +33,13 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Row
 
 PROJECTIONS = (wants, build_requests, availability, sla_misses, upstreams)
-_AT_ONCE = 500
 
 
-class Told(NamedTuple):
-    """An event, as the log has it."""
-
-    idx: int
-    at: datetime
-    kind: str
-    data: Mapping[str, Any]
-
-
-_Change = Callable[["Connection", Sequence[Told]], None]
+_Change = Callable[["Connection", Sequence[Event]], None]
 """Lets the tables say what they do after events of one kind."""
 
 
-def apply(connection: Connection, told: Iterable[Told]) -> None:
+def apply(connection: Connection, told: Iterable[Event]) -> None:
     """Let the tables say what they do after events; most kinds say nothing here."""
     for kind, some in groupby(told, key=lambda event: event.kind):
         if (change := _CHANGES.get(kind)) is not None:
@@ -61,8 +53,8 @@ def rebuild(connection: Connection) -> int:
     n, last = 0, 0
     while True:
         query = sa.select(events).where(events.c.idx > last).order_by(events.c.idx)
-        some = connection.execute(query.limit(_AT_ONCE)).all()
-        apply(connection, (Told(row.idx, row.at, row.kind, row.data) for row in some))
+        some = connection.execute(query.limit(AT_ONCE)).all()
+        apply(connection, (Event(row.idx, row.at, row.kind, row.data) for row in some))
         if not some:
             return n
         n, last = n + len(some), some[-1].idx
@@ -76,14 +68,14 @@ def instant(text: str | None) -> datetime | None:
 def _each(change: Callable[[Connection, datetime, int, Mapping[str, Any]], None]) -> _Change:
     """Return a change that looks at one event after the other."""
 
-    def changes(connection: Connection, told: Sequence[Told]) -> None:
+    def changes(connection: Connection, told: Sequence[Event]) -> None:
         for event in told:
             change(connection, event.at, event.idx, event.data)
 
     return changes
 
 
-def _want_created(connection: Connection, told: Sequence[Told]) -> None:
+def _want_created(connection: Connection, told: Sequence[Event]) -> None:
     connection.execute(wants.insert(), [_new_want(event.at, event.data) for event in told])
 
 
@@ -126,7 +118,7 @@ def _want_waits(connection: Connection, at: datetime, idx: int, data: Mapping[st
 
 
 def _want_ended(state: str) -> _Change:
-    def change(connection: Connection, told: Sequence[Told]) -> None:
+    def change(connection: Connection, told: Sequence[Event]) -> None:
         for at, some in groupby(told, key=lambda event: event.at):
             values = {"state": state, "ended_at": at, "retry_at": None}
             _update(connection, (event.data["want_id"] for event in some), values)
@@ -211,20 +203,19 @@ def _request_failed(
 
 
 def _partition(state: str) -> _Change:
-    def change(connection: Connection, told: Sequence[Told]) -> None:
-        def place(event: Told) -> tuple[str, str]:
+    def change(connection: Connection, told: Sequence[Event]) -> None:
+        def place(event: Event) -> tuple[str, str]:
             return event.data.get("graph", ""), event.data["environment"]
 
         for where, some in groupby(told, key=place):
-            events = [*some]
-            for first in range(0, len(events), _AT_ONCE):
-                _put(connection, where, state, events[first : first + _AT_ONCE])
+            for part in in_parts([*some]):
+                _put(connection, where, state, part)
 
     return change
 
 
 def _put(
-    connection: Connection, where: tuple[str, str], state: str, events: Sequence[Told]
+    connection: Connection, where: tuple[str, str], state: str, events: Sequence[Event]
 ) -> None:
     """Note what has become of partitions of a graph in an environment."""
     graph, environment = where
@@ -275,7 +266,7 @@ def _upstream(connection: Connection, at: datetime, idx: int, data: Mapping[str,
     """Note how far another graph was read, and what it has."""
     place = {"graph": data["graph"], "environment": data["environment"]}
     for state, some in groupby(data.get("partitions", ()), key=lambda told: told["state"]):
-        _partition(state)(connection, [Told(idx, at, "", {**told, **place}) for told in some])
+        _partition(state)(connection, [Event(idx, at, "", {**told, **place}) for told in some])
     this = sa.and_(
         upstreams.c.graph == data["graph"], upstreams.c.environment == data["environment"]
     )
@@ -306,9 +297,8 @@ _CHANGES: Mapping[str, _Change] = {
 
 def _update(connection: Connection, want_ids: Iterable[str], values: Mapping[str, Any]) -> None:
     """Change wants that have not ended."""
-    ids = [*want_ids]
-    for n in range(0, len(ids), _AT_ONCE):
-        these = sa.and_(wants.c.want_id.in_(ids[n : n + _AT_ONCE]), wants.c.state.in_(ACTIVE))
+    for ids in in_parts([*want_ids]):
+        these = sa.and_(wants.c.want_id.in_(ids), wants.c.state.in_(ACTIVE))
         connection.execute(wants.update().where(these).values(**values))
 
 

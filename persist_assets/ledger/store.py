@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from persist_assets.errors import ConflictError, LedgerError
+from persist_assets.ledger.connection import in_parts
 from persist_assets.ledger.covering import CoverageLog
 from persist_assets.ledger.log import repeated
 from persist_assets.ledger.tables import (
@@ -1055,23 +1056,14 @@ def _meant(
 # ------------------------------------------------------------------------------------ collection
 
 
-_AT_ONCE = 500
-"""How many values a statement is given at once; databases have limits."""
-
-
-def _some(values: Iterable[str]) -> Iterable[list[str]]:
-    ordered = sorted(values)
-    return (ordered[at : at + _AT_ONCE] for at in range(0, len(ordered), _AT_ONCE))
-
-
 def _update_each(connection: Connection, uids: Iterable[str], values: Mapping[str, Any]) -> None:
-    for some in _some(uids):
+    for some in in_parts(sorted(uids)):
         these = builds.c.snapshot_uid.in_(some)
         connection.execute(builds.update().where(these).values(**values))
 
 
 def _refuse_collected(connection: Connection, build_uids: Iterable[str]) -> None:
-    for some in _some(build_uids):
+    for some in in_parts(sorted(build_uids)):
         query = sa.select(builds.c.table_name, builds.c.version).where(
             sa.or_(builds.c.build_uid.in_(some), builds.c.snapshot_uid.in_(some)),
             builds.c.collected_at.is_not(None),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from persist_assets.errors import ConflictError, NotFoundError
+from persist_assets.ledger.connection import in_parts
 from persist_assets.ledger.log import EventLog, repeated
 from persist_assets.ledger.projections import rebuild, want_of
 from persist_assets.ledger.tables import (
@@ -40,13 +41,10 @@ from persist_assets.wants import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from datetime import datetime
-    from typing import TypeVar
 
     from sqlalchemy.engine import Connection, Row
 
     from persist_assets.wants import Evaluation, PartitionRef, WantState
-
-    Some = TypeVar("Some")
 
 _SCANNED = 20_000
 """So many events are looked at for one page at most."""
@@ -75,7 +73,7 @@ class WantLog(EventLog):
 
     def _create(self, connection: Connection, given: Iterable[Want]) -> None:
         """Record wants that are not there, each id once."""
-        for some in _some([*given]):
+        for some in in_parts([*given]):
             known = _wants(connection, wants.c.want_id.in_([want.want_id for want in some]))
             new: list[Want] = []
             for want in some:
@@ -216,7 +214,7 @@ class WantLog(EventLog):
         with self._write() as connection:
             wanted = [*evaluation.want_ids, *ended]
             active: dict[str, Want] = {}
-            for some in _some(wanted):
+            for some in in_parts(wanted):
                 active |= _wants(
                     connection, sa.and_(wants.c.want_id.in_(some), wants.c.state.in_(ACTIVE))
                 )
@@ -258,7 +256,7 @@ class WantLog(EventLog):
 
     def _end(self, connection: Connection, kind: str, ended: Iterable[Want], **more: Any) -> None:
         """Record what has become of wants, and which deadline it was late for."""
-        for some in _some([*ended]):
+        for some in in_parts([*ended]):
             missed: dict[str, datetime] = {}
             if kind == "want-satisfied":
                 query = sa.select(sla_misses.c.want_id, sla_misses.c.deadline).where(
@@ -345,15 +343,17 @@ class WantLog(EventLog):
             data = {"build_request_id": request_id, "environment": environment}
             told = {"error": error.replace("\0", ""), "culprits": sorted(culprits)}
             self._append(connection, "build-request-failed", {**data, **told})
-            for ref in sorted(culprits):
-                self._append(connection, "partition-failed", {**data, "partition_ref": ref})
+            failed = [{**data, "partition_ref": ref} for ref in sorted(culprits)]
+            self._append_all(connection, [("partition-failed", one) for one in failed])
             self._create(connection, children)
             if waits_for:
-                for want in _wants(connection, wants.c.request_id == request_id).values():
-                    if want.partition_ref in culprits:
-                        this = {"want_id": want.want_id, "partition_ref": want.partition_ref}
-                        told = {**data, **this, "missing": [*waits_for]}
-                        self._append(connection, "want-waits", told)
+                missing = {**data, "missing": [*waits_for]}
+                waiting = [
+                    {**missing, "want_id": want.want_id, "partition_ref": want.partition_ref}
+                    for want in _wants(connection, wants.c.request_id == request_id).values()
+                    if want.partition_ref in culprits
+                ]
+                self._append_all(connection, [("want-waits", one) for one in waiting])
 
     def _succeed(self, connection: Connection, request_id: str) -> None:
         """Record that everything asked for is there, within the transaction that publishes it."""
@@ -380,9 +380,9 @@ class WantLog(EventLog):
     def taint(self, environment: str, refs: Iterable[PartitionRef], *, by: str) -> None:
         """Record that what there is of partitions shall not be used."""
         with self._write() as connection:
-            for ref in refs:
-                data = {"partition_ref": ref, "environment": environment, "by": by}
-                self._append(connection, "partition-tainted", data)
+            said = {"environment": environment, "by": by}
+            told = [("partition-tainted", {**said, "partition_ref": ref}) for ref in refs]
+            self._append_all(connection, told)
 
     @repeated
     def fetch_available(
@@ -677,10 +677,6 @@ def like(pattern: str) -> str:
     """Return what LIKE matches wherever a pattern does."""
     escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return escaped.replace("**", "%").replace("*", "%")
-
-
-def _some(values: Sequence[Some]) -> Iterable[Sequence[Some]]:
-    return (values[n : n + 500] for n in range(0, len(values), 500))
 
 
 def _asked(want: Want) -> tuple[Any, ...]:

@@ -23,22 +23,19 @@ from persist_assets.model import CheckResult, Source
 from persist_assets.plugin import beta
 from persist_assets.plugin.events import (
     CODE_VERSION,
-    check_metadata,
     code_version,
     copies_told,
     data_version,
-    own_results,
     report_raw_versions,
-    severity,
+    told_of_checks,
 )
 from persist_assets.plugin.io_manager import PersistIOManager
 from persist_assets.plugin.partitions import asked_by, backfill_policy
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, PYSPARK, Runtime
 from persist_assets.plugin.sensors import stale_sensor
-from persist_assets.plugin.translator import AssetTranslator
+from persist_assets.plugin.translator import AssetTranslator, needed_elsewhere
 from persist_assets.plugin.wants import (
     is_due,
-    needed_elsewhere,
     others,
     request_job,
     sla_check,
@@ -416,15 +413,7 @@ def _is_forced(run: dg.DagsterRun, source: Source) -> bool:
 def _results(
     source: Source, results: Sequence[CheckResult], environment: str
 ) -> Iterator[dg.AssetCheckResult]:
-    for result in own_results(source, results):
-        yield dg.AssetCheckResult(
-            asset_key=dg.AssetKey(source.asset_key),
-            check_name=result.name,
-            passed=result.passed,
-            severity=severity(result),
-            description=None if result.passed else result.in_words,
-            metadata=check_metadata(result, environment),
-        )
+    return (dg.AssetCheckResult(**told) for told in told_of_checks(source, results, environment))
 
 
 def _output(runtime: Runtime, work: Work) -> dg.Output[Work]:

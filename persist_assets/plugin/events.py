@@ -117,15 +117,8 @@ def told_of(
             for part in work.step.keys or ():
                 own = {**tags, **partition_tags(partition, part)}
                 yield dg.AssetMaterialization(key, partition=part, metadata=metadata, tags=own)
-        for result in own_results(work.source, work.checks):
-            yield dg.AssetCheckEvaluation(
-                asset_key=key,
-                check_name=result.name,
-                passed=result.passed,
-                severity=severity(result),
-                description=None if result.passed else result.in_words,
-                metadata=check_metadata(result, work.build.environment),
-            )
+        for told in told_of_checks(work.source, work.checks, work.build.environment):
+            yield dg.AssetCheckEvaluation(**told)
         known |= fetch_seen(instance, [key])
     found = (told for work in works for told in copies_told(builder, work.source))
     yield from {told.asset_key: told for told in found}.values()
@@ -176,19 +169,28 @@ def copies_told(builder: Builder, source: Source) -> Iterator[dg.AssetObservatio
 # ------------------------------------------------------------------------------------------ checks
 
 
-def own_results(source: Source, results: Sequence[CheckResult]) -> list[CheckResult]:
-    """Return what came of a source's own checks, not of those of others that share its table."""
+def told_of_checks(
+    source: Source, results: Sequence[CheckResult], environment: str
+) -> Iterator[dict[str, Any]]:
+    """Yield what Dagster is told of each of a source's own checks, as arguments of its events.
+
+    Not of the checks of others that share its table.
+    """
     own = {c.name for c in source.checks}
-    return [result for result in results if result.name in own]
+    for result in results:
+        if result.name in own:
+            severity = dg.AssetCheckSeverity
+            yield {
+                "asset_key": dg.AssetKey(source.asset_key),
+                "check_name": result.name,
+                "passed": result.passed,
+                "severity": severity.ERROR if result.blocking else severity.WARN,
+                "description": None if result.passed else result.in_words,
+                "metadata": _metadata(result, environment),
+            }
 
 
-def severity(result: CheckResult) -> dg.AssetCheckSeverity:
-    """Return how bad it is for Dagster that a check fails."""
-    return dg.AssetCheckSeverity.ERROR if result.blocking else dg.AssetCheckSeverity.WARN
-
-
-def check_metadata(result: CheckResult, environment: str) -> dict[str, Any]:
-    """Return what there is to tell of what came of a check."""
+def _metadata(result: CheckResult, environment: str) -> dict[str, Any]:
     return {
         "failed_rows": result.failed_rows,
         "check": result.definition,

@@ -13,7 +13,7 @@ from persist_assets.plugin.external import needs_metadata
 from persist_assets.plugin.partitions import dependency, partitions_definition
 from persist_assets.scheduled import deadline_cron
 from persist_assets.settings import Settings
-from persist_assets.wants import split_graph
+from persist_assets.wants import PartitionRef, split_graph
 
 
 class AssetTranslator:
@@ -58,10 +58,9 @@ class AssetTranslator:
         other graphs have is for wants to wait for.
         """
         found = self._condition(source)
-        said = source.annotation.want
-        needs = [split_graph(need) for need in said.needs] if said is not None else []
-        keys = [(graph, *ref.split("/")) for graph, ref in needs]
-        elsewhere = [dg.AssetKey(key) for key in keys if key not in self.project.by_key]
+        elsewhere = [
+            k for k in needed_elsewhere(source) if tuple(k.path) not in self.project.by_key
+        ]
         if found is None or not elsewhere:
             return found
         return found.ignore(dg.AssetSelection.assets(*elsewhere))
@@ -119,6 +118,13 @@ class AssetTranslator:
         return metadata
 
 
+def needed_elsewhere(source: Source) -> dict[dg.AssetKey, tuple[str, PartitionRef]]:
+    """Return what a source's annotation needs of other graphs, by the assets that stand for it."""
+    said = source.annotation.want
+    needs = [split_graph(need) for need in said.needs] if said is not None else []
+    return {dg.AssetKey([graph, *ref.split("/")]): (graph, ref) for graph, ref in needs}
+
+
 def _freshness(source: Source) -> dg.FreshnessPolicy | None:
     """Return when Dagster calls a source too old: as its annotation says, or its deadlines.
 
@@ -135,8 +141,10 @@ def _freshness(source: Source) -> dg.FreshnessPolicy | None:
     want, partition = annotation.want, annotation.partition
     if want is None or want.sla_s is None or partition is None or partition.time is None:
         return None
+    if partition.end is not None:
+        return None
     cron = _cron(want.every, want.sla_s, partition.timezone, datetime.now(UTC).date())
-    if cron is None or partition.end is not None:
+    if cron is None:
         return None
     return dg.FreshnessPolicy.cron(cron, timedelta(seconds=want.sla_s), partition.timezone)
 

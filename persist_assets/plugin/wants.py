@@ -18,10 +18,11 @@ from persist_assets.errors import ConflictError, PersistError
 from persist_assets.model import Event, Source
 from persist_assets.plugin.events import fetch_seen, report_raw_versions, told_of
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, PYSPARK, Runtime
+from persist_assets.plugin.translator import needed_elsewhere
 from persist_assets.requests import evaluate_now, next_due, record_dead, run_request
 from persist_assets.scheduled import make_wants, next_window
 from persist_assets.upstreams import Synced, sync_all
-from persist_assets.wants import PartitionRef, Request, event_document, split_graph
+from persist_assets.wants import Request, event_document
 
 REQUEST_TAG = "persist/request"
 """The tag of a run that names the build request that it is of."""
@@ -248,13 +249,6 @@ def sla_check(runtime: Runtime, source: Source) -> dg.AssetChecksDefinition:
 # ------------------------------------------------------------------------------------ other graphs
 
 
-def needed_elsewhere(source: Source) -> dict[dg.AssetKey, tuple[str, PartitionRef]]:
-    """Return what a source's annotation needs of other graphs, by the assets that stand for it."""
-    said = source.annotation.want
-    needs = [split_graph(need) for need in said.needs] if said is not None else []
-    return {dg.AssetKey([graph, *ref.split("/")]): (graph, ref) for graph, ref in needs}
-
-
 def others(runtime: Runtime, there: Collection[tuple[str, ...]]) -> dict[dg.AssetKey, dg.AssetSpec]:
     """Return assets that stand for what wants of annotations need of other graphs, by their keys.
 
@@ -277,12 +271,16 @@ def _show(instance: dg.DagsterInstance, builder: Builder, synced: Sequence[Synce
 
     That has no data version: nothing is out of date because there is more of it.
     """
-    needs = {k: v for s in builder.project.persisted for k, v in needed_elsewhere(s).items()}
+    needs = {
+        key: needed
+        for source in builder.project.persisted
+        for key, needed in needed_elsewhere(source).items()
+        if tuple(key.path) not in builder.project.by_key
+    }
     for of in synced:
         for ref in of.available[-_SHOWN:]:
             for key, (graph, need) in needs.items():
-                ours = tuple(key.path) in builder.project.by_key
-                if not ours and graph == of.graph and f"{ref}/".startswith(f"{need}/"):
+                if graph == of.graph and f"{ref}/".startswith(f"{need}/"):
                     event = dg.AssetMaterialization(key, metadata={"partition": ref})
                     instance.report_runless_asset_event(event)
 
