@@ -177,6 +177,10 @@ def _interrupts_wait() -> Generator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
+FIELD_IDS = "spark.sql.parquet.fieldId.read.enabled"
+"""What finds columns by ids where a schema has ids, as only that of an Iceberg table does."""
+
+
 def _align(session: SparkSession, wanted: Mapping[str, str]) -> None:
     """Give a session the settings that change results, and refuse one that has others."""
     for key, value in wanted.items():
@@ -189,8 +193,9 @@ def _align(session: SparkSession, wanted: Mapping[str, str]) -> None:
                 )
                 raise SettingsError(message, hint="set it where the session is made") from error
     present: Mapping[str, str] = session.conf.getAll
+    known = {*wanted, FIELD_IDS}
     for key, value in present.items():
-        if key.startswith("spark.sql.") and not is_harmless(key) and key not in wanted:
+        if key.startswith("spark.sql.") and not is_harmless(key) and key not in known:
             raise SettingsError(
                 f"the Spark session has {key} = {value}, which can change results",
                 hint=f'put it into persist.toml, and so into BuildIDs: [spark] "{key}" = "{value}"',

@@ -28,6 +28,7 @@ from persist_assets.connectors.reading import (
 )
 from persist_assets.dialect import quote
 from persist_assets.errors import GoneError, StorageError
+from persist_assets.session import FIELD_IDS
 from persist_assets.storage.types import type_of_json
 from persist_assets.stores import scheme_of, spark_pattern
 
@@ -44,8 +45,6 @@ _EMPTY = -1
 """The snapshot of a table that has none yet."""
 _METADATA = ".metadata.json"
 _FIELD_ID = "parquet.field.id"
-_SETTING = "spark.sql.parquet.fieldId.read.enabled"
-"""Spark's setting that finds columns by ids, where a schema has ids: nothing else has."""
 
 _TYPES: Mapping[str, str] = {
     "boolean": "boolean",
@@ -426,7 +425,7 @@ class IcebergConnector:
         if not files:
             whole = [f"{quote(f['name'])} {type_of_json(f['type'])}" for f in fields]
             return session.createDataFrame([], ", ".join(whole))
-        session.conf.set(_SETTING, "true")
+        session.conf.set(FIELD_IDS, "true")  # for good: what is read is read later
         schema = StructType.fromJson({"type": "struct", "fields": [_by_id(f) for f in fields]})
         paths = [f.file_path for f in files]
         places = [self._place(table, path) for path in paths]

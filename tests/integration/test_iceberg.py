@@ -20,6 +20,8 @@ from persist_assets.connectors import connect
 from persist_assets.connectors.protocol import CHANGE, INSERT, Connector
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.model import Column, External, RawTable
+from persist_assets.session import open_session
+from persist_assets.settings import load_settings
 
 FOREIGN = ROOT / "tests" / "data" / "foreign_iceberg"
 POINTS = pa.schema([("id", pa.int64()), ("c", pa.string()), ("x", pa.float64())])
@@ -268,6 +270,14 @@ def test_appends_are_followed_and_nothing_else(spark: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.proves("F26")
+def test_a_session_that_read_one_is_not_taken_for_another(spark: Any, tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    written.append((1, "a", 1.0))
+    source = connector(spark, written.root)
+    assert source.snapshot(None, ["id"], source.pin()).count() == 1
+    assert open_session(load_settings(tmp_path), lambda: spark) is spark
+
+
 def test_versions_are_where_the_options_say(spark: Any, tmp_path: Path) -> None:
     written = Written(tmp_path)
     numbers: list[int] = []

@@ -26,6 +26,7 @@ from persist_assets.ledger.copying import copy_ledger
 from persist_assets.ledger.migrations import VERSION
 from persist_assets.ledger.store import LEASE_S, Ledger
 from persist_assets.ledger.tables import leases, ledger_version, metadata, writers
+from persist_assets.model import LocalCopy
 from persist_assets.wants import Blame, Evaluation, Want
 
 NOWHERE = "sqlite:///nowhere.db"
@@ -57,6 +58,9 @@ def fill(ledger: Ledger) -> None:
     ledger.record_evaluation("dev", "want", Evaluation(("a/b",), ("w",)))
     ledger.taint("dev", ["a/b"], by="somebody")
     ledger.record_synced("dev", "users", "7", expected=None)
+    ledger.record_needs("c", "dev", [("TRUE", ("a", "b"))])
+    copy = LocalCopy("c", "delta:7:t", "u", 3, "TRUE", 1, ("a", "b"), want.created_at, 1, 2**40)
+    ledger.record_copy(replace(copy, seen={"TRUE": 3}), before=None, told={"why": "it is new"})
     with ledger._write() as connection:
         ledger._append(connection, "odd", {"a": [1.5, None, {"ü": True}]})
         connection.exec_driver_sql("UPDATE builds SET columns = '[ ]' WHERE build_uid = '4'")
