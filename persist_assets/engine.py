@@ -28,7 +28,7 @@ from persist_assets.storage.raw import Pin, missing_columns
 from persist_assets.storage.tables import find_staged, read_snapshot, read_version
 from persist_assets.storage.types import delta_schema
 from persist_assets.stores import spark_pattern, spark_uri
-from persist_assets.watermarks import greatest, ledger_text, spelled
+from persist_assets.watermarks import EXACT, from_text, greatest, ledger_text, spelled, to_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -307,7 +307,10 @@ class Engine:
                 held.callback(frame.persist().unpersist)
                 n_files = max(1, round(frame.count() / _ROWS_OF_A_FILE))
                 frame = frame.repartitionByRange(n_files, quote(time_column))
-            watched, measure = self._watched(frame, checks, time_column)
+            kind = type_in(frame, time_column) if time_column else ""
+            # Of rows that are alone in their files, these tell the latest, and it costs nothing.
+            told = beside is None and kind in EXACT
+            watched, measure = self._watched(frame, checks, None if told else time_column)
             stay, stayed = None, None
             if beside is not None:
                 stay, stayed = self._staying(beside, checks, time_column)
@@ -318,7 +321,6 @@ class Engine:
             if stayed is not None:
                 n, watermark, gone = stayed()
                 n_rows += n
-                kind = type_in(frame, time_column) if time_column else ""
                 try:
                     latest = greatest((measured.watermark, watermark), kind)
                 except ValueError:
@@ -326,6 +328,9 @@ class Engine:
                     written = self.session.read.parquet(_pattern(staged))
                     latest = self.greatest(written, time_column, name)
                 measured = replace(measured, watermark=latest, gone=gone)
+            elif told and time_column:
+                latest, timeless = self._latest(staged, time_column, kind)
+                measured = replace(measured, watermark=latest, timeless=timeless)
         if staged.rows != n_rows:
             raise StorageError(
                 f"Spark wrote {staged.rows} rows of `{name}` and counted {n_rows}",
@@ -365,6 +370,20 @@ class Engine:
         kind = type_in(frame, time_column) if time_column else None
         watched = frame.observe(observation, *measures(frame, checks, time_column, kind))
         return watched, lambda: read_measures(observation.get, checks, kind)
+
+    def _latest(self, staged: Staged, column: str, kind: str) -> tuple[str | None, int]:
+        """Return the greatest value of a column of files, as text, and how many have none."""
+        found = staged.greatest(column)
+        if found is not None:
+            last, timeless = found
+            value = None if last is None else from_text(str(last), kind)
+            if (value is None) == (last is None):
+                return None if value is None else to_text(value), timeless
+        rows = self.session.read.parquet(_pattern(staged))
+        latest = spelled(f"max({quote(column)})", kind)
+        number = f"count(1) - count({quote(column)})"
+        seen = rows.selectExpr(f"{latest} AS last", f"{number} AS timeless").collect()[0]
+        return ledger_text(seen["last"], kind), seen["timeless"]
 
     def _staying(
         self, beside: Beside, checks: Sequence[Check], time_column: str | None

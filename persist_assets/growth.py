@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 Touched = tuple[tuple[Span, ...], bool]
 """The values that a column may have, and whether NULL is one."""
 _MOST_SPANS = 16
-_GROUP_BYTES = 8 * 2**20
-_MOST_GROUPS = 32
+_GROUP_BYTES = 4 * 2**20
+_MOST_GROUPS = 64
 """Each group is planned by itself, and files of much fewer rows cost a fifth more to write."""
 
 

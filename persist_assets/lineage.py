@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from persist_assets.model import Project, Source
 
+    Columns = Mapping[ColumnRef, list[ColumnRef]]
+    """Columns by one that they stand above or below of."""
+
 Edge = tuple[ColumnRef, ColumnRef]
 """A column, and one that is computed from it."""
 
@@ -29,6 +32,16 @@ def edges(project: Project) -> tuple[Edge, ...]:
         for edge in source.lineage
     }
     return tuple(sorted(found))
+
+
+def neighbours(project: Project) -> tuple[Columns, Columns]:
+    """Return which columns each is computed from, and which are computed from each; sorted."""
+    above: dict[ColumnRef, list[ColumnRef]] = {}
+    below: dict[ColumnRef, list[ColumnRef]] = {}
+    for upstream, column in edges(project):
+        above.setdefault(column, []).append(upstream)
+        below.setdefault(upstream, []).append(column)
+    return above, below
 
 
 def find_columns(project: Project, asked: str) -> tuple[Source, str | None]:
@@ -65,20 +78,14 @@ def trace(project: Project, start: Iterable[ColumnRef]) -> tuple[Edge, ...]:
 
     Sorted.
     """
-    above: dict[ColumnRef, list[ColumnRef]] = {}
-    below: dict[ColumnRef, list[ColumnRef]] = {}
-    for upstream, column in edges(project):
-        above.setdefault(column, []).append(upstream)
-        below.setdefault(upstream, []).append(column)
+    above, below = neighbours(project)
     begun = tuple(start)
     up = {(u, c) for c in _reached(above, begun) for u in above.get(c, ())}
     down = {(c, d) for c in _reached(below, begun) for d in below.get(c, ())}
     return tuple(sorted(up | down))
 
 
-def _reached(
-    following: Mapping[ColumnRef, Iterable[ColumnRef]], start: Iterable[ColumnRef]
-) -> set[ColumnRef]:
+def _reached(following: Columns, start: Iterable[ColumnRef]) -> set[ColumnRef]:
     found: set[ColumnRef] = set()
     stack = [*start]
     while stack:

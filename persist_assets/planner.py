@@ -754,13 +754,12 @@ def lacking(
         if upstream.annotation.partition is None or not upstream.persisted:
             continue
         order, there = world.keys[upstream.source_id], set[str]()
-        step, tainted = (
-            (coming or {}).get(upstream.source_id),
-            world.tainted.get(upstream.source_id),
-        )
-        table = (
-            world.readable(upstream) if tainted is None else world.manifest.get(upstream.build_id)
-        )
+        step = (coming or {}).get(upstream.source_id)
+        tainted = world.tainted.get(upstream.source_id)
+        if tainted is None:
+            table = world.readable(upstream)
+        else:  # of a table of which some is tainted the rest is there
+            table = world.manifest.get(upstream.build_id)
         for partitions in (step and step.partitions, table and table.partitions):
             if partitions:
                 there |= filled_keys(order, partitions.filled)

@@ -34,6 +34,8 @@ Span = tuple[Value, Value]
 TIMES = ("date", "timestamp", "timestamp_ntz")
 """The types of which a duration makes sense."""
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
+EXACT = (*TIMES, *_INTEGERS)
+"""The types of which the statistics of files have the very values."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _MILLISECOND = timedelta(milliseconds=1)

@@ -9,11 +9,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.lineage import edges
+from persist_assets.lineage import neighbours
 from persist_assets.model import ColumnRef, in_units
 from persist_assets.service.layout import STYLE, templates
 from persist_assets.site.passages import Passage, Place, passages
-from persist_assets.site.picture import draw, layers
+from persist_assets.site.picture import HEIGHT, WIDTH, draw, layers
 from persist_assets.storage.raw import SECRETS, public_options
 
 if TYPE_CHECKING:
@@ -80,7 +80,6 @@ def make_pages(
     ----------
     texts
         Of the files of all sources, by path, as far as they can be read.
-
     """
     return _Site(project, known, texts, environment).files()
 
@@ -118,11 +117,7 @@ class _Site:
         for reader, read in self.reads.items():
             for source_id in read:
                 self.readers.setdefault(source_id, []).append(reader)
-        self.below: dict[ColumnRef, list[ColumnRef]] = {}
-        self.above: dict[ColumnRef, list[ColumnRef]] = {}
-        for upstream, column in edges(project):
-            self.below.setdefault(upstream, []).append(column)
-            self.above.setdefault(column, []).append(upstream)
+        self.above, self.below = neighbours(project)
         self.passages = _passages(project, texts)
         self.problems = _problems(project, self.passages)
 
@@ -152,6 +147,8 @@ class _Site:
                 ("graph.html", "Graph"),
                 ("problems.html", f"Problems ({len(self.project.problems)})"),
             ),
+            n_problems=len(self.project.problems),
+            box={"width": WIDTH, "height": HEIGHT},
             entries=self.entries,
             **told,
         )
@@ -198,11 +195,7 @@ class _Site:
             "graph.html",
             "Graph",
             picture=draw(layered, self.reads),
-            rows=[
-                (n, s, self.reads[s], self.readers.get(s, []))
-                for n, layer in enumerate(layered, 1)
-                for s in layer
-            ],
+            rows=[(s, self.reads[s], self.readers.get(s, [])) for layer in layered for s in layer],
             marked=None,
         )
 
@@ -231,7 +224,6 @@ class _Site:
             "source.html",
             source.key,
             up="../",
-            source_id=source_id,
             entry=self.entries[source_id],
             facts=_facts(source),
             strategy=_strategy(source),
@@ -261,7 +253,6 @@ class _Site:
             "source.html",
             broken.key,
             up="../",
-            source_id=source_id,
             entry=self.entries[source_id],
             facts=[("Language", language), ("SourceID", source_id)],
             strategy=[],

@@ -103,7 +103,7 @@ def _parquet_piece(place: str) -> Piece:
                 if told and known and exact and len(told) == len(groups):
                     low, high = min(s.min for s in told), max(s.max for s in told)
                     spans[field.name.lower()] = (low, high, any(s.null_count for s in told))
-    except (OSError, ValueError, TypeError, ArrowException, StorageError):
+    except (OSError, OverflowError, ValueError, TypeError, ArrowException, StorageError):
         return Piece(place)
     return Piece(place, spans)
 

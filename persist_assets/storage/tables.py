@@ -92,6 +92,26 @@ class Staged:
         """The columns that the files have."""
         return columns_of_struct(json.loads(self.schema))
 
+    def greatest(self, column: str) -> tuple[Any, int] | None:
+        """Return the greatest value of a column, as statistics have it, and how many are NULL.
+
+        Without a value, all are. None, where not all files tell.
+        """
+        named = {c.name.lower(): c.name for c in self.columns}[column.lower()]
+        values: list[Any] = []
+        nulls = 0
+        for file in self.files:
+            told = json.loads(file.statistics)
+            missing = told["nullCount"].get(named)
+            if not file.rows or missing == file.rows:
+                nulls += file.rows
+            elif missing is None or named not in told["maxValues"]:
+                return None
+            else:
+                values.append(told["maxValues"][named])
+                nulls += missing
+        return max(values, default=None), nulls
+
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
@@ -165,7 +185,10 @@ def _statistics(metadata: Any) -> dict[str, Any]:
         full = all(s.has_min_max or s.null_count == s.num_values + s.null_count for s in groups)
         if not ranged or not full:
             continue
-        low, high = _plain(min(s.min for s in ranged)), _plain(max(s.max for s in ranged))
+        try:
+            low, high = _plain(min(s.min for s in ranged)), _plain(max(s.max for s in ranged))
+        except (OverflowError, ValueError):  # of no year that Python has
+            continue
         if low is not None and high is not None:
             least[name], greatest[name] = low, high
     return {
@@ -379,7 +402,10 @@ def live_files(table: Any) -> dict[str, Live]:
     import pyarrow as pa
 
     found: dict[str, Live] = {}
-    for row in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+    actions = pa.table(table.get_add_actions(flatten=True))
+    columns = [_told_by_files(actions, name) for name in actions.column_names]
+    for values in zip(*columns, strict=True):
+        row = dict(zip(actions.column_names, values, strict=True))
         told: dict[str, dict[str, Any]] = {"min": {}, "max": {}, "null_count": {}}
         for key, value in row.items():
             kind, _, name = key.partition(".")
@@ -388,6 +414,14 @@ def live_files(table: Any) -> dict[str, Live]:
         numbers = (told["min"], told["max"], told["null_count"])
         found[row["path"]] = Live(row["path"], row["size_bytes"], *numbers)
     return found
+
+
+def _told_by_files(actions: Any, name: str) -> list[Any]:
+    """Return what is told of each file, None where Python has no such value: of its year."""
+    try:
+        return actions[name].to_pylist()
+    except (OverflowError, ValueError):
+        return [None] * actions.num_rows
 
 
 def read_snapshot(root: str, snapshot: Snapshot) -> TableVersion:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from growing import ONE, PLAIN, Data, anew, check, kind_of, put, sources
@@ -87,6 +88,27 @@ def test_late_rows_ties_and_nulls_come_once(make_builder: Make) -> None:
     assert snapshot.watermark == "2024-01-06T00:00:00Z"
     how, same = built(make_builder(root=root))
     assert (how, same.version) == ("reused", snapshot.version)
+
+
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+def test_days_of_years_that_python_has_not_are_days(make_builder: Make, form: str) -> None:
+    builder = make_builder(f"""
+        CREATE TABLE t (d DATE) USING {form} LOCATION 'raw/t';
+        --@ persist refresh=incremental watermark=d
+        CREATE VIEW q AS SELECT d FROM t;
+    """)
+    raw = builder.settings.root / "raw" / "t"
+    for turn, days in enumerate(([19_724, 3_672_000], [3_672_001, 19_725])):
+        rows = pa.table({"d": pa.array(days, pa.int32()).cast(pa.date32())})
+        if form == "delta":
+            write_deltalake(raw, rows, mode="append")
+        else:
+            raw.mkdir(parents=True, exist_ok=True)
+            pq.write_table(rows, raw / f"{turn}.parquet")
+        again = make_builder(root=builder.settings.root)
+        with again.work(named(again, "q")) as work:
+            snapshot = again.publish(work)
+        assert (snapshot.rows, snapshot.watermark) == (2 * turn + 2, f"+12023-08-0{turn + 6}")
 
 
 @pytest.mark.proves("P18", "P31")
