@@ -125,6 +125,32 @@ def make_project(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Commands of this test process share Spark servers of its own, which end with it."""
+    from persist_assets.server import stop_server
+
+    home = tmp_path_factory.mktemp("servers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PERSIST_SPARK_HOME", str(home))
+        yield
+    for state in (home / "spark").glob("*"):
+        stop_server(state)
+
+
+@pytest.fixture
+def make_shared_project(make_project: Callable[..., Path], servers: None) -> Callable[..., Path]:
+    """Return a function like `make_project`: its commands need not start a JVM each."""
+
+    def make(*arguments: Any, **named: Any) -> Path:
+        root = make_project(*arguments, **named)
+        with (root / "persist.toml").open("a") as file:
+            file.write("shared = true\n")
+        return root
+
+    return make
+
+
 SPARK_TOML = """
 [spark]
 "spark.master" = "local[2]"

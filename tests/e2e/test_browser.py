@@ -37,12 +37,12 @@ CREATE VIEW letters AS SELECT DISTINCT b FROM positive;
 
 
 @pytest.fixture
-def served(make_project: Callable[..., Path]) -> Iterator[tuple[Path, str]]:
+def served(make_shared_project: Callable[..., Path]) -> Iterator[tuple[Path, str]]:
     """A project in `dagster dev`: its root, and where it listens."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    root = make_project({"m.sql": SOURCES})
+    root = make_shared_project({"m.sql": SOURCES})
     (root / "raw" / "t").mkdir(parents=True)
     table = pa.table({"a": pa.array([1, 2, -3], pa.int64()), "b": ["x", "y", "z"]})
     pq.write_table(table, root / "raw" / "t" / "p.parquet")

@@ -39,8 +39,8 @@ def f(p):
 
 
 @pytest.fixture
-def root(make_project: Callable[..., Path]) -> Path:
-    made = make_project({"m.sql": SQL, "f.py": PYTHON})
+def root(make_shared_project: Callable[..., Path]) -> Path:
+    made = make_shared_project({"m.sql": SQL, "f.py": PYTHON})
     write(made, [1, 2], ["x", "y"])
     return made
 

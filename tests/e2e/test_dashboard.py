@@ -26,9 +26,9 @@ def shot(page: Any, name: str) -> None:
 
 @pytest.mark.proves("D4", "D34")
 def test_a_want_is_made_seen_and_taken_back_in_the_dashboard(
-    make_project: Callable[..., Path], page: Any
+    make_shared_project: Callable[..., Path], page: Any
 ) -> None:
-    root = make_project({"m.sql": SOURCES})
+    root = make_shared_project({"m.sql": SOURCES})
     write_data(root)
     ledger = Ledger(load_settings(root).ledger)
     long_ago = datetime.now(UTC) - timedelta(days=1)
@@ -112,9 +112,9 @@ def test_a_want_is_made_seen_and_taken_back_in_the_dashboard(
 
 
 def test_pages_work_without_javascript_and_readers_get_no_forms(
-    make_project: Callable[..., Path],
+    make_shared_project: Callable[..., Path],
 ) -> None:
-    root = make_project({"m.sql": SOURCES})
+    root = make_shared_project({"m.sql": SOURCES})
     write_data(root)
     with serving(root, env={"PERSIST_TOKENS": TOKENS}) as service, service.client(None) as client:
         client.post("/login", data={"token": READ})
@@ -129,10 +129,10 @@ def test_pages_work_without_javascript_and_readers_get_no_forms(
 
 @pytest.mark.proves("D34")
 def test_what_is_wanted_in_the_dashboard_is_built(
-    make_project: Callable[..., Path], page: Any
+    make_shared_project: Callable[..., Path], page: Any
 ) -> None:
     need(shutil.which("java"), "install Java 17: apt-get install openjdk-17-jre-headless")
-    root = make_project({"m.sql": SOURCES})
+    root = make_shared_project({"m.sql": SOURCES})
     write_data(root)
     with serving(root, "--build") as service:
         page.goto(service.url)

@@ -21,8 +21,10 @@ CREATE VIEW worst AS SELECT max(mean_delay) AS greatest FROM daily;
 
 
 @pytest.mark.proves("P30")
-def test_a_source_is_found_and_its_links_work(make_project: Callable[..., Path], page: Any) -> None:
-    root = make_project({"m.sql": SOURCES})
+def test_a_source_is_found_and_its_links_work(
+    make_shared_project: Callable[..., Path], page: Any
+) -> None:
+    root = make_shared_project({"m.sql": SOURCES})
     site = Path(document("docs", cwd=root)["directory"])
     errors: list[str] = []
     page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)

@@ -29,8 +29,8 @@ def put(root: Path, **rows: str) -> None:
 
 
 @pytest.mark.proves("P19")
-def test_a_history_goes_on_whatever_is_asked_for(make_project: Callable[..., Path]) -> None:
-    root = make_project({"m.sql": TEXT})
+def test_a_history_goes_on_whatever_is_asked_for(make_shared_project: Callable[..., Path]) -> None:
+    root = make_shared_project({"m.sql": TEXT})
     put(root, **{"1": "a", "2": "b"})
     refused = persist("query", "SELECT * FROM h", cwd=root)
     assert refused.returncode != 0

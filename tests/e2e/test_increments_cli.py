@@ -12,8 +12,8 @@ from growing import PLAIN, put
 
 
 @pytest.mark.proves("P8", "P9", "P10", "P15", "P21")
-def test_a_table_grows_and_says_up_to_where(make_project: Callable[..., Path]) -> None:
-    root = make_project({"m.sql": PLAIN})
+def test_a_table_grows_and_says_up_to_where(make_shared_project: Callable[..., Path]) -> None:
+    root = make_shared_project({"m.sql": PLAIN})
     put(root, 0, (0, "a"), (3, "b"))
     assert document("state", cwd=root) == {}
     document("build", cwd=root)
@@ -55,7 +55,7 @@ def test_a_table_grows_and_says_up_to_where(make_project: Callable[..., Path]) -
 
 @pytest.mark.proves("P20", "P21")
 def test_what_is_selected_is_built_from_scratch_and_nothing_else(
-    make_project: Callable[..., Path],
+    make_shared_project: Callable[..., Path],
 ) -> None:
     more = """
     --@ persist tags=nightly
@@ -63,7 +63,7 @@ def test_what_is_selected_is_built_from_scratch_and_nothing_else(
     --@ persist
     CREATE VIEW s AS SELECT *, 2 AS two FROM r;
     """
-    root = make_project({"m.sql": PLAIN, "more.sql": more})
+    root = make_shared_project({"m.sql": PLAIN, "more.sql": more})
     put(root, 0, (0, "a"))
 
     def built(*arguments: str) -> dict[str, tuple[str, int]]:

@@ -28,10 +28,10 @@ query: whole is by_carrier -> { aggregate: all_n is n.sum() }
 
 
 @pytest.fixture
-def root(make_project: Callable[..., Path]) -> Path:
+def root(make_shared_project: Callable[..., Path]) -> Path:
     need(there(), "bundle Malloy's compiler: make bridge")
     raw = "CREATE TABLE flights (carrier STRING, distance INT) USING parquet LOCATION 'raw/f';"
-    made = make_project({"raw.sql": raw, "carriers.malloy": MODEL})
+    made = make_shared_project({"raw.sql": raw, "carriers.malloy": MODEL})
     (made / "raw" / "f").mkdir(parents=True)
     table = pa.table({"carrier": ["AA", "AA", "UA"], "distance": pa.array([5, 9, 7], pa.int32())})
     pq.write_table(table, made / "raw" / "f" / "p.parquet")

@@ -75,7 +75,7 @@ Pair = tuple[Path, Path]
 
 
 @pytest.fixture
-def pair(make_project: Callable[..., Path]) -> Callable[..., Pair]:
+def pair(make_shared_project: Callable[..., Path]) -> Callable[..., Pair]:
     """Return a function that makes two projects whose files and sources have the same names."""
 
     def make(
@@ -85,7 +85,7 @@ def pair(make_project: Callable[..., Path]) -> Callable[..., Pair]:
         for name, function in zip("ab", totals, strict=True):
             said = settings.replace("NAME", name)
             text = SOURCES.format(place=place, total=function)
-            roots.append(make_project({"m.sql": text}, said, name=name))
+            roots.append(make_shared_project({"m.sql": text}, said, name=name))
             (roots[-1] / "definitions.py").write_text(
                 "from persist_assets import load_sources\ndefs = load_sources('sources')\n"
             )

@@ -36,12 +36,12 @@ def late_by_carrier(late: nw.LazyFrame) -> nw.LazyFrame:
 
 
 @pytest.fixture
-def root(make_project: Callable[..., Path]) -> Path:
+def root(make_shared_project: Callable[..., Path]) -> Path:
     raw = (
         "CREATE TABLE flights (carrier STRING, delay DOUBLE) USING parquet LOCATION 'raw/f';\n"
         "--@ persist\nCREATE VIEW worst AS SELECT carrier FROM late_by_carrier WHERE mean_delay > 80"
     )
-    made = make_project({"raw.sql": raw, "delays.py": DELAYS})
+    made = make_shared_project({"raw.sql": raw, "delays.py": DELAYS})
     (made / "units.py").write_text("LATE = 15.0\n")
     (made / "raw" / "f").mkdir(parents=True)
     rows = pa.table({"carrier": ["AA", "AA", "UA", "UA"], "delay": [5.0, 90.0, 20.0, 40.0]})

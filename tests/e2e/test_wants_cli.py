@@ -14,8 +14,8 @@ REF = "m/daily/2024-01-02"
 
 
 @pytest.fixture
-def root(make_project: Callable[..., Path]) -> Path:
-    made = make_project({"m.sql": SOURCES})
+def root(make_shared_project: Callable[..., Path]) -> Path:
+    made = make_shared_project({"m.sql": SOURCES})
     write_data(made)
     return made
 
