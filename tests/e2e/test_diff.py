@@ -72,9 +72,9 @@ def published(root: Path, environment: str) -> None:
 
 
 @pytest.fixture
-def root(make_shared_project: Callable[..., Path], tmp_path: Path) -> Path:
+def root(make_project: Callable[..., Path], tmp_path: Path) -> Path:
     """A project in a folder of a repository, edited since its only commit."""
-    made = make_shared_project({"m.sql": SOURCES, "sub/ü.sql": "CREATE VIEW w AS SELECT b FROM p;"})
+    made = make_project({"m.sql": SOURCES, "sub/ü.sql": "CREATE VIEW w AS SELECT b FROM p;"})
     git(tmp_path, "init", "-q", "-b", "main")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-q", "-m", "first")
@@ -214,9 +214,9 @@ def test_comparing_changes_neither_files_nor_what_is_remembered(root: Path) -> N
 
 
 def test_without_a_repository_there_are_no_revisions(
-    make_shared_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = make_shared_project({"m.sql": SOURCES}, name="alone")
+    alone = make_project({"m.sql": SOURCES}, name="alone")
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(alone.parent))
     done = run(alone, "diff", "HEAD", ".")
     assert done.exit_code == 4

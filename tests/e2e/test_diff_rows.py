@@ -72,8 +72,8 @@ def told(root: Path, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def root(make_shared_project: Callable[..., Path]) -> Path:
-    return make_shared_project({"m.sql": SOURCES})
+def root(make_project: Callable[..., Path]) -> Path:
+    return make_project({"m.sql": SOURCES})
 
 
 @pytest.mark.proves("K21")

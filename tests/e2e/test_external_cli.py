@@ -52,8 +52,8 @@ def events(root: Path, ids: list[int], category: str, days: int) -> None:
 
 
 @pytest.fixture
-def root(make_shared_project: Callable[..., Path]) -> Path:
-    made = make_shared_project({"m.sql": SOURCES})
+def root(make_project: Callable[..., Path]) -> Path:
+    made = make_project({"m.sql": SOURCES})
     events(made, [1, 2, 3], "invoices", 10)
     events(made, [4, 5], "invoices", 300)
     events(made, [6, 7], "deposits", 300)
