@@ -34,10 +34,10 @@ ui: setup ## Start Dagster's UI on the demo.
 	@$(BIN)/python -c "from persist_assets.plugin.runs import write_home; from pathlib import Path; write_home(Path('$(DAGSTER_HOME)'))"
 	$(BIN)/dagster dev -w workspace.yaml -h 127.0.0.1 -p $${PORT:-3000}
 
-# The files that take longest come first, so that all processes end at the same time.
-test: setup ## Run all tests, in three processes.
+# The files that take longest come first, so that both processes end at the same time.
+test: setup ## Run all tests, in two processes.
 	@$(BIN)/python tests/jvm.py
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder \
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 		tests/e2e tests/integration tests/unit
 
 nightly: setup ## Run random queries and TPC-H against Spark, and tests on each kind of it.

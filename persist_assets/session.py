@@ -16,6 +16,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from persist_assets.connectors.reading import FIELD_IDS
 from persist_assets.errors import (
     BuildError,
     JavaMissingError,
@@ -175,10 +176,6 @@ def _interrupts_wait() -> Generator[None]:
             signal.signal(signal.SIGINT, before or signal.SIG_DFL)
         if came:
             signal.raise_signal(signal.SIGINT)
-
-
-FIELD_IDS = "spark.sql.parquet.fieldId.read.enabled"
-"""What finds columns by ids where a schema has ids, as only that of an Iceberg table does."""
 
 
 def _align(session: SparkSession, wanted: Mapping[str, str]) -> None:
