@@ -161,7 +161,8 @@ class Engine:
         """Return the rows of pinned files; `file`: with a column that says which one it is."""
         schema = ", ".join(f"{quote(c.name)} {_read_type(c.type)}" for c in columns)
         if not pin.files:
-            return self.session.createDataFrame([], schema)
+            told = f", {quote(file)} string" if file is not None else ""
+            return self.session.createDataFrame([], schema + told)
         reader = self.session.read.options(**options).schema(schema).format(form)
         if pin.base:
             reader = reader.option("basePath", spark_uri(pin.base))
@@ -422,10 +423,19 @@ class Engine:
             last = f"{spelled(f'max({quote(column)})', kind)} AS last"
             return ledger_text(frame.selectExpr(last).collect()[0]["last"], kind)
 
-    def write_files(self, frame: DataFrame, root: str, build_uid: str) -> Staged:
-        """Write rows as files of a table, and do nothing else."""
+    def write_files(
+        self, frame: DataFrame, root: str, build_uid: str, *, most_rows: int = 0
+    ) -> Staged:
+        """Write rows as files of a table, and do nothing else.
+
+        Parameters
+        ----------
+        most_rows
+            That a file has; 0: any number.
+        """
         schema = delta_schema(frame.schema.jsonValue())
-        writer = frame.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+        writer = frame.write.option("maxRecordsPerFile", most_rows)
+        writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
         writer.parquet(spark_uri(f"{root}/{build_uid}"))
         return find_staged(root, build_uid, schema)
 

@@ -5,7 +5,7 @@ Looks at logs and metadata of tables; reads no rows and starts no Spark.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import persist_assets.meaning.predicates as p
@@ -65,29 +65,26 @@ def find_holding(ingestion: Ingestion, source: Source) -> Holding:
     wanted = sorted(ingestion.needs(source))
     predicate = p.union(p.from_text(text) for text, _ in wanted)
     held = ingestion.find(source)
-    known = Holding(
-        source,
-        p.as_text(predicate) if wanted else None,
-        tuple(sorted({c for _, columns in wanted for c in columns})),
-        tuple(n for n in ingestion.project.needs if n.table == source.source_id),
-        held,
-    )
-    pending = None
+    needs = tuple(n for n in ingestion.project.needs if n.table == source.source_id)
+    pending = read = why = problem = None
     try:
         pending = ingestion.pending(source)
         read = _would_read(ingestion, source, held, pending)
     except StorageError as error:
-        return _with(known, pending, None, error)
-    return _with(known, pending, read, None)
-
-
-def _with(
-    known: Holding, pending: Pending | None, read: Pruned | None, problem: StorageError | None
-) -> Holding:
-    why = None
-    if pending is not None and not pending.is_nothing and (known.held or known.needs):
-        why = in_words(known.source, known.held, pending)
-    return replace(known, pending=pending, read=read, why=why, problem=problem)
+        problem = error
+    if pending is not None and not pending.is_nothing and (held or needs):
+        why = in_words(source, held, pending)
+    return Holding(
+        source,
+        p.as_text(predicate) if wanted else None,
+        tuple(sorted({c for _, columns in wanted for c in columns})),
+        needs,
+        held,
+        pending,
+        read,
+        why,
+        problem,
+    )
 
 
 def _would_read(

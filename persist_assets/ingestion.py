@@ -56,7 +56,12 @@ AHEAD = timedelta(days=7)
 """How long what is held stays enough of rows that are needed once the clock has moved on."""
 _BATCH = timedelta(days=1)
 """How long rows that nobody needs any more are kept at least, unless the program changes."""
-_FILE, _NTH, _GONE = "_persist_file", "_persist_nth", "_persist_gone"
+_FILE, _NET = "_persist_file", "_persist_net"
+_TELLING = ("timestamp", "bigint", "timestamp_ntz", "int", "date", "string")
+"""Types of columns of which two tell most rows from others, the best first."""
+_MOST_FILES, _FEWEST_ROWS, _MOST_ROWS = 200, 50_000, 1_000_000
+"""A copy has about so many files, as whoever changes a row of one writes it anew; and so many rows
+a file has at least and at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +324,10 @@ class _Sync:
         version = start or head
         predicate = self.wanted.predicate
         made = self._read(predicate, self.wanted.columns, version)
-        return self._put(before, made, version, predicate, self.wanted.columns, why="it is new")
+        rows = self._expected(predicate, version)
+        return self._put(
+            before, made, version, predicate, self.wanted.columns, expected=rows, why="it is new"
+        )
 
     def grow(self, held: LocalCopy, pending: Pending) -> LocalCopy:
         """Hold what is needed and was not, of the version that is held."""
@@ -338,8 +346,17 @@ class _Sync:
             ) from error
         whole = len(pending.columns) > len(held.columns)
         kept = () if whole else self._files(held)
-        why = "columns are needed" if whole else "rows are needed"
-        return self._put(held, made, held.version, predicate, pending.columns, kept=kept, why=why)
+        rows = self._expected(pending.missing, held.version)
+        return self._put(
+            held,
+            made,
+            held.version,
+            predicate,
+            pending.columns,
+            kept=kept,
+            expected=rows if whole else held.rows + rows,
+            why="columns are needed" if whole else "rows are needed",
+        )
 
     def follow(self, held: LocalCopy, head: str) -> LocalCopy:
         """Hold the rows of a later version."""
@@ -358,44 +375,63 @@ class _Sync:
     def _apply(self, held: LocalCopy, head: str, changes: DataFrame) -> LocalCopy:
         from pyspark.sql import functions as F
 
-        names = held.columns
-        came = changes.where(F.col(CHANGE) == INSERT).select(*map(quote, names))
-        went = changes.where(F.col(CHANGE) != INSERT).select(*map(quote, names))
-        fresh, gone, n_gone = came, went, went.count()
-        if n_gone and any("map<" in (c.type or "").lower() for c in self._columns(names)):
-            return self._anew(held, head, "rows with maps were changed")
-        if n_gone:  # of a row that came and went, or went and came, nothing is left
-            fresh, gone = self._minus(came, went).persist(), self._minus(went, came).persist()
-            n_gone = gone.count()
-        files, rest = self._files(held), None
-        if n_gone:  # only files that they are in are written anew
-            local = self._local(held)
-            some, test = gone.distinct(), [F.lit(True)]
-            test += [local[quote(c)].eqNullSafe(some[quote(c)]) for c in names]
-            hit = local.join(some, reduce(lambda a, b: a & b, test), "leftsemi")
-            paths = {r[0].rpartition("/")[2] for r in hit.select(_FILE).distinct().collect()}
-            touched = tuple(f for f in files if f.rpartition("/")[2] in paths)
-            files = tuple(f for f in files if f not in touched)
-            old = self._local(held, touched).drop(_FILE)
-            rest = self._minus(old, gone)
-            if old.count() - rest.count() != n_gone:
-                return self._anew(held, head, "rows that went were not held")
-        made = fresh if rest is None else rest.unionByName(fresh)
-        told = {"inserted": fresh.count(), "deleted": n_gone}
-        if not told["inserted"] and not n_gone:
-            return self._record(replace(held, version=head, as_of=self.now), held, told)
-        moved = fresh if rest is None else fresh.unionByName(gone)
-        predicate = p.from_text(held.predicate)
-        return self._put(
-            held, made, head, predicate, names, kept=files, moved=moved, told=told, why="it changed"
-        )
+        names = [quote(c) for c in held.columns]
+        sign = F.when(F.col(CHANGE) == INSERT, 1).otherwise(-1)
+        if any("map<" in (c.type or "").lower() for c in self._columns(held.columns)):
+            if changes.where(F.col(CHANGE) != INSERT).take(1):
+                return self._anew(held, head, "rows with maps were changed")
+            net = changes.select(*names, F.lit(1).alias(_NET))
+        else:
+            net = self._net(changes.select(*names, sign.alias(_NET)))
+        net = net.persist()
+        try:
+            more, less = net.selectExpr(
+                f"sum(greatest({_NET}, 0))", f"sum(greatest(-{_NET}, 0))"
+            ).collect()[0]
+            told = {"inserted": more or 0, "deleted": less or 0}
+            if not more and not less:
+                return self._record(replace(held, version=head, as_of=self.now), held, told)
+            made, files = _several(net), self._files(held)
+            if less:  # only files that they are in are written anew
+                gone = net.where(f"{_NET} < 0")
+                touched = self._touched(held, files, gone)
+                rest = self._without(self._local(held, touched).select(*names), gone)
+                if rest is None:
+                    return self._anew(held, head, "rows that went were not held")
+                made, files = rest.unionByName(made), tuple(f for f in files if f not in touched)
+            return self._put(
+                held,
+                made,
+                head,
+                p.from_text(held.predicate),
+                held.columns,
+                kept=files,
+                expected=held.rows,
+                moved=net,
+                told=told,
+                why="it changed",
+            )
+        finally:
+            net.unpersist()
+
+    def _touched(self, held: LocalCopy, files: Sequence[str], gone: DataFrame) -> tuple[str, ...]:
+        """Return the files in which rows may be, by few columns: a look at all costs too much."""
+        kinds = {c.name: (c.type or "").lower() for c in self._columns(held.columns)}
+        telling = [c for kind in _TELLING for c in held.columns if kinds.get(c) == kind]
+        names = [*(self.key or telling[:2] or held.columns)]
+        local = self._local(held).select(*map(quote, names), _FILE)
+        some = gone.select(*map(quote, names)).distinct()
+        hit = local.join(some, _alike(local, some, names), "leftsemi")
+        found = {r[0].rpartition("/")[2] for r in hit.select(_FILE).distinct().collect()}
+        return tuple(f for f in files if f.rpartition("/")[2] in found)
 
     def _anew(self, held: LocalCopy, head: str, why: str) -> LocalCopy:
         """Hold the rows of a later version, all of them read again, and say so."""
         log.warning("`%s` is read anew as a whole: %s", self.source.key, why)
         predicate, columns = self.wanted.predicate, self.wanted.columns
         made = self._read(predicate, columns, head)
-        return self._put(held, made, head, predicate, columns, why=why)
+        rows = self._expected(predicate, head)
+        return self._put(held, made, head, predicate, columns, expected=rows, why=why)
 
     def retire(self, held: LocalCopy) -> LocalCopy:
         """Give up rows that nobody needs any more, if it is time to look for them."""
@@ -427,6 +463,7 @@ class _Sync:
             wanted,
             held.columns,
             kept=kept,
+            expected=held.rows,
             told={"retired": n},
             why="rows are needed no more",
             before=held,
@@ -451,6 +488,11 @@ class _Sync:
         with translated(f"reading `{self.source.name}`"):
             return self.connector.snapshot(text, columns, version)
 
+    def _expected(self, predicate: Term, version: str) -> int:
+        """Return how many rows of a version there are at most, as far as its files tell."""
+        text = None if predicate == p.TRUE else p.as_text(predicate)
+        return self.connector.prune(text, version).rows or 0
+
     def _files(self, held: LocalCopy) -> tuple[str, ...]:
         table = find_table(self.root, held.committed)
         if table is None:
@@ -462,50 +504,42 @@ class _Sync:
 
     def _local(self, held: LocalCopy, files: Sequence[str] | None = None) -> DataFrame:
         """Return the rows that are held, with the files that they are in."""
-        from pyspark.sql import functions as F
-
         files = self._files(held) if files is None else files
         paths = tuple(file_location(f, self.root) for f in files)
         names = [quote(c) for c in held.columns]
         pin = Pin(None, paths, self.root)
-        if not paths:
-            empty = self.engine.read_files("parquet", pin, self.source.columns, {})
-            return empty.select(*names, F.lit("").alias(_FILE))
         frame = self.engine.read_files("parquet", pin, self.source.columns, {}, file=_FILE)
         return frame.select(*names, _FILE)
 
-    def _same(self, frame: DataFrame) -> list[SparkColumn]:
-        """Return what rows are told apart by; zeros have signs."""
+    def _net(self, rows: DataFrame) -> DataFrame:
+        """Return rows, each once, with how many more of it came than went; none that is as it was.
+
+        Zeros have signs.
+        """
         from pyspark.sql import functions as F
 
-        kinds = dict(frame.dtypes)
-        return [
-            F.col(quote(c)).cast("string") if kinds[c] in ("float", "double") else F.col(quote(c))
-            for c in frame.columns
-            if c != _FILE
+        names = [c for c in rows.columns if c != _NET]
+        floats = {name for name, kind in rows.dtypes if kind in ("float", "double")}
+        keys = [
+            F.col(quote(c)).cast("string" if c in floats else kind).alias(f"_persist_k{n}")
+            for n, (c, kind) in enumerate(rows.dtypes)
+            if c != _NET
         ]
+        values = [F.first(quote(c)).alias(c) for c in names]
+        found = rows.groupBy(*keys).agg(*values, F.sum(_NET).alias(_NET))
+        return found.where(f"{_NET} <> 0").select(*map(quote, names), _NET)
 
-    def _minus(self, rows: DataFrame, less: DataFrame) -> DataFrame:
-        """Return rows without others, each of which takes one of them away."""
+    def _without(self, rows: DataFrame, gone: DataFrame) -> DataFrame | None:
+        """Return rows without others, each of which takes one away; None where one has none."""
         from pyspark.sql import functions as F
-        from pyspark.sql.window import Window
 
-        names = [quote(c) for c in rows.columns]
-        told = [f"_persist_k{n}" for n in range(len(names))]
-        keyed = rows.select(
-            *names, *(k.alias(n) for k, n in zip(self._same(rows), told, strict=True))
-        )
-        keyed = keyed.withColumn(
-            _NTH, F.row_number().over(Window.partitionBy(*told).orderBy(F.lit(1)))
-        )
-        counted = (
-            less.select(*(k.alias(f"{n}x") for k, n in zip(self._same(less), told, strict=True)))
-            .groupBy(*(f"{n}x" for n in told))
-            .agg(F.count(F.lit(1)).alias(_GONE))
-        )
-        test = reduce(lambda x, y: x & y, [keyed[n].eqNullSafe(counted[f"{n}x"]) for n in told])
-        joined = keyed.join(counted, test, "left")
-        return joined.where(f"{_NTH} > coalesce({_GONE}, 0)").select(*names)
+        one = F.lit(1).cast("bigint").alias(_NET)
+        alike = _alike(rows, gone, rows.columns)
+        same = rows.join(gone, alike, "leftsemi")
+        left = self._net(same.select("*", one).unionByName(gone))
+        if left.where(f"{_NET} < 0").take(1):
+            return None
+        return rows.join(gone, alike, "leftanti").unionByName(_several(left))
 
     def _put(
         self,
@@ -517,6 +551,7 @@ class _Sync:
         *,
         why: str,
         kept: Sequence[str] = (),
+        expected: int,
         moved: DataFrame | None = None,
         told: Mapping[str, Any] | None = None,
         before: LocalCopy | None = None,
@@ -525,6 +560,8 @@ class _Sync:
 
         Parameters
         ----------
+        expected
+            About how many rows the copy then has.
         moved
             The rows that came or went, if it is another version than was held; None: any may have.
         before
@@ -545,7 +582,8 @@ class _Sync:
         before = before or held
         try:
             with translated(f"reading `{self.source.name}`"):
-                staged = self.engine.write_files(shaped, self.root, build_uid)
+                most = min(max(expected // _MOST_FILES, _FEWEST_ROWS), _MOST_ROWS)
+                staged = self.engine.write_files(shaped, self.root, build_uid, most_rows=most)
                 self._check_key(held, staged, kept)
                 seen = self._seen(held, version, moved)
             committed = commit(
@@ -615,14 +653,14 @@ class _Sync:
         nothing = reduce(lambda x, y: x | y, [F.col(n).isNull() for n in names])
         wrong = (
             rows.groupBy(*names)
-            .agg(F.count(F.lit(1)).alias(_NTH))
-            .where((F.col(_NTH) > 1) | nothing)
+            .agg(F.count(F.lit(1)).alias(_NET))
+            .where((F.col(_NET) > 1) | nothing)
         )
         first = wrong.take(1)
         if first:
             told = ", ".join(f"{k} = {first[0][k]}" for k in self.key)
             raise StorageError(
-                f"`{self.source.name}` has {first[0][_NTH]} rows of {told}, its primary key",
+                f"`{self.source.name}` has {first[0][_NET]} rows of {told}, its primary key",
                 hint="take PRIMARY KEY out of its declaration, or have the table mended;"
                 " what is held stayed as it was",
                 location=self.source.location,
@@ -634,3 +672,16 @@ class _Sync:
         said = {"source_id": self.source.source_id, **told}
         self.ledger.record_copy(copy, before=before, told=said)
         return copy
+
+
+def _alike(rows: DataFrame, others: DataFrame, names: Sequence[str]) -> SparkColumn:
+    """Return whether rows are the same as others in some columns, NULL or not."""
+    tests = [rows[quote(c)].eqNullSafe(others[quote(c)]) for c in names]
+    return reduce(lambda one, other: one & other, tests)
+
+
+def _several(net: DataFrame) -> DataFrame:
+    """Return rows as often as came, none of those that went."""
+    names = [quote(c) for c in net.columns if c != _NET]
+    copies = f"explode(sequence(1, {_NET})) AS {_NET}"
+    return net.where(f"{_NET} > 0").selectExpr(*names, copies).select(*names)

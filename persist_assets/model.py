@@ -998,8 +998,6 @@ class Needed:
     ----------
     predicate
         Of the rows, canonical SQL; it may read the clock.
-    format
-        The version of the language that it is written in.
     columns
         Sorted.
     not_pushed
@@ -1009,7 +1007,6 @@ class Needed:
     reader: SourceID
     table: SourceID
     predicate: str
-    format: int
     columns: tuple[str, ...]
     not_pushed: tuple[tuple[str, str], ...] = ()
 

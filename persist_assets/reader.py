@@ -849,7 +849,7 @@ def _apart(frame: DataFrame) -> DataFrame:
 def _whole(source: Source) -> Needed:
     """Return that all of an external table is needed."""
     columns = tuple(sorted(c.name for c in source.columns))
-    return Needed(source.source_id, source.source_id, as_text(TRUE), FORMAT, columns)
+    return Needed(source.source_id, source.source_id, as_text(TRUE), columns)
 
 
 def view_name(snapshot: Snapshot | Route) -> str:

@@ -87,7 +87,7 @@ def find_route(
     needs = tuple(needs)
     first, last = ingestion.now, ingestion.now + LASTING
     zone = ingestion.settings.timezone
-    asked = [p.from_text(n.predicate, n.format) for n in needs]
+    asked = [p.from_text(n.predicate) for n in needs]
     wanted = p.union(p.evaluated_within(a, first, last, zone) for a in asked)
     columns = tuple(sorted({c for n in needs for c in n.columns}))
     if held is not None and ingestion.covers(held, wanted, columns):

@@ -22,7 +22,7 @@ import sqlglot
 from conftest import compilation_of
 
 from persist_assets.meaning import predicates as p
-from persist_assets.meaning.pushdown import Coverage, Need, cover
+from persist_assets.meaning.pushdown import Need
 
 PATH = "m.sql"
 
@@ -34,6 +34,35 @@ def needs_of(text: str, tables: Collection[str] = ("t", "u")) -> dict[tuple[str,
     assert not errors, errors
     needs = compilation.needs([f"{name}@sources/{PATH}" for name in tables])
     return {(short(n.reader), short(n.table)): n for n in needs}
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """The rows and columns of a table that a whole program needs."""
+
+    table: str
+    predicate: str
+    columns: tuple[str, ...]
+
+    @property
+    def term(self) -> p.Term:
+        """The predicate, read from its text."""
+        return p.from_text(self.predicate)
+
+
+def cover(needs: Iterable[Need]) -> tuple[Coverage, ...]:
+    """Return what all readers together need, for each table that is read, by its SourceID."""
+    by_table: dict[str, list[Need]] = {}
+    for need in needs:
+        by_table.setdefault(need.table, []).append(need)
+    return tuple(
+        Coverage(
+            table,
+            p.as_text(p.union(n.predicate for n in by_table[table])),
+            tuple(sorted({c for n in by_table[table] for c in n.columns})),
+        )
+        for table in sorted(by_table)
+    )
 
 
 def coverage_of(text: str, tables: Collection[str] = ("t", "u")) -> dict[str, Coverage]:

@@ -31,6 +31,7 @@ from persist_assets.dialect import quote
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.storage.files import delta_place, reached, unreachable
 from persist_assets.storage.raw import OF_DELTA, file_location, open_delta
+from persist_assets.storage.tables import told_by_files
 from persist_assets.storage.types import type_of_json
 from persist_assets.stores import spark_pattern
 
@@ -250,11 +251,14 @@ class DeltaConnector:
         found = pa.table(table.get_add_actions(flatten=True))
         if not found.num_rows:
             return []
-        sizes, counts = _column(found, "size_bytes"), _column(found, "num_records")
+        sizes, counts = told_by_files(found, "size_bytes"), told_by_files(found, "num_records")
         kinds = {f.name: f.type for f in _fields(table)}
         values = {name: self._values(found, name) for name in parted}
         told = {
-            f: [_column(found, f"{what}.{f.physical}") for what in ("min", "max", "null_count")]
+            f: [
+                told_by_files(found, f"{what}.{f.physical}")
+                for what in ("min", "max", "null_count")
+            ]
             for f in looked_at
         }
         files: list[_File] = []
@@ -644,14 +648,6 @@ def _named_in(conditions: Sequence[str], fields: Sequence[_Field]) -> list[_Fiel
     """Return the columns that conditions may speak of: others are not in their text."""
     text = " ".join(conditions).lower()
     return [f for f in fields if f.name.lower().replace("`", "``") in text]
-
-
-def _column(found: Any, name: str) -> list[Any]:
-    """Return what is told of each file, None where it is not."""
-    try:
-        return found[name].to_pylist()
-    except (KeyError, ValueError, OverflowError):  # or of no year that Python has
-        return [None] * found.num_rows
 
 
 # ---------------------------------------------------------------------------------------- columns

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from persist_assets.dialect import parse, plain
+from persist_assets.meaning.predicates import FLIPPED, NEGATED
 from persist_assets.meaning.syntax import given_args, misread
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def _may(node: Any, wanted: bool, columns: Mapping[str, Span]) -> bool:
             operator = _OPERATORS.get(type(node))
             if operator is None:
                 return True
-            operator = operator if wanted else _NEGATED[operator]
+            operator = operator if wanted else NEGATED[operator]
             return _compared(operator, node.this, node.expression, columns)
 
 
@@ -160,14 +161,12 @@ _OPERATORS: Mapping[type, str] = {
     exp.GT: ">",
     exp.GTE: ">=",
 }
-_NEGATED = {"=": "<>", "<>": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
-_TURNED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def _compared(operator: str, left: Any, right: Any, columns: Mapping[str, Span]) -> bool:
     found, other = _column(left, columns), right
     if found is None:
-        found, other, operator = _column(right, columns), left, _TURNED[operator]
+        found, other, operator = _column(right, columns), left, FLIPPED[operator]
     if found is None:
         return True
     if isinstance(other, exp.Null) or not found.values:

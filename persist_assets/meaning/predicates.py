@@ -56,14 +56,14 @@ _Value = date | datetime | int
 
 # ----------------------------------------------------------------------------------------- making
 
-_FLIPPED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_NEGATED = {
+FLIPPED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+"""Comparisons, with those that say the same when the other side comes first."""
+NEGATED = {
     **{"=": "<>", "<>": "=", "<": ">=", ">=": "<", "<=": ">", ">": "<="},
     **{"is null": "is not null", "is not null": "is null", "in": "not in", "not in": "in"},
     **{"like": "not like", "not like": "like", "true": "false", "false": "true"},
     **{"and": "or", "or": "and"},
 }
-COMPARISONS = frozenset(_FLIPPED)
 LITERALS = frozenset(
     ("integer", "decimal", "double", "string", "boolean", "date", "timestamp", "instant", "ntz")
 )
@@ -84,7 +84,7 @@ def compared(op: str, a: Term, b: Term) -> Term:
     """Return a comparison of two values: what varies with the row stands first."""
     first, second = varies(a), varies(b)
     if (second and not first) or (first == second and as_text(b) < as_text(a)):
-        op, a, b = _FLIPPED[op], b, a
+        op, a, b = FLIPPED[op], b, a
     if a.op == b.op and a.op in LITERALS - {"timestamp", "ntz"}:
         return TRUE if _holds(op, _comparable(a), _comparable(b)) else FALSE
     return Term(op, (a, b))
@@ -146,7 +146,7 @@ def negated(term: Term) -> Term:
     """Return what is TRUE where a predicate is FALSE, FALSE where it is TRUE, and else NULL."""
     if term.op in ("and", "or"):
         return (some if term.op == "and" else every)(negated(a) for a in term.args)
-    return Term(_NEGATED[term.op], term.args, term.words)
+    return Term(NEGATED[term.op], term.args, term.words)
 
 
 def not_true(term: Term) -> Term:
@@ -220,7 +220,7 @@ def rebuilt(term: Term, replace: Callable[[Term], Term | None]) -> Term | None:
 
 def made_of(op: str, args: Sequence[Term], words: tuple[str, ...] = ()) -> Term:
     """Return the canonical term of this shape."""
-    if op in _FLIPPED:
+    if op in FLIPPED:
         return compared(op, *args)
     match op:
         case "and":
@@ -343,7 +343,7 @@ def as_text(term: Term) -> str:
             return " AND ".join(f"({as_text(a)})" if a.op == "or" else as_text(a) for a in args)
         case "or":
             return " OR ".join(map(as_text, args))
-        case op if op in _FLIPPED:
+        case op if op in FLIPPED:
             return f"{as_text(args[0])} {op} {as_text(args[1])}"
         case op:
             spelled = [_quoted(w) for w in words]
@@ -654,7 +654,7 @@ def _atom_implied(wanted: Term, covered: Term) -> bool:
             return allowed[0] in wanted.args[1:]
         case ("=", "not in"):
             return all(_bounded("=", wanted.args[1], "<>", one) for one in allowed)
-        case (a, b) if a in _FLIPPED and b in _FLIPPED:
+        case (a, b) if a in FLIPPED and b in FLIPPED:
             return _bounded(a, wanted.args[1], b, allowed[0])
         case _:
             return False
@@ -815,7 +815,7 @@ def evaluated(term: Term, now: datetime, zone: tzinfo) -> Term:
     zone
         Of the session.
     """
-    if not varies(term) and term.op not in _NEGATED and term.op != "is not true":
+    if not varies(term) and term.op not in NEGATED and term.op != "is not true":
         return _evaluated_value(term, now, zone)
     args = [evaluated(a, now, zone) for a in term.args]
     return made_of(term.op, args, term.words) if args else term
@@ -846,7 +846,7 @@ def evaluated_within(term: Term, first: datetime, last: datetime, zone: tzinfo) 
         return evaluated(term, first, zone)
     if term.op in ("and", "or"):
         return made_of(term.op, [evaluated_within(a, first, last, zone) for a in term.args])
-    if term.op not in _FLIPPED:
+    if term.op not in FLIPPED:
         return TRUE
     one, other = (_span_of(a, first, last, zone) for a in term.args)
     if one is None or other is None:

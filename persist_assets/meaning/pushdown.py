@@ -138,49 +138,12 @@ class Need:
         return tuple(sorted({k for d in self.disjuncts for k in d.kept}))
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """The rows and columns of a table that a whole program needs.
-
-    Attributes
-    ----------
-    version
-        Of the language that `predicate` is written in (`predicates.FORMAT`).
-    """
-
-    table: SourceID
-    predicate: str
-    columns: tuple[str, ...]
-    version: int = p.FORMAT
-
-    @property
-    def term(self) -> Term:
-        """The predicate, read from its text."""
-        return p.from_text(self.predicate, self.version)
-
-
-def cover(needs: Iterable[Need]) -> tuple[Coverage, ...]:
-    """Return what all readers together need, for each table that is read, by its SourceID."""
-    by_table: dict[SourceID, list[Need]] = {}
-    for need in needs:
-        by_table.setdefault(need.table, []).append(need)
-    return tuple(
-        Coverage(
-            table,
-            p.as_text(p.union(n.predicate for n in by_table[table])),
-            _sorted(c for n in by_table[table] for c in n.columns),
-        )
-        for table in sorted(by_table)
-    )
-
-
 def needed(need: Need) -> Needed:
     """Return what a project says of a need, in which predicates are texts."""
     return Needed(
         need.reader,
         need.table,
         p.as_text(need.predicate),
-        p.FORMAT,
         need.columns,
         tuple((kept.code, kept.words) for kept in need.kept),
     )
@@ -277,7 +240,6 @@ _UNIT_NAMES = {
     **{u: u for u in UNIT_DAYS},
     **{"dd": "day", "mon": "month", "mm": "month", "yyyy": "year", "yy": "year"},
 }
-_NEGATED = {"=": "<>", "<>": "=", "<": ">=", "<=": ">"}
 _MAY_RAISE = frozenset(("cast", "/", "div", "mod", "%", "+", "-", "*", "element_at", "[]"))
 _MAX_NESTED = 20
 
@@ -506,7 +468,7 @@ class _Reader:
                 return (
                     found
                     if isinstance(found, Kept)
-                    else (p.compared(_NEGATED[op] if negate else op, *found))
+                    else (p.compared(p.NEGATED[op] if negate else op, *found))
                 )
             case Call("<=>", (a, b)):
                 return self._same(a, b, negate)

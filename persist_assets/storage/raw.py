@@ -76,11 +76,6 @@ def pin_raw(raw: RawTable, location: str) -> Pin:
     StorageError
         There is no data, or it cannot be read correctly.
     """
-    if raw.external is not None:
-        raise StorageError(
-            "external tables cannot be ingested yet",
-            hint="to read the data where it is, write CREATE TABLE … USING delta LOCATION '…'",
-        )
     if raw.format == "delta":
         return _pin_delta(location)
     if raw.format not in FILE_FORMATS:

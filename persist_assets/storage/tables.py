@@ -403,7 +403,7 @@ def live_files(table: Any) -> dict[str, Live]:
 
     found: dict[str, Live] = {}
     actions = pa.table(table.get_add_actions(flatten=True))
-    columns = [_told_by_files(actions, name) for name in actions.column_names]
+    columns = [told_by_files(actions, name) for name in actions.column_names]
     for values in zip(*columns, strict=True):
         row = dict(zip(actions.column_names, values, strict=True))
         told: dict[str, dict[str, Any]] = {"min": {}, "max": {}, "null_count": {}}
@@ -416,11 +416,11 @@ def live_files(table: Any) -> dict[str, Live]:
     return found
 
 
-def _told_by_files(actions: Any, name: str) -> list[Any]:
-    """Return what is told of each file, None where Python has no such value: of its year."""
+def told_by_files(actions: Any, name: str) -> list[Any]:
+    """Return what is told of each file, None where nothing is, or a value that Python has not."""
     try:
         return actions[name].to_pylist()
-    except (OverflowError, ValueError):
+    except (KeyError, OverflowError, ValueError):
         return [None] * actions.num_rows
 
 
