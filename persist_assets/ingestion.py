@@ -116,14 +116,16 @@ class Pending:
 def copy_id(settings: Settings, source: Source) -> str:
     """Return what tells the copy of an external table from others.
 
-    Declarations that say the same of one place share a copy, whatever they are called.
+    Declarations that say the same of one place share a copy, whatever they are called, as long as
+    conditions mean the same in their sessions.
     """
     raw = source.raw
     assert raw is not None
     assert raw.external is not None
-    said = replace(raw.external, labels=(), start_after=(), storage=(), skip_unused_columns=True)
+    where = tuple(pair for pair in raw.external.storage if pair[0] == "aws_endpoint")
+    said = replace(raw.external, labels=(), start_after=(), storage=where, skip_unused_columns=True)
     columns = [(c.name, c.type) for c in source.columns]
-    told = (said, settings.resolve(raw.location or ""), columns)
+    told = (said, settings.resolve(raw.location or ""), columns, settings.connection)
     return sha256(repr(told).encode()).hexdigest()[:16]
 
 
@@ -198,8 +200,7 @@ class Ingestion:
         for need in self.project.needs:
             if need.table not in sharing:
                 continue
-            # What was not there at the start cannot be brought later.
-            whole = external.mode == "follow" or external.snapshot_filter is not None
+            whole = not external.starts_anywhere  # else it cannot be brought later
             columns = {*need.columns, *external.key}
             if external.timestamp_column is not None:
                 columns.add(external.timestamp_column)
@@ -317,16 +318,25 @@ class _Sync:
         self.root = ingestion.root(copy_id)
         assert source.raw is not None
         assert source.raw.external is not None
-        self.key = source.raw.external.key
+        self.external = source.raw.external
+        self.key = self.external.key
 
     def begin(self, before: LocalCopy | None, start: str | None, head: str) -> LocalCopy:
         """Hold what is needed of a version, and nothing else."""
         version = start or head
         predicate = self.wanted.predicate
         made = self._read(predicate, self.wanted.columns, version)
-        rows = self._expected(predicate, version)
+        if self.external.mode == "follow":
+            made = made.where("false")
         return self._put(
-            before, made, version, predicate, self.wanted.columns, expected=rows, why="it is new"
+            None,
+            made,
+            version,
+            predicate,
+            self.wanted.columns,
+            expected=self._expected(predicate, version),
+            before=before,
+            why="it is new",
         )
 
     def grow(self, held: LocalCopy, pending: Pending) -> LocalCopy:
@@ -427,6 +437,13 @@ class _Sync:
 
     def _anew(self, held: LocalCopy, head: str, why: str) -> LocalCopy:
         """Hold the rows of a later version, all of them read again, and say so."""
+        if not self.external.starts_anywhere:
+            raise StorageError(
+                f"`{self.source.name}` cannot be followed to version {head}, and what came since"
+                f" its copy began is nowhere else: {why}",
+                hint=f"begin again: persist external sync {self.source.key} --again",
+                location=self.source.location,
+            )
         log.warning("`%s` is read anew as a whole: %s", self.source.key, why)
         predicate, columns = self.wanted.predicate, self.wanted.columns
         made = self._read(predicate, columns, head)
@@ -518,13 +535,15 @@ class _Sync:
         """
         from pyspark.sql import functions as F
 
-        names = [c for c in rows.columns if c != _NET]
-        floats = {name for name, kind in rows.dtypes if kind in ("float", "double")}
-        keys = [
-            F.col(quote(c)).cast("string" if c in floats else kind).alias(f"_persist_k{n}")
-            for n, (c, kind) in enumerate(rows.dtypes)
-            if c != _NET
+        kinds = {name: kind for name, kind in rows.dtypes if name != _NET}
+        names = [*kinds]
+        told = [F.col(quote(c)) for c, kind in kinds.items() if kind not in ("float", "double")]
+        told += [
+            F.col(quote(c)).cast("string")
+            for c, kind in kinds.items()
+            if "float" in kind or "double" in kind
         ]
+        keys = [key.alias(f"_persist_k{n}") for n, key in enumerate(told)]
         values = [F.first(quote(c)).alias(c) for c in names]
         found = rows.groupBy(*keys).agg(*values, F.sum(_NET).alias(_NET))
         return found.where(f"{_NET} <> 0").select(*map(quote, names), _NET)
@@ -537,7 +556,8 @@ class _Sync:
         alike = _alike(rows, gone, rows.columns)
         same = rows.join(gone, alike, "leftsemi")
         left = self._net(same.select("*", one).unionByName(gone))
-        if left.where(f"{_NET} < 0").take(1):
+        # What was there before the start may go without ever having been held.
+        if self.external.starts_anywhere and left.where(f"{_NET} < 0").take(1):
             return None
         return rows.join(gone, alike, "leftanti").unionByName(_several(left))
 

@@ -580,7 +580,7 @@ class External:
     snapshot_filter
         The same, of the rows at the start alone.
     timestamp_column
-        In the order of this the rows at the start are brought.
+        It is brought with the columns that are needed. In which order rows come is no matter.
     skip_unused_columns
         Whether columns that nobody reads stay where they are.
     append_only
@@ -605,6 +605,11 @@ class External:
     labels: tuple[str, ...] = ()
     start_after: tuple[str, ...] = ()
     storage: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def starts_anywhere(self) -> bool:
+        """Whether its rows follow from a version alone, and not from where it was started."""
+        return self.mode != "follow" and self.snapshot_filter is None
 
 
 @dataclass(frozen=True, slots=True)

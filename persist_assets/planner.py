@@ -244,7 +244,9 @@ def _as_of(
         else:
             known = (whose, upstream.source_id)
             if known not in inline:
-                inline[known] = _as_of(project, upstream, world, coming, inline, reader)
+                # What is persisted and read inline needs what it needs, whoever reads it.
+                needs = upstream.source_id if upstream.persisted else reader
+                inline[known] = _as_of(project, upstream, world, coming, inline, needs)
             parts.append(inline[known])
     return merge_as_of(parts)
 
@@ -286,7 +288,8 @@ def inputs(
         elif snapshot is not None:
             parts.append([RawVersion(upstream.build_id, CONTENT + snapshot.content)])
         else:
-            inline = inputs(project, upstream, world, coming, reader)
+            needs = upstream.source_id if upstream.persisted else reader
+            inline = inputs(project, upstream, world, coming, needs)
             if inline is None:
                 return None
             parts.append(inline)

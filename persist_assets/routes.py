@@ -96,7 +96,7 @@ def find_route(
         return Route(name, held.version, None, held.columns, held)
     external = source.raw and source.raw.external
     assert external is not None
-    follows = external.mode == "follow" or external.snapshot_filter is not None
+    follows = not external.starts_anywhere
     if local or follows:
         raise NotHeldError(
             f"`{source.name}`: {lacking(held, wanted, columns)}",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from ingesting import POINTS, STEPS, Life
 from persist_assets.builder import Builder
 from persist_assets.collector import collect
 from persist_assets.errors import GoneError, StorageError
-from persist_assets.ingestion import COPIES
+from persist_assets.ingestion import COPIES, copy_id
 
 Make = Callable[..., Builder]
 SCHEMA = pa.schema(
@@ -227,6 +229,81 @@ def test_after_every_step_all_sources_equal_their_query_over_the_whole_table(
         life.check()
         for _ in range(rng.randrange(1, 4)):
             life.step(rng.choice(STEPS))
+
+
+@pytest.mark.proves("F26")
+def test_what_was_there_before_a_follower_began_is_never_there(
+    enter: Make, make_project: Callable[..., Path]
+) -> None:
+    program = TABLE.replace('"uri"', '"mode": "follow", "uri"')
+    root = make_project({"m.sql": program + "create materialized view v as select id from external_table"})  # fmt: skip
+    put(root, (1, "a", 1), (2, "b", 1))
+    table = deltalake.DeltaTable(str(root / "lake"))
+    seen: list[list[int]] = []
+    for change in (
+        lambda: None,
+        lambda: put(root, (3, "c", 1)),
+        lambda: table.delete("id = 1"),
+        lambda: table.delete("id = 3"),
+    ):
+        change()
+        table.update_incremental()
+        build(builder := enter(root))
+        seen.append(ids(builder, "v"))
+    assert seen == [[], [3], [3], []]
+
+
+@pytest.mark.proves("F26")
+def test_a_filter_of_the_start_is_none_of_what_comes_later(
+    enter: Make, make_project: Callable[..., Path]
+) -> None:
+    program = TABLE.replace('"uri"', '"snapshot_filter": "category = \'\'a\'\'", "uri"')
+    root = make_project({"m.sql": program + "create materialized view v as select id from external_table"})  # fmt: skip
+    put(root, (1, "a", 1), (2, "b", 1))
+    build(builder := enter(root))
+    assert ids(builder, "v") == [1]
+    put(root, (3, "b", 1))
+    deltalake.DeltaTable(str(root / "lake")).delete("id = 2")
+    build(builder := enter(root))
+    assert ids(builder, "v") == [1, 3]
+    shutil.rmtree(root / "lake")
+    put(root, (1, "a", 1))
+    with pytest.raises(StorageError, match=r"cannot be followed .* is another table"):
+        build(enter(root))
+
+
+@pytest.mark.proves("F16")
+def test_what_is_computed_on_the_way_needs_what_it_needs(
+    enter: Make, make_project: Callable[..., Path]
+) -> None:
+    program = """create materialized view u as select id from external_table where category = 'b';
+        create materialized view r as select id from external_table where category = 'a'
+        union all select id from u;"""
+    root = make_project({"m.sql": TABLE + program})
+    put(root, (1, "a", 1), (2, "b", 1))
+    for more, action in (((), "build"), ((3, "b", 1), "build"), ((4, "c", 1), "reuse")):
+        if more:
+            put(root, more)
+        builder = enter(root)
+        (source,) = (s for s in builder.project.persisted if s.name == "r")
+        with builder.work(source) as work:
+            assert work.step.action == action, more
+            builder.publish(work)
+    assert ids(builder, "r") == [1, 2, 3]
+
+
+def test_a_copy_is_of_one_store_and_of_one_meaning(
+    enter: Make, make_project: Callable[..., Path]
+) -> None:
+    there = TABLE.replace('"lake"', '"s3://lake/e", "aws_endpoint": "http://a.test"')
+    other = there.replace("a.test", "b.test").replace("external_table", "other_table")
+    builder = enter(make_project({"m.sql": there + other}))
+    settings, (one, two) = builder.settings, builder.project.sources
+    assert copy_id(settings, one) != copy_id(settings, two)
+    elsewhere = dict(settings.spark) | {"spark.sql.session.timeZone": "Europe/Berlin"}
+    moved = replace(settings, spark=tuple(sorted(elsewhere.items())))
+    assert copy_id(settings, one) != copy_id(moved, one)
+    assert copy_id(settings, one) == copy_id(replace(moved, spark=settings.spark), one)
 
 
 def test_what_a_copy_has_no_use_for_is_deleted(
