@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -191,9 +191,7 @@ def cost(
     return sorted(wall)[1], sorted(cpu)[1]
 
 
-def beside(
-    what: str, floor: tuple[float, float], ours: tuple[float, float], wanted: str
-) -> tuple[str, str, str, str]:
+def beside(what: str, floor: tuple[float, float], ours: tuple[float, float], wanted: str) -> Row:
     """Return a line about what something costs beside something else."""
     told = f"{ours[0]:.2f} s ({ours[0] / floor[0]:.3f}×), {ours[1]:.2f} CPU s"
     told += f" ({ours[1] / floor[1]:.3f}×)"
@@ -201,8 +199,12 @@ def beside(
     return what, f"{bare}: {floor[0]:.2f} s, {floor[1]:.2f} CPU s", told, wanted
 
 
-def measure(root: Path, rows: int) -> list[tuple[str, str, str, str]]:
-    """Return what was measured: what, the floor, ours, what is wanted."""
+Row = tuple[str, str, str, str]
+"""What, the floor, ours, what is wanted."""
+
+
+def measure(root: Path, rows: int) -> Iterator[Row]:
+    """Yield what was measured, as it is."""
     year = Year(root, rows)
     source = year.connect()
     version = source.pin()
@@ -221,20 +223,14 @@ def measure(root: Path, rows: int) -> list[tuple[str, str, str, str]]:
     ours()
     read = year.bytes_read() - before
     year.spark.conf.unset(vectored)
-    found = [
-        (
-            f"{told}a week, 3 of 20 columns",
-            f"their chunks: {needed:,} bytes",
-            f"{read:,} bytes read ({read / needed:.2f}×)",
-            "≤ 1.2×",
-        ),
-        beside(
-            f"{told}a week, 3 of 20 columns beside Spark on these files",
-            cost(bare),
-            cost(ours),
-            "≤ 1.3×",
-        ),
-    ]
+    yield (
+        f"{told}a week, 3 of 20 columns",
+        f"their chunks: {needed:,} bytes",
+        f"{read:,} bytes read ({read / needed:.2f}×)",
+        "≤ 1.2×",
+    )
+    what = f"{told}a week, 3 of 20 columns beside Spark on these files"
+    yield beside(what, cost(bare), cost(ours), "≤ 1.3×")
     names = [*KINDS]
     whole = cost(lambda: year.read(source.snapshot(None, names, version)))
     for how in ("files that came and went", "recorded changes"):
@@ -251,12 +247,12 @@ def measure(root: Path, rows: int) -> list[tuple[str, str, str, str]]:
             year.read(changes.frame)
 
         what = f"{told}1 % appended or updated, {how} beside everything"
-        found.append(beside(what, whole, cost(follow), "≤ 0.05×"))
-    return [*found, *brought(year, told)]
+        yield beside(what, whole, cost(follow), "≤ 0.05×")
+    yield from brought(year, told)
 
 
-def brought(year: Year, told: str) -> list[tuple[str, str, str, str]]:
-    """Return what was measured of a copy: a second week of it, and what becomes of everything."""
+def brought(year: Year, told: str) -> Iterator[Row]:
+    """Yield what was measured of a copy: a second week of it, and what becomes of everything."""
     year.need(f"SELECT {', '.join(COLUMNS)} FROM t WHERE {WEEK}")
     year.sync()
     year.need(f"SELECT {', '.join(COLUMNS)} FROM t WHERE {WEEK} OR {NEXT}")
@@ -266,14 +262,12 @@ def brought(year: Year, told: str) -> list[tuple[str, str, str, str]]:
     year.sync()
     read = year.bytes_read() - before
     year.spark.conf.unset(vectored)
-    found = [
-        (
-            f"{told}a second week beside one that is held",
-            f"the chunks of the second: {needed:,} bytes",
-            f"{read:,} bytes read ({read / needed:.2f}×)",
-            "≤ 1.2×",
-        )
-    ]
+    yield (
+        f"{told}a second week beside one that is held",
+        f"the chunks of the second: {needed:,} bytes",
+        f"{read:,} bytes read ({read / needed:.2f}×)",
+        "≤ 1.2×",
+    )
     year.need("SELECT * FROM t")
     whole = cost(lambda: year.sync(again=True))
     for how in ("recorded changes", "files that came and went"):
@@ -282,8 +276,7 @@ def brought(year: Year, told: str) -> list[tuple[str, str, str, str]]:
             deltalake.DeltaTable(year.root).alter.set_table_properties(off)
             year.sync()
         what = f"{told}1 % appended or updated, {how}, brought beside everything brought"
-        found.append(beside(what, whole, cost(year.sync, year.change), "≤ 0.05×"))
-    return found
+        yield beside(what, whole, cost(year.sync, year.change), "≤ 0.05×")
 
 
 def main(root: Path, rows: int = ROWS) -> None:
