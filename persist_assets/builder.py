@@ -1322,7 +1322,7 @@ class Builder(Reader):
                 leaves.append(Leaf(name, read[source_id].build_uid))
                 continue
             version = self.pin(upstream).version
-            if upstream.raw is not None and upstream.raw.external is not None:
+            if upstream.external is not None:
                 raise BuildError(
                     f"`{source.name}` cannot be a view: `{upstream.name}` is an external table,"
                     " of which only what is needed is there",

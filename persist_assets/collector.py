@@ -93,7 +93,7 @@ def collect(
             export_manifest(load_settings(settings.root, environment=name), ledger)
     found = [_sweep(settings, ledger, h, clock(), dry_run=dry_run) for h in holdings]
     found += _sweep_temporary(settings, ledger, dry_run=dry_run)
-    externals = {copy_id(settings, s) for s in project.sources if s.raw and s.raw.external}
+    externals = {copy_id(settings, s) for s in project.sources if s.external}
     if removed and not dry_run:
         for copy in ledger.fetch_copies():
             if copy.copy_id not in externals:

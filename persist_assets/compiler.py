@@ -233,7 +233,7 @@ class Compilation:
     def externals(self) -> frozenset[SourceID]:
         """The external tables that compile."""
         found = ((s, u.source) for s, u in self.units.items())
-        return frozenset(s for s, source in found if source and source.raw and source.raw.external)
+        return frozenset(s for s, source in found if source and source.external)
 
     def needs(self, tables: Collection[SourceID]) -> tuple[Need, ...]:
         """Return what each persisted source needs of tables that are asked about.

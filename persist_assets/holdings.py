@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import persist_assets.meaning.predicates as p
 from persist_assets.connectors.protocol import Pruned
 from persist_assets.errors import StorageError
-from persist_assets.routes import in_words
+from persist_assets.ingestion import why_pending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,7 +57,7 @@ class Holding:
 def externals(project: Project, start: Iterable[SourceID]) -> tuple[Source, ...]:
     """Return the external tables that sources follow from, however far down."""
     reached = project.reach(start, lambda _: False)
-    return tuple(s for s in reached if s.raw is not None and s.raw.external is not None)
+    return tuple(s for s in reached if s.external is not None)
 
 
 def find_holding(ingestion: Ingestion, source: Source) -> Holding:
@@ -73,7 +73,7 @@ def find_holding(ingestion: Ingestion, source: Source) -> Holding:
     except StorageError as error:
         problem = error
     if pending is not None and not pending.is_nothing and (held or needs):
-        why = in_words(source, held, pending)
+        why = why_pending(source, held, pending)
     return Holding(
         source,
         p.as_text(predicate) if wanted else None,

@@ -139,6 +139,36 @@ def version_of(copy: LocalCopy, committed: int) -> str:
     return f"{OF_DELTA}{committed}:{copy.table_id}"
 
 
+def why_pending(source: Source, held: LocalCopy | None, pending: Pending) -> str:
+    """Return in words why a copy has to be brought up to date."""
+    if held is None:
+        return f"nothing of `{source.name}` is held yet"
+    told: list[str] = []
+    if pending.is_new:
+        now, then = short(pending.version), short(held.version)
+        if now == then:  # it was made anew in its place
+            now, then = pending.version, held.version
+        told.append(f"`{source.name}` has version {now}, the copy is at {then}")
+    more = [c for c in pending.columns if c not in held.columns]
+    if more:
+        told.append(f"more columns of `{source.name}` are needed: {', '.join(more)}")
+    elif pending.missing != p.FALSE:
+        told.append(f"more rows of `{source.name}` are needed")
+    return "; ".join(told)
+
+
+def short(version: str) -> str:
+    """Return a version of an external table for people: without what tells the table from others.
+
+    Examples
+    --------
+    >>> short("delta:7:9b1c"), short("7")
+    ('7', '7')
+    """
+    parts = version.split(":")
+    return parts[1] if len(parts) > 1 else version
+
+
 class Ingestion:
     """Brings copies of a project's external tables up to date, and reads them.
 
@@ -187,13 +217,13 @@ class Ingestion:
     def needs(self, source: Source) -> set[tuple[str, tuple[str, ...]]]:
         """Return which predicates and columns this program needs of an external table."""
         assert source.raw is not None
-        external = source.raw.external
+        external = source.external
         assert external is not None
         own = copy_id(self.settings, source)
         sharing = {
             s.source_id
             for s in self.project.sources
-            if s.raw and s.raw.external and copy_id(self.settings, s) == own
+            if s.external and copy_id(self.settings, s) == own
         }
         every = tuple(sorted(c.name for c in source.columns))
         found: set[tuple[str, tuple[str, ...]]] = set()
@@ -271,7 +301,7 @@ class Ingestion:
         GoneError
             The version that is held is gone, and rows of it are needed.
         """
-        own, external = copy_id(self.settings, source), source.raw and source.raw.external
+        own, external = copy_id(self.settings, source), source.external
         assert external is not None
         holder = f"a build on {socket.gethostname()}, process {os.getpid()}"
         with self.ledger.lease(f"copy {own}", holder):
@@ -317,8 +347,8 @@ class _Sync:
         self.written = ingestion.written
         self.root = ingestion.root(copy_id)
         assert source.raw is not None
-        assert source.raw.external is not None
-        self.external = source.raw.external
+        assert source.external is not None
+        self.external = source.external
         self.key = self.external.key
 
     def begin(self, before: LocalCopy | None, start: str | None, head: str) -> LocalCopy:

@@ -883,6 +883,11 @@ class Source:
         return Kind.RAW if self.raw.external is None else Kind.EXTERNAL
 
     @property
+    def external(self) -> External | None:
+        """What is said of it, if it is an external table."""
+        return self.raw.external if self.raw else None
+
+    @property
     def name(self) -> str:
         """The last part of the asset key."""
         return self.asset_key[-1]

@@ -31,12 +31,12 @@ from persist_assets.errors import (
     did_you_mean,
 )
 from persist_assets.functions import call
-from persist_assets.ingestion import Ingestion, copy_id, version_of
+from persist_assets.ingestion import Ingestion, copy_id, short, version_of, why_pending
 from persist_assets.meaning.predicates import FORMAT, TRUE, as_text
 from persist_assets.model import Needed, RawVersion, Snapshot
 from persist_assets.partitions import keys as partition_keys
 from persist_assets.planner import UNVERSIONED, WHEN_OLD
-from persist_assets.routes import Route, find_route, in_words, short
+from persist_assets.routes import Route, find_route
 from persist_assets.session import translated
 from persist_assets.storage.raw import Pin, pin_raw
 from persist_assets.storage.tables import has_snapshot
@@ -179,7 +179,7 @@ class Reader:
             if source.source_id not in self._pins:
                 for other in self.project.sources:
                     # Of external tables only those are asked that somebody wants.
-                    asked = other is source or (other.raw is not None and not other.raw.external)
+                    asked = other is source or (other.raw is not None and not other.external)
                     if asked and other.source_id not in self.fed:
                         self._look(other, required=other is source)
                 if source.source_id in self.fed:
@@ -209,7 +209,7 @@ class Reader:
         """
         reached = self.project.reach(selected, lambda _: False)
         for source in reached:
-            if source.raw is None or source.raw.external is None:
+            if source.external is None:
                 continue
             with self._lock:
                 if source.source_id not in self._synced and source.source_id not in self.fed:
@@ -262,7 +262,7 @@ class Reader:
         and the program are. That the clock moves on brings rows to those alone who read it.
         """
         assert source.raw is not None
-        if source.raw.external is None:
+        if source.external is None:
             return pin_raw(source.raw, self.settings.resolve(source.raw.location or ""))
         pending = self.ingestion.pending(source)
         copy = self.ingestion.find(source)
@@ -272,7 +272,7 @@ class Reader:
             return self.ingestion.pin(copy)
         if copy is not None and not pending.is_new and copy.format == FORMAT:
             self._kept[source.source_id] = copy
-        self._behind[source.source_id] = in_words(source, copy, pending)
+        self._behind[source.source_id] = why_pending(source, copy, pending)
         held = copy and (sorted(copy.seen), copy.columns, copy.retired_at)
         needs = sorted(self.ingestion.needs(source))
         told = sha256(repr((needs, held)).encode()).hexdigest()[:8]
@@ -285,7 +285,7 @@ class Reader:
     def raw_place(self, source: Source) -> tuple[str, str]:
         """Return where the data of a raw table is, or its copy, and its format."""
         assert source.raw is not None
-        if source.raw.external is not None:
+        if source.external is not None:
             return self.ingestion.root(copy_id(self.settings, source)), "delta"
         return self.settings.resolve(source.raw.location or ""), source.raw.format
 
@@ -467,7 +467,7 @@ class Reader:
         """Yield what all rows of sources need of external tables."""
         for source_id in dict.fromkeys(bindings):
             source = self.project.by_id[source_id]
-            if source.raw is not None and source.raw.external is not None:
+            if source.external is not None:
                 yield _whole(source)
             elif source_id not in read:
                 yield from self.project.needs_of(source_id)
@@ -583,7 +583,7 @@ class Reader:
     def _load_raw(self, source: Source) -> DataFrame:
         """Return the rows of a raw table; of an external one, what a build reads of its copy."""
         assert source.raw is not None
-        if source.raw.external is None:
+        if source.external is None:
             return self.engine.load_raw(source, self.pin(source))
         if source.source_id in self._synced:
             return self.engine.read_files("parquet", self.pin(source), source.columns, {})
@@ -698,7 +698,7 @@ class Reader:
         one relative path.
         """
         assert source.raw is not None
-        if source.raw.external is not None and source.source_id not in self._synced:
+        if source.external is not None and source.source_id not in self._synced:
             return self._route_of_all(source).name
         place = self.settings.resolve(source.raw.location or "")
         told = sha256(f"{source.build_id} {place}".encode()).hexdigest()
@@ -744,7 +744,7 @@ class Reader:
             rows = self._load_raw(source)
         elif snapshot is not None:
             rows = self.engine.read_files("parquet", Pin(None, part.files), snapshot.columns, {})
-        elif source.raw is not None and source.raw.external is not None:
+        elif source.external is not None:
             rows = self.engine.read_files("parquet", Pin(None, part.files), source.columns, {})
         else:
             rows = self.engine.load_raw(source, replace(self.pin(source), files=part.files))

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Literal
 
 import persist_assets.meaning.predicates as p
 from persist_assets.errors import NotHeldError
-from persist_assets.ingestion import version_of
+from persist_assets.ingestion import short, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from persist_assets.ingestion import Ingestion, Pending
+    from persist_assets.ingestion import Ingestion
     from persist_assets.meaning.predicates import Term
     from persist_assets.model import LocalCopy, Needed, Source
 
@@ -94,7 +94,7 @@ def find_route(
         told = _digest(ingestion, source, version_of(held, held.committed))
         name = f"{source.key}@{held.version}-{told}"
         return Route(name, held.version, None, held.columns, held)
-    external = source.raw and source.raw.external
+    external = source.external
     assert external is not None
     follows = not external.starts_anywhere
     if local or follows:
@@ -111,36 +111,6 @@ def find_route(
     named = columns or (source.columns[0].name,)
     told = _digest(ingestion, source, version, predicate or "", named)
     return Route(f"{source.key}@{version}-{told}", version, predicate, named)
-
-
-def in_words(source: Source, held: LocalCopy | None, pending: Pending) -> str:
-    """Return in words why a copy has to be brought up to date."""
-    if held is None:
-        return f"nothing of `{source.name}` is held yet"
-    told: list[str] = []
-    if pending.is_new:
-        now, then = short(pending.version), short(held.version)
-        if now == then:  # it was made anew in its place
-            now, then = pending.version, held.version
-        told.append(f"`{source.name}` has version {now}, the copy is at {then}")
-    more = [c for c in pending.columns if c not in held.columns]
-    if more:
-        told.append(f"more columns of `{source.name}` are needed: {', '.join(more)}")
-    elif pending.missing != p.FALSE:
-        told.append(f"more rows of `{source.name}` are needed")
-    return "; ".join(told)
-
-
-def short(version: str) -> str:
-    """Return a version of an external table for people: without what tells the table from others.
-
-    Examples
-    --------
-    >>> short("delta:7:9b1c"), short("7")
-    ('7', '7')
-    """
-    parts = version.split(":")
-    return parts[1] if len(parts) > 1 else version
 
 
 def lacking(held: LocalCopy | None, wanted: Term, columns: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ import gc
 from persist_assets.cli.app import EXIT_CODES, app, err
 
 # In this order `persist --help` has them.
-from persist_assets.cli import sources, following, reading, external, documenting  # isort: skip
+from persist_assets.cli import external, sources, following, reading, documenting  # isort: skip
 from persist_assets.cli import environments, wanting, servers  # isort: skip
 
 __all__ = [

@@ -17,11 +17,11 @@ from persist_assets.cli.app import (
     quiet,
     table_of,
 )
-from persist_assets.cli.sources import external_json
 from persist_assets.errors import NotFoundError, PersistError
 from persist_assets.holdings import Holding, externals, find_holding
+from persist_assets.ingestion import short
+from persist_assets.meaning.predicates import FALSE, as_text
 from persist_assets.model import Source
-from persist_assets.routes import short
 from persist_assets.selection import find_source
 
 
@@ -68,7 +68,7 @@ def _chosen(given: Invocation, patterns: Sequence[str] | None) -> list[Source]:
     """
     project = given.project
     if not patterns:
-        return [s for s in project.sources if s.raw is not None and s.raw.external is not None]
+        return [s for s in project.sources if s.external is not None]
     found: dict[str, Source] = {}
     for pattern in patterns:
         try:
@@ -137,4 +137,76 @@ def _holding_json(found: Holding) -> Mapping[str, Any]:
             "read": told["read"],
         },
         "error": told["error"],
+    }
+
+
+def external_json(found: Holding) -> dict[str, Any]:
+    """Return what a plan says of an external table."""
+    held, pending, read = found.held, found.pending, found.read
+    return {
+        "source_id": found.source.source_id,
+        "predicate": found.predicate,
+        "columns": list(found.columns),
+        "not_pushed": [
+            {"expression": expression, "reason": reason, "code": code, "reader": need.reader}
+            for need in found.needs
+            for code, words in need.not_pushed
+            for expression, _, reason in (words.rpartition(": "),)
+        ],
+        "needs": [
+            {"reader": n.reader, "predicate": n.predicate, "columns": list(n.columns)}
+            for n in found.needs
+        ],
+        "before": {
+            "predicate": held.predicate,
+            "columns": list(held.columns),
+            "version": held.version,
+        }
+        if held
+        else None,
+        "version": pending.version if pending else None,
+        "missing": as_text(pending.missing) if pending and pending.missing != FALSE else None,
+        "why": found.why,
+        "read": {"files": read.files, "rows": read.rows, "bytes": read.bytes} if read else None,
+        "error": found.problem.message if found.problem else None,
+    }
+
+
+def print_holding(found: Holding) -> None:
+    """Print what a plan says of an external table."""
+    told = external_json(found)
+    title = f"[bold]{escape(found.source.key)}[/]"
+    if found.problem is not None:
+        out.print(f"{title} [red]{escape(found.problem.message)}[/]")
+    elif found.why is None:
+        why = "its copy is up to date" if found.held else "nothing of it is needed"
+        out.print(f"{title} [dim]{why}[/]")
+    else:
+        out.print(f"{title} {escape(found.why)}")
+    if found.predicate is not None:
+        columns = ", ".join(found.columns) or "no column"
+        out.print(f"  needed: {escape(f'{columns} where {found.predicate}')}", soft_wrap=True)
+    before = told["before"]
+    if before and found.why is not None:
+        held = f"{', '.join(before['columns'])} where {before['predicate']}"
+        out.print(f"  held:   {escape(held)}", soft_wrap=True)
+    for kept in told["not_pushed"]:
+        words = f"{kept['expression']} ({kept['reason']})" if kept["expression"] else kept["reason"]
+        out.print(f"  [dim]not pushed: {escape(words)}[/]", soft_wrap=True)
+    read = found.read
+    if read is not None and read.files:
+        rows = f"at most {read.rows} rows" if read.rows is not None else "rows that are not counted"
+        files = f"{read.files} of {read.of} file{'s' * (read.of != 1)}"
+        out.print(f"  to read: {files}, {rows}, {read.bytes} bytes")
+
+
+def held_json(given: Invocation, source: Source) -> dict[str, Any]:
+    """Return what is held of an external table, which is not asked."""
+    held = given.builder.ingestion.find(source)
+    return {
+        "version": held.version if held else None,
+        "held": held.predicate if held else None,
+        "columns": list(held.columns) if held else [],
+        "rows": held.rows if held else 0,
+        "bytes": held.bytes if held else 0,
     }

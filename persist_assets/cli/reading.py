@@ -29,6 +29,7 @@ from persist_assets.errors import (
 )
 from persist_assets.frontends.malloy import SUFFIX as MALLOY
 from persist_assets.functions import place_of
+from persist_assets.ingestion import short
 from persist_assets.model import (
     Fallback,
     Query,
@@ -36,7 +37,7 @@ from persist_assets.model import (
     SourceID,
 )
 from persist_assets.revisions import find_places
-from persist_assets.routes import Route, short
+from persist_assets.routes import Route
 from persist_assets.rows import ChangedRow, NotCompared, RowsDiffer, compare_tables
 
 # --------------------------------------------------------------------------------------------- diff

@@ -35,6 +35,7 @@ from persist_assets.cli.app import (
     quiet,
     table_of,
 )
+from persist_assets.cli.external import external_json, held_json, print_holding
 from persist_assets.compare import Change, Standings, compare, to_rebuild
 from persist_assets.errors import (
     NotFoundError,
@@ -44,7 +45,6 @@ from persist_assets.errors import (
 )
 from persist_assets.frontends.malloy import SUFFIX as MALLOY
 from persist_assets.holdings import Holding, externals, find_holding
-from persist_assets.meaning.predicates import FALSE, as_text
 from persist_assets.model import (
     Build,
     CheckResult,
@@ -144,7 +144,7 @@ def plan(
         return
     out.print(plan_tree(given.project, planned))
     for found in holdings:
-        _print_holding(found)
+        print_holding(found)
     n = sum(step.action == "build" for step in planned.steps)
     out.print(
         f"{n} to build, {len(planned.steps) - n} up to date in [bold]{planned.environment}[/]"
@@ -207,66 +207,6 @@ def changes_tree(title: str, changes: Sequence[Change]) -> Tree:
 
 def _one_line(text: str | None) -> str:
     return escape(" ".join(text.split())) if text is not None else "[dim]?[/]"
-
-
-def external_json(found: Holding) -> dict[str, Any]:
-    """Return what a plan says of an external table."""
-    held, pending, read = found.held, found.pending, found.read
-    return {
-        "source_id": found.source.source_id,
-        "predicate": found.predicate,
-        "columns": list(found.columns),
-        "not_pushed": [
-            {"expression": expression, "reason": reason, "code": code, "reader": need.reader}
-            for need in found.needs
-            for code, words in need.not_pushed
-            for expression, _, reason in (words.rpartition(": "),)
-        ],
-        "needs": [
-            {"reader": n.reader, "predicate": n.predicate, "columns": list(n.columns)}
-            for n in found.needs
-        ],
-        "before": {
-            "predicate": held.predicate,
-            "columns": list(held.columns),
-            "version": held.version,
-        }
-        if held
-        else None,
-        "version": pending.version if pending else None,
-        "missing": as_text(pending.missing) if pending and pending.missing != FALSE else None,
-        "why": found.why,
-        "read": {"files": read.files, "rows": read.rows, "bytes": read.bytes} if read else None,
-        "error": found.problem.message if found.problem else None,
-    }
-
-
-def _print_holding(found: Holding) -> None:
-    """Print what a plan says of an external table."""
-    told = external_json(found)
-    title = f"[bold]{escape(found.source.key)}[/]"
-    if found.problem is not None:
-        out.print(f"{title} [red]{escape(found.problem.message)}[/]")
-    elif found.why is None:
-        why = "its copy is up to date" if found.held else "nothing of it is needed"
-        out.print(f"{title} [dim]{why}[/]")
-    else:
-        out.print(f"{title} {escape(found.why)}")
-    if found.predicate is not None:
-        columns = ", ".join(found.columns) or "no column"
-        out.print(f"  needed: {escape(f'{columns} where {found.predicate}')}", soft_wrap=True)
-    before = told["before"]
-    if before and found.why is not None:
-        held = f"{', '.join(before['columns'])} where {before['predicate']}"
-        out.print(f"  held:   {escape(held)}", soft_wrap=True)
-    for kept in told["not_pushed"]:
-        words = f"{kept['expression']} ({kept['reason']})" if kept["expression"] else kept["reason"]
-        out.print(f"  [dim]not pushed: {escape(words)}[/]", soft_wrap=True)
-    read = found.read
-    if read is not None and read.files:
-        rows = f"at most {read.rows} rows" if read.rows is not None else "rows that are not counted"
-        files = f"{read.files} of {read.of} file{'s' * (read.of != 1)}"
-        out.print(f"  to read: {files}, {rows}, {read.bytes} bytes")
 
 
 def _plan_json(project: Project, planned: Plan, holdings: Sequence[Holding] = ()) -> dict[str, Any]:
@@ -770,19 +710,7 @@ def _show_json(given: Invocation, source: Source) -> dict[str, Any]:
             for c in source.checks
         ],
         "wants": [],
-        **({"external": _held_json(given, source)} if source.kind is Kind.EXTERNAL else {}),
-    }
-
-
-def _held_json(given: Invocation, source: Source) -> dict[str, Any]:
-    """Return what is held of an external table, which is not asked."""
-    held = given.builder.ingestion.find(source)
-    return {
-        "version": held.version if held else None,
-        "held": held.predicate if held else None,
-        "columns": list(held.columns) if held else [],
-        "rows": held.rows if held else 0,
-        "bytes": held.bytes if held else 0,
+        **({"external": held_json(given, source)} if source.kind is Kind.EXTERNAL else {}),
     }
 
 

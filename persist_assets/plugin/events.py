@@ -141,9 +141,9 @@ def report_raw_versions(
     for source in builder.project.sources:
         if source.raw is None or source.source_id in builder.fed:
             continue
-        if source.raw.external is None and not all_kinds:
+        if source.external is None and not all_kinds:
             continue
-        looked = builder.look(source) if source.raw.external is not None else None
+        looked = builder.look(source) if source.external is not None else None
         version = looked.newest if looked else builder.find_version(source)
         key = dg.AssetKey(source.asset_key)
         records = instance.fetch_materializations(key, limit=1).records

@@ -105,7 +105,7 @@ class AssetTranslator:
             metadata["dagster/column_schema"] = table_schema(source.columns)
         if source.raw is not None and source.raw.location:
             metadata["dagster/uri"] = self.settings.resolve(source.raw.location)
-        if source.raw is not None and source.raw.external is not None:
+        if source.external is not None:
             metadata |= needs_metadata(self.project, source)
         if source.raw is None:
             metadata["dagster/table_name"] = source.table
