@@ -22,7 +22,7 @@ import deltalake
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from increments import cpu_seconds
+from increments import SETTINGS, cpu_seconds
 
 from persist_assets.connectors import connect
 from persist_assets.connectors.protocol import Connector
@@ -35,13 +35,6 @@ from persist_assets.session import create_session
 from persist_assets.settings import load_settings
 
 ROWS, DAYS = 10_000_000, 365
-SETTINGS = """
-[spark]
-"spark.master" = "local[*]"
-"spark.driver.memory" = "8g"
-"spark.ui.enabled" = "false"
-"spark.sql.shuffle.partitions" = "8"
-"""
 START = datetime(2023, 1, 1, tzinfo=UTC)
 WEEK = "ts >= TIMESTAMP '2023-05-01 00:00:00Z' AND ts < TIMESTAMP '2023-05-08 00:00:00Z'"
 NEXT = "ts >= TIMESTAMP '2023-05-08 00:00:00Z' AND ts < TIMESTAMP '2023-05-15 00:00:00Z'"
@@ -142,6 +135,16 @@ class Year:
         """Have Spark read all rows, and put them nowhere."""
         frame.write.format("noop").mode("overwrite").save()
 
+    def bytes_of(self, work: Callable[[], object]) -> int:
+        """Return how many bytes are read by some work."""
+        vectored = "parquet.hadoop.vectored.io.enabled"
+        self.spark.conf.set(vectored, "false")  # what it reads, Hadoop does not count
+        before = self.bytes_read()
+        work()
+        read = self.bytes_read() - before
+        self.spark.conf.unset(vectored)
+        return read
+
     def bytes_read(self) -> int:
         """Return how much the tasks of this session have read so far."""
         jvm = self.spark.sparkContext._jvm
@@ -217,12 +220,7 @@ def measure(root: Path, rows: int) -> Iterator[Row]:
     def bare() -> None:
         year.read(year.spark.read.parquet(*files).where(WEEK).select(*COLUMNS))
 
-    vectored = "parquet.hadoop.vectored.io.enabled"
-    year.spark.conf.set(vectored, "false")  # what it reads, Hadoop does not count
-    needed, before = chunks(files, COLUMNS), year.bytes_read()
-    ours()
-    read = year.bytes_read() - before
-    year.spark.conf.unset(vectored)
+    needed, read = chunks(files, COLUMNS), year.bytes_of(ours)
     yield (
         f"{told}a week, 3 of 20 columns",
         f"their chunks: {needed:,} bytes",
@@ -256,12 +254,7 @@ def brought(year: Year, told: str) -> Iterator[Row]:
     year.need(f"SELECT {', '.join(COLUMNS)} FROM t WHERE {WEEK}")
     year.sync()
     year.need(f"SELECT {', '.join(COLUMNS)} FROM t WHERE {WEEK} OR {NEXT}")
-    vectored = "parquet.hadoop.vectored.io.enabled"
-    year.spark.conf.set(vectored, "false")
-    needed, before = chunks(week_of(year.root, 127), COLUMNS), year.bytes_read()
-    year.sync()
-    read = year.bytes_read() - before
-    year.spark.conf.unset(vectored)
+    needed, read = chunks(week_of(year.root, 127), COLUMNS), year.bytes_of(year.sync)
     yield (
         f"{told}a second week beside one that is held",
         f"the chunks of the second: {needed:,} bytes",

@@ -377,11 +377,9 @@ class Engine:
             value = None if last is None else from_text(str(last), kind)
             if (value is None) == (last is None):
                 return None if value is None else to_text(value), timeless
-        rows = self.session.read.parquet(_pattern(staged))
-        latest = spelled(f"max({quote(column)})", kind)
-        number = f"count(1) - count({quote(column)})"
-        seen = rows.selectExpr(f"{latest} AS last", f"{number} AS timeless").collect()[0]
-        return ledger_text(seen["last"], kind), seen["timeless"]
+        rows = self.session.read.parquet(_pattern(staged)).select(quote(column))
+        measured = self.measure(rows, (), column, column)
+        return measured.watermark, measured.timeless
 
     def _staying(
         self, beside: Beside, checks: Sequence[Check], time_column: str | None

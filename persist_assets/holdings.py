@@ -95,5 +95,4 @@ def _would_read(
     connector = ingestion.connector(source)
     fits = held is not None and held.format == p.FORMAT
     version = held.version if held is not None and fits else connector.start() or pending.version
-    predicate = None if pending.missing == p.TRUE else p.as_text(pending.missing)
-    return connector.prune(predicate, version)
+    return connector.prune(p.as_condition(pending.missing), version)

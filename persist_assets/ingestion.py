@@ -31,17 +31,18 @@ from persist_assets.errors import GoneError, StorageError
 from persist_assets.model import LocalCopy
 from persist_assets.session import translated
 from persist_assets.storage.raw import OF_DELTA, Pin, file_location
-from persist_assets.storage.tables import commit, delete_builds, find_table, live_files
+from persist_assets.storage.tables import commit, delete_builds, file_sizes, find_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from pyspark.sql import Column as SparkColumn
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
 
     from persist_assets.connectors.protocol import Connector
     from persist_assets.engine import Engine
+    from persist_assets.ledger.covering import Wanted
     from persist_assets.ledger.store import Ledger
     from persist_assets.meaning.predicates import Term
     from persist_assets.model import Project, Source
@@ -122,10 +123,10 @@ def copy_id(settings: Settings, source: Source) -> str:
     raw = source.raw
     assert raw is not None
     assert raw.external is not None
-    where = tuple(pair for pair in raw.external.storage if pair[0] == "aws_endpoint")
-    said = replace(raw.external, labels=(), start_after=(), storage=where, skip_unused_columns=True)
+    external, place = raw.external, settings.resolve(raw.location or "")
+    said = (raw.format, raw.options, external.key, external.append_only, external.timestamp_column)
     columns = [(c.name, c.type) for c in source.columns]
-    told = (said, settings.resolve(raw.location or ""), columns, settings.connection)
+    told = (said, place, columns, settings.connection)
     return sha256(repr(told).encode()).hexdigest()[:16]
 
 
@@ -209,7 +210,7 @@ class Ingestion:
                 f"the copy of an external table is gone from {root}",
                 hint="bring it anew: persist external sync --again",
             )
-        files = sorted(file_location(f.path, root) for f in live_files(table).values())
+        files = sorted(file_location(path, root) for path in file_sizes(table))
         return Pin(version_of(copy, copy.committed), tuple(files), root)
 
     # ---------------------------------------------------------------------------- what is needed
@@ -250,9 +251,9 @@ class Ingestion:
         """Return a predicate without a clock that holds all rows of another, for a while."""
         return p.evaluated_within(term, self.now, self.now + AHEAD, self.settings.timezone)
 
-    def covers(self, copy: LocalCopy | None, predicate: Term, columns: Iterable[str]) -> bool:
+    def covers(self, copy: LocalCopy, predicate: Term, columns: Iterable[str]) -> bool:
         """Whether a copy certainly holds what is needed."""
-        if copy is None or copy.format != p.FORMAT or not {*columns} <= {*copy.columns}:
+        if copy.format != p.FORMAT or not {*columns} <= {*copy.columns}:
             return False
         return p.implies(p.from_text(copy.predicate), predicate)
 
@@ -264,13 +265,15 @@ class Ingestion:
         StorageError
             The table cannot be reached, or not be read.
         """
-        own = copy_id(self.settings, source)
-        others = self.ledger.fetch_needs(own)
-        others[self.settings.environment] = tuple(self.needs(source))
-        wanted = self.coverage(need for needs in others.values() for need in needs)
-        held = self.ledger.find_copy(own)
+        held = self.find(source)
         head = self.connector(source).pin(held.version if held else None)
-        return self._pending(held, wanted, head)
+        return self._pending(held, self._wanted(source, self.needs(source)), head)
+
+    def _wanted(self, source: Source, own: Iterable[Wanted]) -> Coverage:
+        """Return what all environments need of an external table, this one what is given."""
+        needs = self.ledger.fetch_needs(copy_id(self.settings, source))
+        needs[self.settings.environment] = tuple(own)
+        return self.coverage(need for some in needs.values() for need in some)
 
     def _pending(self, held: LocalCopy | None, wanted: Coverage, head: str) -> Pending:
         if held is None or held.format != p.FORMAT:
@@ -305,9 +308,9 @@ class Ingestion:
         assert external is not None
         holder = f"a build on {socket.gethostname()}, process {os.getpid()}"
         with self.ledger.lease(f"copy {own}", holder):
-            self.ledger.record_needs(own, self.settings.environment, self.needs(source))
-            needs = self.ledger.fetch_needs(own)
-            wanted = self.coverage(need for some in needs.values() for need in some)
+            needs = self.needs(source)
+            self.ledger.record_needs(own, self.settings.environment, needs)
+            wanted = self._wanted(source, needs)
             held = self.ledger.find_copy(own)
             connector = self.connector(source)
             head = connector.pin(None if again or held is None else held.version)
@@ -459,11 +462,10 @@ class _Sync:
         kinds = {c.name: (c.type or "").lower() for c in self._columns(held.columns)}
         telling = [c for kind in _TELLING for c in held.columns if kinds.get(c) == kind]
         names = [*(self.key or telling[:2] or held.columns)]
-        local = self._local(held).select(*map(quote, names), _FILE)
+        local = self._local(held, files).select(*map(quote, names), _FILE)
         some = gone.select(*map(quote, names)).distinct()
         hit = local.join(some, _alike(local, some, names), "leftsemi")
-        found = {r[0].rpartition("/")[2] for r in hit.select(_FILE).distinct().collect()}
-        return tuple(f for f in files if f.rpartition("/")[2] in found)
+        return _among(files, hit.select(_FILE).distinct().collect())
 
     def _anew(self, held: LocalCopy, head: str, why: str) -> LocalCopy:
         """Hold the rows of a later version, all of them read again, and say so."""
@@ -492,14 +494,13 @@ class _Sync:
         if not changed and self.now - since < _BATCH:
             return held
         after = replace(held, seen=known, predicate=text, retired_at=self.now)
+        files = self._files(held)
         with translated(f"looking for rows of `{self.source.name}` that nobody needs"):
-            local = self._local(held)
+            local = self._local(held, files)
             outside = local.where(f"({text}) IS NOT TRUE").groupBy(_FILE).count().collect()
         if not outside:
             return self._record(after, held, {"retired": 0})
-        names = {row[0].rpartition("/")[2] for row in outside}
-        files = self._files(held)
-        touched = tuple(f for f in files if f.rpartition("/")[2] in names)
+        touched = _among(files, outside)
         kept = tuple(f for f in files if f not in touched)
         made = self._local(held, touched).drop(_FILE).where(text)
         n = sum(row[1] for row in outside)
@@ -531,14 +532,12 @@ class _Sync:
         return table.metadata().id, sum(rows), sum(sizes)
 
     def _read(self, predicate: Term, columns: Sequence[str], version: str) -> DataFrame:
-        text = None if predicate == p.TRUE else p.as_text(predicate)
         with translated(f"reading `{self.source.name}`"):
-            return self.connector.snapshot(text, columns, version)
+            return self.connector.snapshot(p.as_condition(predicate), columns, version)
 
     def _expected(self, predicate: Term, version: str) -> int:
         """Return how many rows of a version there are at most, as far as its files tell."""
-        text = None if predicate == p.TRUE else p.as_text(predicate)
-        return self.connector.prune(text, version).rows or 0
+        return self.connector.prune(p.as_condition(predicate), version).rows or 0
 
     def _files(self, held: LocalCopy) -> tuple[str, ...]:
         table = find_table(self.root, held.committed)
@@ -547,11 +546,10 @@ class _Sync:
                 f"the copy of `{self.source.name}` is gone from {self.root}",
                 hint=f"bring it anew: persist external sync {self.source.key} --again",
             )
-        return tuple(live_files(table))
+        return tuple(file_sizes(table))
 
-    def _local(self, held: LocalCopy, files: Sequence[str] | None = None) -> DataFrame:
-        """Return the rows that are held, with the files that they are in."""
-        files = self._files(held) if files is None else files
+    def _local(self, held: LocalCopy, files: Sequence[str]) -> DataFrame:
+        """Return the rows that are held in some files, with the one that each is in."""
         paths = tuple(file_location(f, self.root) for f in files)
         names = [quote(c) for c in held.columns]
         pin = Pin(None, paths, self.root)
@@ -722,6 +720,12 @@ class _Sync:
         said = {"source_id": self.source.source_id, **told}
         self.ledger.record_copy(copy, before=before, told=said)
         return copy
+
+
+def _among(files: Sequence[str], named: Iterable[Row]) -> tuple[str, ...]:
+    """Return those files that rows name first, whatever Spark calls the directory they are in."""
+    names = {row[0].rpartition("/")[2] for row in named}
+    return tuple(f for f in files if f.rpartition("/")[2] in names)
 
 
 def _alike(rows: DataFrame, others: DataFrame, names: Sequence[str]) -> SparkColumn:

@@ -225,7 +225,7 @@ def _as_of(
         Who reads it, if it is read inline.
     """
     parts: list[Iterable[RawVersion]] = []
-    reader = reader or source.source_id
+    reader = _needing(source, reader)
     whose = reader if reader in world.seen else ""
     if source.reads_clock:
         parts.append(
@@ -244,11 +244,17 @@ def _as_of(
         else:
             known = (whose, upstream.source_id)
             if known not in inline:
-                # What is persisted and read inline needs what it needs, whoever reads it.
-                needs = upstream.source_id if upstream.persisted else reader
-                inline[known] = _as_of(project, upstream, world, coming, inline, needs)
+                inline[known] = _as_of(project, upstream, world, coming, inline, reader)
             parts.append(inline[known])
     return merge_as_of(parts)
+
+
+def _needing(source: Source, reader: SourceID | None) -> SourceID:
+    """Return whose needs of external tables count for the rows of a source that is read inline.
+
+    What is persisted needs what it needs, whoever reads it.
+    """
+    return source.source_id if reader is None or source.persisted else reader
 
 
 def rests_alike(snapshot: Snapshot, as_of: AsOf) -> bool:
@@ -274,7 +280,7 @@ def inputs(
     it reads is built before.
     """
     parts: list[Iterable[RawVersion]] = []
-    reader = reader or source.source_id
+    reader = _needing(source, reader)
     if source.reads_clock:
         now = world.day if source.reads_clock == "day" else world.instant
         parts.append([RawVersion(CLOCK, now)])
@@ -288,8 +294,7 @@ def inputs(
         elif snapshot is not None:
             parts.append([RawVersion(upstream.build_id, CONTENT + snapshot.content)])
         else:
-            needs = upstream.source_id if upstream.persisted else reader
-            inline = inputs(project, upstream, world, coming, needs)
+            inline = inputs(project, upstream, world, coming, reader)
             if inline is None:
                 return None
             parts.append(inline)

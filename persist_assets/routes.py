@@ -106,7 +106,7 @@ def find_route(
             location=source.location,
         )
     version = held.version if held is not None else ingestion.connector(source).pin(None)
-    predicate = None if wanted == p.TRUE else p.as_text(wanted)
+    predicate = p.as_condition(wanted)
     # Rows without any column are rows too, of the first that there is.
     named = columns or (source.columns[0].name,)
     told = _digest(ingestion, source, version, predicate or "", named)

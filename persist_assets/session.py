@@ -16,7 +16,6 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.connectors.reading import FIELD_IDS
 from persist_assets.errors import (
     BuildError,
     JavaMissingError,
@@ -24,7 +23,7 @@ from persist_assets.errors import (
     SettingsError,
     StorageError,
 )
-from persist_assets.settings import is_harmless
+from persist_assets.settings import FIELD_IDS, is_harmless
 from persist_assets.stores import SPARK_PACKAGES
 
 if TYPE_CHECKING:

@@ -172,6 +172,10 @@ _REFUSED: Mapping[str, str] = {
 """Settings that change what a query says. It is analysed as Spark reads it by default."""
 
 
+FIELD_IDS = "spark.sql.parquet.fieldId.read.enabled"
+"""What finds columns by ids where a schema has ids, as only that of an Iceberg table does."""
+
+
 def is_harmless(key: str) -> bool:
     """Whether a Spark setting cannot change which rows a query has."""
     return key.startswith(_HARMLESS)

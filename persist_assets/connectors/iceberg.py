@@ -18,7 +18,6 @@ from persist_assets.connectors.access import iceberg_access, spark_access
 from persist_assets.connectors.protocol import CHANGE, INSERT, VERSION, Changes, Pruned
 from persist_assets.connectors.pruning import Span, exactly, may_match, span
 from persist_assets.connectors.reading import (
-    FIELD_IDS,
     FILE,
     ROW,
     check_columns,
@@ -29,6 +28,7 @@ from persist_assets.connectors.reading import (
 )
 from persist_assets.dialect import quote
 from persist_assets.errors import GoneError, StorageError
+from persist_assets.settings import FIELD_IDS
 from persist_assets.storage.types import type_of_json
 from persist_assets.stores import scheme_of, spark_pattern
 

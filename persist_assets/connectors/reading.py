@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from persist_assets.model import Column, External
 
-FIELD_IDS = "spark.sql.parquet.fieldId.read.enabled"
-"""What finds columns by ids where a schema has ids, as only that of an Iceberg table does."""
 FILE, ROW = "_persist_file", "_persist_row"
 """The columns that say from which file a row is, and its number there."""
 

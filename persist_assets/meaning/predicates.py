@@ -288,6 +288,11 @@ _CALLS = frozenset(
 )
 
 
+def as_condition(term: Term) -> str | None:
+    """Return the text of a predicate, None where it is true of all rows."""
+    return None if term == TRUE else as_text(term)
+
+
 @lru_cache(maxsize=65536)
 def as_text(term: Term) -> str:
     """Return a term as Spark's SQL, in its one spelling.

@@ -325,7 +325,7 @@ def _restore(table: Any, version: int) -> None:
 
 def _paths(table: Any) -> list[str]:
     """Return the paths of a table's live files, relative and not quoted."""
-    return [*_sizes(table)]
+    return [*file_sizes(table)]
 
 
 def _check_files(staged: Staged) -> None:
@@ -378,7 +378,7 @@ def read_version(root: str, version: int) -> TableVersion:
     table = find_table(root, version)
     if table is None:
         raise GoneError(f"version {version} of the table {root} is gone", hint="build it again")
-    sizes = {f"{root}/{path}": size for path, size in sorted(_sizes(table).items())}
+    sizes = {f"{root}/{path}": size for path, size in sorted(file_sizes(table).items())}
     builds = sorted({file.rpartition("/")[0] for file in sizes})
     there = {found.location: found.bytes for build in builds for found in list_files(build)}
     for file, size in sizes.items():
@@ -389,7 +389,7 @@ def read_version(root: str, version: int) -> TableVersion:
     return TableVersion(tuple(sizes), columns_of_struct(json.loads(table.schema().to_json())))
 
 
-def _sizes(table: Any) -> dict[str, int]:
+def file_sizes(table: Any) -> dict[str, int]:
     """Return a table's live files, relative and not quoted, and how many bytes they have."""
     import pyarrow as pa
 
@@ -528,7 +528,7 @@ def find_writer(root: str, version: int) -> tuple[str, str] | None:
 def find_parts(root: str, version: int) -> set[str]:
     """Return the builds whose files a version has; nothing where it is gone."""
     table = find_table(root, version)
-    return set() if table is None else {path.partition("/")[0] for path in _sizes(table)}
+    return set() if table is None else {path.partition("/")[0] for path in file_sizes(table)}
 
 
 # --------------------------------------------------------------------------------------- deletion

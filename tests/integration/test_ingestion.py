@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import proposed
 import pyarrow as pa
 import pytest
 from ingesting import POINTS, STEPS, Life
@@ -24,21 +25,7 @@ Make = Callable[..., Builder]
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("category", pa.string()), ("ts", pa.timestamp("us", "UTC"))]
 )
-TABLE = """
-create external table external_table (
-    id bigint not null primary key,
-    category string,
-    ts timestamp
-) with (
-    'connectors' = '[{
-        "transport": {
-            "name": "delta_table_input",
-            "config": {
-                "uri": "lake",
-            }
-        }
-    }]');
-"""
+TABLE = proposed.TABLE.replace("s3://...", "lake")
 V1 = """
 create materialized view v1 as select * from external_table
 where

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from conftest import compiled
+from proposed import TABLE
 
 from persist_assets.errors import Problem
 from persist_assets.frontends.external import LACKING, public_pairs
@@ -14,21 +15,7 @@ from persist_assets.frontends.intervals import missing_keywords
 from persist_assets.frontends.sql import parse_sql
 from persist_assets.model import Declaration, External, Kind
 
-# The programs of the proposal, word for word, with the comma that JSON does not allow.
-TABLE = """create external table external_table (
-    id bigint not null primary key,
-    category string,
-    ts timestamp
-) with (
-    'connectors' = '[{
-        "transport": {
-            "name": "delta_table_input",
-            "config": {
-                "uri": "s3://...",
-            }
-        }
-    }]');
-"""
+# The programs of the proposal, word for word.
 V1 = """create view v1 as select * from external_table
 where
     category = 'invoices' and
