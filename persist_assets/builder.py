@@ -1079,7 +1079,7 @@ class Builder(Reader):
             return None
         order = world.keys[source.source_id]
         found = boxes(partition, [kind for _, kind in columns], work.step.keys, order)
-        return window_of(self.project, source, columns, found)
+        return window_of(self.project, source, columns, found, self.settings.timezone.key)
 
     def _parted(
         self,

@@ -159,7 +159,7 @@ def find_window(
     if told is None:
         return None
     spans = merged_spans([*told[0], *increment.again])
-    return window_of(project, source, columns, [(span,) for span in spans], nulls=told[1])
+    return window_of(project, source, columns, [(span,) for span in spans], zone, nulls=told[1])
 
 
 def window_of(
@@ -167,17 +167,18 @@ def window_of(
     source: Source,
     columns: tuple[tuple[str, str], ...],
     boxes: Sequence[tuple[Span, ...]],
+    zone: str,
     *,
     nulls: bool = False,
 ) -> Window:
     """Return a window, and which rows of tables may matter for it."""
     spans = merged_spans(box[0] for box in boxes)
-    leaves = _mattering(project, source, spans, columns[0][1], nulls)
+    leaves = _mattering(project, source, spans, columns[0][1], zone, nulls)
     return Window(columns, tuple(boxes), nulls, leaves)
 
 
 def _mattering(
-    project: Project, source: Source, spans: Sequence[Span], kind: str, nulls: bool
+    project: Project, source: Source, spans: Sequence[Span], kind: str, zone: str, nulls: bool
 ) -> dict[SourceID, str]:
     """Return which rows of tables may matter for windows, with some that do not."""
     windows = source.windows
@@ -192,9 +193,10 @@ def _mattering(
             continue
         for low, high in spans:
             least, most = (f"CAST({literal(v, kind)} AS {leaf})" for v in (low, high))
-            if trace.steps:  # a day more on either side: clocks are put back
-                days = 1 + sum(step.days for step in trace.steps)
-                least = f"({least} - INTERVAL '1' DAY)"
+            days = sum(step.days for step in trace.steps)
+            if trace.steps and zone != "UTC":  # a day more on either side: clocks are put back
+                least, days = f"({least} - INTERVAL '1' DAY)", days + 1
+            if days:
                 most = f"({most} + INTERVAL '{days}' DAY)"
             tests.setdefault(source_id, []).append(
                 f"({quote(column)} >= {least} AND {quote(column)} <= {most})"
@@ -270,21 +272,11 @@ def _meets(file: Live, window: Window) -> bool:
         return True
     return any(
         all(
-            _may_have(file, name, kind, span)
+            file.may_have(name, kind, span)
             for (name, kind), span in zip(window.columns, box, strict=True)
         )
         for box in window.boxes
     )
-
-
-def _may_have(file: Live, column: str, kind: str, span: tuple[Value, Value | None]) -> bool:
-    """Whether rows of a file may have a value of a span."""
-    name = column.lower()
-    if name not in file.nulls or name not in file.least or name not in file.greatest:
-        return True
-    low = from_statistics(file.least[name], kind)
-    high = from_statistics(file.greatest[name], kind)
-    return low is None or high is None or overlap((low, high), span)
 
 
 def _small(live: Mapping[str, Live]) -> set[str]:

@@ -31,10 +31,17 @@ from persist_assets.errors import GoneError, StorageError
 from persist_assets.model import LocalCopy
 from persist_assets.session import translated
 from persist_assets.storage.raw import OF_DELTA, Pin, file_location
-from persist_assets.storage.tables import commit, delete_builds, file_sizes, find_table
+from persist_assets.storage.tables import (
+    commit,
+    delete_builds,
+    file_sizes,
+    find_table,
+    live_files,
+)
+from persist_assets.watermarks import EXACT, from_spark, spelled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from pyspark.sql import Column as SparkColumn
@@ -48,6 +55,7 @@ if TYPE_CHECKING:
     from persist_assets.model import Project, Source
     from persist_assets.settings import Settings
     from persist_assets.storage.tables import Staged
+    from persist_assets.watermarks import Value
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +68,8 @@ _BATCH = timedelta(days=1)
 _FILE, _NET = "_persist_file", "_persist_net"
 _TELLING = ("timestamp", "bigint", "timestamp_ntz", "int", "date", "string")
 """Types of columns of which two tell most rows from others, the best first."""
+_FEW_FILES = 4
+"""So many files are written anew without a look at which of them have to be."""
 _MOST_FILES, _FEWEST_ROWS, _MOST_ROWS = 200, 50_000, 1_000_000
 """A copy has about so many files, as whoever changes a row of one writes it anew; and so many rows
 a file has at least and at most."""
@@ -334,6 +344,31 @@ def _alternatives(term: Term) -> Iterator[Term]:
             yield part
 
 
+class _NotHeld(Exception):
+    """Rows went that were not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """What is told of the rows that came and went between two versions.
+
+    Attributes
+    ----------
+    came, went
+        How many.
+    gone
+        Of columns, their type and the least and greatest value of the rows that went, where none
+        is NULL.
+    seen
+        The predicates that are needed for which some of all these rows fit.
+    """
+
+    came: int
+    went: int
+    gone: Mapping[str, tuple[str, tuple[Value, Value]]]
+    seen: Collection[str]
+
+
 class _Sync:
     """One copy, while it is brought up to date."""
 
@@ -409,11 +444,7 @@ class _Sync:
         if found.frame is None:
             return self._record(replace(held, version=head, as_of=self.now), held, {"inserted": 0})
         with translated(f"following `{self.source.name}`"):
-            changes = found.frame.persist()
-            try:
-                return self._apply(held, head, changes)
-            finally:
-                changes.unpersist()
+            return self._apply(held, head, found.frame)
 
     def _apply(self, held: LocalCopy, head: str, changes: DataFrame) -> LocalCopy:
         from pyspark.sql import functions as F
@@ -428,19 +459,16 @@ class _Sync:
             net = self._net(changes.select(*names, sign.alias(_NET)))
         net = net.persist()
         try:
-            more, less = net.selectExpr(
-                f"sum(greatest({_NET}, 0))", f"sum(greatest(-{_NET}, 0))"
-            ).collect()[0]
-            told = {"inserted": more or 0, "deleted": less or 0}
-            if not more and not less:
+            moved = self._measured(held, net)
+            told = {"inserted": moved.came, "deleted": moved.went}
+            if not moved.came and not moved.went:
                 return self._record(replace(held, version=head, as_of=self.now), held, told)
-            made, files = _several(net), self._files(held)
-            if less:  # only files that they are in are written anew
+            made, files, verify = _several(net), self._files(held), None
+            if moved.went:  # only files that they are in are written anew
                 gone = net.where(f"{_NET} < 0")
-                touched = self._touched(held, files, gone)
-                rest = self._without(self._local(held, touched).select(*names), gone)
-                if rest is None:
-                    return self._anew(held, head, "rows that went were not held")
+                touched, telling = self._touched(held, moved, gone), self._telling(held)
+                local = self._local(held, touched).select(*names)
+                rest, verify = self._without(local, gone, telling)
                 made, files = rest.unionByName(made), tuple(f for f in files if f not in touched)
             return self._put(
                 held,
@@ -450,18 +478,57 @@ class _Sync:
                 held.columns,
                 kept=files,
                 expected=held.rows,
-                moved=net,
+                moved=moved,
+                verify=verify,
                 told=told,
                 why="it changed",
             )
+        except _NotHeld:
+            return self._anew(held, head, "rows that went were not held")
         finally:
             net.unpersist()
 
-    def _touched(self, held: LocalCopy, files: Sequence[str], gone: DataFrame) -> tuple[str, ...]:
-        """Return the files in which rows may be, by few columns: a look at all costs too much."""
+    def _measured(self, held: LocalCopy, net: DataFrame) -> _Moved:
+        """Return what is told of rows that came or went, in one look at them."""
+        kinds = {c.name: (c.type or "").lower() for c in self._columns(held.columns)}
+        ranged = [(c, kind) for c, kind in kinds.items() if kind in EXACT]
+        texts = [f"sum(greatest({_NET}, 0))", f"sum(greatest(-{_NET}, 0))"]
+        for c, kind in ranged:
+            gone = f"IF({_NET} < 0, {quote(c)}, NULL)"
+            texts += [
+                spelled(f"min({gone})", kind),
+                spelled(f"max({gone})", kind),
+                f"count_if({_NET} < 0 AND {quote(c)} IS NULL)",
+            ]
+        texts += [f"max(({p.as_text(term)}) IS TRUE)" for term in self.wanted.wanted.values()]
+        came, went, *told = net.selectExpr(*texts).collect()[0]
+        spans: dict[str, tuple[str, tuple[Value, Value]]] = {}
+        for n, (c, kind) in enumerate(ranged):
+            least, greatest, nulls = told[3 * n : 3 * n + 3]
+            if least is None or greatest is None or nulls:
+                continue
+            low, high = from_spark(least, kind), from_spark(greatest, kind)
+            if low is not None and high is not None:
+                spans[c] = kind, (low, high)
+        seen = dict(zip(self.wanted.wanted, told[3 * len(ranged) :], strict=True))
+        return _Moved(came or 0, went or 0, spans, {text for text, found in seen.items() if found})
+
+    def _telling(self, held: LocalCopy) -> list[str]:
+        """Return few columns that tell most rows from others: a look at all costs too much."""
         kinds = {c.name: (c.type or "").lower() for c in self._columns(held.columns)}
         telling = [c for kind in _TELLING for c in held.columns if kinds.get(c) == kind]
-        names = [*(self.key or telling[:2] or held.columns)]
+        return [*(self.key or telling[:2] or held.columns)]
+
+    def _touched(self, held: LocalCopy, moved: _Moved, gone: DataFrame) -> tuple[str, ...]:
+        """Return the files in which rows that went may be."""
+        files = [
+            path
+            for path, file in live_files(self._table(held)).items()
+            if all(file.may_have(c, kind, span) for c, (kind, span) in moved.gone.items())
+        ]
+        if len(files) <= _FEW_FILES:
+            return tuple(files)
+        names = self._telling(held)
         local = self._local(held, files).select(*map(quote, names), _FILE)
         some = gone.select(*map(quote, names)).distinct()
         hit = local.join(some, _alike(local, some, names), "leftsemi")
@@ -540,13 +607,16 @@ class _Sync:
         return self.connector.prune(p.as_condition(predicate), version).rows or 0
 
     def _files(self, held: LocalCopy) -> tuple[str, ...]:
+        return tuple(file_sizes(self._table(held)))
+
+    def _table(self, held: LocalCopy) -> Any:
         table = find_table(self.root, held.committed)
         if table is None:
             raise StorageError(
                 f"the copy of `{self.source.name}` is gone from {self.root}",
                 hint=f"bring it anew: persist external sync {self.source.key} --again",
             )
-        return tuple(file_sizes(table))
+        return table
 
     def _local(self, held: LocalCopy, files: Sequence[str]) -> DataFrame:
         """Return the rows that are held in some files, with the one that each is in."""
@@ -564,30 +634,48 @@ class _Sync:
         from pyspark.sql import functions as F
 
         kinds = {name: kind for name, kind in rows.dtypes if name != _NET}
-        names = [*kinds]
-        told = [F.col(quote(c)) for c, kind in kinds.items() if kind not in ("float", "double")]
-        told += [
-            F.col(quote(c)).cast("string")
-            for c, kind in kinds.items()
-            if "float" in kind or "double" in kind
-        ]
-        keys = [key.alias(f"_persist_k{n}") for n, key in enumerate(told)]
-        values = [F.first(quote(c)).alias(c) for c in names]
+        keys, values = list[Any](), list[Any]()
+        for n, (name, kind) in enumerate(kinds.items()):
+            column = F.col(quote(name))
+            if "float" not in kind and "double" not in kind:
+                keys.append(column)
+                continue
+            # Spark groups zeros as one, and its text tells them apart.
+            sign = column.cast("string")
+            if kind in ("float", "double"):
+                sign = F.when(column == 0, sign)
+            keys += [column.alias(f"_persist_k{n}"), sign.alias(f"_persist_s{n}")]
+            values.append(F.first(column).alias(name))
         found = rows.groupBy(*keys).agg(*values, F.sum(_NET).alias(_NET))
-        return found.where(f"{_NET} <> 0").select(*map(quote, names), _NET)
+        return found.where(f"{_NET} <> 0").select(*map(quote, kinds), _NET)
 
-    def _without(self, rows: DataFrame, gone: DataFrame) -> DataFrame | None:
-        """Return rows without others, each of which takes one away; None where one has none."""
+    def _without(
+        self, rows: DataFrame, gone: DataFrame, names: Sequence[str]
+    ) -> tuple[DataFrame, Callable[[], None]]:
+        """Return rows without others, and what raises where one of them was not there.
+
+        Each of those that go takes one away; the rows have to be written before it is known.
+
+        Parameters
+        ----------
+        names
+            Rows that differ in these columns differ.
+        """
+        from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
-        one = F.lit(1).cast("bigint").alias(_NET)
-        alike = _alike(rows, gone, rows.columns)
-        same = rows.join(gone, alike, "leftsemi")
-        left = self._net(same.select("*", one).unionByName(gone))
-        # What was there before the start may go without ever having been held.
-        if self.external.starts_anywhere and left.where(f"{_NET} < 0").take(1):
-            return None
-        return rows.join(gone, alike, "leftanti").unionByName(_several(left))
+        some, one = gone.select(*map(quote, names)).distinct(), F.lit(1).cast("bigint")
+        alike = _alike(rows, some, names)
+        same = rows.join(some, alike, "leftsemi").withColumn(_NET, one)
+        observation = Observation()
+        left = self._net(same.unionByName(gone)).observe(observation, F.min(_NET).alias("least"))
+
+        def verify() -> None:
+            # What was there before the start may go without ever having been held.
+            if self.external.starts_anywhere and (observation.get["least"] or 0) < 0:
+                raise _NotHeld
+
+        return rows.join(some, alike, "leftanti").unionByName(_several(left)), verify
 
     def _put(
         self,
@@ -600,7 +688,8 @@ class _Sync:
         why: str,
         kept: Sequence[str] = (),
         expected: int,
-        moved: DataFrame | None = None,
+        moved: _Moved | None = None,
+        verify: Callable[[], None] | None = None,
         told: Mapping[str, Any] | None = None,
         before: LocalCopy | None = None,
     ) -> LocalCopy:
@@ -611,7 +700,9 @@ class _Sync:
         expected
             About how many rows the copy then has.
         moved
-            The rows that came or went, if it is another version than was held; None: any may have.
+            What came or went, if it is another version than was held; None: any row may have.
+        verify
+            Is called when the rows are written, and raises where they may not be committed.
         before
             What is recorded of the copy, where that is not `held`.
         """
@@ -632,6 +723,8 @@ class _Sync:
             with translated(f"reading `{self.source.name}`"):
                 most = min(max(expected // _MOST_FILES, _FEWEST_ROWS), _MOST_ROWS)
                 staged = self.engine.write_files(shaped, self.root, build_uid, most_rows=most)
+                if verify is not None:
+                    verify()
                 self._check_key(held, staged, kept)
                 seen = self._seen(held, version, moved)
             committed = commit(
@@ -665,17 +758,14 @@ class _Sync:
         return self._record(copy, before, {"why": why, "written": staged.rows, **(told or {})})
 
     def _seen(
-        self, held: LocalCopy | None, version: str, moved: DataFrame | None
+        self, held: LocalCopy | None, version: str, moved: _Moved | None
     ) -> dict[str, int | None]:
         """Return for all that is needed since which commit its rows are the same; None: this."""
         wanted = [*self.wanted.wanted]
         if held is None or (moved is None and version != held.version):
             return dict.fromkeys(wanted)
-        if moved is None:
-            return {text: held.seen.get(text) for text in wanted}
-        tests = [f"({p.as_text(self.wanted.wanted[text])}) IS TRUE" for text in wanted]
-        found = moved.selectExpr(*(f"max({t}) AS n{n}" for n, t in enumerate(tests))).collect()[0]
-        return {t: None if found[n] else held.seen.get(t) for n, t in enumerate(wanted)}
+        changed = moved.seen if moved else ()
+        return {text: None if text in changed else held.seen.get(text) for text in wanted}
 
     def _check_key(self, held: LocalCopy | None, staged: Staged, kept: Sequence[str]) -> None:
         """Refuse rows of which a primary key does not tell one from another.

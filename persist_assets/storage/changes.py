@@ -15,7 +15,7 @@ from persist_assets.errors import StorageError
 from persist_assets.model import Change, Piece
 from persist_assets.storage.files import is_there, reached
 from persist_assets.storage.raw import OF_DELTA, OF_FILES, file_location
-from persist_assets.storage.tables import find_table, live_files
+from persist_assets.storage.tables import file_sizes, find_table, live_files
 
 if TYPE_CHECKING:
     from persist_assets.storage.raw import Pin
@@ -128,10 +128,11 @@ def delta_change(root: str, then: int, now: int) -> Change | None:
     old, new = find_table(root, then), find_table(root, now)
     if old is None or new is None or old.schema() != new.schema():
         return None
-    before, after = live_files(old), live_files(new)
+    before, after = file_sizes(old).keys(), file_sizes(new).keys()
+    came, went = live_files(new, after - before), live_files(old, before - after)
     return Change(
-        tuple(_piece(after[p], root) for p in after if p not in before),
-        tuple(_piece(before[p], root) for p in before if p not in after),
+        tuple(_piece(file, root) for file in came.values()),
+        tuple(_piece(file, root) for file in went.values()),
     )
 
 

@@ -30,11 +30,13 @@ from persist_assets.storage.files import (
 )
 from persist_assets.storage.types import columns_of_struct
 from persist_assets.stores import is_local
+from persist_assets.watermarks import from_statistics, overlap
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from persist_assets.model import Column, Snapshot
+    from persist_assets.watermarks import Value
 
 LOG = "_delta_log"
 """The directory of a table that says which files its versions have."""
@@ -138,6 +140,15 @@ class Live:
     least: Mapping[str, Any]
     greatest: Mapping[str, Any]
     nulls: Mapping[str, int]
+
+    def may_have(self, column: str, kind: str, span: tuple[Value, Value | None]) -> bool:
+        """Whether rows of the file may have a value of a span of a column."""
+        name = column.lower()
+        if name not in self.nulls or name not in self.least or name not in self.greatest:
+            return True
+        low = from_statistics(self.least[name], kind)
+        high = from_statistics(self.greatest[name], kind)
+        return low is None or high is None or overlap((low, high), span)
 
 
 # ---------------------------------------------------------------------------------------- staging
@@ -397,12 +408,22 @@ def file_sizes(table: Any) -> dict[str, int]:
     return {row["path"]: row["size_bytes"] for row in actions.to_pylist()}
 
 
-def live_files(table: Any) -> dict[str, Live]:
-    """Return the live files of a `deltalake.DeltaTable` by their paths, with their statistics."""
+def live_files(table: Any, among: Collection[str] | None = None) -> dict[str, Live]:
+    """Return the live files of a `deltalake.DeltaTable` by their paths, with their statistics.
+
+    Parameters
+    ----------
+    among
+        Those that are asked for; None: all.
+    """
     import pyarrow as pa
 
     found: dict[str, Live] = {}
     actions = pa.table(table.get_add_actions(flatten=True))
+    if among is not None:
+        actions = actions.filter(
+            pa.array([p in among for p in actions["path"].to_pylist()], "bool")
+        )
     columns = [told_by_files(actions, name) for name in actions.column_names]
     for values in zip(*columns, strict=True):
         row = dict(zip(actions.column_names, values, strict=True))

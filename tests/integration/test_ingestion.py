@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 from collections.abc import Callable
@@ -257,6 +258,37 @@ def test_a_filter_of_the_start_is_none_of_what_comes_later(
     put(root, (1, "a", 1))
     with pytest.raises(StorageError, match=r"cannot be followed .* is another table"):
         build(enter(root))
+
+
+@pytest.mark.proves("F23")
+def test_values_that_look_alike_are_followed_apart(
+    enter: Make, make_project: Callable[..., Path]
+) -> None:
+    columns = "(id BIGINT, x DOUBLE, s STRUCT<a STRING, b STRING, f DOUBLE>)"
+    begin = TABLE.index("(")
+    program = TABLE[:begin] + columns + TABLE[TABLE.index("with", begin) - 1 :]
+    root = make_project({"m.sql": program + "create materialized view v as select * from external_table"})  # fmt: skip
+    inner = pa.struct([("a", pa.string()), ("b", pa.string()), ("f", pa.float64())])
+    schema = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("s", inner)])
+    there = [(1, 0.0, ("p, q", "r", 1.0)), (2, math.nan, ("p", "q", 0.0)), (2, 1.0, None)]
+    for change in (
+        (1, 0.0, ("p, q", "r", 1.0)),
+        (1, -0.0, ("p, q", "r", 1.0)),
+        (1, -0.0, ("p", "q, r", 1.0)),
+        (1, -0.0, ("p", "q, r", -0.0)),
+        (1, math.nan, ("p", "q, r", 0.0)),
+        (1, math.nan, None),
+    ):
+        there[0] = change
+        rows = [{"id": i, "x": x, "s": s and dict(zip("abf", s, strict=True))} for i, x, s in there]
+        deltalake.write_deltalake(
+            str(root / "lake"), pa.Table.from_pylist(rows, schema), mode="overwrite"
+        )
+        build(builder := enter(root))
+        (v,) = builder.project.persisted
+        found = [(r.id, r.x, r.s and tuple(r.s)) for r in builder.read(v).collect()]
+        assert sorted(map(repr, found)) == sorted(map(repr, there))
+    assert not [t for t in told(builder)[1:] if "anew" in t["why"] or t["deleted"] != 1]
 
 
 @pytest.mark.proves("F16")
