@@ -463,18 +463,23 @@ class _Sync:
             told = {"inserted": moved.came, "deleted": moved.went}
             if not moved.came and not moved.went:
                 return self._record(replace(held, version=head, as_of=self.now), held, told)
-            made, files, verify = _several(net), self._files(held), None
+            has, verify = p.from_text(held.predicate), None
+            made, files = _several(net), self._files(held)
             if moved.went:  # only files that they are in are written anew
                 gone = net.where(f"{_NET} < 0")
-                touched, telling = self._touched(held, moved, gone), self._telling(held)
-                local = self._local(held, touched).select(*names)
-                rest, verify = self._without(local, gone, telling)
-                made, files = rest.unionByName(made), tuple(f for f in files if f not in touched)
+                touched = self._touched(held, moved, gone)
+                files = tuple(f for f in files if f not in touched)
+                most = max(len(files), _FEW_FILES)
+                if len(touched) > most and self.external.starts_anywhere:
+                    made, files = self._read(has, held.columns, head), ()
+                else:
+                    rest, verify = self._without(self._local(held, touched).select(*names), gone)
+                    made = rest.unionByName(made)
             return self._put(
                 held,
                 made,
                 head,
-                p.from_text(held.predicate),
+                has,
                 held.columns,
                 kept=files,
                 expected=held.rows,
@@ -513,11 +518,10 @@ class _Sync:
         seen = dict(zip(self.wanted.wanted, told[3 * len(ranged) :], strict=True))
         return _Moved(came or 0, went or 0, spans, {text for text, found in seen.items() if found})
 
-    def _telling(self, held: LocalCopy) -> list[str]:
-        """Return few columns that tell most rows from others: a look at all costs too much."""
-        kinds = {c.name: (c.type or "").lower() for c in self._columns(held.columns)}
-        telling = [c for kind in _TELLING for c in held.columns if kinds.get(c) == kind]
-        return [*(self.key or telling[:2] or held.columns)]
+    def _telling(self, columns: Sequence[str]) -> list[str]:
+        """Return those of some columns that tell most rows from others, the best first."""
+        kinds = {c.name: (c.type or "").lower() for c in self._columns(columns)}
+        return [c for kind in _TELLING for c in columns if kinds.get(c) == kind]
 
     def _touched(self, held: LocalCopy, moved: _Moved, gone: DataFrame) -> tuple[str, ...]:
         """Return the files in which rows that went may be."""
@@ -528,9 +532,10 @@ class _Sync:
         ]
         if len(files) <= _FEW_FILES:
             return tuple(files)
-        names = self._telling(held)
+        # Few columns: a look at all costs too much.
+        names = [*(self.key or self._telling(held.columns)[:2] or held.columns)]
         local = self._local(held, files).select(*map(quote, names), _FILE)
-        some = gone.select(*map(quote, names)).distinct()
+        some = gone.select(*map(quote, names))
         hit = local.join(some, _alike(local, some, names), "leftsemi")
         return _among(files, hit.select(_FILE).distinct().collect())
 
@@ -600,7 +605,9 @@ class _Sync:
 
     def _read(self, predicate: Term, columns: Sequence[str], version: str) -> DataFrame:
         with translated(f"reading `{self.source.name}`"):
-            return self.connector.snapshot(p.as_condition(predicate), columns, version)
+            order = next(iter(self._telling(columns)), None)
+            text = p.as_condition(predicate)
+            return self.connector.snapshot(text, columns, version, order=order)
 
     def _expected(self, predicate: Term, version: str) -> int:
         """Return how many rows of a version there are at most, as far as its files tell."""
@@ -649,33 +656,24 @@ class _Sync:
         found = rows.groupBy(*keys).agg(*values, F.sum(_NET).alias(_NET))
         return found.where(f"{_NET} <> 0").select(*map(quote, kinds), _NET)
 
-    def _without(
-        self, rows: DataFrame, gone: DataFrame, names: Sequence[str]
-    ) -> tuple[DataFrame, Callable[[], None]]:
+    def _without(self, rows: DataFrame, gone: DataFrame) -> tuple[DataFrame, Callable[[], None]]:
         """Return rows without others, and what raises where one of them was not there.
 
         Each of those that go takes one away; the rows have to be written before it is known.
-
-        Parameters
-        ----------
-        names
-            Rows that differ in these columns differ.
         """
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
 
-        some, one = gone.select(*map(quote, names)).distinct(), F.lit(1).cast("bigint")
-        alike = _alike(rows, some, names)
-        same = rows.join(some, alike, "leftsemi").withColumn(_NET, one)
-        observation = Observation()
-        left = self._net(same.unionByName(gone)).observe(observation, F.min(_NET).alias("least"))
+        one, observation = F.lit(1).cast("bigint"), Observation()
+        left = self._net(rows.withColumn(_NET, one).unionByName(gone))
+        left = left.observe(observation, F.min(_NET).alias("least"))
 
         def verify() -> None:
             # What was there before the start may go without ever having been held.
             if self.external.starts_anywhere and (observation.get["least"] or 0) < 0:
                 raise _NotHeld
 
-        return rows.join(some, alike, "leftanti").unionByName(_several(left)), verify
+        return _several(left), verify
 
     def _put(
         self,

@@ -17,10 +17,11 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cached_property, reduce
+from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from persist_assets.connectors.reading import one_after_another
 from persist_assets.dialect import quote
 from persist_assets.errors import (
     BuildError,
@@ -737,7 +738,7 @@ class Reader:
             slices = [
                 self.load_slice(source, snapshot, Slice(files, part.where)) for files in part.groups
             ]
-            return _one_after_another(slices)
+            return one_after_another(slices)
         if part.files is None and snapshot is not None:
             rows = self.load_snapshot(snapshot)
         elif part.files is None:
@@ -808,17 +809,6 @@ class Reader:
             return kept(source, f"SELECT * FROM {quote(name)}", columns)
 
         return self.engine.over(frame, query)
-
-
-def _one_after_another(frames: Sequence[DataFrame]) -> DataFrame:
-    """Return the rows of all frames, in their order.
-
-    In pairs, and pairs of pairs: each union is analysed with all that is in it.
-    """
-    while len(frames) > 1:
-        pairs = [frames[n : n + 2] for n in range(0, len(frames), 2)]
-        frames = [reduce(lambda some, more: some.union(more), pair) for pair in pairs]
-    return frames[0]
 
 
 def _refuse_history(source: Source) -> None:

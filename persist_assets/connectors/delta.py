@@ -24,11 +24,14 @@ from persist_assets.connectors.reading import (
     check_columns,
     check_names,
     conditions_of,
+    one_after_another,
     small_frame,
     unpruned,
 )
 from persist_assets.dialect import quote
 from persist_assets.errors import GoneError, StorageError
+from persist_assets.growth import in_order
+from persist_assets.storage.changes import pieces_of
 from persist_assets.storage.files import delta_place, reached, unreachable
 from persist_assets.storage.raw import OF_DELTA, file_location, open_delta
 from persist_assets.storage.tables import told_by_files
@@ -354,13 +357,33 @@ class DeltaConnector:
         known = sum(r for r in rows if r is not None) if None not in rows else None
         return Pruned(len(kept), of, known, sum(f.bytes for f in kept))
 
-    def snapshot(self, predicate: str | None, columns: Sequence[str], version: str) -> DataFrame:
+    def snapshot(
+        self,
+        predicate: str | None,
+        columns: Sequence[str],
+        version: str,
+        *,
+        order: str | None = None,
+    ) -> DataFrame:
         """Return rows of a version; see `protocol.Connector`."""
         table = self._load(version)
         conditions = conditions_of(self.external, predicate, start=True)
         kept, _ = self._pruned(table, conditions)
         self._check_there(kept)
-        return self._read(kept, table, conditions, columns)
+        groups = self._in_order(kept, table, order) or [kept]
+        return one_after_another([self._read(g, table, conditions, columns) for g in groups])
+
+    def _in_order(
+        self, files: Iterable[_File], table: Any, column: str | None
+    ) -> list[list[_File]]:
+        """Return files in groups that follow one another in a column; see `growth.in_order`."""
+        by_place = {file.location: file for file in files}
+        field = next((f for f in _fields(table) if f.name == column), None)
+        if field is None:
+            return []
+        pieces = (p for p in pieces_of(table, self.location) if p.path in by_place)
+        groups = in_order(pieces, field.physical, field.type)
+        return [[by_place[place] for place in group] for group in groups]
 
     def _read(
         self,

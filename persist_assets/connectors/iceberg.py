@@ -378,7 +378,14 @@ class IcebergConnector:
         rows = sum(t.file.record_count for t in kept)
         return Pruned(len(kept), len(tasks), rows, sum(t.file.file_size_in_bytes for t in kept))
 
-    def snapshot(self, predicate: str | None, columns: Sequence[str], version: str) -> DataFrame:
+    def snapshot(
+        self,
+        predicate: str | None,
+        columns: Sequence[str],
+        version: str,
+        *,
+        order: str | None = None,
+    ) -> DataFrame:
         """Return rows of a version; see `protocol.Connector`."""
         table, number = self._load(version)
         fields = self._fields(table, number)

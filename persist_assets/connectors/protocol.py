@@ -82,8 +82,20 @@ class Connector(Protocol):
         """Return what reading a version for a predicate costs, without reading data."""
         ...
 
-    def snapshot(self, predicate: str | None, columns: Sequence[str], version: str) -> DataFrame:
+    def snapshot(
+        self,
+        predicate: str | None,
+        columns: Sequence[str],
+        version: str,
+        *,
+        order: str | None = None,
+    ) -> DataFrame:
         """Return the rows of a version for which a predicate is true, and columns of them.
+
+        Parameters
+        ----------
+        order
+            A column in whose order files are read, roughly, where they can be told so.
 
         Raises
         ------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.errors import StorageError
@@ -112,6 +113,17 @@ def unpruned(column: str, kind: str) -> str:
     if kind.startswith("struct") and re.search(r":(float|double)\b", kind):
         return f"element_at(array({column}), 1)"
     return column
+
+
+def one_after_another(frames: Sequence[DataFrame]) -> DataFrame:
+    """Return the rows of all frames, in their order.
+
+    In pairs, and pairs of pairs: each union is analysed with all that is in it.
+    """
+    while len(frames) > 1:
+        pairs = [frames[n : n + 2] for n in range(0, len(frames), 2)]
+        frames = [reduce(lambda some, more: some.union(more), pair) for pair in pairs]
+    return frames[0]
 
 
 def small_frame(session: SparkSession, rows: Sequence[Sequence[Any]], kinds: str) -> DataFrame:
