@@ -721,10 +721,10 @@ class _Sync:
             with translated(f"reading `{self.source.name}`"):
                 most = min(max(expected // _MOST_FILES, _FEWEST_ROWS), _MOST_ROWS)
                 staged = self.engine.write_files(shaped, self.root, build_uid, most_rows=most)
-                if verify is not None:
-                    verify()
                 self._check_key(held, staged, kept)
-                seen = self._seen(held, version, moved)
+            if verify is not None:
+                verify()
+            seen = self._seen(held, version, moved)
             committed = commit(
                 staged,
                 build_id=self.copy_id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+from array import array
 from collections import Counter
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -163,6 +164,23 @@ CORNERS = [
     "t < TIMESTAMP '1969-12-31 23:59:59.9995Z' AND t > TIMESTAMP '1600-01-01'", "s LIKE 'zzzz%'", "s > 'zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz'", "m = 1.5e0",
     "`Odd Name` = 1", "`odd name` <=> NULL", "f = -0.0", "f >= 'NaN'", "f < 1e308 AND NOT f = 0", "true", "m = NULL", "s IN ('A', NULL)",
 ]  # fmt: skip
+
+
+def test_files_are_read_in_the_order_of_a_column(spark: Any, tmp_path: Path) -> None:
+    for day, n in ((3, 600_000), (1, 700_000), (4, 800_000), (2, 650_000)):
+        noise = pa.array(array("d", map(math.sin, range(day * n, (day + 1) * n))))
+        rows = pa.table({"day": pa.array([day] * n, pa.int32()), "noise": noise})
+        deltalake.write_deltalake(tmp_path, rows, mode="append")
+    table = connector(spark, tmp_path)
+
+    def days(**how: Any) -> list[int]:
+        frame = table.snapshot(None, ["day", "noise"], table.pin(), **how)
+        told = frame.selectExpr("spark_partition_id() AS n", "day").distinct().collect()
+        return [row.day for row in sorted(told)]
+
+    assert sorted(set(days())) == [1, 2, 3, 4] != days()
+    assert days(order="day") == sorted(days(order="day"))
+    assert days(order="noise") == days(), "files overlap"
 
 
 @pytest.mark.proves("F11")

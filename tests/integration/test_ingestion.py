@@ -260,6 +260,47 @@ def test_a_filter_of_the_start_is_none_of_what_comes_later(
         build(enter(root))
 
 
+@pytest.mark.proves("F16", "F20")
+def test_where_most_of_a_copy_changes_it_is_brought_anew(
+    enter: Make, make_project: Callable[..., Path]
+) -> None:
+    some = N + " where category = 'a' group by category;\n"
+    root = make_project({"m.sql": TABLE + some + some.replace("view n", "view m").replace("'a'", "'b'")})  # fmt: skip
+    put(root, (0, "a", 1), (1, "b", 1))
+    assert build(enter(root)) == {"n": "build", "m": "build"}
+    for number in range(2, 8):
+        put(root, (number, "a", number))
+        now = enter(root)
+        now.ingestion.sync(now.project.sources[0])
+    table = deltalake.DeltaTable(str(root / "lake"))
+    table.update(updates={"category": "'c'"}, predicate="category = 'a'")
+    now = enter(root)
+    assert build(now) == {"n": "build", "m": "reuse"}
+    synced = [(t["deleted"], t["written"]) for t in told(now) if t.get("deleted")]
+    assert synced == [(7, 1)]
+    assert [r.n for s in ("n", "m") for r in now.read(_named(now, s)).collect()] == [1]
+
+
+@pytest.mark.proves("F23")
+def test_rows_that_went_and_were_never_held_have_it_read_anew(
+    enter: Make, make_project: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    root = make_project({"m.sql": TABLE + "create materialized view v as select id from external_table"})  # fmt: skip
+    put(root, (1, "a", 1))
+    shutil.copytree(root / "lake", root / "saved")
+    put(root, (2, "a", 1))
+    build(builder := enter(root))
+    assert ids(builder, "v") == [1, 2]
+    shutil.rmtree(root / "lake")  # put back, and written on
+    shutil.copytree(root / "saved", root / "lake")
+    put(root, (3, "a", 1))
+    put(root, (4, "a", 1))
+    deltalake.DeltaTable(str(root / "lake")).delete("id = 3")
+    build(builder := enter(root))
+    assert ids(builder, "v") == [1, 4]
+    assert "rows that went were not held" in caplog.text
+
+
 @pytest.mark.proves("F23")
 def test_values_that_look_alike_are_followed_apart(
     enter: Make, make_project: Callable[..., Path]
