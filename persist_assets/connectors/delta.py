@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import reduce
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.connectors.access import delta_access, spark_access
@@ -189,14 +190,17 @@ class DeltaConnector:
         return open_delta(self.location, version, delta_access(self._access))
 
     def _name(self, table: Any) -> str:
-        return f"{OF_DELTA}{table.version()}:{table.metadata().id}"
+        """Return what tells a version from all others, also from those of a log put back."""
+        name = f"{OF_DELTA}{table.version()}:{table.metadata().id}"
+        written = self._written_by(table.version())
+        return name if written is None else f"{name}:{sha256(written).hexdigest()[:12]}"
 
     def _number(self, version: str) -> int:
         return int(version.removeprefix(OF_DELTA).partition(":")[0])
 
     def _load(self, version: str) -> Any:
         table = self._open(self._number(version))
-        if self._name(table) != version:
+        if not _same(self._name(table), version):
             raise GoneError(
                 f"the Delta table at {self.location} is another one than when it was pinned",
                 hint="it was made anew in its place: read it again as a whole",
@@ -482,14 +486,14 @@ class DeltaConnector:
         if since == until:
             return Changes()
         first, last = self._number(since), self._number(until)
-        if since.split(":")[2:] != until.split(":")[2:]:
+        if since.split(":")[2] != until.split(":")[2]:
             return Changes(again="it is another table, made in the place of the old one")
         if first > last:
             return Changes(again=f"it went back from version {first} to {last}")
         table = self._load(until)
         conditions = conditions_of(self.external, predicate, start=False)
         try:
-            whole, recorded = self._commits(first, last, table, columns, conditions)
+            whole, recorded = self._commits(since, last, table, columns, conditions)
         except _Again as reason:
             return Changes(again=str(reason))
         if self.external.append_only and any(f.change == DELETE for f in whole):
@@ -516,7 +520,7 @@ class DeltaConnector:
 
     def _commits(
         self,
-        first: int,
+        since: str,
         last: int,
         table: Any,
         columns: Sequence[str],
@@ -530,12 +534,14 @@ class DeltaConnector:
         """
         whole: list[_File] = []
         recorded: list[_File] = []
-        fields = _fields(table)
+        fields, first = _fields(table), self._number(since)
         parted = table.metadata().partition_columns
         try:
             start = self._open(first)
         except GoneError as error:
             raise _Again(error.message) from error
+        if not _same(self._name(start), since):
+            raise _Again(f"it was put back to before version {first}, and written on")
         had = _fields(start)
         held = {f.name.lower() for f in had}
         if not _schema(had) <= _schema(fields) or not held.issuperset(c.lower() for c in columns):
@@ -625,21 +631,28 @@ class DeltaConnector:
         size = action.get("size") or 0
         return _File(location, size, partition=partition, change=change, version=version)
 
-    def _commit(self, version: int) -> dict[str, list[Any]]:
-        """Return the actions of a commit by their kind."""
+    def _written_by(self, version: int) -> bytes | None:
+        """Return what the log has of a commit, None where that is gone."""
         try:
             with (
                 self._reached() as (system, root),
                 system.open_input_stream(f"{root}{_log(version)}") as stream,
             ):
-                lines = stream.read().splitlines()
+                written: bytes = stream.read()
+                return written
         except StorageError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
-            raise _Again(f"its log has no version {version} any more") from error
+            return None
+
+    def _commit(self, version: int) -> dict[str, list[Any]]:
+        """Return the actions of a commit by their kind."""
+        written = self._written_by(version)
+        if written is None:
+            raise _Again(f"its log has no version {version} any more")
         actions: dict[str, list[Any]] = {}
         try:
-            for line in lines:
+            for line in written.splitlines():
                 for kind, action in (json.loads(line) if line.strip() else {}).items():
                     actions.setdefault(kind, []).append(action)
         except ValueError as error:
@@ -648,6 +661,12 @@ class DeltaConnector:
                 f" {error}"
             ) from error
         return actions
+
+
+def _same(name: str, version: str) -> bool:
+    """Whether two names are of one version; commits that are gone tell nothing."""
+    parts = zip(name.split(":"), version.split(":"), strict=False)
+    return all(one == other for one, other in parts)
 
 
 def _log(version: int) -> str:

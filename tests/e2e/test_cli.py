@@ -35,8 +35,18 @@ CREATE VIEW q AS SELECT b, sum(c) AS s FROM v GROUP BY b;
 
 
 @pytest.fixture
-def root(make_project: Callable[..., Path]) -> Path:
-    made = make_project({"m.sql": SOURCES})
+def root(make_shared_project: Callable[..., Path]) -> Path:
+    return written(make_shared_project)
+
+
+@pytest.fixture
+def alone(make_project: Callable[..., Path]) -> Path:
+    """Commands in it start a JVM of their own."""
+    return written(make_project)
+
+
+def written(make: Callable[..., Path]) -> Path:
+    made = make({"m.sql": SOURCES})
     (made / "raw" / "t").mkdir(parents=True)
     table = pa.table({"a": pa.array([1, 2, -1], pa.int64()), "b": ["x", "y", "z"]})
     pq.write_table(table, made / "raw" / "t" / "p.parquet")
@@ -237,8 +247,8 @@ def test_ledgers_that_cannot_be_used(root: Path) -> None:
     assert "Traceback" not in corrupt.stderr
 
 
-def test_without_java_a_build_says_how_to_get_it(root: Path, tmp_path: Path) -> None:
-    done = persist("build", cwd=root, env={"PATH": str(tmp_path), "JAVA_HOME": ""})
+def test_without_java_a_build_says_how_to_get_it(alone: Path, tmp_path: Path) -> None:
+    done = persist("build", cwd=alone, env={"PATH": str(tmp_path), "JAVA_HOME": ""})
     assert done.returncode == 6
     assert "Spark needs Java, and there is no Java" in done.stderr
     assert "apt-get install openjdk-17-jre-headless" in done.stderr
@@ -452,18 +462,18 @@ WHERE (i * CAST(j AS BIGINT)) % 7 = 3;
 """
 
 
-def test_interrupted_work_ends_with_130_and_can_be_taken_up(root: Path) -> None:
+def test_interrupted_work_ends_with_130_and_can_be_taken_up(alone: Path) -> None:
     need(shutil.which("java"), "install Java 17: apt-get install openjdk-17-jre-headless")
-    (root / "sources" / "endless.sql").write_text(ENDLESS)
+    (alone / "sources" / "endless.sql").write_text(ENDLESS)
     process = subprocess.Popen(
         [sys.executable, "-m", "persist_assets.cli", "build", "endless"],
-        cwd=root,
+        cwd=alone,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
-    ledger = root / ".persist" / "ledger.db"
+    ledger = alone / ".persist" / "ledger.db"
 
     def builds() -> list[str]:
         if not ledger.exists():
@@ -481,8 +491,8 @@ def test_interrupted_work_ends_with_130_and_can_be_taken_up(root: Path) -> None:
     assert "interrupted" in told
     assert "Traceback" not in told
     assert builds() == ["failed"]
-    wait_for(lambda: not processes_in(root), seconds=30)
-    (root / "sources" / "endless.sql").write_text(ENDLESS.replace("1000000", "3"))
-    assert {b["action"] for b in printed(persist("build", "--json", cwd=root))["builds"]} == {
+    wait_for(lambda: not processes_in(alone), seconds=30)
+    (alone / "sources" / "endless.sql").write_text(ENDLESS.replace("1000000", "3"))
+    assert {b["action"] for b in printed(persist("build", "--json", cwd=alone))["builds"]} == {
         "built"
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,9 @@ def put(root: Path, *rows: tuple[int, str, int], days: int = 1) -> str:
     )
     write_deltalake(str(root / "lake" / "events"), table, mode="append")
     lake = DeltaTable(str(root / "lake" / "events"))
-    return f"delta:{lake.version()}:{lake.metadata().id}"
+    log = root / "lake" / "events" / "_delta_log" / f"{lake.version():020}.json"
+    told = sha256(log.read_bytes()).hexdigest()[:12]
+    return f"delta:{lake.version()}:{lake.metadata().id}:{told}"
 
 
 def ids(builder: Builder, name: str) -> list[int]:
