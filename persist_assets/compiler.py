@@ -637,7 +637,9 @@ def _compile_raw(compilation: Compilation, unit: _Unit) -> None:
         return
     if raw.external is not None:
         for text in (raw.external.filter, raw.external.snapshot_filter):
-            unfit = _unfit_condition(text, CLOCK | VOLATILE | SESSION) if text else None
+            if text is None:
+                continue
+            unfit = _unfit_condition(text, CLOCK | VOLATILE | SESSION, facts.columns)
             if unfit:
                 hint = "put it into a view over the table"
                 compilation.report("external-filter", f"a filter: {unfit}", unit, hint)
@@ -1003,17 +1005,29 @@ def _check_times(source: Source) -> Iterable[Problem]:
             yield Problem("check", message, place, "a date or a timestamp has")
 
 
-def _unfit_condition(text: str, moving: frozenset[str]) -> str | None:
+_VALUES = (exp.Literal, exp.Null, exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.DPipe)
+"""What is neither true nor false."""
+
+
+def _unfit_condition(
+    text: str, moving: frozenset[str], columns: Sequence[Column] = ()
+) -> str | None:
     """Return why a text is no condition on one row, or None.
 
     Parameters
     ----------
     moving
         Functions that may not be called, as they answer differently each time.
+    columns
+        Those of the row, where their types are known.
     """
     tree = parse(text)
     if not isinstance(tree, exp.Condition):
         return f"`{text}` is not a condition"
+    whole = tree.unnest()
+    kind = column_type(columns, plain(whole.name)) if isinstance(whole, exp.Column) else None
+    if isinstance(whole, _VALUES) or kind not in (None, "boolean"):
+        return f"`{text}` is not a condition: it is neither true nor false"
     functions = called(tree)
     if tree.find(exp.Query, exp.Window) or functions & AGGREGATES:
         return f"`{text}` looks at more than one row"

@@ -103,7 +103,8 @@ def faithful(tokens: Sequence[Token], text: str) -> list[Token]:
     (``1L``) are marked strings (see `suffixed`), not casts.
     """
     out: list[Token] = []
-    for token, after in zip(tokens, [*tokens[1:], None], strict=True):
+    for n, token in enumerate(tokens):
+        after = tokens[n + 1] if n + 1 < len(tokens) else None
         kind, word = token.token_type, token.text
         if out and token.start == out[-1].start and out[-1].text.startswith(_MARK):
             continue  # what the tokenizer makes of the suffix of a number
@@ -208,6 +209,25 @@ def quote(name: str) -> str:
     '`a``b`'
     """
     return "`" + name.replace("`", "``") + "`"
+
+
+def unpruned(column: str, kind: str) -> str:
+    """Return a column of files, in SQL, of which Spark leaves no row group out.
+
+    To Spark NaN is greater than all numbers and both zeros are one, and the statistics and
+    dictionaries by which it leaves row groups out tell neither. It does not look behind a function.
+
+    Examples
+    --------
+    >>> unpruned("`x`", "double"), unpruned("`s`", "struct<y:double>"), unpruned("`i`", "int")
+    ('nanvl(`x`, `x`)', 'element_at(array(`s`), 1)', '`i`')
+    """
+    kind = kind.lower()
+    if kind in ("float", "double"):
+        return f"nanvl({column}, {column})"
+    if kind.startswith("struct") and re.search(r":\s*(float|double)\b", kind):
+        return f"element_at(array({column}), 1)"
+    return column
 
 
 _SIMPLE = {

@@ -21,7 +21,7 @@ from persist_assets.audit import (
     read_measures,
     type_in,
 )
-from persist_assets.dialect import quote
+from persist_assets.dialect import quote, unpruned
 from persist_assets.errors import BuildError, StorageError
 from persist_assets.session import open_session, translated
 from persist_assets.storage.raw import Pin, missing_columns
@@ -168,7 +168,9 @@ class Engine:
             reader = reader.option("basePath", spark_uri(pin.base))
         # Directories named like a partition that is not declared would become columns.
         frame = reader.load([spark_pattern(path) for path in pin.files])
-        names = [quote(c.name) for c in columns]
+        names = [
+            f"{unpruned(quote(c.name), _read_type(c.type))} AS {quote(c.name)}" for c in columns
+        ]
         if file is not None:
             names.append(f"_metadata.file_path AS {quote(file)}")
         return frame.selectExpr(*names)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
+
+from persist_assets.errors import PersistError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Mapping
@@ -90,7 +92,9 @@ class Pool:
         It is started here, in the thread of the first step, where an interrupt finds it.
         """
         builder = self._builder
-        builder.sync(self._missing)
+        for source_id in self._missing:
+            with suppress(PersistError):  # it is told where a source that needs it is built
+                builder.sync([source_id])
         wanted = builder.settings.parallel
         if wanted == 1 or len(self._missing) < 2:
             return 1

@@ -26,6 +26,7 @@ from persist_assets.dialect import quote
 from persist_assets.errors import (
     BuildError,
     GoneError,
+    PersistError,
     StaleError,
     StorageError,
     StrictError,
@@ -159,6 +160,7 @@ class Reader:
         self._kept: dict[SourceID, LocalCopy] = {}
         self._behind: dict[SourceID, str] = {}
         self._synced: set[SourceID] = set()
+        self._unsynced: dict[SourceID, PersistError] = {}
         self._whole: dict[SourceID, Route] = {}
         self._absent: dict[SourceID, str] = {}
         self._lock = threading.RLock()
@@ -206,18 +208,24 @@ class Reader:
         Raises
         ------
         StorageError
-            One cannot be read.
+            One cannot be read. So it is for all of a run.
         """
         reached = self.project.reach(selected, lambda _: False)
         for source in reached:
             if source.external is None:
                 continue
             with self._lock:
+                if source.source_id in self._unsynced:
+                    raise self._unsynced[source.source_id]
                 if source.source_id not in self._synced and source.source_id not in self.fed:
                     own = copy_id(self.settings, source)  # which others may share
                     shared = (self._copies[s] for s in self._synced if s in self._copies)
                     copy = next((c for c in shared if c.copy_id == own), None)
-                    copy = copy or self.ingestion.sync(source)
+                    try:
+                        copy = copy or self.ingestion.sync(source)
+                    except PersistError as error:
+                        self._unsynced[source.source_id] = error
+                        raise
                     self._copies[source.source_id] = copy
                     self._looked[source.source_id] = Looked(copy.version, copy)
                     self._pins[source.source_id] = self.ingestion.pin(copy)

@@ -400,11 +400,11 @@ def _print_rows(
     ]
     told += [f"{r['source_id'].partition('@')[0]} inline" for r in route if r["from"] == "inline"]
     for r in route:
-        name, version = r["source_id"].partition("@")[0], short(r["version"] or "")
+        name = r["source_id"].partition("@")[0]
         if r["from"] == "local":
-            told.append(f"{name} from its local copy, version {version}")
+            told.append(f"{name} from its local copy, version {short(r['version'])}")
         elif r["from"] == "forwarded":
-            told.append(f"{name} forwarded to the external table, version {version}")
+            told.append(f"{name} forwarded to the external table, version {short(r['version'])}")
     n = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
     more = ", there are more" if truncated else ""
     err.print(f"[dim]{'; '.join([n + more, *told])}[/]")

@@ -27,9 +27,8 @@ from persist_assets.connectors.reading import (
     conditions_of,
     one_after_another,
     small_frame,
-    unpruned,
 )
-from persist_assets.dialect import quote
+from persist_assets.dialect import quote, unpruned
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.growth import in_order
 from persist_assets.storage.changes import pieces_of

@@ -24,9 +24,8 @@ from persist_assets.connectors.reading import (
     check_names,
     conditions_of,
     small_frame,
-    unpruned,
 )
-from persist_assets.dialect import quote
+from persist_assets.dialect import quote, unpruned
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.settings import FIELD_IDS
 from persist_assets.storage.types import type_of_json

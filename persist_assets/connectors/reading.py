@@ -97,24 +97,6 @@ def check_names(places: Iterable[str], table: str) -> None:
         raise StorageError(f"{table} has {what}: not supported", hint="have its files rewritten")
 
 
-def unpruned(column: str, kind: str) -> str:
-    """Return a column of files, in SQL, of which Spark leaves no row group out for its NaN.
-
-    Statistics that others write leave NaN out, and Spark leaves a row group out by them although
-    NaN is greater than all numbers to it. It does not look behind a function.
-
-    Examples
-    --------
-    >>> unpruned("`x`", "double"), unpruned("`s`", "struct<y:double>"), unpruned("`i`", "int")
-    ('nanvl(`x`, `x`)', 'element_at(array(`s`), 1)', '`i`')
-    """
-    if kind in ("float", "double"):
-        return f"nanvl({column}, {column})"
-    if kind.startswith("struct") and re.search(r":(float|double)\b", kind):
-        return f"element_at(array({column}), 1)"
-    return column
-
-
 def one_after_another(frames: Sequence[DataFrame]) -> DataFrame:
     """Return the rows of all frames, in their order.
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from sqlglot import exp
+from sqlglot.errors import TokenError
 
 from persist_assets.dialect import parse, plain
 from persist_assets.errors import Problem, did_you_mean
+from persist_assets.frontends.intervals import KEYWORD, missing_keywords
 from persist_assets.model import External
 
 if TYPE_CHECKING:
@@ -510,6 +513,9 @@ class _Reading:
         if text is None:
             return None
         at = self.at(key)
+        with suppress(TokenError):  # which no parser understands either
+            for place in reversed(missing_keywords(text)):
+                text = text[:place] + KEYWORD + text[place:]
         tree = parse(text)
         if not isinstance(tree, exp.Condition):
             hint = "for example: category = 'invoices'"

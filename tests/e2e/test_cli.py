@@ -334,6 +334,10 @@ def test_build_show_query_and_manifest(root: Path) -> None:
     }
     tree = persist("plan", cwd=root)
     assert "0 to build, 2 up to date" in tree.stdout
+    persist("build", "p", "--force", cwd=root)  # its table has another version
+    text = persist("query", "SELECT a FROM p ORDER BY a", cwd=root)
+    assert (text.stdout.split(), text.returncode) == (["a", "1", "2"], 0)
+    assert "2 rows; p from its table" in text.stderr
     csv = persist("query", "SELECT b FROM q ORDER BY b", "--format", "csv", cwd=root)
     assert csv.stdout.splitlines() == ["b", "x", "y"]
 

@@ -445,6 +445,34 @@ def test_the_content_digest_tells_rows_apart(
     ) is same
 
 
+ZEROS = """
+CREATE TABLE t (x DOUBLE, s STRUCT<y: DOUBLE>) USING parquet LOCATION 'raw/t';
+--@ persist
+CREATE VIEW p AS SELECT * FROM t;
+--@ persist
+CREATE VIEW q AS SELECT 'x' AS k, count(*) AS n FROM p WHERE x = 0.0D
+UNION ALL SELECT 's', count(*) FROM p WHERE s.y IN (0.0D, 7.0D)
+UNION ALL SELECT 'raw', count(*) FROM t WHERE x <= 0.0D AND x >= 0.0D
+UNION ALL SELECT 'nan', count(*) FROM t WHERE x > 1e300D;
+"""
+
+
+def test_zeros_with_a_sign_and_numbers_that_are_none_are_found_in_files(
+    enter: Callable[..., Builder], make_project: Callable[..., Path]
+) -> None:
+    root = make_project({"m.sql": ZEROS})
+    (root / "raw" / "t").mkdir(parents=True)
+    for name, values in (("a", [-0.0] * 3), ("b", [0.0] * 2), ("c", [1.0, float("nan")])):
+        rows = pa.table({"x": values, "s": [{"y": v} for v in values]})
+        pq.write_table(rows, root / "raw" / "t" / f"{name}.parquet")
+    builder = enter(root)
+    for source in builder.project.persisted:
+        with builder.work(source) as work:
+            builder.publish(work)
+    found = dict(map(tuple, builder.read(builder.project.by_id["q@sources/m.sql"]).collect()))
+    assert found == {"x": 5, "s": 5, "raw": 5, "nan": 1}
+
+
 # ------------------------------------------------------------------------------------ going wrong
 
 

@@ -23,6 +23,7 @@ from persist_assets.builder import Builder
 from persist_assets.collector import collect
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.ingestion import COPIES, copy_id
+from persist_assets.pool import Pool
 
 Make = Callable[..., Builder]
 SCHEMA = pa.schema(
@@ -241,6 +242,28 @@ def test_what_was_there_before_a_follower_began_is_never_there(
         build(builder := enter(root))
         seen.append(ids(builder, "v"))
     assert seen == [[], [3], [3], []]
+
+
+def test_a_table_that_cannot_be_read_fails_its_readers_and_nothing_else(
+    enter: Make, make_project: Callable[..., Path]
+) -> None:
+    program = TABLE + "create materialized view v as select id from external_table;\n"
+    gone = (
+        program.replace("lake", "gone").replace("external_table", "t").replace("view v", "view w")
+    )
+    root = make_project({"m.sql": program + gone})
+    put(root, (1, "a", 1))
+    builder = enter(root)
+    pool, found = Pool(builder, builder.project.persisted), dict[str, str]()
+    for source in builder.project.persisted:
+        try:
+            pool.park(source)
+            found[source.name] = "parked"
+        except StorageError as error:
+            found[source.name] = error.message
+    pool.close()
+    assert found.pop("v") == "parked"
+    assert "there is no" in found["w"]
 
 
 @pytest.mark.proves("F26")
