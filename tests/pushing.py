@@ -209,7 +209,8 @@ class Writer:
             a, b = (p.as_text(p.Term("string", (), (choose(TEXTS),))) for _ in range(2))
             return choose((
                 f"{name} {op} {a}", f"{name} = {a}", f"{name} IN ({a}, {b})", f"{name} LIKE 'a%'",
-                f"{name} NOT LIKE '%b'", f"lower({name}) = 'a'", f"{name} NOT IN ({a}, {b})",
+                f"{name} NOT LIKE '%b'", f"lower({name}) {op} {a}", f"upper({name}) = 'A'",
+                f"length({name}) {op} 2", f"reverse({name}) = 'a'", f"{name} NOT IN ({a}, {b})",
             ))  # fmt: skip
         if kind == "TIMESTAMP":
             n, unit = choose(((6, "MONTHS"), (7, "MONTHS"), (1, "DAY"), (12, "HOURS"), (1, "YEAR")))

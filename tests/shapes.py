@@ -191,7 +191,11 @@ SHAPES: dict[str, tuple[str, dict[str, list[str]]]] = {
         " AND EXTRACT(SECOND FROM ts) = 3",
         {"t": ["amt > 1.5"]},
     ),
-    "a function": ("SELECT id FROM t WHERE lower(kind) = 'a' AND usr = 1", {"t": ["usr = 1"]}),
+    "a function": ("SELECT id FROM t WHERE reverse(kind) = 'a' AND usr = 1", {"t": ["usr = 1"]}),
+    "a function of a text": (
+        "SELECT id FROM t WHERE lower(kind) = 'a' AND length(kind) < 3",
+        {"t": ["length(kind) < 3 AND lower(kind) = 'a'"]},
+    ),
     "all rows": ("SELECT count(*) AS c FROM t", {"t": ["TRUE"]}),
     "implicit casts": (
         "SELECT id FROM t WHERE ts >= '2024-01-05' AND d < '2024-02-01' AND f > 2 AND g = 0.1"

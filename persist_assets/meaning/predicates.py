@@ -283,7 +283,9 @@ _WORDS = frozenset(
     | {w.upper() for w in SparkParser.FUNCTIONS}
     | {"CURRENT_DATE", "CURRENT_TIMESTAMP", "NOW", "LOCALTIMESTAMP", "CURRENT_USER", "USER"}
 )
-_CALLS = frozenset(
+OF_TEXT = frozenset(("lower", "upper", "length"))
+"""Functions of a text that are NULL for NULL and never raise."""
+_CALLS = OF_TEXT | frozenset(
     ("date_trunc", "trunc", "year", "month", "dayofmonth", "quarter", "hour", "minute", "second")
 )
 

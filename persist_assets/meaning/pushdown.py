@@ -406,6 +406,8 @@ class _Reader:
                 fits = kind in TIMES and (part in _OF_DAYS or kind != "date")
                 fits &= op != "extract" or part != "second"
                 return (Term(part, (term,)), "int") if fits and part in _PARTS else None
+            case (op, [(term, "string")]) if op in p.OF_TEXT:
+                return Term(op, (term,)), "int" if op == "length" else "string"
             case _:
                 return _moved(call, typed)
 

@@ -142,7 +142,7 @@ KEPT: dict[str, tuple[str, str]] = {
         "may raise under ANSI",
         "kind > 3: int compared with string may raise an error or change either",
     ),
-    "a function": ("function", "lower(kind) = 'a': lower(kind) is not among what is pushed"),
+    "a function": ("function", "reverse(kind) = 'a': reverse(kind) is not among what is pushed"),
     "inner join": ("two tables", "usr = usr: it compares with other rows"),
     "subqueries": (
         "subquery",
@@ -348,6 +348,7 @@ TEXTS = [
     "n > TIMESTAMP_NTZ '2024-01-01 00:00:00.5' AND ts < TIMESTAMP '2024-01-01 00:00:00+00:00'",
     "trunc(d, 'month') = DATE '2024-02-01' AND year(ts) = 2024",
     "a < b AND amt > 1.50",
+    "length(s) < 3 AND lower(s) = 'a' AND t <> upper(s)",
     "ts < NOW() - INTERVAL 6 MONTHS + INTERVAL 3 HOURS",
 ]
 
