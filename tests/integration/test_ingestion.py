@@ -17,7 +17,9 @@ import deltalake
 import proposed
 import pyarrow as pa
 import pytest
+from conftest import need
 from ingesting import POINTS, STEPS, Life
+from malloy import there
 
 from persist_assets.builder import Builder
 from persist_assets.collector import collect
@@ -242,6 +244,48 @@ def test_what_was_there_before_a_follower_began_is_never_there(
         build(builder := enter(root))
         seen.append(ids(builder, "v"))
     assert seen == [[], [3], [3], []]
+
+
+MALLOY = """##! experimental.persistence
+source: e is spark.table('external_table') extend { measure: n is count() }
+#@ persist
+source: yearly is e -> {
+  where: category = 'invoices' | 'deposits', ts >= @2020
+  group_by: category, at is ts.year
+  aggregate: n
+}
+"""
+
+
+@pytest.mark.proves("F3", "F6")
+def test_malloy_and_python_read_external_tables(
+    enter: Make, make_project: Callable[..., Path]
+) -> None:
+    need(there(), "bundle Malloy's compiler: make bridge")
+    python = """
+from persist_assets import table
+
+@table
+def loans(external_table):
+    return external_table.where("category = 'loans'").select("id")
+"""
+    root = make_project({"m.sql": TABLE, "q.malloy": MALLOY})
+    put(root, (1, "invoices", 1), (2, "deposits", 1), (3, "loans", 1))
+    builder = enter(root)
+    (told,) = builder.project.needs
+    assert told.predicate.startswith(
+        "category IN ('deposits', 'invoices') AND ts >= TIMESTAMP '2020"
+    )
+    assert build(builder) == {"yearly": "build"}
+    (yearly,) = builder.project.persisted
+    rows = sorted((r.category, r.n) for r in builder.read(yearly).collect())
+    assert rows == [("deposits", 1), ("invoices", 1)]
+    (copy,) = builder.ledger.fetch_copies()
+    assert copy.rows == 2
+    (root / "sources" / "p.py").write_text(python)
+    builder = enter(root)
+    assert build(builder) == {"yearly": "reuse", "loans": "build"}
+    assert ids(builder, "loans") == [3]
 
 
 def test_a_table_that_cannot_be_read_fails_its_readers_and_nothing_else(
