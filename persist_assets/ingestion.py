@@ -17,7 +17,7 @@ import os
 import socket
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import reduce
 from hashlib import sha256
@@ -38,7 +38,7 @@ from persist_assets.storage.tables import (
     find_table,
     live_files,
 )
-from persist_assets.watermarks import EXACT, from_spark, spelled
+from persist_assets.watermarks import EXACT, from_spark, literal, spelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -68,7 +68,7 @@ _BATCH = timedelta(days=1)
 _FILE, _NET = "_persist_file", "_persist_net"
 _TELLING = ("timestamp", "bigint", "timestamp_ntz", "int", "date", "string")
 """Types of columns of which two tell most rows from others, the best first."""
-_FEW_FILES = 4
+_FEW_FILES = 8
 """So many files are written anew without a look at which of them have to be."""
 _MOST_FILES, _FEWEST_ROWS, _MOST_ROWS = 200, 50_000, 1_000_000
 """A copy has about so many files, as whoever changes a row of one writes it anew; and so many rows
@@ -363,10 +363,12 @@ class _Moved:
         The predicates that are needed for which some of all these rows fit.
     """
 
-    came: int
-    went: int
-    gone: Mapping[str, tuple[str, tuple[Value, Value]]]
-    seen: Collection[str]
+    came: int = 0
+    went: int = 0
+    gone: Mapping[str, tuple[str, tuple[Value, Value]]] = field(
+        default_factory=dict[str, "tuple[str, tuple[Value, Value]]"]
+    )
+    seen: Collection[str] = ()
 
 
 class _Sync:
@@ -442,28 +444,58 @@ class _Sync:
         if found.again is not None:
             return self._anew(held, head, found.again)
         if found.frame is None:
-            return self._record(replace(held, version=head, as_of=self.now), held, {"inserted": 0})
+            return self._unmoved(held, head)
         with translated(f"following `{self.source.name}`"):
+            if found.only_came:
+                return self._append(held, head, found.frame)
+            if any("map<" in (c.type or "").lower() for c in self._columns(held.columns)):
+                return self._anew(held, head, "rows with maps were changed")
             return self._apply(held, head, found.frame)
 
+    def _unmoved(self, held: LocalCopy, head: str) -> LocalCopy:
+        """Hold the same rows as those of a later version."""
+        told = {"inserted": 0, "deleted": 0}
+        return self._record(replace(held, version=head, as_of=self.now), held, told)
+
+    def _append(self, held: LocalCopy, head: str, came: DataFrame) -> LocalCopy:
+        """Hold rows that came, measured while they are written."""
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F
+
+        observation, measures = Observation(), self._measures(held)
+        rows = came.select(*map(quote, held.columns), F.lit(1).alias(_NET))
+        named = [F.expr(text).alias(f"m{n}") for n, text in enumerate(measures)]
+
+        def tell(staged: Staged) -> _Moved:
+            if not staged.rows:  # then Spark may have left out what observes them
+                return _Moved()
+            found = observation.get
+            return self._moved(held, [found[f"m{n}"] for n in range(len(measures))])
+
+        return self._put(
+            held,
+            rows.observe(observation, *named).drop(_NET),
+            head,
+            p.from_text(held.predicate),
+            held.columns,
+            kept=self._files(held),
+            expected=held.rows,
+            moved=tell,
+            why="it changed",
+        )
+
     def _apply(self, held: LocalCopy, head: str, changes: DataFrame) -> LocalCopy:
+        """Hold the rows that came, and not those that went."""
         from pyspark.sql import functions as F
 
         names = [quote(c) for c in held.columns]
         sign = F.when(F.col(CHANGE) == INSERT, 1).otherwise(-1)
-        if any("map<" in (c.type or "").lower() for c in self._columns(held.columns)):
-            if changes.where(F.col(CHANGE) != INSERT).take(1):
-                return self._anew(held, head, "rows with maps were changed")
-            net = changes.select(*names, F.lit(1).alias(_NET))
-        else:
-            net = self._net(changes.select(*names, sign.alias(_NET)))
-        net = net.persist()
+        net = self._net(changes.select(*names, sign.alias(_NET))).persist()
         try:
-            moved = self._measured(held, net)
-            told = {"inserted": moved.came, "deleted": moved.went}
+            moved = self._moved(held, net.selectExpr(*self._measures(held)).collect()[0])
             if not moved.came and not moved.went:
-                return self._record(replace(held, version=head, as_of=self.now), held, told)
-            has, verify = p.from_text(held.predicate), None
+                return self._unmoved(held, head)
+            has, n_rows = p.from_text(held.predicate), None
             made, files = _several(net), self._files(held)
             if moved.went:  # only files that they are in are written anew
                 gone = net.where(f"{_NET} < 0")
@@ -473,8 +505,17 @@ class _Sync:
                 if len(touched) > most and self.external.starts_anywhere:
                     made, files = self._read(has, held.columns, head), ()
                 else:
-                    rest, verify = self._without(self._local(held, touched).select(*names), gone)
-                    made = rest.unionByName(made)
+                    rest = self._without(self._local(held, [*touched]).select(*names), gone)
+                    made = self._parted(rest.unionByName(made), held, moved)
+                    # What was there before the start may go without ever having been held.
+                    if self.external.starts_anywhere:
+                        n_rows = sum(touched.values()) + moved.came - moved.went
+
+            def tell(staged: Staged) -> _Moved:
+                if n_rows not in (None, staged.rows):
+                    raise _NotHeld
+                return moved
+
             return self._put(
                 held,
                 made,
@@ -483,9 +524,7 @@ class _Sync:
                 held.columns,
                 kept=files,
                 expected=held.rows,
-                moved=moved,
-                verify=verify,
-                told=told,
+                moved=tell,
                 why="it changed",
             )
         except _NotHeld:
@@ -493,20 +532,43 @@ class _Sync:
         finally:
             net.unpersist()
 
-    def _measured(self, held: LocalCopy, net: DataFrame) -> _Moved:
-        """Return what is told of rows that came or went, in one look at them."""
-        kinds = {c.name: (c.type or "").lower() for c in self._columns(held.columns)}
-        ranged = [(c, kind) for c, kind in kinds.items() if kind in EXACT]
+    def _parted(self, rows: DataFrame, held: LocalCopy, moved: _Moved) -> DataFrame:
+        """Return rows in two parts, those near rows that went and others, where they are few.
+
+        Files of both would be looked at for all that goes later.
+        """
+        from pyspark.sql import functions as F
+
+        name = next((c for c in self._telling(held.columns) if c in moved.gone), None)
+        if name is None or moved.came + moved.went > _MOST_ROWS:
+            return rows
+        kind, span = moved.gone[name]
+        low, high = (literal(value, kind) for value in span)
+        near = f"{quote(name)} >= {low} AND {quote(name)} <= {high}"
+        return rows.repartitionById(2, F.expr(f"IF({near}, 0, 1)"))
+
+    def _ranged(self, held: LocalCopy) -> list[tuple[str, str]]:
+        """Return the columns whose statistics are exact, with their types."""
+        kinds = ((c.name, (c.type or "").lower()) for c in self._columns(held.columns))
+        return [(c, kind) for c, kind in kinds if kind in EXACT]
+
+    def _measures(self, held: LocalCopy) -> list[str]:
+        """Return what `_moved` has to know of rows that came or went, in SQL."""
         texts = [f"sum(greatest({_NET}, 0))", f"sum(greatest(-{_NET}, 0))"]
-        for c, kind in ranged:
+        for c, kind in self._ranged(held):
             gone = f"IF({_NET} < 0, {quote(c)}, NULL)"
             texts += [
                 spelled(f"min({gone})", kind),
                 spelled(f"max({gone})", kind),
                 f"count_if({_NET} < 0 AND {quote(c)} IS NULL)",
             ]
-        texts += [f"max(({p.as_text(term)}) IS TRUE)" for term in self.wanted.wanted.values()]
-        came, went, *told = net.selectExpr(*texts).collect()[0]
+        fits = (f"max(({p.as_text(term)}) IS TRUE)" for term in self.wanted.wanted.values())
+        return [*texts, *fits]
+
+    def _moved(self, held: LocalCopy, measured: Sequence[Any]) -> _Moved:
+        """Return what the values of `_measures` tell."""
+        came, went, *told = measured
+        ranged = self._ranged(held)
         spans: dict[str, tuple[str, tuple[Value, Value]]] = {}
         for n, (c, kind) in enumerate(ranged):
             least, greatest, nulls = told[3 * n : 3 * n + 3]
@@ -523,21 +585,22 @@ class _Sync:
         kinds = {c.name: (c.type or "").lower() for c in self._columns(columns)}
         return [c for kind in _TELLING for c in columns if kinds.get(c) == kind]
 
-    def _touched(self, held: LocalCopy, moved: _Moved, gone: DataFrame) -> tuple[str, ...]:
-        """Return the files in which rows that went may be."""
-        files = [
-            path
+    def _touched(self, held: LocalCopy, moved: _Moved, gone: DataFrame) -> dict[str, int]:
+        """Return the files in which rows that went may be, with how many they have."""
+        files = {
+            path: file.rows or 0
             for path, file in live_files(self._table(held)).items()
             if all(file.may_have(c, kind, span) for c, (kind, span) in moved.gone.items())
-        ]
+        }
         if len(files) <= _FEW_FILES:
-            return tuple(files)
+            return files
         # Few columns: a look at all costs too much.
         names = [*(self.key or self._telling(held.columns)[:2] or held.columns)]
-        local = self._local(held, files).select(*map(quote, names), _FILE)
+        local = self._local(held, [*files]).select(*map(quote, names), _FILE)
         some = gone.select(*map(quote, names))
         hit = local.join(some, _alike(local, some, names), "leftsemi")
-        return _among(files, hit.select(_FILE).distinct().collect())
+        found = _among([*files], hit.select(_FILE).distinct().collect())
+        return {path: files[path] for path in found}
 
     def _anew(self, held: LocalCopy, head: str, why: str) -> LocalCopy:
         """Hold the rows of a later version, all of them read again, and say so."""
@@ -656,24 +719,12 @@ class _Sync:
         found = rows.groupBy(*keys).agg(*values, F.sum(_NET).alias(_NET))
         return found.where(f"{_NET} <> 0").select(*map(quote, kinds), _NET)
 
-    def _without(self, rows: DataFrame, gone: DataFrame) -> tuple[DataFrame, Callable[[], None]]:
-        """Return rows without others, and what raises where one of them was not there.
-
-        Each of those that go takes one away; the rows have to be written before it is known.
-        """
-        from pyspark.sql import Observation
+    def _without(self, rows: DataFrame, gone: DataFrame) -> DataFrame:
+        """Return rows without others, each of which takes one away."""
         from pyspark.sql import functions as F
 
-        one, observation = F.lit(1).cast("bigint"), Observation()
-        left = self._net(rows.withColumn(_NET, one).unionByName(gone))
-        left = left.observe(observation, F.min(_NET).alias("least"))
-
-        def verify() -> None:
-            # What was there before the start may go without ever having been held.
-            if self.external.starts_anywhere and (observation.get["least"] or 0) < 0:
-                raise _NotHeld
-
-        return _several(left), verify
+        one = F.lit(1).cast("bigint")
+        return _several(self._net(rows.withColumn(_NET, one).unionByName(gone)))
 
     def _put(
         self,
@@ -686,8 +737,7 @@ class _Sync:
         why: str,
         kept: Sequence[str] = (),
         expected: int,
-        moved: _Moved | None = None,
-        verify: Callable[[], None] | None = None,
+        moved: Callable[[Staged], _Moved] | None = None,
         told: Mapping[str, Any] | None = None,
         before: LocalCopy | None = None,
     ) -> LocalCopy:
@@ -698,9 +748,8 @@ class _Sync:
         expected
             About how many rows the copy then has.
         moved
-            What came or went, if it is another version than was held; None: any row may have.
-        verify
-            Is called when the rows are written, and raises where they may not be committed.
+            Tells, once the rows are written, what came or went, if it is another version than was
+            held; raises where they may not be committed. None: any row may have come or gone.
         before
             What is recorded of the copy, where that is not `held`.
         """
@@ -722,9 +771,11 @@ class _Sync:
                 most = min(max(expected // _MOST_FILES, _FEWEST_ROWS), _MOST_ROWS)
                 staged = self.engine.write_files(shaped, self.root, build_uid, most_rows=most)
                 self._check_key(held, staged, kept)
-            if verify is not None:
-                verify()
-            seen = self._seen(held, version, moved)
+            change = None if moved is None else moved(staged)
+            if held is not None and change is not None and not change.came and not change.went:
+                delete_builds(self.root, [build_uid], head=held.committed)
+                return self._unmoved(held, version)
+            seen = self._seen(held, version, change)
             committed = commit(
                 staged,
                 build_id=self.copy_id,
@@ -753,7 +804,10 @@ class _Sync:
             seen={k: committed if n is None else n for k, n in seen.items()},
             retired_at=held.retired_at if held else None,
         )
-        return self._record(copy, before, {"why": why, "written": staged.rows, **(told or {})})
+        said = {"why": why, "written": staged.rows, **(told or {})}
+        if change is not None:
+            said |= {"inserted": change.came, "deleted": change.went}
+        return self._record(copy, before, said)
 
     def _seen(
         self, held: LocalCopy | None, version: str, moved: _Moved | None

@@ -508,7 +508,7 @@ class DeltaConnector:
         deletes = recorded and self.external.append_only
         if deletes and frame.where(f"{CHANGE} = '{DELETE}'").take(1):
             raise self._not_kept()
-        return Changes(frame)
+        return Changes(frame, only_came=all(f.change == INSERT for f in (*whole, *recorded)))
 
     def _not_kept(self) -> StorageError:
         return StorageError(

@@ -536,7 +536,8 @@ class IcebergConnector:
             return Changes(again=error.message)
         frame = self._read(table, kept, (), fields, conditions)
         told = (f"'{INSERT}' AS {CHANGE}", f"bigint(1) AS {VERSION}")
-        return Changes(frame.selectExpr(*(quote(c) for c in columns), *told))
+        found = frame.selectExpr(*(quote(c) for c in columns), *told)
+        return Changes(found, only_came=True)
 
     def _appended(self, table: Any, snapshot: Any) -> list[Any]:
         """Return the data files that a snapshot added."""

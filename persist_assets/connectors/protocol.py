@@ -48,10 +48,13 @@ class Changes:
         In the order of versions, deletes before inserts, they make the later table of the earlier.
     again
         Why the rows have to be brought again as a whole; None: they do not.
+    only_came
+        Whether no row went.
     """
 
     frame: DataFrame | None = None
     again: str | None = None
+    only_came: bool = False
 
 
 class Connector(Protocol):

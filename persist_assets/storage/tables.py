@@ -137,6 +137,7 @@ class Live:
 
     path: str
     bytes: int
+    rows: int | None
     least: Mapping[str, Any]
     greatest: Mapping[str, Any]
     nulls: Mapping[str, int]
@@ -433,7 +434,7 @@ def live_files(table: Any, among: Collection[str] | None = None) -> dict[str, Li
             if kind in told and name and value is not None:
                 told[kind][name.lower()] = value
         numbers = (told["min"], told["max"], told["null_count"])
-        found[row["path"]] = Live(row["path"], row["size_bytes"], *numbers)
+        found[row["path"]] = Live(row["path"], row["size_bytes"], row.get("num_records"), *numbers)
     return found
 
 

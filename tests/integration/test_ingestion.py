@@ -337,7 +337,7 @@ def test_where_most_of_a_copy_changes_it_is_brought_anew(
     root = make_project({"m.sql": TABLE + some + some.replace("view n", "view m").replace("'a'", "'b'")})  # fmt: skip
     put(root, (0, "a", 1), (1, "b", 1))
     assert build(enter(root)) == {"n": "build", "m": "build"}
-    for number in range(2, 8):
+    for number in range(2, 12):
         put(root, (number, "a", number))
         now = enter(root)
         now.ingestion.sync(now.project.sources[0])
@@ -346,7 +346,7 @@ def test_where_most_of_a_copy_changes_it_is_brought_anew(
     now = enter(root)
     assert build(now) == {"n": "build", "m": "reuse"}
     synced = [(t["deleted"], t["written"]) for t in told(now) if t.get("deleted")]
-    assert synced == [(7, 1)]
+    assert synced == [(11, 1)]
     assert [r.n for s in ("n", "m") for r in now.read(_named(now, s)).collect()] == [1]
 
 

@@ -18,7 +18,7 @@ Ask = Callable[[Sequence[Live]], str | None]
 def file(name: str, last: Any = None) -> Live:
     """Return a file of a table, with the greatest value that its statistics tell."""
     told = {} if last is None else {"at": last}
-    return Live(name, 1, told, told, {"at": 0})
+    return Live(name, 1, 1, told, told, {"at": 0})
 
 
 def asking(truth: dict[str, str], kind: str) -> tuple[list[str], Ask]:
