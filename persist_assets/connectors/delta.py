@@ -31,7 +31,7 @@ from persist_assets.connectors.reading import (
 from persist_assets.dialect import quote, unpruned
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.growth import in_order
-from persist_assets.storage.changes import pieces_of
+from persist_assets.model import Piece
 from persist_assets.storage.files import delta_place, reached, unreachable
 from persist_assets.storage.raw import OF_DELTA, file_location, open_delta
 from persist_assets.storage.tables import told_by_files
@@ -380,12 +380,20 @@ class DeltaConnector:
         self, files: Iterable[_File], table: Any, column: str | None
     ) -> list[list[_File]]:
         """Return files in groups that follow one another in a column; see `growth.in_order`."""
+        import pyarrow as pa
+
         by_place = {file.location: file for file in files}
         field = next((f for f in _fields(table) if f.name == column), None)
         if field is None:
             return []
-        pieces = (p for p in pieces_of(table, self.location) if p.path in by_place)
-        groups = in_order(pieces, field.physical, field.type)
+        found, name = pa.table(table.get_add_actions(flatten=True)), field.physical
+        told = (told_by_files(found, f"{what}.{name}") for what in ("min", "max", "null_count"))
+        pieces = [
+            Piece(place, {name.lower(): (least, greatest, nulls != 0)}, by_place[place].bytes)
+            for path, least, greatest, nulls in zip(found["path"].to_pylist(), *told, strict=True)
+            if (place := file_location(path, self.location)) in by_place
+        ]
+        groups = in_order(pieces, name, field.type)
         return [[by_place[place] for place in group] for group in groups]
 
     def _read(

@@ -139,12 +139,7 @@ def delta_change(root: str, then: int, now: int) -> Change | None:
 def delta_pieces(root: str, version: int) -> tuple[Piece, ...]:
     """Return the files of a version of a Delta table; none where it is gone."""
     table = find_table(root, version)
-    return pieces_of(table, root) if table else ()
-
-
-def pieces_of(table: Any, root: str) -> tuple[Piece, ...]:
-    """Return the files of a `deltalake.DeltaTable` that is at `root`."""
-    return tuple(_piece(file, root) for file in live_files(table).values())
+    return tuple(_piece(file, root) for file in live_files(table).values()) if table else ()
 
 
 def _piece(file: Live, root: str) -> Piece:
