@@ -99,10 +99,15 @@ class Year:
         external, place = External("delta_table_input"), str(self.root)
         return connect(RawTable("delta", place, (), external), place, (), lambda: self.spark)
 
+    def grow(self, share: float = 0.01) -> int:
+        """Append rows of one day more, and return the how many-th change it is."""
+        turn = next(self.turns)
+        self.append(day(DAYS + turn, int(self.rows * DAYS * share)))
+        return turn
+
     def change(self) -> None:
         """Append half a per cent of the rows, and update as many of some days."""
-        rows, turn = self.rows * DAYS // 200, next(self.turns)
-        self.append(day(DAYS + turn, rows))
+        turn = self.grow(0.005)
         begin = START + timedelta(days=20 * turn)
         until = begin + timedelta(days=DAYS / 200)
         deltalake.DeltaTable(self.root).update(
@@ -263,6 +268,8 @@ def brought(year: Year, told: str) -> Iterator[Row]:
     )
     year.need("SELECT * FROM t")
     whole = cost(lambda: year.sync(again=True))
+    what = f"{told}1 % appended, brought beside everything brought"
+    yield beside(what, whole, cost(year.sync, year.grow), "≤ 0.05×")
     for how in ("recorded changes", "files that came and went"):
         if how != "recorded changes":
             off = {"delta.enableChangeDataFeed": "false"}
