@@ -17,7 +17,7 @@ import os
 import socket
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import reduce
 from hashlib import sha256
@@ -363,12 +363,10 @@ class _Moved:
         The predicates that are needed for which some of all these rows fit.
     """
 
-    came: int = 0
-    went: int = 0
-    gone: Mapping[str, tuple[str, tuple[Value, Value]]] = field(
-        default_factory=dict[str, "tuple[str, tuple[Value, Value]]"]
-    )
-    seen: Collection[str] = ()
+    came: int
+    went: int
+    gone: Mapping[str, tuple[str, tuple[Value, Value]]]
+    seen: Collection[str]
 
 
 class _Sync:
@@ -468,21 +466,12 @@ class _Sync:
 
         def tell(staged: Staged) -> _Moved:
             if not staged.rows:  # then Spark may have left out what observes them
-                return _Moved()
+                return _Moved(0, 0, {}, ())
             found = observation.get
             return self._moved(held, [found[f"m{n}"] for n in range(len(measures))])
 
-        return self._put(
-            held,
-            rows.observe(observation, *named).drop(_NET),
-            head,
-            p.from_text(held.predicate),
-            held.columns,
-            kept=self._files(held),
-            expected=held.rows,
-            moved=tell,
-            why="it changed",
-        )
+        made = rows.observe(observation, *named).drop(_NET)
+        return self._advance(held, head, made, self._files(held), tell)
 
     def _apply(self, held: LocalCopy, head: str, changes: DataFrame) -> LocalCopy:
         """Hold the rows that came, and not those that went."""
@@ -495,15 +484,14 @@ class _Sync:
             moved = self._moved(held, net.selectExpr(*self._measures(held)).collect()[0])
             if not moved.came and not moved.went:
                 return self._unmoved(held, head)
-            has, n_rows = p.from_text(held.predicate), None
-            made, files = _several(net), self._files(held)
+            made, files, n_rows = _several(net), self._files(held), None
             if moved.went:  # only files that they are in are written anew
                 gone = net.where(f"{_NET} < 0")
                 touched = self._touched(held, moved, gone)
                 files = tuple(f for f in files if f not in touched)
                 most = max(len(files), _FEW_FILES)
                 if len(touched) > most and self.external.starts_anywhere:
-                    made, files = self._read(has, held.columns, head), ()
+                    made, files = self._read(p.from_text(held.predicate), held.columns, head), ()
                 else:
                     rest = self._without(self._local(held, [*touched]).select(*names), gone)
                     made = self._parted(rest.unionByName(made), held, moved)
@@ -516,21 +504,32 @@ class _Sync:
                     raise _NotHeld
                 return moved
 
-            return self._put(
-                held,
-                made,
-                head,
-                has,
-                held.columns,
-                kept=files,
-                expected=held.rows,
-                moved=tell,
-                why="it changed",
-            )
+            return self._advance(held, head, made, files, tell)
         except _NotHeld:
             return self._anew(held, head, "rows that went were not held")
         finally:
             net.unpersist()
+
+    def _advance(
+        self,
+        held: LocalCopy,
+        head: str,
+        rows: DataFrame,
+        kept: Sequence[str],
+        moved: Callable[[Staged], _Moved],
+    ) -> LocalCopy:
+        """Hold rows and files as those of a later version; see `_put`."""
+        return self._put(
+            held,
+            rows,
+            head,
+            p.from_text(held.predicate),
+            held.columns,
+            kept=kept,
+            expected=held.rows,
+            moved=moved,
+            why="it changed",
+        )
 
     def _parted(self, rows: DataFrame, held: LocalCopy, moved: _Moved) -> DataFrame:
         """Return rows in two parts, those near rows that went and others, where they are few.

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from persist_assets.errors import PersistError
+from persist_assets.holdings import externals
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Mapping
@@ -92,9 +93,9 @@ class Pool:
         It is started here, in the thread of the first step, where an interrupt finds it.
         """
         builder = self._builder
-        for source_id in self._missing:
+        for table in externals(builder.project, self._missing):
             with suppress(PersistError):  # it is told where a source that needs it is built
-                builder.sync([source_id])
+                builder.sync([table.source_id])
         wanted = builder.settings.parallel
         if wanted == 1 or len(self._missing) < 2:
             return 1

@@ -33,6 +33,7 @@ from persist_assets.errors import (
     did_you_mean,
 )
 from persist_assets.functions import call
+from persist_assets.holdings import externals
 from persist_assets.ingestion import Ingestion, copy_id, short, version_of, why_pending
 from persist_assets.meaning.predicates import FORMAT, TRUE, as_text
 from persist_assets.model import Needed, RawVersion, Snapshot
@@ -210,10 +211,7 @@ class Reader:
         StorageError
             One cannot be read. So it is for all of a run.
         """
-        reached = self.project.reach(selected, lambda _: False)
-        for source in reached:
-            if source.external is None:
-                continue
+        for source in externals(self.project, selected):
             with self._lock:
                 if source.source_id in self._unsynced:
                     raise self._unsynced[source.source_id]

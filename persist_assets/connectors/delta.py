@@ -260,13 +260,7 @@ class DeltaConnector:
         sizes, counts = told_by_files(found, "size_bytes"), told_by_files(found, "num_records")
         kinds = {f.name: f.type for f in _fields(table)}
         values = {name: self._values(found, name) for name in parted}
-        told = {
-            f: [
-                told_by_files(found, f"{what}.{f.physical}")
-                for what in ("min", "max", "null_count")
-            ]
-            for f in looked_at
-        }
+        told = {f: _statistics(found, f) for f in looked_at}
         files: list[_File] = []
         for n, path in enumerate(found["path"].to_pylist()):
             location, rows = file_location(path, self.location), counts[n]
@@ -387,10 +381,10 @@ class DeltaConnector:
         if field is None:
             return []
         found, name = pa.table(table.get_add_actions(flatten=True)), field.physical
-        told = (told_by_files(found, f"{what}.{name}") for what in ("min", "max", "null_count"))
+        told = zip(found["path"].to_pylist(), *_statistics(found, field), strict=True)
         pieces = [
             Piece(place, {name.lower(): (least, greatest, nulls != 0)}, by_place[place].bytes)
-            for path, least, greatest, nulls in zip(found["path"].to_pylist(), *told, strict=True)
+            for path, least, greatest, nulls in told
             if (place := file_location(path, self.location)) in by_place
         ]
         groups = in_order(pieces, name, field.type)
@@ -668,6 +662,11 @@ class DeltaConnector:
                 f" {error}"
             ) from error
         return actions
+
+
+def _statistics(actions: Any, one: _Field) -> list[list[Any]]:
+    """Return the least values of a column by files, the greatest, and how many are NULL."""
+    return [told_by_files(actions, f"{w}.{one.physical}") for w in ("min", "max", "null_count")]
 
 
 def _same(name: str, version: str) -> bool:
