@@ -148,8 +148,11 @@ def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSe
             raise
         raise StorageError(f"Spark does not start: {first_line(error)}") from error
     with translated("opening a Spark session"):
-        _align(session, dict(settings.connection))
-        _hasten(session)
+        wanted = dict(settings.connection)
+        _align(session, wanted)
+        present: Mapping[str, str] = session.conf.getAll  # of a JVM next door, one by one
+        _check_known(present, wanted)
+        _hasten(session, present)
     return session
 
 
@@ -178,7 +181,7 @@ def _interrupts_wait() -> Generator[None]:
 
 
 def _align(session: SparkSession, wanted: Mapping[str, str]) -> None:
-    """Give a session the settings that change results, and refuse one that has others."""
+    """Give a session the settings that change results."""
     for key, value in wanted.items():
         if key.startswith("spark.") and session.conf.get(key, None) != value:
             try:
@@ -188,7 +191,10 @@ def _align(session: SparkSession, wanted: Mapping[str, str]) -> None:
                     f"the Spark session has {key} = {session.conf.get(key, None)}, not {value}"
                 )
                 raise SettingsError(message, hint="set it where the session is made") from error
-    present: Mapping[str, str] = session.conf.getAll
+
+
+def _check_known(present: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Refuse a session that has other settings that change results."""
     known = {*wanted, FIELD_IDS}
     for key, value in present.items():
         if key.startswith("spark.sql.") and not is_harmless(key) and key not in known:
@@ -209,9 +215,8 @@ and a third of a backfill is compiling it.
 """
 
 
-def _hasten(session: SparkSession) -> None:
+def _hasten(session: SparkSession, present: Mapping[str, str]) -> None:
     """Give a session the settings that make it faster, where nobody has set them."""
-    present: Mapping[str, str] = session.conf.getAll
     for key, value in _FAST.items():
         if key not in present:
             session.conf.set(key, value)
@@ -228,6 +233,13 @@ _LOST = re.compile(
 )
 
 
+_BROKEN_FILE = re.compile(
+    r"\[FAILED_READ_FILE[.\w]*\]\s*Encountered error while reading file (?:file://)?(\S+?)\."
+    r"(?=\s|$)\s*(.*?)\s*(?:SQLSTATE|$)",
+    re.MULTILINE,
+)
+
+
 _NO_FILE_SYSTEM = re.compile(
     r'No FileSystem for scheme "(\w+)"|Class org\S*\.fs\.(\w+)\.\S+ not found'
 )
@@ -240,7 +252,8 @@ def translated(doing: str) -> Generator[None]:
     Raises
     ------
     StorageError
-        The disk is the reason, or that the Spark server is gone, or lacks what reads a store.
+        The disk is the reason, or a file that cannot be read, or that the Spark server is gone, or
+        lacks what reads a store.
     BuildError
         Something else is.
     """
@@ -258,6 +271,13 @@ def translated(doing: str) -> Generator[None]:
             raise StorageError(
                 f"{doing} failed: Spark has no jar that reads {unread[1] or unread[2]}://",
                 hint=_jar_hint(unread[1] or unread[2]),
+            ) from error
+        broken = _BROKEN_FILE.search(str(error))
+        if broken:
+            said = f": {broken[2]}" if broken[2] else ""
+            raise StorageError(
+                f"{doing} failed: {broken[1]} cannot be read{said}",
+                hint="it may be broken: have it written again",
             ) from error
         if _LOST.search(str(error)):
             message = f"{doing} failed: the Spark server is gone"

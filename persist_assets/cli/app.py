@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from persist_assets import __version__
 from persist_assets.errors import (
     BuildError,
     ConflictError,
@@ -195,12 +196,22 @@ ToOption = Annotated[
 ]
 
 
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        out.print(__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def everywhere(
     ctx: typer.Context,
     project: ProjectOption = None,
     env: EnvOption = None,
     verbose: VerboseOption = False,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_tell_version, help="Its version."),
+    ] = False,
 ) -> None:
     """Remember the options that stand before the command."""
     ctx.obj = {"project": project, "env": env, "verbose": verbose}
@@ -359,6 +370,7 @@ def quiet(given: Invocation) -> Generator[None]:
 
     With ``-v`` it goes to stderr.
     """
+    gc.freeze()  # what was imported stays
     gc.enable()
     given.settings.state_dir.mkdir(parents=True, exist_ok=True)
     kept = [os.dup(1), os.dup(2)]

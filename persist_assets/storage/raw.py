@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -223,9 +224,29 @@ def open_delta(
         is_there = isinstance(error, OSError) or _BROKEN.search(str(error))
         if version is not None and not is_there:
             raise _gone(location, version) from error
-        raise unreachable(
-            location, error, f"the Delta table at {location} cannot be opened"
-        ) from error
+        failed = f"the Delta table at {location} cannot be opened"
+        commit = _broken_commit(location) if "Json error" in str(error) else None
+        failed += f" for {commit}" if commit else ""
+        raise unreachable(location, error, failed) from error
+
+
+def _broken_commit(location: str) -> str | None:
+    """Return the first commit of a Delta table that is not JSON, None where none is found."""
+    with suppress(StorageError):
+        for commit in list_files(f"{location}/_delta_log"):
+            if commit.name.endswith(".json") and not _is_json(commit.location):
+                return commit.location
+    return None
+
+
+def _is_json(location: str) -> bool:
+    """Whether all lines of a file are JSON."""
+    with reached(location) as (system, path), system.open_input_stream(path) as stream:
+        text: bytes = stream.read()
+    try:
+        return all(json.loads(line) is not None for line in text.splitlines() if line.strip())
+    except ValueError:
+        return False
 
 
 _GAP = re.compile(r"(?s)(?:found gap|Gap between).*?version:? (\d+).*(?:version:|commit) (\d+)")

@@ -20,6 +20,7 @@ from commands import persist, printed
 from conftest import need, wait_for
 from typer.testing import CliRunner
 
+from persist_assets import __version__
 from persist_assets.cli import app
 
 SOURCES = """
@@ -54,6 +55,11 @@ def written(make: Callable[..., Path]) -> Path:
 
 
 # ------------------------------------------------------------------------------- without any Spark
+
+
+def test_it_tells_its_version(tmp_path: Path) -> None:
+    done = persist("--version", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"{__version__}\n")
 
 
 @pytest.mark.proves("K2")

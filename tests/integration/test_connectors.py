@@ -22,6 +22,7 @@ from foreign import delta_connector as connector
 from persist_assets.connectors.protocol import CHANGE, INSERT
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.model import Column
+from persist_assets.session import translated
 
 FOREIGN = ROOT / "tests" / "data" / "foreign"
 
@@ -365,6 +366,18 @@ def test_a_file_that_is_cut_off_is_no_file(spark: Any, tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(StorageError, match="is broken"):
         source.snapshot(None, ["id"], source.pin())
+
+
+def test_a_file_that_cannot_be_read_is_named(spark: Any, tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    written(root, False)
+    source = connector(spark, root)
+    (file,) = root.glob("*.parquet")
+    file.write_bytes(bytes(file.stat().st_size))
+    with pytest.raises(StorageError) as caught, translated("reading"):
+        source.snapshot(None, ["id"], source.pin()).collect()
+    assert caught.value.message == f"reading failed: {file} cannot be read"
+    assert caught.value.hint == "it may be broken: have it written again"
 
 
 def test_features_that_are_not_known_are_refused_by_name(spark: Any, tmp_path: Path) -> None:

@@ -230,8 +230,9 @@ def test_a_log_that_cannot_be_read_is_not_gone(spark: Any, tmp_path: Path) -> No
     deltalake.write_deltalake(root, rows(1))
     log(root, 1).write_text('{"add": ')
     for read in (source.pin, lambda: source.snapshot(None, ["id"], "delta:1:x")):
-        with pytest.raises(StorageError, match=r"cannot be opened: .*Json error") as caught:
+        with pytest.raises(StorageError, match=r"cannot be opened for .*: .*Json error") as caught:
             read()
+        assert str(log(root, 1)) in str(caught.value)
         assert not isinstance(caught.value, GoneError)
         assert "<unknown>" not in str(caught.value)
 
