@@ -741,10 +741,10 @@ class Reader:
         if isinstance(snapshot, Route):
             return self._load_route(source, snapshot)
         if part.groups:
-            slices = [
-                self.load_slice(source, snapshot, Slice(files, part.where)) for files in part.groups
-            ]
-            return one_after_another(slices)
+            return one_after_another(
+                lambda files: self.load_slice(source, snapshot, Slice(files, part.where)),
+                part.groups,
+            )
         if part.files is None and snapshot is not None:
             rows = self.load_snapshot(snapshot)
         elif part.files is None:

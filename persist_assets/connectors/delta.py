@@ -368,7 +368,7 @@ class DeltaConnector:
         kept, _ = self._pruned(table, conditions)
         self._check_there(kept)
         groups = self._in_order(kept, table, order) or [kept]
-        return one_after_another([self._read(g, table, conditions, columns) for g in groups])
+        return one_after_another(lambda g: self._read(g, table, conditions, columns), groups)
 
     def _in_order(
         self, files: Iterable[_File], table: Any, column: str | None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 FILE, ROW = "_persist_file", "_persist_row"
 """The columns that say from which file a row is, and its number there."""
 
+_LOADING = 4
+"""So many threads load groups of files."""
 _SAFE = re.compile(r"[A-Za-z0-9._=+-]+")
 """Names of files that Spark spells as the logs of tables do."""
 
@@ -97,11 +100,14 @@ def check_names(places: Iterable[str], table: str) -> None:
         raise StorageError(f"{table} has {what}: not supported", hint="have its files rewritten")
 
 
-def one_after_another(frames: Sequence[DataFrame]) -> DataFrame:
-    """Return the rows of all frames, in their order.
+def one_after_another(load: Callable[[Any], DataFrame], groups: Iterable[Any]) -> DataFrame:
+    """Return the rows of what is loaded of each group, in their order.
 
-    In pairs, and pairs of pairs: each union is analysed with all that is in it.
+    Spark looks at files and analyses what is loaded in the thread that asks, so several do. Unions
+    are made in pairs, and pairs of pairs: each is analysed with all that is in it.
     """
+    with ThreadPoolExecutor(_LOADING) as pool:
+        frames = list(pool.map(load, groups))
     while len(frames) > 1:
         pairs = [frames[n : n + 2] for n in range(0, len(frames), 2)]
         frames = [reduce(lambda some, more: some.union(more), pair) for pair in pairs]
