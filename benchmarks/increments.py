@@ -8,7 +8,6 @@ JVM compiles what is new to it, and a second of that stands beside twenty of wor
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import resource
@@ -151,7 +150,6 @@ def cpu_seconds() -> float:
 def measure(root: Path, rows: int = ROWS) -> dict[str, tuple[Cost, Cost]]:
     """Return what parts cost, and what everything does, by what is done."""
     year = Year(root, rows)
-    gc.freeze()  # as commands do
     percent = rows // 100
     year.put(0, rows, 0, 365)
     names = ("plain", "appended", "partitioned", "by_day", "merged")

@@ -28,7 +28,7 @@ Touched = tuple[tuple[Span, ...], bool]
 _MOST_SPANS = 16
 _GROUP_BYTES = 4 * 2**20
 _MOST_GROUPS = 64
-"""Each group is planned by itself, and files of much fewer rows cost a fifth more to write."""
+"""Spark plans each group by itself; what is replaced later is the rows of a group, or of two."""
 
 
 def grow(

@@ -370,7 +370,6 @@ def quiet(given: Invocation) -> Generator[None]:
 
     With ``-v`` it goes to stderr.
     """
-    gc.freeze()  # what was imported stays
     gc.enable()
     given.settings.state_dir.mkdir(parents=True, exist_ok=True)
     kept = [os.dup(1), os.dup(2)]

@@ -103,11 +103,15 @@ def check_names(places: Iterable[str], table: str) -> None:
 def one_after_another(load: Callable[[Any], DataFrame], groups: Iterable[Any]) -> DataFrame:
     """Return the rows of what is loaded of each group, in their order.
 
-    Spark looks at files and analyses what is loaded in the thread that asks, so several do. Unions
+    Spark looks at files and analyses what is loaded in the thread that asks, so several do; not of
+    the first group, for which Spark may have to start, and that is for the caller's thread. Unions
     are made in pairs, and pairs of pairs: each is analysed with all that is in it.
     """
-    with ThreadPoolExecutor(_LOADING) as pool:
-        frames = list(pool.map(load, groups))
+    first, *others = groups
+    frames = [load(first)]
+    if others:
+        with ThreadPoolExecutor(_LOADING) as pool:
+            frames += pool.map(load, others)
     while len(frames) > 1:
         pairs = [frames[n : n + 2] for n in range(0, len(frames), 2)]
         frames = [reduce(lambda some, more: some.union(more), pair) for pair in pairs]

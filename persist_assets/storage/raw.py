@@ -225,8 +225,8 @@ def open_delta(
         if version is not None and not is_there:
             raise _gone(location, version) from error
         failed = f"the Delta table at {location} cannot be opened"
-        commit = _broken_commit(location) if "Json error" in str(error) else None
-        failed += f" for {commit}" if commit else ""
+        if "Json error" in str(error) and not access and (commit := _broken_commit(location)):
+            failed += f" for {commit}"
         raise unreachable(location, error, failed) from error
 
 
@@ -244,9 +244,11 @@ def _is_json(location: str) -> bool:
     with reached(location) as (system, path), system.open_input_stream(path) as stream:
         text: bytes = stream.read()
     try:
-        return all(json.loads(line) is not None for line in text.splitlines() if line.strip())
+        for line in filter(bytes.strip, text.splitlines()):
+            json.loads(line)
     except ValueError:
         return False
+    return True
 
 
 _GAP = re.compile(r"(?s)(?:found gap|Gap between).*?version:? (\d+).*(?:version:|commit) (\d+)")

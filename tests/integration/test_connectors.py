@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import threading
 from array import array
 from collections import Counter
 from datetime import UTC, date, datetime
@@ -20,6 +21,7 @@ from foreign import applied, bag, by_delta
 from foreign import delta_connector as connector
 
 from persist_assets.connectors.protocol import CHANGE, INSERT
+from persist_assets.connectors.reading import one_after_another
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.model import Column
 from persist_assets.session import translated
@@ -366,6 +368,19 @@ def test_a_file_that_is_cut_off_is_no_file(spark: Any, tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(StorageError, match="is broken"):
         source.snapshot(None, ["id"], source.pin())
+
+
+def test_groups_keep_their_order_and_the_first_is_loaded_by_who_asks(spark: Any) -> None:
+    by_group: dict[int, threading.Thread] = {}
+
+    def load(group: int) -> Any:
+        by_group[group] = threading.current_thread()
+        return spark.range(group, group + 1)
+
+    rows = one_after_another(load, range(9)).collect()
+    assert [row.id for row in rows] == [*range(9)]
+    here = threading.current_thread()
+    assert [group for group, thread in by_group.items() if thread is here] == [0]
 
 
 def test_a_file_that_cannot_be_read_is_named(spark: Any, tmp_path: Path) -> None:
