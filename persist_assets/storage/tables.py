@@ -194,7 +194,7 @@ def _statistics(metadata: Any) -> dict[str, Any]:
         if all(s.has_null_count for s in groups):
             nulls[name] = sum(s.null_count for s in groups)
         ranged = [s for s in groups if s.has_min_max]
-        full = all(s.has_min_max or s.null_count == s.num_values + s.null_count for s in groups)
+        full = all(s.has_min_max or (s.has_null_count and not s.num_values) for s in groups)
         if not ranged or not full:
             continue
         try:
@@ -409,18 +409,26 @@ def file_sizes(table: Any) -> dict[str, int]:
     return {row["path"]: row["size_bytes"] for row in actions.to_pylist()}
 
 
-def live_files(table: Any, among: Collection[str] | None = None) -> dict[str, Live]:
+def live_files(
+    table: Any, among: Collection[str] | None = None, column: str | None = None
+) -> dict[str, Live]:
     """Return the live files of a `deltalake.DeltaTable` by their paths, with their statistics.
 
     Parameters
     ----------
     among
         Those that are asked for; None: all.
+    column
+        The one of whose statistics is asked, in any case; None: of all.
     """
     import pyarrow as pa
 
     found: dict[str, Live] = {}
     actions = pa.table(table.get_add_actions(flatten=True))
+    if column is not None:
+        wanted = ("", column.lower())
+        names = [n for n in actions.column_names if n.partition(".")[2].lower() in wanted]
+        actions = actions.select(names)
     if among is not None:
         actions = actions.filter(
             pa.array([p in among for p in actions["path"].to_pylist()], "bool")

@@ -476,6 +476,24 @@ def test_zeros_with_a_sign_and_numbers_that_are_none_are_found_in_files(
 # ------------------------------------------------------------------------------------ going wrong
 
 
+def test_texts_that_are_too_long_for_statistics_are_kept(
+    make_builder: Callable[..., Builder],
+) -> None:
+    raw = "CREATE TABLE t USING parquet LOCATION 'raw/t';\n--@ persist time_column=text\n"
+    query = "SELECT a, repeat(b, 5000) AS text, IF(a > 1, repeat(b, 5000), b) AS one FROM t"
+    builder = make_builder(f"{raw}CREATE VIEW p AS {query};")
+    builder.build(named(builder, "p"))
+    snapshot = builder.manifest()[named(builder, "p").build_id]
+    rows = {(row.a, row.text, row.one) for row in builder.load_snapshot(snapshot).collect()}
+    assert rows == {
+        (1, "x" * 5000, "x"),
+        (2, "y" * 5000, "y" * 5000),
+        (3, None, None),
+        (None, "x" * 5000, "x"),
+    }
+    assert snapshot.watermark == "y" * 5000
+
+
 def test_files_are_read_by_their_names_and_not_as_patterns(
     make_builder: Callable[..., Builder], make_project: Callable[..., Path]
 ) -> None:
