@@ -22,7 +22,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -58,6 +58,7 @@ from persist_assets.model import (
     Change,
     CheckResult,
     Column,
+    ColumnRef,
     Increment,
     Leaf,
     RawVersion,
@@ -994,36 +995,37 @@ class Builder(Reader):
             work.measured = self.engine.measure(frame, checks, time_column, source.name)
         else:
             bounds = () if groups else self._bounds(work)
-            if source.keeps_history:
-                self._keep(work, frame, checks, world)
-            elif work.is_within and increment is not None and (increment.added or window):
-                key = source.annotation.merge.key if source.annotation.merge else ()
-                self._continue(
-                    work,
-                    increment,
-                    window,
-                    frame,
-                    checks,
-                    key,
-                    lambda rows, old: self.merged(source, rows.unionByName(old)),
-                    bounds,
-                )
-            else:
-                whole = self.merged(source, frame)
-                if increment is not None and (increment.added or window):
-                    whole = self._gone_on(work, increment, window, frame)
-                elif window is not None:
-                    whole = self._with_others(work, window, whole)
-                work.staged, work.measured = self.engine.write(
-                    whole,
-                    work.table,
-                    work.build.build_uid,
-                    checks,
-                    time_column,
-                    source.name,
-                    clustered=is_clustered(source),
-                    bounds=bounds,
-                )
+            with self.engine.undivided() if groups else nullcontext():
+                if source.keeps_history:
+                    self._keep(work, frame, checks, world)
+                elif work.is_within and increment is not None and (increment.added or window):
+                    key = source.annotation.merge.key if source.annotation.merge else ()
+                    self._continue(
+                        work,
+                        increment,
+                        window,
+                        frame,
+                        checks,
+                        key,
+                        lambda rows, old: self.merged(source, rows.unionByName(old)),
+                        bounds,
+                    )
+                else:
+                    whole = self.merged(source, frame)
+                    if increment is not None and (increment.added or window):
+                        whole = self._gone_on(work, increment, window, frame)
+                    elif window is not None:
+                        whole = self._with_others(work, window, whole)
+                    work.staged, work.measured = self.engine.write(
+                        whole,
+                        work.table,
+                        work.build.build_uid,
+                        checks,
+                        time_column,
+                        source.name,
+                        clustered=is_clustered(source),
+                        bounds=bounds,
+                    )
             if work.snapshot is None:
                 assert work.staged is not None and work.measured is not None
                 work.columns = work.staged.columns
@@ -1136,7 +1138,7 @@ class Builder(Reader):
         zone, kind = self.settings.timezone.key, window.columns[0][1]
         for trace in traces:
             source_id = trace.column.source_id
-            pieces = self._pieces(source, source_id, world)
+            pieces = self._pieces(source, trace.column, world)
             if source_id in only and pieces is not None and not found[source_id].groups:
                 leaf = column_type(self.project.by_id[source_id].columns, trace.column.column)
                 some = meeting(pieces, trace, leaf, kind, zone, spans, nulls=window.nulls)
@@ -1145,10 +1147,12 @@ class Builder(Reader):
                     found[source_id] = replace(only[source_id], groups=(files,))
         return found
 
-    def _pieces(
-        self, source: Source, source_id: SourceID, world: World
-    ) -> tuple[Piece, ...] | None:
-        """Return the files of a table that a source reads itself; None where they say nothing."""
+    def _pieces(self, source: Source, column: ColumnRef, world: World) -> tuple[Piece, ...] | None:
+        """Return the files of a table that a source reads itself, with what is in a column.
+
+        None where they say nothing.
+        """
+        source_id, name = column.source_id, column.column
         leaf = self.project.by_id.get(source_id)
         if leaf is None or leaf not in self.project.inputs(source):
             return None
@@ -1156,9 +1160,9 @@ class Builder(Reader):
         if leaf.raw is not None and source_id in world.versions:
             root, form = self.raw_place(leaf)
             if form == "delta":
-                return delta_pieces(root, int(world.versions[source_id].split(":")[1]))
+                return delta_pieces(root, int(world.versions[source_id].split(":")[1]), name)
         if table is not None and table.view is None:
-            return delta_pieces(self.settings.table_root(table.table), table.version)
+            return delta_pieces(self.settings.table_root(table.table), table.version, name)
         return None
 
     def _in_order(
@@ -1172,10 +1176,10 @@ class Builder(Reader):
         if windows is None or source.growth is None or len(source.growth.reads) != 1:
             return {}
         (source_id,) = source.growth.reads
-        pieces = self._pieces(source, source_id, world)
-        if pieces is None or frozenset((source_id,)) not in source.growth.sums:
+        if frozenset((source_id,)) not in source.growth.sums or not windows.traces:
             return {}
-        if not windows.traces:
+        pieces = self._pieces(source, windows.traces[0].column, world)
+        if pieces is None:
             return {}
         column, part = windows.traces[0].column.column, only.get(source_id, Slice())
         chosen = {path for files in part.groups for path in files}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import threading
 import uuid
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from persist_assets.stores import spark_pattern, spark_uri
 from persist_assets.watermarks import EXACT, from_text, greatest, ledger_text, spelled, to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -59,6 +59,7 @@ _ROWS_OF_A_FILE = 250_000
 """Where some rows of a table are replaced later, files are so large: few of them change then."""
 _BYTES_OF_A_FILE = 6 * 2**20
 """As many a file of such a table is to have, as Spark counts them."""
+_LEAST_TASKS = "spark.sql.files.minPartitionNum"
 
 
 def no_session() -> SparkSession:
@@ -113,6 +114,25 @@ class Engine:
         if found is None or found[2] not in units:
             return 0
         return int(float(found[1]) * 1024 ** units.index(found[2]))
+
+    @contextmanager
+    def undivided(self) -> Generator[None]:
+        """Have files that are read in groups (`Slice.groups`) read by one task for each group.
+
+        Else Spark divides every group among all its processors, and each part gets a file that has
+        rows of all its times. Groups of more bytes than Spark gives to a task are divided still.
+        What else the session computes meanwhile may be divided less, too.
+        """
+        with translated("opening a Spark session"):
+            free = self.session.conf.get(_LEAST_TASKS, None) is None  # else somebody wants another
+            if free:
+                self.session.conf.set(_LEAST_TASKS, "1")
+        try:
+            yield
+        finally:
+            if free:
+                with suppress(Exception):  # a session that is gone computes nothing
+                    self.session.conf.unset(_LEAST_TASKS)
 
     def interrupt(self) -> None:
         """End everything that the session computes, whichever thread asked for it."""

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 Touched = tuple[tuple[Span, ...], bool]
 """The values that a column may have, and whether NULL is one."""
 _MOST_SPANS = 16
-_GROUP_BYTES = 4 * 2**20
-_MOST_GROUPS = 64
+_GROUP_BYTES = 3 * 2**20
+_MOST_GROUPS = 80
 """Spark plans each group by itself; what is replaced later is the rows of a group, or of two."""
 
 

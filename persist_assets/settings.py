@@ -147,6 +147,7 @@ _HARMLESS = (
     "spark.sql.codegen.wholeStage.union.enabled",
     "spark.sql.execution.arrow.",
     "spark.sql.files.maxPartitionBytes",
+    "spark.sql.files.minPartitionNum",
     "spark.sql.files.openCostInBytes",
     "spark.sql.parquet.compression.",
     "spark.sql.shuffle.partitions",

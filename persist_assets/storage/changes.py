@@ -136,10 +136,11 @@ def delta_change(root: str, then: int, now: int) -> Change | None:
     )
 
 
-def delta_pieces(root: str, version: int) -> tuple[Piece, ...]:
-    """Return the files of a version of a Delta table; none where it is gone."""
+def delta_pieces(root: str, version: int, column: str) -> tuple[Piece, ...]:
+    """Return the files of a version of a Delta table, and what a column has; none: it is gone."""
     table = find_table(root, version)
-    return tuple(_piece(file, root) for file in live_files(table).values()) if table else ()
+    files = live_files(table, column=column).values() if table else ()
+    return tuple(_piece(file, root) for file in files)
 
 
 def _piece(file: Live, root: str) -> Piece:

@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,26 @@ def test_a_backfill_is_one_build_and_partitions_are_computed_alone(make_builder:
     check(builder, "weekly")
     builder.build(named(builder, "total"))
     assert builder.read(named(builder, "total")).collect()[0][0] == 2 * sum(range(28))
+
+
+@pytest.mark.proves("P31")
+def test_a_backfill_gives_each_file_days_that_no_other_has(make_builder: Make) -> None:
+    text = "--@ persist partition=daily time_column=day start='2024-01-01'\n"
+    builder = make_builder(f"{RAW}{text}CREATE VIEW kept AS SELECT day, o, n FROM f WHERE n >= 0;")
+    chance = random.Random(7)
+    for first in range(0, 28, 2):  # of so many bytes that some make a group
+        put(
+            builder.settings.root,
+            [(day(first + n % 2), chance.randbytes(5_000).hex(), n) for n in range(150)],
+        )
+    _, snapshot = built(builder, "kept")
+    table = DeltaTable(builder.settings.table_root(snapshot.table), version=snapshot.version)
+    files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    spans = sorted((f["min.day"], f["max.day"]) for f in files)
+    assert 1 < len(spans) < 7
+    assert all(before[1] < after[0] for before, after in pairwise(spans))
+    check(builder, "kept")
+    assert builder.engine.session.conf.get("spark.sql.files.minPartitionNum", None) is None
 
 
 @pytest.mark.proves("K8", "P34")
