@@ -68,8 +68,10 @@ _BATCH = timedelta(days=1)
 _FILE, _NET = "_persist_file", "_persist_net"
 _TELLING = ("timestamp", "bigint", "timestamp_ntz", "int", "date", "string")
 """Types of columns of which two tell most rows from others, the best first."""
-_FEW_FILES = 8
+_FEW_FILES = 3
 """So many files are written anew without a look at which of them have to be."""
+_MOST_FILES_ANEW = 8
+"""So many files of a copy are written anew rather than all of it, however few it has."""
 _MOST_FILES, _FEWEST_ROWS, _MOST_ROWS = 200, 50_000, 1_000_000
 """A copy has about so many files, as whoever changes a row of one writes it anew; and so many rows
 a file has at least and at most."""
@@ -489,7 +491,7 @@ class _Sync:
                 gone = net.where(f"{_NET} < 0")
                 touched = self._touched(held, moved, gone)
                 files = tuple(f for f in files if f not in touched)
-                most = max(len(files), _FEW_FILES)
+                most = max(len(files), _MOST_FILES_ANEW)
                 if len(touched) > most and self.external.starts_anywhere:
                     made, files = self._read(p.from_text(held.predicate), held.columns, head), ()
                 else:
@@ -715,6 +717,8 @@ class _Sync:
                 sign = F.when(column == 0, sign)
             keys += [column.alias(f"_persist_k{n}"), sign.alias(f"_persist_s{n}")]
             values.append(F.first(column).alias(name))
+        # Rows meet before they are counted: few are the same where they come from.
+        rows = rows.repartition(*map(quote, kinds))
         found = rows.groupBy(*keys).agg(*values, F.sum(_NET).alias(_NET))
         return found.where(f"{_NET} <> 0").select(*map(quote, kinds), _NET)
 

@@ -329,6 +329,27 @@ def test_a_filter_of_the_start_is_none_of_what_comes_later(
         build(enter(root))
 
 
+@pytest.mark.proves("F19")
+def test_rows_are_counted_of_which_no_column_is_needed(
+    enter: Make, make_project: Callable[..., Path]
+) -> None:
+    count = "create materialized view n as select count(*) as n from external_table"
+    root = make_project({"m.sql": f"{TABLE}\n{count};"})
+    for wanted in (2, 4, 6, 8, 10, 7):
+        if wanted != 7:
+            put(root, *((n, "invoices", n) for n in (wanted, wanted + 1)))
+        else:
+            deltalake.DeltaTable(root / "lake").delete("id in (3, 4, 5)")
+        builder = enter(root)
+        build(builder)
+        copy = builder.ingestion.find(builder.project.sources[0])
+        assert copy is not None
+        assert (copy.columns, copy.rows) == (("id",), wanted)
+        source = builder.project.persisted[0]
+        assert [row.n for row in builder.read(source).collect()] == [wanted]
+    assert told(builder)[-1]["deleted"] == 3
+
+
 @pytest.mark.proves("F16", "F20")
 def test_where_most_of_a_copy_changes_it_is_brought_anew(
     enter: Make, make_project: Callable[..., Path]
