@@ -50,6 +50,21 @@ def need(tool: str | None, sentence: str) -> str:
     return tool
 
 
+def has_taken(cpu_s: float, *, within_s: float) -> None:
+    """Fail if what took `cpu_s` of a processor's time is slower than it may be.
+
+    The limit is one for a processor that makes a million steps of a loop in 0.05 s. Where it
+    is passed, the same loop tells how many times as long this one takes now.
+    """
+    if cpu_s <= within_s:
+        return
+    began, number = time.process_time(), 0
+    for step in range(4_000_000):
+        number += step * step % 7
+    slowness = (time.process_time() - began) / 0.2
+    assert cpu_s <= within_s * slowness, f"{cpu_s:.2f} CPU s, {slowness:.2f} times as slow"
+
+
 def wait_for(condition: Callable[[], Any], *, seconds: float = 120.0) -> Any:
     """Return what `condition` answers once that is true; fail after `seconds`."""
     pause, deadline = threading.Event(), time.monotonic() + seconds

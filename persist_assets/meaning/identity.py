@@ -179,6 +179,7 @@ class Fold:
     def __init__(self) -> None:
         self._nodes: dict[int, Digests] = {}
         self._scopes: dict[int, Scope] = {}
+        self._inner: dict[tuple[int, tuple[tuple[int, object], ...]], Digests] = {}
         self._free = Free()
 
     def relation(self, block: Block) -> Digests:
@@ -209,9 +210,18 @@ class Fold:
                 pass
 
     def inner(self, block: Block, outer: Instances) -> Digests:
-        """Return the digests of a Block that is part of something else."""
-        scope = self.scope(block, outer)
-        return Digests(scope.rows, tuple(scope.exprs(o.expr for o in block.columns)), scope.order)
+        """Return the digests of a Block that is part of something else.
+
+        Of what is outside only what it refers to matters: where that is the same, it is not
+        looked at again. A chain of correlated queries holds the same ones many times.
+        """
+        seen = id(block), tuple((i, outer[i]) for i in sorted(self.free(block)))
+        known = self._inner.get(seen)
+        if known is None:
+            scope = self.scope(block, outer)
+            columns = tuple(scope.exprs(o.expr for o in block.columns))
+            known = self._inner[seen] = Digests(scope.rows, columns, scope.order)
+        return known
 
     def _closed(self, block: Block, over: Sequence[object]) -> bool:
         if self.free(block):
@@ -284,18 +294,20 @@ class Fold:
                     columns[i] = _numbered("generated", call, node.n_columns)
 
         generate()
+        calls = {i: g.call for i, g in generates.items()}
+        mentions: dict[int, list[Expr]] = {i: [calls[i]] if i in calls else [] for i in order}
+        for expr in (*block.conjuncts, *calls.values()):
+            for i in self.free(expr) & mentions.keys():
+                mentions[i].append(expr)
         for _ in range(3):
             tied = [i for same in _groups(labels, order) if len(same) > 1 for i in same]
             if not tied:
                 break
-            calls = {i: g.call for i, g in generates.items()}
+            others = instances()
             refined: dict[int, str] = {}
             for i in tied:
-                seen = [c for c in (*block.conjuncts, *calls.values()) if i in self.free(c)]
-                if i in calls:
-                    seen.append(calls[i])
-                scope = Scope(self, instances() | {i: (f"@{labels[i]}", columns[i])})
-                refined[i] = digest("refined", labels[i], sorted(scope.exprs(seen)))
+                scope = Scope(self, others | {i: (f"@{labels[i]}", columns[i])})
+                refined[i] = digest("refined", labels[i], sorted(scope.exprs(mentions[i])))
             labels.update(refined)
         for same in _groups(labels, order):
             if len(same) > 1:

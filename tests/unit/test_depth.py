@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import process_time
 
 import pytest
-from conftest import compiled
+from conftest import compiled, has_taken
 
 from persist_assets.frontends.sql import MAX_BRACKETS, parse_query
 from persist_assets.meaning.binding import MAX_DEPTH, MAX_SIZE
@@ -214,7 +214,7 @@ BLOW_UPS = {
 def test_nothing_blows_up(text: str) -> None:
     started = process_time()
     found = compiled({"a.sql": f"{T}{text}"})
-    assert process_time() - started < 1.0
+    has_taken(process_time() - started, within_s=1.0)
     assert not found.problems, [str(p) for p in found.problems]
 
 
@@ -222,7 +222,7 @@ def test_nothing_blows_up(text: str) -> None:
 def test_a_source_at_the_end_of_a_thousand_costs_no_more_than_one_in_the_middle(name: str) -> None:
     started = process_time()
     found = compiled({"a.sql": f"{T}{views(1000, TWICE[name])}"})
-    assert process_time() - started < 1000 * 0.005
+    has_taken(process_time() - started, within_s=1000 * 0.005)
     assert not any("as a whole" in note for s in found.sources for note in s.notes)
 
 
