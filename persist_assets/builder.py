@@ -1178,10 +1178,11 @@ class Builder(Reader):
         (source_id,) = source.growth.reads
         if frozenset((source_id,)) not in source.growth.sums or not windows.traces:
             return {}
-        pieces = self._pieces(source, windows.traces[0].column, world)
+        traced = windows.traces[0].column
+        pieces = self._pieces(source, traced, world)
         if pieces is None:
             return {}
-        column, part = windows.traces[0].column.column, only.get(source_id, Slice())
+        column, part = traced.column, only.get(source_id, Slice())
         chosen = {path for files in part.groups for path in files}
         pieces = [p for p in pieces if not part.groups or p.path in chosen]
         kind = column_type(self.project.by_id[source_id].columns, column)

@@ -123,7 +123,7 @@ class Engine:
         rows of all its times. Groups of more bytes than Spark gives to a task are divided still.
         What else the session computes meanwhile may be divided less, too.
         """
-        with translated("opening a Spark session"):
+        with translated("preparing the Spark session"):
             free = self.session.conf.get(_LEAST_TASKS, None) is None  # else somebody wants another
             if free:
                 self.session.conf.set(_LEAST_TASKS, "1")

@@ -473,9 +473,6 @@ def test_zeros_with_a_sign_and_numbers_that_are_none_are_found_in_files(
     assert found == {"x": 5, "s": 5, "raw": 5, "nan": 1}
 
 
-# ------------------------------------------------------------------------------------ going wrong
-
-
 def test_texts_that_are_too_long_for_statistics_are_kept(
     make_builder: Callable[..., Builder],
 ) -> None:
@@ -492,6 +489,9 @@ def test_texts_that_are_too_long_for_statistics_are_kept(
         (None, "x" * 5000, "x"),
     }
     assert snapshot.watermark == "y" * 5000
+
+
+# ------------------------------------------------------------------------------------ going wrong
 
 
 def test_files_are_read_by_their_names_and_not_as_patterns(
