@@ -968,7 +968,12 @@ class Builder(Reader):
         groups = self._in_order(source, world, only) if len(work.step.keys or ()) > 1 else {}
         only |= groups
         # What is too old is what the plan found so, on which what is recorded rests.
-        read = self.reading(source.bindings, world.manifest, temporary, world.expired, only)
+        sliced = [s for s, part in only.items() if part.files is not None]
+        tables = source.growth.reads if source.growth else ()
+        read = self.reading(
+            source.bindings, world.manifest, temporary, world.expired, sliced, tables
+        )
+        only = self._unshared(source, read, only)
         since = None
         trusted = source.annotation.assume is not None
         if source.function is None and increment is not None:
@@ -1146,6 +1151,32 @@ class Builder(Reader):
                     files = tuple(piece.path for piece in some)
                     found[source_id] = replace(only[source_id], groups=(files,))
         return found
+
+    def _unshared(
+        self, source: Source, read: Mapping[SourceID, Snapshot], only: Mapping[SourceID, Slice]
+    ) -> dict[SourceID, Slice]:
+        """Return slices of tables without those that something else wants all rows of.
+
+        How rows follow is told of `Growth.reads` as tables of their own. One of them that is not
+        read from its table is computed, perhaps from others of which only slices would be read.
+
+        Raises
+        ------
+        BuildError
+            Rows cannot be added without such a slice.
+        """
+        tables = source.growth.reads if source.growth else ()
+        computed = [s for s in tables if s not in read and self.project.by_id[s].raw is None]
+        below = self.project.reach(computed, lambda s: s.source_id in read)
+        shared = {s.source_id for s in below} & only.keys()
+        if any(only[s].files is not None for s in shared):
+            names = ", ".join(sorted(f"`{self.project.by_id[s].name}`" for s in computed))
+            raise BuildError(
+                f"`{source.name}` cannot go on: {names} cannot be read from its table any more",
+                hint="build again",
+                location=source.location,
+            )
+        return {s: part for s, part in only.items() if s not in shared}
 
     def _pieces(self, source: Source, column: ColumnRef, world: World) -> tuple[Piece, ...] | None:
         """Return the files of a table that a source reads itself, with what is in a column.

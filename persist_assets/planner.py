@@ -146,14 +146,14 @@ class World:
     zone: str = "UTC"
     latest: Mapping[SourceID, Snapshot] = field(default_factory=dict[str, Snapshot])
     tainted: Mapping[SourceID, frozenset[str]] = field(default_factory=dict[str, "frozenset[str]"])
-    seen: Mapping[SourceID, Mapping[BuildID, str]] = field(
-        default_factory=dict[str, "Mapping[BuildID, str]"]
+    seen: Mapping[SourceID, Mapping[SourceID, str]] = field(
+        default_factory=dict[str, "Mapping[SourceID, str]"]
     )
     behind: Mapping[SourceID, str] = field(default_factory=dict[str, str])
 
     def version(self, reader: SourceID, upstream: Source) -> str:
         """Return the version of a raw table that a source's rows would rest on."""
-        seen = self.seen.get(reader, {}).get(upstream.build_id)
+        seen = self.seen.get(reader, {}).get(upstream.source_id)
         return seen or self.versions.get(upstream.source_id, NO_DATA)
 
     def readable(self, source: Source) -> Snapshot | None:

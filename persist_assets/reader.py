@@ -244,9 +244,13 @@ class Reader:
         tables = sorted({n.table for n in self.project.needs if n.reader == source.source_id})
         return [(self.project.by_id[t], self._copies[t]) for t in tables if t in self._synced]
 
-    def seen(self) -> dict[SourceID, dict[BuildID, str]]:
-        """Return of which versions of copies sources have rows: those since which they are so."""
-        last: dict[tuple[SourceID, SourceID], tuple[int, str]] = {}
+    def seen(self) -> dict[SourceID, dict[SourceID, str]]:
+        """Return of which versions of copies sources have rows: those since which they are so.
+
+        Of tables that share a copy, the later one.
+        """
+        last: dict[tuple[SourceID, str], tuple[int, str]] = {}
+        copies: dict[tuple[SourceID, SourceID], str] = {}
         for need in self.project.needs:
             copy = self._copies.get(need.table)
             kept = self._kept.get(need.table) if copy is None else None
@@ -254,11 +258,12 @@ class Reader:
                 copy = kept  # others need more of it
             if copy is not None:
                 committed = copy.seen.get(need.predicate, copy.committed)
-                pair = need.reader, need.table
+                pair = need.reader, copy.copy_id
                 last[pair] = max((committed, version_of(copy, committed)), last.get(pair, (0, "")))
-        found: dict[SourceID, dict[BuildID, str]] = {}
-        for (reader, table), (_, version) in last.items():
-            found.setdefault(reader, {})[self.project.by_id[table].build_id] = version
+                copies[need.reader, need.table] = copy.copy_id
+        found: dict[SourceID, dict[SourceID, str]] = {}
+        for (reader, table), own in copies.items():
+            found.setdefault(reader, {})[table] = last[reader, own][1]
         return found
 
     def _pin(self, source: Source) -> Pin:
@@ -397,7 +402,6 @@ class Reader:
         manifest: Mapping[BuildID, Snapshot],
         temporary: Mapping[SourceID, Snapshot] | None = None,
         expired: Collection[SourceID] | None = None,
-        only: Mapping[SourceID, Slice] | None = None,
         needs: Iterable[Needed] | None = None,
     ) -> tuple[Statement, dict[SourceID, Snapshot | Route]]:
         """Return a query as a statement over what is built, and the snapshots it reads.
@@ -411,9 +415,6 @@ class Reader:
         expired
             The sources whose tables were older than they may be when it was planned what is
             read; None: the clock says it now.
-        only
-            Tables of which not all is read. What reads tables of which only some files are, is
-            computed too.
 
         Raises
         ------
@@ -424,9 +425,8 @@ class Reader:
         NotHeldError, StorageError
             As for `routed`.
         """
-        found = self.reading(bindings, manifest, temporary, expired, only)
-        read = self.routed(bindings, found, needs)
-        return self.stated(query, bindings, read, only), read
+        read = self.routed(bindings, self.reading(bindings, manifest, temporary, expired), needs)
+        return self.stated(query, bindings, read), read
 
     def routed(
         self,
@@ -485,15 +485,22 @@ class Reader:
         manifest: Mapping[BuildID, Snapshot],
         temporary: Mapping[SourceID, Snapshot] | None = None,
         expired: Collection[SourceID] | None = None,
-        only: Mapping[SourceID, Slice] | None = None,
+        sliced: Collection[SourceID] = (),
+        whole: Collection[SourceID] = (),
     ) -> dict[SourceID, Snapshot]:
         """Return the snapshots that are read of sources, and below those that are computed.
 
-        Parameters and errors are those of `statement`. Whoever is no build has it `routed`.
+        Other parameters and errors are those of `statement`. Whoever is no build has it `routed`.
+
+        Parameters
+        ----------
+        sliced
+            Tables of which only some files are read: what reads them is computed too.
+        whole
+            What is read from its own table all the same.
         """
         known: dict[SourceID, Snapshot | None] = {**(temporary or {})}
-        sliced = [s for s, part in (only or {}).items() if part.files is not None]
-        through = self._readers_of(sliced, bindings)
+        through = self._readers_of(sliced, bindings, whole)
         known |= dict.fromkeys(through)
         tainted = self.tainted()
 
@@ -689,14 +696,18 @@ class Reader:
         )
 
     def _readers_of(
-        self, tables: Collection[SourceID], bindings: Sequence[SourceID]
+        self,
+        tables: Collection[SourceID],
+        bindings: Sequence[SourceID],
+        whole: Collection[SourceID],
     ) -> set[SourceID]:
-        """Return what reads some of `tables`, however far up from `bindings`."""
+        """Return what reads some of `tables`, below `bindings` and not below `whole`."""
         found: set[SourceID] = set()
-        for source in self.project.reach(bindings, lambda s: s.source_id in tables):
+        ends = {*tables, *whole}
+        for source in self.project.reach(bindings, lambda s: s.source_id in ends):
             if not {*tables, *found}.isdisjoint(source.bindings):
                 found.add(source.source_id)
-        return found - {*tables}
+        return found - ends
 
     def _raw_name(self, source: Source) -> str:
         """Return a name for a view of a raw table that no other data has, of whichever project.

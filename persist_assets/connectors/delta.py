@@ -127,6 +127,8 @@ class DeltaConnector:
     ) -> None:
         self.external, self.location, self.columns = external, location.rstrip("/"), columns
         self._access, self._session = access, session
+        self._pinned: Any = None
+        """The table at the version that was pinned last; a long log takes long to read."""
 
     # ------------------------------------------------------------------------------- versions
 
@@ -149,6 +151,7 @@ class DeltaConnector:
                     f" which is before {start}, where it is to start"
                 )
         self._check(table)
+        self._pinned = table
         return self._name(table)
 
     def start(self) -> str | None:
@@ -198,7 +201,9 @@ class DeltaConnector:
         return int(version.removeprefix(OF_DELTA).partition(":")[0])
 
     def _load(self, version: str) -> Any:
-        table = self._open(self._number(version))
+        number, table = self._number(version), self._pinned
+        if table is None or table.version() != number:
+            table = self._open(number)
         if not _same(self._name(table), version):
             raise GoneError(
                 f"the Delta table at {self.location} is another one than when it was pinned",

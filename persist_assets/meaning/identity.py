@@ -256,7 +256,10 @@ class Fold:
             labels = self._labels(block, leaves, generates, around)
             scope.instances = labels
             joined = sorted(labels[i][0] for i, _ in block.leaves)
-            scope.rows = digest("join", joined, sorted(set(scope.exprs(block.conjuncts))))
+            # Labels that are tied do not say what each generator is applied to.
+            calls = sorted((n.outer, labels[i][1]) for i, n in generates.items())
+            conditions = sorted(set(scope.exprs(block.conjuncts)))
+            scope.rows = digest("join", joined, conditions, *([calls] if calls else ()))
             by_label = sorted(leaves, key=lambda i: labels[i][0])
             scope.order = _combined(leaves[i].order for i in by_label)
         if block.order:

@@ -14,7 +14,7 @@ from uuid import uuid4
 from persist_assets.errors import StorageError
 from persist_assets.model import Change, Piece
 from persist_assets.storage.files import is_there, reached
-from persist_assets.storage.raw import OF_DELTA, OF_FILES, file_location
+from persist_assets.storage.raw import OF_DELTA, OF_FILES, digest_of_files, file_location
 from persist_assets.storage.tables import file_sizes, find_table, live_files
 
 if TYPE_CHECKING:
@@ -81,8 +81,10 @@ def raw_change(warehouse: str, location: str, then: str, pin: Pin, form: str = "
         came = map(_parquet_piece if looked_into else Piece, added)
         return Change(tuple(came), tuple(map(Piece, lost)))
     if then.startswith(OF_DELTA) and now.startswith(OF_DELTA):
-        (_, first, table), (_, last, same) = then.split(":", 2), now.split(":", 2)
-        return delta_change(location, int(first), int(last)) if table == same else None
+        (first, table, *files), (last, same, *others) = then.split(":")[1:], now.split(":")[1:]
+        if table != same or len(files) != len(others):
+            return None
+        return delta_change(location, int(first), int(last), *files)
     return None
 
 
@@ -123,12 +125,20 @@ def _read_listing(place: str) -> dict[str, list[Any]] | None:
         return None
 
 
-def delta_change(root: str, then: int, now: int) -> Change | None:
-    """Return what became of a Delta table between two of its versions."""
+def delta_change(root: str, then: int, now: int, files: str | None = None) -> Change | None:
+    """Return what became of a Delta table between two of its versions.
+
+    Parameters
+    ----------
+    files
+        `digest_of_files` of the earlier one, where its log may be another one than it was.
+    """
     old, new = find_table(root, then), find_table(root, now)
     if old is None or new is None or old.schema() != new.schema():
         return None
     before, after = file_sizes(old).keys(), file_sizes(new).keys()
+    if files is not None and digest_of_files(before) != files:
+        return None
     came, went = live_files(new, after - before), live_files(old, before - after)
     return Change(
         tuple(_piece(file, root) for file in came.values()),

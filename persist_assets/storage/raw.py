@@ -22,7 +22,7 @@ from persist_assets.storage.types import columns_of_struct, type_of_arrow
 from persist_assets.stores import is_local, scheme_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from persist_assets.model import RawTable
     from persist_assets.storage.files import Found
@@ -31,7 +31,8 @@ SECRETS = re.compile(r"password|token|secret|access_?key|account_?key|user|crede
 """Options whose names match say who reads, not what is read: they enter no digest and no log."""
 
 OF_FILES, OF_DELTA = "files:", "delta:"
-"""What versions begin with: a digest of a listing, the number of a commit and the table's id."""
+"""What versions begin with: a digest of a listing; the number of a commit, the table's id and, of
+data of others, a digest of its files."""
 
 _READABLE_FEATURES = frozenset(("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"))
 """Features of Delta tables under which their Parquet files alone are their rows."""
@@ -289,10 +290,22 @@ def _pin_delta(location: str) -> Pin:
             f"the Delta table at {location} uses {', '.join(sorted(unknown))}: not supported",
             hint="its Parquet files alone would be wrong rows; write it without this feature",
         )
-    files = tuple(sorted(_locations(table, location)))
+    paths = _paths(table)
     if metadata.partition_columns:
         _refuse_unusual_partitions(table, location)
-    return Pin(f"{OF_DELTA}{table.version()}:{metadata.id}", files, location)
+    version = f"{OF_DELTA}{table.version()}:{metadata.id}:{digest_of_files(paths)}"
+    return Pin(version, tuple(sorted(file_location(p, location) for p in paths)), location)
+
+
+def digest_of_files(paths: Iterable[str]) -> str:
+    """Return what tells a version of a Delta table from one of a log put back and written on.
+
+    Parameters
+    ----------
+    paths
+        Of all its files, as the log has them: each has another name than every other.
+    """
+    return hashlib.sha256(json.dumps(sorted(paths)).encode()).hexdigest()[:12]
 
 
 def _has_deletion_vectors(table: Any) -> bool:
@@ -301,12 +314,11 @@ def _has_deletion_vectors(table: Any) -> bool:
     return pa.table(table.deletion_vectors()).num_rows > 0
 
 
-def _locations(table: Any, location: str) -> list[str]:
-    """Return where the files of a Delta table are, below it or elsewhere."""
+def _paths(table: Any) -> list[str]:
+    """Return the files of a Delta table, as its log has them."""
     import pyarrow as pa
 
-    paths = pa.table(table.get_add_actions(flatten=True))["path"].to_pylist()
-    return [file_location(path, location) for path in paths]
+    return pa.table(table.get_add_actions(flatten=True))["path"].to_pylist()
 
 
 def file_location(path: str, base: str) -> str:

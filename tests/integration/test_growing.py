@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -90,6 +91,35 @@ def test_late_rows_ties_and_nulls_come_once(make_builder: Make) -> None:
     assert (how, same.version) == ("reused", snapshot.version)
 
 
+@pytest.mark.proves("P8", "P34")
+def test_rows_that_came_meet_all_rows_of_another_table_made_of_theirs(make_builder: Make) -> None:
+    builder = make_builder(f"""{ONE}
+        --@ persist partition=daily time_column=day start="2024-01-01" end="2024-01-04"
+        CREATE VIEW u AS SELECT CAST(ts AS DATE) AS day, max(x) AS m FROM t GROUP BY 1;
+        --@ persist
+        CREATE VIEW above AS SELECT day, m FROM u WHERE m <> '-';
+        --@ persist
+        CREATE VIEW w AS SELECT ts, x FROM t WHERE x < 'c';
+        --@ persist refresh=incremental merge_key=x watermark=ts
+        CREATE VIEW last AS SELECT ts, x FROM w;
+        --@ persist refresh=incremental
+        CREATE VIEW q AS SELECT t.ts, t.x, a.m, l.ts AS at FROM t
+        LEFT JOIN above a ON a.day = date_sub(CAST(t.ts AS DATE), 2)
+        LEFT JOIN last l ON l.x = t.x OR (t.x = 'z' AND l.x = 'a');
+    """)
+    root = builder.settings.root
+    put(root, 0, (0, "a"), (1, "b"), (2, "c"))
+    for name in ("u", "above", "w", "last", "q"):
+        built(builder, name)
+    put(root, 1, (3, "z"))  # after the last day of `u`, and nothing of `w`
+    again = make_builder(root=root)
+    done = [built(again, name)[0] for name in ("u", "above", "w", "last", "q")]
+    assert done[-1] == "added", done
+    table = again.load_snapshot(again.manifest()[named(again, "q").build_id])
+    (row,) = table.where("x = 'z'").collect()
+    assert (row.m, row["at"].date()) == ("b", datetime(2024, 1, 1).date())
+
+
 @pytest.mark.parametrize("form", ["parquet", "delta"])
 def test_days_of_years_that_python_has_not_are_days(make_builder: Make, form: str) -> None:
     builder = make_builder(f"""
@@ -109,6 +139,37 @@ def test_days_of_years_that_python_has_not_are_days(make_builder: Make, form: st
         with again.work(named(again, "q")) as work:
             snapshot = again.publish(work)
         assert (snapshot.rows, snapshot.watermark) == (2 * turn + 2, f"+12023-08-0{turn + 6}")
+
+
+@pytest.mark.proves("P8", "P18")
+@pytest.mark.parametrize("more", [False, True])
+def test_raw_data_that_is_put_back_and_written_on_is_computed_anew(
+    make_builder: Make, more: bool
+) -> None:
+    builder = make_builder("""
+        CREATE TABLE t (ts INT) USING delta LOCATION 'raw';
+        --@ persist refresh=incremental watermark=ts
+        CREATE VIEW q AS SELECT ts FROM t;
+    """)
+    raw = builder.settings.root / "raw"
+
+    def write(n: int) -> None:
+        write_deltalake(raw, pa.table({"ts": pa.array([n], pa.int32())}), mode="append")
+
+    write(1)
+    shutil.copytree(raw, raw.with_name("saved"))
+    write(2)
+    built(builder)
+    shutil.rmtree(raw)
+    shutil.copytree(raw.with_name("saved"), raw)
+    write(99)  # its version has the number that was built, and other rows
+    if more:
+        write(100)
+    again = make_builder(root=builder.settings.root)
+    how, snapshot = built(again)
+    assert how == "whole"
+    rows = sorted(row.ts for row in again.load_snapshot(snapshot).collect())
+    assert rows == [1, 99, 100][: 3 if more else 2]
 
 
 @pytest.mark.proves("P18", "P31")

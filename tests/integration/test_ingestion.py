@@ -149,6 +149,25 @@ def test_who_sees_nothing_of_a_change_is_not_built(
     assert rows == [("a", 2), ("b", 1)]
 
 
+@pytest.mark.proves("F17")
+def test_who_sees_a_change_by_one_of_two_names_is_built(
+    enter: Make, make_project: Callable[..., Path]
+) -> None:
+    two = TABLE + TABLE.replace("external_table (", "same_table (")
+    root = make_project({"m.sql": two + """
+        create materialized view v as select id, 1 as which from external_table
+        where category = 'a' union all select id, 2 from same_table where category = 'b';
+    """})  # fmt: skip
+    put(root, (1, "a", 1), (2, "b", 1))
+    assert build(enter(root)) == {"v": "build"}
+    for number, category in enumerate("ab", 3):
+        put(root, (number, category, 1))
+        assert build(enter(root)) == {"v": "build"}
+        assert build(builder := enter(root)) == {"v": "reuse"}
+        assert ids(builder, "v") == [*range(1, number + 1)]
+    assert len(builder.ledger.fetch_copies()) == 1
+
+
 def _named(builder: Builder, name: str) -> Any:
     return next(s for s in builder.project.persisted if s.name == name)
 

@@ -107,6 +107,24 @@ def check(builder: Builder, name: str) -> None:
     assert sum(found.values()) == snapshot.rows
 
 
+@pytest.mark.proves("K8", "P8")
+@pytest.mark.parametrize("there", [False, True])
+def test_partitions_meet_all_rows_of_another_table_made_of_theirs(
+    make_builder: Make, there: bool
+) -> None:
+    builder = make_builder(f"""{RAW}
+        --@ persist refresh=incremental merge_key=o time_column=day
+        CREATE VIEW last AS SELECT o, day, n FROM f;
+        --@ persist partition=daily time_column=day start="2024-01-01"
+        CREATE VIEW q AS SELECT f.day, f.n, last.n AS m FROM f JOIN last ON f.o = last.o;
+    """)
+    put(builder.settings.root, [(day(2), "EWR", 10), (day(3), "EWR", 5)])
+    if there:
+        built(builder, "last")
+    _, snapshot = built(builder, "q", ["2024-01-03"])
+    assert [tuple(r) for r in builder.load_snapshot(snapshot).collect()] == [(day(2), 10, 5)]
+
+
 @pytest.mark.proves("K8", "P18", "P31")
 def test_a_backfill_is_one_build_and_partitions_are_computed_alone(make_builder: Make) -> None:
     builder = make_builder(RAW + DAILY + WEEKLY + TOTAL)
