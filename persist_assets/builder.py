@@ -23,7 +23,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -71,6 +71,7 @@ from persist_assets.outside import check_catalog, check_leaves, show, shown_as
 from persist_assets.partitions import between, boxes, expand, filled_keys, reached, side, split
 from persist_assets.partitions import keys as partition_keys
 from persist_assets.planner import (
+    CONTENT,
     UNVERSIONED,
     World,
     drawn,
@@ -159,6 +160,8 @@ class Work:
         What readers of the environment itself saw when it began.
     latest
         What a history would go on from then.
+    tainted
+        What there was then that must not be used; see `World.tainted`.
     state
         ``parked``: it waits for its publication, and the lease is given back.
     """
@@ -180,6 +183,7 @@ class Work:
     before: Snapshot | None = None
     latest: Snapshot | None = None
     measured: Measured | None = None
+    tainted: Mapping[SourceID, frozenset[str]] = field(default_factory=dict[str, "frozenset[str]"])
     state: Literal["open", "parked", "published"] = "open"
 
     @property
@@ -354,7 +358,7 @@ class Builder(Reader):
                 shared = self.ledger.find_snapshot(own, source.build_id)
                 own_ones = [s for s in (snapshot, shared) if s and is_history(s)]
                 read_ones = [s for s in (manifest.get(build_id),) if s and is_history(s)]
-                snapshot = max(own_ones or read_ones, key=lambda s: s.known_at, default=None)
+                snapshot = max(own_ones or read_ones, key=lambda s: s.built_at, default=None)
             elif snapshot is not None and (snapshot.view or not self.is_there(snapshot, there)):
                 continue
             if snapshot is not None:
@@ -382,16 +386,26 @@ class Builder(Reader):
             if own.time_column != annotation.time_column:
                 continue
             reads = source.growth.reads if source.growth else ()
-            found[source.source_id] = {s: self._change(s, own.as_of, world) for s in sorted(reads)}
+            found[source.source_id] = {
+                s: self._change(s, own.as_of, world, own.inputs) for s in sorted(reads)
+            }
         return found
 
-    def _change(self, source_id: SourceID, as_of: AsOf, world: World) -> Change | None:
-        """Return what became of a table since rows of an as_of were computed from it."""
+    def _change(
+        self, source_id: SourceID, as_of: AsOf, world: World, inputs: AsOf = ()
+    ) -> Change | None:
+        """Return what became of a table since rows of an as_of were computed from it.
+
+        Parameters
+        ----------
+        inputs
+            What they were computed from directly, as far as that is known.
+        """
         source = self.project.by_id.get(source_id)
         if source is None:
             return None
         if source.raw is None:
-            return self._change_of_table(source, as_of, world)
+            return self._change_of_table(source, as_of, world, inputs)
         if self.find_version(source) is None:
             return None
         then = [v.version for v in as_of if v.raw == source.build_id]
@@ -400,19 +414,28 @@ class Builder(Reader):
         place, form = self.raw_place(source)
         return raw_change(self.settings.warehouse, place, then[0], self.pin(source), form)
 
-    def _change_of_table(self, source: Source, as_of: AsOf, world: World) -> Change | None:
+    def _change_of_table(
+        self, source: Source, as_of: AsOf, world: World, inputs: AsOf
+    ) -> Change | None:
         """Return what became of the table of a persisted source.
 
-        Its rows at the time are those of any snapshot that rests on the same data.
+        Its rows at the time are those of any snapshot that rests on the same data, and has the
+        same rows where that is known.
         """
+        rows = {v.version for v in inputs if v.raw == source.build_id}
+
+        def is_then(snapshot: Snapshot) -> bool:
+            known = not rows or CONTENT + snapshot.content in rows
+            return known and rests_alike(snapshot, as_of)
+
         now = world.readable(source)
         if now is None or now.view is not None:
             return None
-        if rests_alike(now, as_of):
+        if is_then(now):
             return Change()
         for build in self.ledger.fetch_succeeded(source.build_id):
             then = build.snapshot
-            if then and then.table == now.table and rests_alike(then, as_of):
+            if then and then.table == now.table and is_then(then):
                 root = self.settings.table_root(now.table)
                 change = delta_change(root, then.version, now.version)
                 return change and self._within(source, then, now, change, world)
@@ -451,8 +474,15 @@ class Builder(Reader):
         manifest: Mapping[BuildID, Snapshot],
         there: HasSnapshot,
     ) -> dict[BuildID, list[Snapshot]]:
-        """Return what other environments have of sources, where its table is there."""
+        """Return what other environments have of sources, where its table is there.
+
+        Nothing of what is tainted in any of them.
+        """
         everywhere = self.ledger.fetch_elsewhere(*self.settings.environments)
+        if everywhere:
+            tainted = map(self.project.find_named, self.ledger.fetch_tainted())
+            for build_id in {named[0].build_id for named in tainted if named}:
+                everywhere.pop(build_id, None)
         return {
             source.build_id: [
                 snapshot
@@ -646,7 +676,7 @@ class Builder(Reader):
                 digests=source.digests,
                 reads=what_it_reads(self.project, source),
             )
-            work = Work(source, step, build, lease, table, before=before)
+            work = Work(source, step, build, lease, table, before=before, tainted=world.tainted)
             self.ledger.record_started(
                 build,
                 table,
@@ -970,9 +1000,10 @@ class Builder(Reader):
         # What is too old is what the plan found so, on which what is recorded rests.
         sliced = [s for s, part in only.items() if part.files is not None]
         tables = source.growth.reads if source.growth else ()
-        read = self.reading(
-            source.bindings, world.manifest, temporary, world.expired, sliced, tables
-        )
+        # Nor is what was tainted then, though it may be built again by now.
+        spoilt = {self.project.by_id[s].build_id for s in world.tainted}
+        manifest = {b: s for b, s in world.manifest.items() if b not in spoilt}
+        read = self.reading(source.bindings, manifest, temporary, world.expired, sliced, tables)
         only = self._unshared(source, read, only)
         since = None
         trusted = source.annotation.assume is not None
@@ -1294,7 +1325,14 @@ class Builder(Reader):
                 hint="bring its files back; or begin anew: on_change=rebuild and --full-refresh",
                 location=source.location,
             )
-        if history.known_at > self.started_at:
+        others = (
+            build
+            for build_id in {history.build_id, source.build_id}
+            for build in self.ledger.fetch_succeeded(build_id)
+            if build.environment in self.settings.environments
+            and (build.run_id is None or build.run_id != self.run_id)
+        )
+        if any(build.started_at > self.started_at for build in others):
             raise ConflictError(
                 f"the history of `{source.name}` went on since this run began", hint="run it again"
             )
@@ -1493,6 +1531,13 @@ class Builder(Reader):
             raise ConflictError(
                 f"the history of `{work.source.name}` went on while it was built",
                 hint="run it again",
+            )
+        now, then = self.tainted(), work.tainted
+        spoilt = {s for s, keys in now.items() if s not in then or not keys <= then[s]}
+        if not spoilt.isdisjoint(s.source_id for s in self.project.inputs(work.source)):
+            raise ConflictError(
+                f"what `{work.source.name}` was computed from was tainted meanwhile",
+                hint="build again",
             )
         self._commit(work)
         told = self._publication(work)

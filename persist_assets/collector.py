@@ -96,7 +96,7 @@ def collect(
     externals = {copy_id(settings, s) for s in project.sources if s.external}
     if removed and not dry_run:
         for copy in ledger.fetch_copies():
-            if copy.copy_id not in externals:
+            if copy.copy_id not in externals and copy.as_of < before:
                 ledger.record_needs(copy.copy_id, settings.environment, ())
     found += _sweep_copies(settings, ledger, dry_run=dry_run)
     if not dry_run:

@@ -96,14 +96,21 @@ def _query(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> str:
             text = text.replace(quote(leaf.name), f"({_query(settings, ledger, read)})")
         columns = ", ".join(quote(c.name) for c in snapshot.columns)
         return f"SELECT * FROM (\n{text}\n) AS stored({columns})"
-    files = read_snapshot(settings.table_root(snapshot.table), snapshot).files
-    directories = sorted({path.rpartition("/")[0] for path in files})
-    if not directories:
+    places: dict[str, list[str]] = {}
+    for path in sorted(read_snapshot(settings.table_root(snapshot.table), snapshot).files):
+        directory, _, file = path.rpartition("/")
+        places.setdefault(directory, []).append(file)
+    if not places:
         nothing = ", ".join(f"CAST(NULL AS {c.type}) AS {quote(c.name)}" for c in snapshot.columns)
         return f"SELECT {nothing} WHERE false"
     columns = ", ".join(quote(c.name) for c in snapshot.columns)
-    parts = (f"SELECT {columns} FROM parquet.{quote(spark_pattern(d))}" for d in directories)
-    return " UNION ALL ".join(parts)
+    patterns: list[str] = []
+    for directory, some in places.items():
+        pattern = spark_pattern(directory)
+        if not directory.endswith(f"/{snapshot.build_uid}"):
+            pattern += f"/{{{','.join(some)}}}"  # others of its files were replaced since
+        patterns.append(pattern)
+    return " UNION ALL ".join(f"SELECT {columns} FROM parquet.{quote(p)}" for p in patterns)
 
 
 def check_leaves(settings: Settings, source: Source, raw: Iterable[Source]) -> None:

@@ -334,7 +334,8 @@ def _step(
             if fits(s) and _without_draw(s.as_of, source) == expected and older_code(s) is None
         ]
         snapshot, gone = (fitting[0], False) if fitting else (snapshot, gone)
-    if snapshot is not None and not gone and _is_young(source, snapshot, expected, world):
+    young = snapshot is not None and not gone and _is_young(source, snapshot, expected, world)
+    if snapshot is not None and young:
         expected = _without_draw(snapshot.as_of, source)
     last = world.history.get(source.source_id)
     reasons: list[Reason] = []
@@ -361,6 +362,13 @@ def _step(
             if not (whole or again) and source.annotation.refresh == "incremental":
                 increment, why = _increment(project, source, snapshot, world, coming, expected)
                 reasons.append(why)
+    elif not young:
+        reasons += _why_other_rows(
+            project, source, snapshot, inputs(project, source, world, coming)
+        )
+        if reasons and not (whole or again) and source.annotation.refresh == "incremental":
+            increment, why = _increment(project, source, snapshot, world, coming, expected)
+            reasons.append(why)
     if again and not whole and increment is None and snapshot is not None:
         increment, why = _increment(project, source, snapshot, world, coming, expected, again)
         reasons.append(why)
@@ -402,6 +410,23 @@ def _step(
         increment=increment,
         history=history,
     )
+
+
+def _why_other_rows(
+    project: Project, source: Source, snapshot: Snapshot, now: AsOf | None
+) -> Iterable[Reason]:
+    """Yield what tables have other rows than a snapshot was computed from, of the same data.
+
+    One was built as a whole that is only assumed to be what that gives, or after it was tainted.
+    """
+    before = {v.raw: v.version for v in snapshot.inputs if v.version.startswith(CONTENT)}
+    after = {v.raw: v.version for v in now or () if v.version.startswith(CONTENT)}
+    others = {raw for raw in before.keys() & after.keys() if before[raw] != after[raw]}
+    if others:
+        read = [s.name for s in project.inputs(source) if s.build_id in others]
+        yield Reason(
+            "input", f"other rows of {', '.join(read or ['what it reads'])}, of the same data"
+        )
 
 
 def _how_it_failed(last: Build | None) -> Iterable[Reason]:

@@ -370,11 +370,12 @@ class Reader:
                 if named is None or named[0].build_id in hidden:
                     continue
                 source, key = named
-                keys = found.setdefault(source.source_id, set())
-                if key:
-                    keys.add(key)
-                elif source.annotation.partition is not None:
-                    keys.update(partition_keys(source.annotation.partition, self.started_at))
+                for sharing in self.project.by_build_id[source.build_id]:  # it is one table
+                    keys = found.setdefault(sharing.source_id, set())
+                    if key:
+                        keys.add(key)
+                    elif source.annotation.partition is not None:
+                        keys.update(partition_keys(source.annotation.partition, self.started_at))
             if any(told[n + 1 :]):
                 hidden |= self.ledger.fetch_manifest(environment).keys()
         return {source_id: frozenset(keys) for source_id, keys in found.items()}

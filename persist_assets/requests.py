@@ -24,8 +24,8 @@ from persist_assets.errors import (
     SettingsError,
     did_you_mean,
 )
+from persist_assets.partitions import filled_keys, window_end
 from persist_assets.partitions import keys as partition_keys
-from persist_assets.partitions import window_end
 from persist_assets.planner import reached_by, with_needed
 from persist_assets.pool import Pool
 from persist_assets.wants import (
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from persist_assets.builder import Builder, Work
     from persist_assets.ledger.store import Ledger
-    from persist_assets.model import Project, Source, SourceID
+    from persist_assets.model import Project, Snapshot, Source, SourceID
     from persist_assets.wants import PartitionRef, Request
 
 log = logging.getLogger(__name__)
@@ -239,9 +239,10 @@ def taint(builder: Builder, ref: PartitionRef, *, by: str) -> list[PartitionRef]
             f"`{place.source.name}` keeps a history, which cannot be computed again",
             hint=f"begin it anew: persist build {place.source.key} --full-refresh",
         )
-    own = order.get(place.source.source_id, ())
+    own, manifest = order.get(place.source.source_id, ()), builder.manifest()
     tainted: dict[SourceID, Collection[str]] = {
-        place.source.source_id: own if place.key is None else (place.key,)
+        sharing.source_id: own if place.key is None else (place.key,)
+        for sharing in project.by_build_id[place.source.build_id]
     }
     for reader in project.persisted:
         if reader.source_id in tainted or reader.keeps_history:
@@ -254,19 +255,26 @@ def taint(builder: Builder, ref: PartitionRef, *, by: str) -> list[PartitionRef]
             found |= {*reached_by(project, reader, upstream, keys, order, zone)}
         if above:
             tainted[reader.source_id] = [k for k in order.get(reader.source_id, ()) if k in found]
-    there = builder.ledger.fetch_available(environment)
     full = ref_of(place.source.key, place.key)
     refs = [
         found
         for source_id, keys in tainted.items()
-        for found in (
-            ref_of(project.by_id[source_id].key, key)
-            for key in (keys if source_id in order else (None,))
-        )
-        if found in there or found == full
+        for there in (_there(manifest.get(project.by_id[source_id].build_id), order, source_id),)
+        for key in (keys if source_id in order else (None,))
+        for found in (ref_of(project.by_id[source_id].key, key),)
+        if key in there or found == full
     ]
     builder.ledger.taint(environment, refs, by=by)
     return refs
+
+
+def _there(
+    snapshot: Snapshot | None, order: Mapping[SourceID, tuple[str, ...]], source_id: SourceID
+) -> Collection[str | None]:
+    """Return the partitions that readers see of a source; None: its table."""
+    if snapshot is None or snapshot.partitions is None:
+        return () if snapshot is None else (None,)
+    return filled_keys(order[source_id], snapshot.partitions.filled)
 
 
 def _not_yet(builder: Builder, refs: Iterable[PartitionRef]) -> set[PartitionRef]:

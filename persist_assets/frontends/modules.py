@@ -164,7 +164,11 @@ def _is_for_types(test: ast.expr) -> bool:
 
 
 def _is_main(test: ast.expr) -> bool:
-    return isinstance(test, ast.Compare) and chain_of(test.left) == ("__name__",)
+    match test:
+        case ast.Compare(ast.Name("__name__"), [ast.Eq()], [ast.Constant("__main__")]):
+            return True
+        case _:
+            return False
 
 
 @lru_cache(maxsize=64)
@@ -185,13 +189,42 @@ def parse_module(text: str, path: str) -> Module:
         if isinstance(statement, ast.If) and _is_for_types(statement.test):
             _learn_imports(module, statement.body, module.typed)
             module.body += statement.orelse
-        elif not (isinstance(statement, ast.If) and _is_main(statement.test)):
+        elif isinstance(statement, ast.If) and _is_main(statement.test):
+            module.body += statement.orelse
+        else:
             module.body.append(statement)
     _learn_imports(module, module.body, module.imports)
     for number, statement in enumerate(module.body):
         for bound in _bound(statement):
             module.bindings.setdefault(bound, []).append(number)
+    _learn_choices(module)
     return module
+
+
+def _learn_choices(module: Module) -> None:
+    """Let imports be bindings whose statements say which of several things a name is.
+
+    So do those of a package, whose names may be those of modules in it.
+    """
+    places: dict[str, list[int]] = {}
+    chosen: set[str] = set()
+    for number, statement in enumerate(module.body):
+        stack: list[ast.AST] = [statement]
+        while stack:
+            node = stack.pop()
+            if isinstance(node, FunctionNode | ast.ClassDef | ast.Lambda):
+                continue
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = {a.asname or a.name.partition(".")[0] for a in node.names}
+                for name in names:
+                    places.setdefault(name, []).append(number)
+                if node is not statement or module.path.endswith("/__init__.py"):
+                    chosen |= names
+            stack += ast.iter_child_nodes(node)
+    for name, numbers in places.items():
+        if name in chosen or len(numbers) > 1 or name in module.bindings:
+            known = module.bindings.get(name, [])
+            module.bindings[name] = sorted({*known, *numbers})
 
 
 def _learn_imports(
@@ -671,6 +704,13 @@ class _Reach:
 
     def reached(self, module: Module, name: str, dotted: tuple[str, ...]) -> None:
         """Follow what a name stands for by an import."""
+        for n in range(1, len(dotted)):  # what a package says itself hides a module in it
+            package, said = self.modules.module(".".join(dotted[:n])), dotted[n : n + 1]
+            if package is None or (package.path, said) in self.followed:
+                continue
+            if said[0] in package.bindings or said[0] in package.imports:
+                self.followed.add((package.path, said))
+                self.chain(package, said)
         found = self.modules.resolve(dotted)
         if found is None:
             self.imports.add((module.path, name, dotted))

@@ -473,13 +473,20 @@ class WantLog(EventLog):
             return connection.scalar(query)
 
     @repeated
-    def fetch_tainted(self, environment: str) -> set[PartitionRef]:
-        """Return the partitions of this graph that were tainted and not built since."""
+    def fetch_tainted(self, environment: str | None = None) -> set[PartitionRef]:
+        """Return the partitions of this graph that were tainted and not built since.
+
+        Parameters
+        ----------
+        environment
+            Where; None: in some.
+        """
         query = sa.select(availability.c.partition_ref).where(
             availability.c.graph == "",
-            availability.c.environment == environment,
             availability.c.state == "tainted",
         )
+        if environment is not None:
+            query = query.where(availability.c.environment == environment)
         with self._read() as connection:
             return {*connection.scalars(query)}
 

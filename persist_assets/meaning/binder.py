@@ -128,9 +128,11 @@ def _set_operation(binding: Binding, node: Any, left: Block, around: Around) -> 
         replace(a, type=a.type if a.type == b.type else None)
         for a, b in zip(left.columns, right.columns, strict=True)
     ]
-    branches = (*_union_branches(binding, left, kind), *_union_branches(binding, right, kind))
-    if len(branches) > MAX_BRANCHES:
-        branches = (left, right)
+    branches = left, right
+    # Which type columns of several types get depends on which branches meet first.
+    if all(column.type is not None for column in columns):
+        flat = (*_union_branches(binding, left, kind), *_union_branches(binding, right, kind))
+        branches = branches if len(flat) > MAX_BRANCHES else flat
     block = binding.leaf(SetOperation(kind, branches), columns)
     if kind == "union all" and distinct:
         block = _distinct(binding, block)

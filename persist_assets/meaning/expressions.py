@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from persist_assets.dialect import plain, suffixed, type_name
-from persist_assets.meaning.algebra import Block, Call, Out, Sort, Subquery, Window
+from persist_assets.meaning.algebra import Block, Call, Out, Sort, Subquery, Window, walk
 from persist_assets.meaning.functions import (
     AGGREGATES,
     GENERATORS,
     INTEGRAL,
     KNOWN,
+    SPECIAL_DATETIMES,
     SYNONYMS,
     UNIT_FIRST,
 )
@@ -28,7 +29,6 @@ from persist_assets.meaning.syntax import (
     FUNCTIONS,
     arguments_of,
     given_args,
-    is_special_datetime,
     is_star,
     kind_of,
     misread,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from persist_assets.meaning.algebra import Expr
     from persist_assets.meaning.binding import Binding
     from persist_assets.meaning.scope import Select
+    from persist_assets.meaning.types import Types
 
 
 AGGREGATE_OPS = AGGREGATES | {"grouping", "grouping_id"}
@@ -314,9 +315,52 @@ def _cast_to(binding: Binding, op: str, node: Any, select: Select) -> Expr:
     if to is None:
         raise Unanalysable("of CAST to an unknown type")
     value = expression(binding, node.this, select)
-    if is_special_datetime(node) and to.startswith(("date", "timestamp")):
+    if is_special(value) and to.startswith(("date", "timestamp")):
         value = binding.calls.call("now", (value,))
     return binding.calls.call(op, (value,), (to,))
+
+
+def is_special(expr: Expr) -> bool:
+    """Whether an expression is a text that is a time by the clock, where a time is wanted."""
+    return (
+        isinstance(expr, Call)
+        and expr.op == "string"
+        and expr.words[0].strip().lower().startswith(SPECIAL_DATETIMES)
+    )
+
+
+def special_texts(types: Types, block: Block) -> set[str]:
+    """Return the texts in a relation that Spark takes for times by the clock.
+
+    So it does wherever a text is cast to a time, also where nobody says so: beside a time, and in
+    functions of times.
+    """
+    found: set[str] = set()
+    for call in walk(block):
+        if not isinstance(call, Call):
+            continue
+        texts = [a for a in call.args if is_special(a)]
+        if not texts:
+            continue
+        kinds = {types.of(a) for a in call.args if a not in texts}
+        beside = any(k is not None and k.startswith(("date", "timestamp")) for k in kinds)
+        unsure = None in kinds and call.op in _COMPARISONS
+        if call.op == "now" or call.op in _OF_TIMES or beside or unsure:
+            found |= {a.words[0].strip().lower() for a in texts if isinstance(a, Call)}
+    return found
+
+
+_COMPARISONS = frozenset(("=", "<>", "<", "<=", ">", ">=", "<=>", "in"))
+_OF_TIMES = frozenset(
+    """
+    add_months convert_timezone date date_add date_diff date_format date_part date_sub date_trunc
+    dateadd datediff datepart day dayname dayofmonth dayofweek dayofyear extract
+    from_utc_timestamp hour last_day minute month monthname months_between next_day quarter second
+    timestamp timestampadd timestampdiff to_date to_timestamp to_timestamp_ltz to_timestamp_ntz
+    to_unix_timestamp to_utc_timestamp trunc try_to_date try_to_timestamp unix_date unix_micros
+    unix_millis unix_seconds unix_timestamp weekday weekofyear window year
+    """.split()
+)
 
 
 def _struct(binding: Binding, node: Any, select: Select) -> Expr:

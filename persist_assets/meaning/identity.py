@@ -258,8 +258,8 @@ class Fold:
             joined = sorted(labels[i][0] for i, _ in block.leaves)
             # Labels that are tied do not say what each generator is applied to.
             calls = sorted((n.outer, labels[i][1]) for i, n in generates.items())
-            conditions = sorted(set(scope.exprs(block.conjuncts)))
-            scope.rows = digest("join", joined, conditions, *([calls] if calls else ()))
+            told = sorted(set(scope.exprs(block.conjuncts)))
+            scope.rows = digest("join", joined, told, *([calls] if calls else ()))
             by_label = sorted(leaves, key=lambda i: labels[i][0])
             scope.order = _combined(leaves[i].order for i in by_label)
         if block.order:
@@ -357,10 +357,12 @@ class Fold:
                 return self._aggregate(rows, keys, aggregates, sets, around)
             case SetOperation(kind, branches):
                 # The first branch says what the fields of structs are called.
+                rows = zip(*(b.columns for b in branches), strict=True)
+                kinds = [{o.type for o in some} for some in rows]
                 movable = all(
-                    o.type is not None and "struct" not in o.type
-                    for b in branches
-                    for o in b.columns
+                    len(types) == 1 and t is not None and "struct" not in t
+                    for types in kinds
+                    for t in types
                 )
                 made = [self.inner(b, around) for b in branches]
                 return self._set_operation(kind, made, movable)

@@ -39,7 +39,7 @@ from persist_assets.model import Growth, Taken, Trace, Windows
 from persist_assets.watermarks import DATE_UNITS, TIMES, UNIT_DAYS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from persist_assets.meaning.types import Types
     from persist_assets.model import SourceID
@@ -241,18 +241,20 @@ class Increments:
 
     def _covered(self, block: Block, forms: set[Form]) -> Windows:
         traces, loose = set[Trace](), set[str]()
+        traced: dict[int, tuple[int, tuple[Taken, ...]]] = {}
         for instance, node in block.leaves:
             own = [(ref.column, steps) for ref, steps in forms if ref.instance == instance]
             if not own:
                 loose |= self._node_reads(node)
                 continue
             # Each of them holds; the one that leaves the fewest tables loose says most.
-            found = [(self._windows(node, column), steps) for column, steps in sorted(own)]
-            windows, steps = min(found, key=lambda one: len(one[0].loose))
+            found = [(self._windows(node, c), c, steps) for c, steps in sorted(own)]
+            windows, column, steps = min(found, key=lambda one: len(one[0].loose))
+            traced[instance] = column, steps
             traces |= {Trace(t.column, (*t.steps, *steps)) for t in windows.traces}
             loose |= windows.loose
         for thing in self._specials(block):
-            if isinstance(thing, Subquery) or not self._within(thing, forms):
+            if isinstance(thing, Subquery) or not self._within(thing, traced):
                 loose |= self._read_by(thing)
         return Windows(tuple(sorted(traces)), frozenset(loose))
 
@@ -314,21 +316,30 @@ class Increments:
             return None
         return frozenset(Trace(t.column, (*t.steps, *steps)) for t in found)
 
-    def _within(self, window: Window, forms: set[Form]) -> bool:
-        """Whether all rows that a window looks at have the value of one of `forms` in common."""
+    def _within(self, window: Window, traced: Mapping[int, tuple[int, tuple[Taken, ...]]]) -> bool:
+        """Whether all rows that a window looks at have one value in common in what is traced.
+
+        Only what holds for all these rows counts: conditions on what comes of the window do not.
+
+        Parameters
+        ----------
+        traced
+            Of instances the column, and the steps from there.
+        """
         inner = [window.function, *window.partition, *window.order, *window.rows.conjuncts]
         if any(isinstance(t, Subquery | Window) for t in walk(*inner)):
             return False
         now = dict(window.mapping)
+        wanted = {i: traced[i] for i in now.values() if i in traced}
         for expr in window.partition:
             form = self._form(expr)
-            if form is None:
-                continue
-            (ref, steps), here = form, now.get(form[0].instance)
-            for other, more in forms:
-                same = (other.instance, other.column) == (here, ref.column)
-                if same and more[: len(steps)] == steps:
-                    return True
+            same = self._equal([form] if form else (), window.rows.conjuncts)
+            held = {(now.get(ref.instance), ref.column, steps) for ref, steps in same}
+            if wanted and all(
+                any((i, c) == (of, column) and steps[: len(s)] == s for of, column, s in held)
+                for i, (c, steps) in wanted.items()
+            ):
+                return True
         return False
 
     def _windows(self, node: Node, column: int) -> Windows:

@@ -28,6 +28,7 @@ from persist_assets.meaning.algebra import (
 )
 from persist_assets.meaning.binder import bind
 from persist_assets.meaning.binding import MAX_LEAVES, Binding, Face
+from persist_assets.meaning.expressions import special_texts
 from persist_assets.meaning.functions import CLOCK, DAY_CLOCK, SESSION, VOLATILE, drawn_by
 from persist_assets.meaning.identity import Fold, digest
 from persist_assets.meaning.increments import Increments, given_growth, unknown
@@ -338,10 +339,12 @@ def _meaning(
     fold = Fold()
     digests = fold.relation(block)
     origins = Lineage(binding.origins).columns(block)
-    lots, clock = sorted(functions & LOTS), sorted(functions & CLOCK)
+    texts = special_texts(binding.types, block)
+    lots, clock = sorted(functions & LOTS), sorted({*(functions & CLOCK), *map(repr, texts)})
     inlined = [u for u in upstream if not u.persisted]
     volatile = bool(lots) or any(u.volatile for u in inlined)
-    clocks = {"day" if f in DAY_CLOCK else "instant" for f in clock}
+    clocks = {"day" if f in DAY_CLOCK else "instant" for f in functions & CLOCK}
+    clocks |= {"instant" if text.startswith("now") else "day" for text in texts}
     clocks |= {u.reads_clock for u in inlined if u.reads_clock}
     notes += _told(lots, clock, clocks)
     validity = declaration.annotation.validity

@@ -45,11 +45,12 @@ def stale_sensor(runtime: Runtime, name: str) -> dg.SensorDefinition:
             builder = runtime.planner()
             planned = builder.plan([s.source_id for s in runtime.project.persisted])
             report_raw_versions(context.instance, builder, all_kinds=False)
-            planned = without_clocks(planned, builder.manifest(), runtime.settings.timezone)
+            manifest = builder.manifest()
+            planned = without_clocks(planned, manifest, runtime.settings.timezone)
         except PersistError as error:
             yield dg.SkipReason(str(error))
             return
-        requests = [*run_requests(runtime.project, planned, builder.keys())]
+        requests = [*run_requests(runtime.project, planned, builder.keys(), manifest)]
         if not requests:
             yield dg.SkipReason("everything is up to date")
         yield from requests
@@ -92,7 +93,10 @@ def _day_of(version: str, timezone: tzinfo) -> str:
 
 
 def run_requests(
-    project: Project, planned: Plan, order: Mapping[SourceID, tuple[str, ...]]
+    project: Project,
+    planned: Plan,
+    order: Mapping[SourceID, tuple[str, ...]],
+    manifest: Mapping[BuildID, Snapshot],
 ) -> Iterator[dg.RunRequest]:
     """Yield a run for each group of sources that one run can build, of what a plan builds.
 
@@ -114,7 +118,10 @@ def run_requests(
         ready = [step for step in steps if step.source_id not in waiting]
         if not ready or (partition is not None and not any(step.keys for step in ready)):
             continue
-        told = [(s.source_id, s.build_id, s.as_of, s.keys) for s in ready]
+        # What is published now is part of the key: data may be again what it once was.
+        seen = (manifest.get(s.build_id) for s in ready)
+        there = [snapshot and (snapshot.build_uid, snapshot.version) for snapshot in seen]
+        told = [(s.source_id, s.build_id, s.as_of, s.keys) for s in ready], there
         tags: dict[str, str] = {}
         if partition is not None:
             places = [order[s.source_id].index(key) for s in ready for key in s.keys or ()]

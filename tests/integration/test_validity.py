@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
 from deltalake import DeltaTable, write_deltalake
@@ -493,6 +494,49 @@ def test_a_run_that_began_before_another_one_wrote_is_refused(make: Make) -> Non
     build(make(root=root, at=2))
     with pytest.raises(ConflictError, match="went on since this run began"):
         build(late)
+
+
+WITH_OLDER = (
+    PLAIN
+    + """
+CREATE TABLE u (one INT) USING parquet LOCATION 'u';
+--@ persist
+CREATE VIEW older AS SELECT one FROM u;
+"""
+)
+JOINED = "FROM t CROSS JOIN older"
+
+
+def test_a_history_knows_who_went_on_with_it_though_it_reads_older_tables(make: Make) -> None:
+    builder = make(WITH_OLDER.replace("FROM t", JOINED))
+    root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
+    (root / "u").mkdir()
+    pq.write_table(pa.table({"one": pa.array([1], pa.int32())}), root / "u" / "0.parquet")
+    put(root, (1, "a"))
+    build(builder, "older")
+    build(builder)
+    put(root, (1, "b"))
+    late = make(root=root, at=1)
+    late.pin(named(late, "t"))
+    put(root, (1, "c"))
+    build(make(root=root, at=2))
+    with pytest.raises(ConflictError, match="went on since this run began"):
+        build(late)
+    # The latest history goes on, not the one whose data is newest.
+    code.write_text(WITH_OLDER)
+    put(root, (1, "d"))
+    build(make(root=root, at=3))
+    code.write_text(WITH_OLDER.replace("FROM t", JOINED))
+    put(root, (1, "e"))
+    build(make(root=root, at=4))
+    code.write_text(WITH_OLDER)
+    builder = make(root=root, at=5)
+    assert told(builder, build(builder)) == [
+        (1, "a", 0.0, 2.0),
+        (1, "c", 2.0, 3.0),
+        (1, "d", 3.0, 4.0),
+        (1, "e", 4.0, None),
+    ]
 
 
 def test_a_parked_history_that_another_run_overtook_is_computed_again(make: Make) -> None:

@@ -136,7 +136,24 @@ def test_a_whole_depends_on_the_names_of_what_it_reads(reader: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "clock"), [("DATE 'today'", "instant"), ("DATE '2024-01-01'", None)]
+    ("text", "clock"),
+    [
+        ("DATE 'today'", "instant"),
+        ("DATE '2024-01-01'", None),
+        ("CAST(('now') AS TIMESTAMP)", "instant"),
+        ("(SELECT max(c) FROM u WHERE c >= 'today')", "day"),
+        ("(SELECT max(c) FROM u WHERE c IN ('2024-01-01', 'Yesterday'))", "day"),
+        ("(SELECT max(c) FROM u WHERE c BETWEEN 'yesterday' AND 'today')", "day"),
+        ("(SELECT max(coalesce(c, 'today')) FROM u)", "day"),
+        ("date_trunc('DAY', 'now')", "instant"),
+        ("datediff('today', DATE '2024-01-01')", "day"),
+        ("b = 'today'", None),
+        ("b IN ('now', 'later')", None),
+        ("upper('now')", None),
+        ("localtimestamp()", "instant"),
+        ("current_time()", "instant"),
+        ("localtime()", "instant"),
+    ],
 )
 def test_today_is_a_clock(text: str, clock: str | None) -> None:
     made = project(f"SELECT {text} AS d FROM t")

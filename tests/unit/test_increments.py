@@ -213,6 +213,25 @@ WINDOWED: dict[str, tuple[str, dict[str, str], set[str]]] = {
         {"dim"},
     ),
     "SELECT ts, usr FROM ev UNION ALL SELECT day, usr FROM pay": ("ts", {}, {"ev", "pay"}),
+    # A window saw rows that a condition on what came of it leaves out.
+    "SELECT ts, s FROM (SELECT ts, since, sum(amt) OVER (PARTITION BY since) AS s FROM (SELECT p.ts,"
+    " p.amt, p.ts + INTERVAL 0 DAY AS t, p.day AS since FROM pay p)) WHERE CAST(ts AS DATE) = since": (
+        "ts",
+        {"pay": "ts"},
+        {"pay"},
+    ),
+    "SELECT day AS ts, s FROM (SELECT ts, day, sum(amt) OVER (PARTITION BY day) AS s FROM pay)"
+    " WHERE CAST(ts AS DATE) = day": ("ts", {"pay": "CAST(ts AS date)"}, {"pay"}),
+    "SELECT day AS ts, s FROM (SELECT ts, day, sum(amt) OVER (PARTITION BY day) AS s FROM pay"
+    " WHERE CAST(ts AS DATE) = day)": ("ts", {"pay": "CAST(ts AS date)"}, set()),
+    "SELECT e.ts, s FROM (SELECT e.ts AS ts, p.ts AS other, sum(p.amt) OVER (PARTITION BY p.ts) AS s"
+    " FROM ev e JOIN pay p ON e.usr = p.usr) e WHERE ts = other": (
+        "ts",
+        {"ev": "ts", "pay": "ts"},
+        {"ev", "pay"},
+    ),
+    "SELECT ts, sum(amt) OVER (PARTITION BY ts) AS s FROM (SELECT e.ts, p.amt FROM ev e"
+    " JOIN pay p ON e.ts = p.ts)": ("ts", {"ev": "ts", "pay": "ts"}, set()),
 }
 
 

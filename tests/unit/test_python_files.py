@@ -634,6 +634,55 @@ def test_all_meanings_are_told_apart() -> None:
     assert len(set(found)) == len(found)
 
 
+FAST_AND_SLOW = "def fast(): return 1\ndef slow(): return 2\n"
+READS_RATE = f"{IMPORTS}{{}}\n@table\ndef f(flights):\n    return flights.limit(rate())\n"
+CHOICES = {
+    "by a flag": (
+        "FLAG = True\nif FLAG:\n    from helper import fast as rate\nelse:\n    from helper import slow as rate",
+        "FLAG = False\nif FLAG:\n    from helper import fast as rate\nelse:\n    from helper import slow as rate",
+    ),
+    "by what can be imported": (
+        "try:\n    from helper import fast as rate\nexcept ImportError:\n    from helper import slow as rate",
+        "try:\n    from helper import slow as rate\nexcept ImportError:\n    from helper import fast as rate",
+    ),
+    "the later one": (
+        "from helper import fast as rate\nfrom helper import slow as rate",
+        "from helper import slow as rate\nfrom helper import fast as rate",
+    ),
+    "an import or a definition": (
+        "from helper import fast as rate\ndef rate(): return 3",
+        "def rate(): return 3\nfrom helper import fast as rate",
+    ),
+    "where it is no program": (
+        "if __name__ == '__main__':\n    rate = None\nelse:\n    def rate(): return 1",
+        "if __name__ == '__main__':\n    rate = None\nelse:\n    def rate(): return 2",
+    ),
+    "where it is a module": (
+        "if __name__ != '__main__':\n    def rate(): return 1",
+        "if __name__ != '__main__':\n    def rate(): return 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", CHOICES)
+def test_which_of_several_things_a_name_is_counts(how: str) -> None:
+    one, other = (READS_RATE.format(text) for text in CHOICES[how])
+    assert only(one, helper=FAST_AND_SLOW).build_id != only(other, helper=FAST_AND_SLOW).build_id
+
+
+def test_what_a_package_says_hides_a_module_in_it() -> None:
+    def build_id(said: str) -> str:
+        files = {
+            "/pkg/__init__.py": f"from .rates import {said} as rates\n",
+            "/pkg/rates.py": "def daily(): return 1\ndef weekly(): return 2\n",
+        }
+        text = READS_RATE.format("from pkg import rates as rate")
+        found = compiled({"raw.sql": T, "d.py": text, **files})
+        return found.by_id["f@sources/d.py"].build_id
+
+    assert build_id("daily") != build_id("weekly")
+
+
 def test_two_functions_that_say_the_same_are_one_table() -> None:
     text = f"{IMPORTS}@table\ndef a(flights):\n    return flights\n@table\ndef b(flights): return flights\n"
     found = project(text)

@@ -1,0 +1,138 @@
+"""Tables that have other rows of the same data: nothing that was computed from them stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from persist_assets.builder import Builder
+from persist_assets.environments import promote
+from persist_assets.errors import ConflictError
+from persist_assets.ledger.store import Ledger
+from persist_assets.model import Column, Snapshot, Source
+from persist_assets.outside import _query
+from persist_assets.requests import taint
+from persist_assets.settings import load_settings
+from persist_assets.storage.tables import commit, find_staged
+from persist_assets.storage.types import delta_schema
+
+SQL = """
+CREATE TABLE t (a INT) USING parquet LOCATION 'raw';
+--@ persist
+CREATE VIEW r AS SELECT sum(a) AS s FROM p;
+--@ persist
+CREATE VIEW q AS SELECT a FROM t;
+--@ persist
+CREATE VIEW same AS SELECT x.a FROM t x;
+--@ persist
+CREATE VIEW of_same AS SELECT count(*) AS n FROM same;
+"""
+PYTHON = """
+from pathlib import Path
+from persist_assets import table
+
+@table
+def p(t):
+    more = int(Path({path!r}).read_text())
+    return t.selectExpr(f"a + {{more}} AS a")
+"""
+
+
+@pytest.fixture
+def root(make_project: Callable[..., Path], tmp_path: Path) -> Path:
+    """A project in which `p` depends on a file that it reads by itself."""
+    outside = tmp_path / "more"
+    outside.write_text("0")
+    made = make_project({"m.sql": SQL, "m.py": PYTHON.format(path=str(outside))})
+    (made / "raw").mkdir()
+    pq.write_table(pa.table({"a": pa.array([1, 2], pa.int32())}), made / "raw" / "0.parquet")
+    return made
+
+
+def named(builder: Builder, name: str) -> Source:
+    return next(s for s in builder.project.persisted if s.name == name)
+
+
+def build(builder: Builder, *names: str, force: bool = False) -> list[str]:
+    return [builder.build(named(builder, n), force=force).action for n in names]
+
+
+def test_who_reads_rows_that_were_built_anew_is_built(
+    root: Path, enter: Callable[..., Builder], tmp_path: Path
+) -> None:
+    assert build(enter(root), "p", "r") == ["built", "built"]
+    (tmp_path / "more").write_text("10")
+    assert build(enter(root), "p", force=True) == ["built"]
+    builder = enter(root)
+    (step,) = builder.plan([named(builder, "r").source_id]).steps
+    assert [r.message for r in step.reasons] == ["other rows of p, of the same data"]
+    assert build(builder, "p", "r") == ["reused", "built"]
+    assert [row.s for row in builder.read(named(builder, "r")).collect()] == [23]
+    assert build(enter(root), "p", "r") == ["reused", "reused"]
+
+
+def test_what_is_tainted_while_others_compute_from_it_gives_nothing(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    build(enter(root), "p")
+    builder = enter(root)
+    with (
+        pytest.raises(ConflictError, match="was tainted meanwhile"),
+        builder.work(named(builder, "r")) as work,
+    ):
+        taint(enter(root), "m/p", by="me")
+        builder.publish(work)
+    assert build(enter(root), "p", "r") == ["built", "built"]
+
+
+def test_a_taint_is_of_the_table_and_of_all_that_was_computed_from_it(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    settings = root / "persist.toml"
+    settings.write_text(f"{settings.read_text()}\n[env.qa]\n[env.prod]\n")
+    builder = enter(root)
+    names = ["p", "r", "q", "same", "of_same"]
+    build(builder, *names)
+    promote(builder, "prod", [named(builder, n).source_id for n in names])
+    prod = enter(root, "prod")
+    assert sorted(taint(prod, "m/p", by="me")) == ["m/p", "m/r"]
+    assert sorted(taint(prod, "m/q", by="me")) == ["m/of_same", "m/q", "m/same"]
+    assert {s.partition("@")[0] for s in prod.tainted()} == {*names}
+    # Who has none of it does not take it from there.
+    assert build(enter(root, "qa"), "p", "q") == ["built", "built"]
+    assert build(enter(root, "prod"), *names) == ["built"] * 5
+    assert enter(root, "prod").tainted() == {}
+
+
+def test_a_view_for_others_has_no_rows_that_were_replaced(
+    make_project: Callable[..., Path], spark: Any
+) -> None:
+    settings = load_settings(make_project({}))
+    root = Path(settings.table_root("days"))
+    field = {"name": "day", "type": "long", "nullable": True, "metadata": {}}
+    schema = delta_schema({"type": "struct", "fields": [field]})
+
+    def written(uid: str, *files: list[int]) -> Any:
+        (root / uid).mkdir(parents=True)
+        for n, days in enumerate(files):
+            pq.write_table(pa.table({"day": pa.array(days)}), root / uid / f"part-{n}.parquet")
+        return find_staged(str(root), uid, schema)
+
+    first = commit(written("aaaa", [1], [2, 3], [4]), build_id="b", pinned=None)
+    kept = ("aaaa/part-0.parquet", "aaaa/part-2.parquet")
+    staged = written("bbbb", [2], [5])
+    last = commit(staged, build_id="b", pinned=first, base=first, kept=kept)
+    now, columns = datetime.now(UTC), (Column("day", "bigint"),)
+    snapshot = Snapshot(
+        "bbbb", "days@m.sql", "b", "days", last, (), "", 4, 1, now, columns, parts=("aaaa",)
+    )
+    ledger = Ledger(settings.ledger)
+    rows = spark.sql(_query(settings, ledger, snapshot)).collect()
+    ledger.close()
+    assert sorted(row.day for row in rows) == [1, 2, 4, 5]
