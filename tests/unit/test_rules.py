@@ -115,7 +115,7 @@ DIFFERENT: list[Rule] = [
     ("order below a join", *NO_ORDER),
     ("a frame of rows over ties", Scope._window, "rows.order if order_matters else None", "None"),
     ("which branch of a union names fields", Fold._node, 'len(types) == 1 and t is not None and "struct" not in t', "True"),
-    ("branches of a union of several types, of which others meet first", Fold._node, "len(types) == 1 and t is not None", "True"),
+    ("branches of a union of several types, of which others meet first", Fold._node, 'len(types) == 1 and t is not None and "struct" not in t', "True"),
     ("branches of a union of several types, in parentheses", binder._set_operation, "column.type is not None for column in columns", "True for column in columns"),
     ("what a generator is applied to, where tables look alike and nobody reads its column", Fold.scope, "*([calls] if calls else ())", ""),
     ("names of what arrays_zip zips", expressions._function, 'if name == "arrays_zip"', "if False"),
