@@ -357,12 +357,10 @@ class Fold:
                 return self._aggregate(rows, keys, aggregates, sets, around)
             case SetOperation(kind, branches):
                 # The first branch says what the fields of structs are called.
-                rows = zip(*(b.columns for b in branches), strict=True)
-                kinds = [{o.type for o in some} for some in rows]
                 movable = all(
-                    len(types) == 1 and t is not None and "struct" not in t
-                    for types in kinds
-                    for t in types
+                    o.type is not None and "struct" not in o.type
+                    for b in branches
+                    for o in b.columns
                 )
                 made = [self.inner(b, around) for b in branches]
                 return self._set_operation(kind, made, movable)
