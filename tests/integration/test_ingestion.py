@@ -502,10 +502,13 @@ def test_what_a_copy_has_no_use_for_is_deleted(
     # The table is named no more.
     (root / "sources" / "m.sql").write_text("CREATE VIEW o AS SELECT 1 AS one;")
     after = enter(root)
-    collect(after.settings, after.project, after.ledger)
+    gone = after.settings, after.project, after.ledger
+    later = datetime.now(UTC) + timedelta(days=8)
+    collect(*gone, clock=lambda: later)
+    collect(*gone, removed=True)
     (held,) = after.ledger.fetch_copies()
     assert Path(after.ingestion.root(held.copy_id)).is_dir()
-    collect(after.settings, after.project, after.ledger, removed=True)
+    collect(*gone, removed=True, clock=lambda: later)
     assert after.ledger.fetch_copies() == []
     assert not Path(after.ingestion.root(held.copy_id)).exists()
     (root / "sources" / "m.sql").write_text(text)
