@@ -17,6 +17,7 @@ from persist_assets.errors import ConflictError
 from persist_assets.ledger.store import Ledger
 from persist_assets.model import Column, Snapshot, Source
 from persist_assets.outside import _query
+from persist_assets.plugin.sensors import run_requests
 from persist_assets.requests import taint
 from persist_assets.settings import load_settings
 from persist_assets.storage.tables import commit, find_staged
@@ -108,6 +109,27 @@ def test_a_taint_is_of_the_table_and_of_all_that_was_computed_from_it(
     assert build(enter(root, "qa"), "p", "q") == ["built", "built"]
     assert build(enter(root, "prod"), *names) == ["built"] * 5
     assert enter(root, "prod").tainted() == {}
+
+
+def test_a_run_is_asked_for_again_where_data_is_again_what_it_was(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    def asked() -> list[str | None]:
+        builder = enter(root)
+        planned = builder.plan([named(builder, "q").source_id])
+        made = run_requests(builder.project, planned, builder.keys(), builder.manifest())
+        return [request.run_key for request in made]
+
+    (first,) = asked()
+    assert asked() == [first]  # once for each state
+    build(enter(root), "q")
+    assert asked() == []
+    pq.write_table(pa.table({"a": pa.array([3], pa.int32())}), root / "raw" / "1.parquet")
+    (second,) = asked()
+    build(enter(root), "q")
+    (root / "raw" / "1.parquet").unlink()
+    (third,) = asked()
+    assert len({first, second, third}) == 3
 
 
 def test_a_view_for_others_has_no_rows_that_were_replaced(
