@@ -175,14 +175,14 @@ _BEFORE_OPERANDS = frozenset(
 )
 """Key words after which an operand comes."""
 
-_LOSABLE = re.compile(r"\+|\|>|COLLATE", re.IGNORECASE)
+_LOSABLE = re.compile(rf"\+|\|>|COLLATE|{_MARK}", re.IGNORECASE)
 
 
 def what_is_lost(tokens: Sequence[Token], text: str) -> str | None:
     """Return what the parser does not tell of a query, or None where its tree is to be trusted.
 
     It drops the plus before an operand, which makes a number of a string, and collations; and it
-    puts the steps of a pipe into an order of its own.
+    puts the steps of a pipe into an order of its own. What has our mark may be taken for marked.
     """
     if not _LOSABLE.search(text, tokens[0].start, tokens[-1].end + 1):
         return None
@@ -194,9 +194,12 @@ def what_is_lost(tokens: Sequence[Token], text: str) -> str | None:
             before in _BEFORE_OPERANDS or not (before[-1:].isalnum() or before[-1:] in "_)]'\"`")
         ):
             return "+ before an operand"
-        before = text[token.start : token.end + 1].upper()
+        word = text[token.start : token.end + 1]
+        before = word.upper()
         if before == "COLLATE":
             return "COLLATE"
+        if _MARK in word:
+            return f"the letter {_MARK}"
     return None
 
 

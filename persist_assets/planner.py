@@ -351,22 +351,18 @@ def _step(
     elif not fits(snapshot):
         kept = "stored query" if snapshot.view is None else "table"
         reasons.append(Reason("strategy", f"it is kept as a {kept} now"))
-    elif _without_draw(snapshot.as_of, source) != expected:
-        same_rows = bool(snapshot.inputs) and snapshot.inputs == inputs(
-            project, source, world, coming
-        )
-        if not same_rows:
+    elif not young:
+        now = inputs(project, source, world, coming)
+        newer = _without_draw(snapshot.as_of, source) != expected
+        same_rows = newer and bool(snapshot.inputs) and snapshot.inputs == now
+        if not newer:
+            reasons += _why_other_rows(project, source, snapshot, now)
+        elif not same_rows:
             if source.source_id in world.expired:
                 reasons.append(Reason("age", "its table is older than its freshness window"))
             reasons += _why_other_data(project, source, snapshot, world, expected)
-            if not (whole or again) and source.annotation.refresh == "incremental":
-                increment, why = _increment(project, source, snapshot, world, coming, expected)
-                reasons.append(why)
-    elif not young:
-        reasons += _why_other_rows(
-            project, source, snapshot, inputs(project, source, world, coming)
-        )
-        if reasons and not (whole or again) and source.annotation.refresh == "incremental":
+        computed = bool(reasons) or (newer and not same_rows)
+        if computed and not (whole or again) and source.annotation.refresh == "incremental":
             increment, why = _increment(project, source, snapshot, world, coming, expected)
             reasons.append(why)
     if again and not whole and increment is None and snapshot is not None:
@@ -1084,12 +1080,9 @@ def _why_other_data(
         if raw == CLOCK:
             yield Reason("clock", f"`{source.name}` or what it reads looks at the clock")
         elif raw.startswith(PARTITIONS):
-            parted = next(
-                (s for s in project.sources if PARTITIONS + s.build_id == raw and s != source), None
-            )
-            if parted is not None:
-                message = f"the partitions of {parted.name} changed"
-                yield Reason("upstream", message, parted.source_id)
+            parted = next((s for s in project.sources if PARTITIONS + s.build_id == raw), None)
+            message = f"the partitions of {parted.name if parted else 'what it read'} changed"
+            yield Reason("upstream", message, parted.source_id if parted else None)
         elif raw.startswith(DRAW):
             drawn = next((s for s in project.sources if DRAW + s.build_id == raw), None)
             name = drawn.name if drawn else "something it read"

@@ -561,7 +561,8 @@ class _File:
                     self.location(token.start),
                     "write the name itself",
                 )
-        words = joined(faithful(tokens, self.text), self.text)
+        told = faithful(tokens, self.text)
+        words = joined(told, self.text)
         tree = self.parse(words)
         if not isinstance(tree, exp.Query | exp.Values):
             raise _Refused(
@@ -587,7 +588,7 @@ class _File:
             text,
             references,
             column_names,
-            sha256("\0".join(self.words(tokens, references)).encode()).hexdigest(),
+            sha256("\0".join(self.words(told, references)).encode()).hexdigest(),
             what_is_lost(tokens, self.text),
             bounded,
             tree,

@@ -18,9 +18,9 @@ from persist_assets.meaning.functions import (
     GENERATORS,
     INTEGRAL,
     KNOWN,
-    SPECIAL_DATETIMES,
     SYNONYMS,
     UNIT_FIRST,
+    is_special_datetime_text,
 )
 from persist_assets.meaning.names import expand_star, field_of, resolve_column, resolve_identifier
 from persist_assets.meaning.scope import Unanalysable
@@ -85,11 +85,40 @@ def expression(binding: Binding, node: Any, select: Select) -> Expr:
         for side, compared in ((right, made), (node, other)):
             if isinstance(side, exp.Placeholder):
                 binding.bounded.append((side, compared))
+        if operator in _TYPED_BY_DIGITS:
+            made, other = _typed(binding, (node, made), (right, other))
         if operator in _EXACT_WITH_INTEGERS:
             made, other = _folded_beside(binding, made, other), _folded_beside(binding, other, made)
         made = binding.calls.call(operator, (made, other))
     binding.depth -= 1
     return made
+
+
+_TYPED_BY_DIGITS = frozenset(
+    ("+", "-", "*", "/", "mod", "pmod")
+    + ("try_add", "try_subtract", "try_multiply", "try_divide", "try_mod")
+)
+"""Beside a decimal, the digits of an integer that is written there decide the type."""
+
+
+def _typed(
+    binding: Binding, left: tuple[Any, Expr], right: tuple[Any, Expr]
+) -> tuple[Expr, Expr]:
+    """Return two operands, each given as written and as bound, as Spark types them.
+
+    An integer that a name stands for is one of any integers, and not the digits it has.
+    """
+
+    def typed(node: Any, expr: Expr, beside: Expr) -> Expr:
+        kind = binding.types.of(expr)
+        named = not isinstance(without_parens(node), exp.Literal | exp.Neg)
+        if not named or not isinstance(expr, Call) or expr.op != "number" or kind not in INTEGRAL:
+            return expr
+        if binding.types.of(beside) in (*INTEGRAL, "float", "double"):
+            return expr
+        return binding.calls.call("cast", (expr,), (kind,))
+
+    return typed(*left, right[1]), typed(*right, left[1])
 
 
 _EXACT_WITH_INTEGERS = frozenset(("=", "<>", "<", "<=", ">", ">=", "<=>", "+", "-", "*"))
@@ -323,9 +352,7 @@ def _cast_to(binding: Binding, op: str, node: Any, select: Select) -> Expr:
 def is_special(expr: Expr) -> bool:
     """Whether an expression is a text that is a time by the clock, where a time is wanted."""
     return (
-        isinstance(expr, Call)
-        and expr.op == "string"
-        and expr.words[0].strip().lower().startswith(SPECIAL_DATETIMES)
+        isinstance(expr, Call) and expr.op == "string" and is_special_datetime_text(expr.words[0])
     )
 
 
@@ -368,6 +395,9 @@ def _struct(binding: Binding, node: Any, select: Select) -> Expr:
     words: list[str] = []
     for item in node.expressions:
         if isinstance(item, exp.PropertyEQ):
+            unnamed = item.this.name == f"col{len(args) + 1}"
+            if unnamed and isinstance(without_parens(item.expression), exp.Bracket):
+                raise Unanalysable("of a field that may be called as what is in its brackets")
             args.append(expression(binding, item.expression, select))
             words.append(plain(item.this.name))
         else:
@@ -515,6 +545,8 @@ def _function(binding: Binding, name: str, args: Sequence[Any], select: Select) 
         bound: list[Expr] = []
     else:
         bound = [out.expr for out in _with_stars(binding, args, select)]
+    if name in _TYPED_BY_DIGITS and len(bound) == len(args) == 2:
+        bound = list(_typed(binding, (args[0], bound[0]), (args[1], bound[1])))
     if name == "count" and not words and len(bound) == 1:
         only = bound[0]
         if isinstance(only, Call) and only.op in ("number", "string", "boolean"):

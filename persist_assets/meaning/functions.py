@@ -71,7 +71,7 @@ DAY_CLOCK = frozenset(("curdate", "current_date"))
 """Those that answer the same all day long."""
 
 SPECIAL_DATETIMES = ("now", "today", "tomorrow", "yesterday")
-"""Texts that read the clock where they are cast to a date or timestamp."""
+"""What texts begin with that read the clock where they are cast to a date or timestamp."""
 
 SESSION = frozenset(
     """
@@ -203,6 +203,11 @@ _LOTS_OF_FRAMES = frozenset(
 )
 """Methods of frames that take some rows, of no order that is known."""
 _CALLS_OF_SPARK = re.compile(r"pyspark\.sql\.(?:connect\.)?functions(?:\.builtin)?\.(\w+)")
+
+
+def is_special_datetime_text(text: str) -> bool:
+    """Whether a text is one that Spark takes for a time by the clock where a time is wanted."""
+    return text.strip().lower().startswith(SPECIAL_DATETIMES)
 
 
 def drawn_by(

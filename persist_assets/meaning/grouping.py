@@ -180,7 +180,8 @@ def _group_keys(
             plain_only = False
             if form is not None and not analytics.expressions:  # GROUP BY a, b WITH ROLLUP
                 elements = [alternatives(form(expressions=group.expressions))]
-            elif form is None:
+            elif form is None:  # GROUP BY a, b GROUPING SETS (…): grouping_id() goes by a, b
+                keys = [key for (members,) in elements for key in members]
                 elements = [alternatives(analytics)]
             else:
                 raise Unanalysable(f"of WITH {name.upper()}")

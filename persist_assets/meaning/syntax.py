@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from persist_assets.dialect import plain
-from persist_assets.meaning.functions import SPECIAL_DATETIMES
+from persist_assets.meaning.functions import is_special_datetime_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -160,7 +160,7 @@ def is_special_datetime(node: Any) -> bool:
         isinstance(node, exp.Cast)
         and isinstance(node.this, exp.Literal)
         and node.this.is_string
-        and node.this.name.strip().lower().startswith(SPECIAL_DATETIMES)
+        and is_special_datetime_text(node.this.name)
     )
 
 

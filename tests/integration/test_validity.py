@@ -482,18 +482,23 @@ def test_a_history_that_is_gone_is_not_begun_anew_in_silence(make: Make) -> None
     assert told(builder, build(builder, force=True)) == [(1, "a", 2.0, None)]
 
 
-def test_a_run_that_began_before_another_one_wrote_is_refused(make: Make) -> None:
-    builder = make()
-    root = builder.settings.root
-    put(root, (1, "a"))
-    build(builder)
-    put(root, (1, "b"))
+def overtaken(make: Make, root: Path) -> None:
+    """See a run refused that read its data before another one read newer data, and wrote."""
     late = make(root=root, at=1)
     late.pin(named(late, "t"))
     put(root, (1, "c"))
     build(make(root=root, at=2))
     with pytest.raises(ConflictError, match="went on since this run began"):
         build(late)
+
+
+def test_a_run_that_began_before_another_one_wrote_is_refused(make: Make) -> None:
+    builder = make()
+    root = builder.settings.root
+    put(root, (1, "a"))
+    build(builder)
+    put(root, (1, "b"))
+    overtaken(make, root)
 
 
 WITH_OLDER = (
@@ -516,12 +521,7 @@ def test_a_history_knows_who_went_on_with_it_though_it_reads_older_tables(make: 
     build(builder, "older")
     build(builder)
     put(root, (1, "b"))
-    late = make(root=root, at=1)
-    late.pin(named(late, "t"))
-    put(root, (1, "c"))
-    build(make(root=root, at=2))
-    with pytest.raises(ConflictError, match="went on since this run began"):
-        build(late)
+    overtaken(make, root)
     # The latest history goes on, not the one whose data is newest.
     code.write_text(WITH_OLDER)
     put(root, (1, "d"))

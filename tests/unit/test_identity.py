@@ -76,6 +76,23 @@ def test_a_query_that_cannot_be_analysed_depends_on_all_it_reads() -> None:
     assert read("SELECT a AS p, k AS q FROM t") != read("SELECT a AS p, k + 1 AS q FROM t")
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("my_udf('it''s')", "my_udf('it' 's')"),
+        ("'ƒ1L'", "1L"),
+        ("struct(m['x'])", "struct(m[c])"),
+        ("struct(m['x'] AS col1)", "struct(m['x'])"),
+    ],
+)
+def test_queries_that_cannot_be_analysed_are_as_written(one: str, other: str) -> None:
+    def read(expr: str) -> str:
+        query = f"SELECT {expr} AS r FROM (SELECT m, 'x' AS c FROM t)"
+        return compiled({"a.sql": f"{RAW} CREATE VIEW x AS {query}"}).sources[-1].build_id
+
+    assert read(one) != read(other)
+
+
 @pytest.mark.proves("M7")
 def test_build_ids_are_the_same_in_every_process(tmp_path: Path) -> None:
     script = "import pairs; print([pairs.build_id(q) for _, q, _ in pairs.golden('equal.txt')])"
