@@ -168,6 +168,15 @@ _REFUSED: Mapping[str, str] = {
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.parser.quotedRegexColumnNames": "false",
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+    "spark.sql.ansi.relationPrecedence": "false",
+    "spark.sql.lateralColumnAlias.enableImplicitResolution": "true",
+    "spark.sql.legacy.bangEqualsNot": "false",
+    "spark.sql.legacy.consecutiveStringLiterals.enabled": "false",
+    "spark.sql.legacy.ctePrecedencePolicy": "CORRECTED",
+    "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "false",
+    "spark.sql.legacy.groupingIdWithAppendedUserGroupBy": "false",
+    "spark.sql.legacy.parser.havingWithoutGroupByAsWhere": "false",
+    "spark.sql.legacy.setopsPrecedence.enabled": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
 }
 """Settings that change what a query says. It is analysed as Spark reads it by default."""

@@ -95,15 +95,12 @@ def expression(binding: Binding, node: Any, select: Select) -> Expr:
 
 
 _TYPED_BY_DIGITS = frozenset(
-    ("+", "-", "*", "/", "mod", "pmod")
-    + ("try_add", "try_subtract", "try_multiply", "try_divide", "try_mod")
+    "+ - * / mod pmod try_add try_subtract try_multiply try_divide try_mod".split()
 )
 """Beside a decimal, the digits of an integer that is written there decide the type."""
 
 
-def _typed(
-    binding: Binding, left: tuple[Any, Expr], right: tuple[Any, Expr]
-) -> tuple[Expr, Expr]:
+def _typed(binding: Binding, left: tuple[Any, Expr], right: tuple[Any, Expr]) -> tuple[Expr, Expr]:
     """Return two operands, each given as written and as bound, as Spark types them.
 
     An integer that a name stands for is one of any integers, and not the digits it has.

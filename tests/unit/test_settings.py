@@ -135,7 +135,13 @@ def test_a_relative_place_is_absolute_in_a_ledger_that_others_share(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("caseSensitive", "true"), ("timestampType", "TIMESTAMP_NTZ"), ("groupByOrdinal", "false")],
+    [
+        ("caseSensitive", "true"),
+        ("timestampType", "TIMESTAMP_NTZ"),
+        ("groupByOrdinal", "false"),
+        ("legacy.setopsPrecedence.enabled", "true"),
+        ("legacy.ctePrecedencePolicy", "LEGACY"),
+    ],
 )
 def test_settings_that_change_what_a_query_says_are_refused(
     tmp_path: Path, key: str, value: str
