@@ -316,19 +316,19 @@ class Builder(Reader):
 
     def _aged(
         self, sources: Iterable[Source], world: World
-    ) -> dict[tuple[SourceID, AsOf], dict[SourceID, Change | None]]:
+    ) -> dict[tuple[SourceID, AsOf, AsOf], dict[SourceID, Change | None]]:
         """Return what became of the tables that partitions follow from, since they were built."""
-        found: dict[tuple[SourceID, AsOf], dict[SourceID, Change | None]] = {}
+        found: dict[tuple[SourceID, AsOf, AsOf], dict[SourceID, Change | None]] = {}
         for source in sources:
             if source.annotation.partition is None or source.growth is None:
                 continue
             own = world.manifest.get(source.build_id)
             for table in (own, *world.elsewhere.get(source.build_id, ())):
                 for group in table.partitions.filled if table and table.partitions else ():
-                    told = (source.source_id, group.as_of)
+                    told = (source.source_id, group.as_of, group.inputs)
                     if told not in found and len(found) < _MOST_AGES:
                         found[told] = {
-                            s: self._change(s, group.as_of, world)
+                            s: self._change(s, group.as_of, world, group.inputs)
                             for s in sorted(source.growth.reads)
                         }
         return found

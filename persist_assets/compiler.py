@@ -933,8 +933,9 @@ def _check_partition(source: Source, place: Location) -> Iterator[Problem]:
     for dimension in partition.dimensions:
         kind = column_type(source.columns, dimension.column)
         names = {c.name.lower() for c in source.columns}
-        if kind is None and (source.function or dimension.column.lower() not in names):
-            continue  # Spark tells what a function returns; a column that is not there is told
+        unknown = all(c.type is None for c in source.columns)
+        if kind is None and (unknown or dimension.column.lower() not in names):
+            continue  # Spark tells what functions return; a column that is not there is told
         if kind is None:
             message = f"the type of `{dimension.column}` is not certain"
             yield Problem("partition", message, place, "cast it, or declare what it reads")

@@ -1318,10 +1318,17 @@ Runs = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """Partitions whose rows rest on the same data."""
+    """Partitions whose rows rest on the same data.
+
+    Attributes
+    ----------
+    inputs
+        What they were computed from directly, as of a snapshot; empty where that is not known.
+    """
 
     runs: Runs
     as_of: AsOf
+    inputs: AsOf = ()
 
 
 @dataclass(frozen=True, slots=True)

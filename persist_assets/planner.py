@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Literal
 
@@ -109,7 +109,8 @@ class World:
     keys
         The partitions that there are of every partitioned source, in order.
     aged
-        For partitioned sources and what some of their partitions rest on, the same.
+        For partitioned sources and what some of their partitions rest on, and were computed from,
+        the same.
     zone
         The session's time zone.
     latest
@@ -140,8 +141,8 @@ class World:
         default_factory=dict[str, "Mapping[SourceID, Change | None]"]
     )
     keys: Mapping[SourceID, tuple[str, ...]] = field(default_factory=dict[str, "tuple[str, ...]"])
-    aged: Mapping[tuple[SourceID, AsOf], Mapping[SourceID, Change | None]] = field(
-        default_factory=dict["tuple[SourceID, AsOf]", "Mapping[SourceID, Change | None]"]
+    aged: Mapping[tuple[SourceID, AsOf, AsOf], Mapping[SourceID, Change | None]] = field(
+        default_factory=dict["tuple[SourceID, AsOf, AsOf]", "Mapping[SourceID, Change | None]"]
     )
     zone: str = "UTC"
     latest: Mapping[SourceID, Snapshot] = field(default_factory=dict[str, Snapshot])
@@ -356,7 +357,7 @@ def _step(
         newer = _without_draw(snapshot.as_of, source) != expected
         same_rows = newer and bool(snapshot.inputs) and snapshot.inputs == now
         if not newer:
-            reasons += _why_other_rows(project, source, snapshot, now)
+            reasons += _why_other_rows(project, source, snapshot.inputs, now)
         elif not same_rows:
             if source.source_id in world.expired:
                 reasons.append(Reason("age", "its table is older than its freshness window"))
@@ -408,17 +409,21 @@ def _step(
     )
 
 
-def _why_other_rows(
-    project: Project, source: Source, snapshot: Snapshot, now: AsOf | None
-) -> Iterable[Reason]:
-    """Yield what tables have other rows than a snapshot was computed from, of the same data.
+def _others(before: Iterable[RawVersion], now: AsOf | None) -> frozenset[str]:
+    """Return what tables have other rows than `before` tells, by their BuildIDs.
 
     One was built as a whole that is only assumed to be what that gives, or after it was tainted.
     """
-    before = {v.raw: v.version for v in snapshot.inputs if v.version.startswith(CONTENT)}
     after = {v.raw: v.version for v in now or () if v.version.startswith(CONTENT)}
-    others = {raw for raw in before.keys() & after.keys() if before[raw] != after[raw]}
-    if others:
+    told = [v for v in before if v.version.startswith(CONTENT)]
+    return frozenset(v.raw for v in told if after.get(v.raw, v.version) != v.version)
+
+
+def _why_other_rows(
+    project: Project, source: Source, before: Iterable[RawVersion], now: AsOf | None
+) -> Iterable[Reason]:
+    """Yield what tables have other rows than rows were computed from, of the same data."""
+    if others := _others(before, now):
         read = [s.name for s in project.inputs(source) if s.build_id in others]
         yield Reason(
             "input", f"other rows of {', '.join(read or ['what it reads'])}, of the same data"
@@ -559,14 +564,16 @@ def _partition_step(
     wanted = [key for key in order if asked is None or key in asked]
     own = world.manifest.get(source.build_id)
     gone = own is not None and source.build_id in world.missing
-    tables = [own] if own is not None and not gone else []
-    tables += (s for s in world.elsewhere.get(source.build_id, ()) if s.partitions is not None)
+    tables = [] if own is None or gone else [own]
+    tables += world.elsewhere.get(source.build_id, ())
+    tables = [s for s in tables if s.partitions is not None]  # as of one that was imported
+    now = inputs(project, source, world, coming)
     base: Snapshot | None = None
     current = frozenset[str]()
     todo = wanted
     tainted = world.tainted.get(source.source_id, frozenset())
     for table in tables:
-        good = _current(project, source, table, world, coming, expected) - tainted
+        good = _current(project, source, table, world, coming, expected, now) - tainted
         lacking = [key for key in wanted if key not in good]
         if base is None or len(lacking) < len(todo):
             base, current, todo = table, good, lacking
@@ -578,6 +585,9 @@ def _partition_step(
     if base is None:
         if gone and own is not None:
             reasons.append(Reason("missing", f"its table {own.table} is gone"))
+        elif own is not None:
+            told = f"which partitions its table {own.table} has is not known: it was imported"
+            reasons.append(Reason("strategy", told))
         else:
             reasons += _why_no_table(project, source, last, coming)
     new, old = (
@@ -594,6 +604,9 @@ def _partition_step(
         assert base is not None
         reasons.append(Reason("partition", f"{_counted(order, old)} may have other rows"))
         reasons += _why_other_data(project, source, base, world, expected)
+        assert base.partitions is not None
+        before = [i for group in base.partitions.filled for i in group.inputs]
+        reasons += _why_other_rows(project, source, before, now)
     if force:
         reasons.append(Reason("forced", "asked for"))
     if reasons:
@@ -601,14 +614,14 @@ def _partition_step(
         reasons += _what_stops_it(project, source, world, coming, todo)
         reasons += _how_it_failed(last)
     done = current | {*todo}
-    filled = [Filled(runs(order, done), expected)] if done or not order else []
+    filled = [Filled(runs(order, done), expected, now or ())] if done or not order else []
     for group in base.partitions.filled if base and base.partitions else ():
         rest = [key for key in expand(order, group.runs) if key not in done]
         if rest:
-            filled.append(Filled(runs(order, rest), group.as_of))
+            filled.append(replace(group, runs=runs(order, rest)))
     stays = base if there - {*todo} else None
     partitions = Partitions(tuple(filled), runs(order, todo), stays.build_uid if stays else None)
-    told = sha256(repr(partitions.filled).encode()).hexdigest()[:32]
+    told = sha256(repr([(f.runs, f.as_of) for f in filled]).encode()).hexdigest()[:32]
     version = RawVersion(PARTITIONS + source.build_id, told)
     return Step(
         source_id=source.source_id,
@@ -636,16 +649,16 @@ def _current(
     world: World,
     coming: Mapping[SourceID, Step],
     expected: AsOf,
+    now: AsOf | None,
 ) -> frozenset[str]:
     """Return the partitions of a table whose rows are those of what a build will rest on."""
     assert table.partitions is not None
     order, found = world.keys[source.source_id], set[str]()
-    alone = len(table.partitions.filled) == 1
-    same = alone and bool(table.inputs) and table.inputs == inputs(project, source, world, coming)
     for group in table.partitions.filled:
         keys = expand(order, group.runs)
         found.update(keys)
-        if group.as_of != expected and not same:
+        same = bool(group.inputs) and group.inputs == now
+        if not same and (group.as_of != expected or _others(group.inputs, now)):
             found -= {*_stale(project, source, table, group, keys, world, coming, expected)}
     return frozenset(found)
 
@@ -662,7 +675,7 @@ def _stale(
 ) -> Collection[str]:
     """Return which partitions of a group may have other rows by now."""
     partition, columns = source.annotation.partition, parted_by(source, table)
-    known = world.aged.get((source.source_id, group.as_of))
+    known = world.aged.get((source.source_id, group.as_of, group.inputs))
     windows = source.windows
     if known is None or windows is None or not columns or partition is None:
         return keys

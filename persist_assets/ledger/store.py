@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection, Row
 
-    from persist_assets.model import BuildID, Runs, SourceID
+    from persist_assets.model import AsOf, BuildID, Runs, SourceID
     from persist_assets.wants import Want
 
     Given = ParamSpec("Given")
@@ -1264,14 +1264,14 @@ def _snapshot_values(snapshot: Snapshot) -> dict[str, Any]:
     return {
         "snapshot_uid": snapshot.build_uid,
         "version": snapshot.version,
-        "as_of": [[v.raw, v.version] for v in snapshot.as_of],
+        "as_of": _versions_values(snapshot.as_of),
         "content": snapshot.content,
         "rows": snapshot.rows,
         "bytes": snapshot.bytes,
         "built_at": snapshot.built_at,
         "columns": [[c.name, c.type] for c in snapshot.columns],
         "watermark": snapshot.watermark,
-        "inputs": [[v.raw, v.version] for v in snapshot.inputs],
+        "inputs": _versions_values(snapshot.inputs),
         "current_at": snapshot.current_at,
         "view": asdict(snapshot.view) if snapshot.view else None,
         "parts": [*snapshot.parts] or None,
@@ -1280,23 +1280,33 @@ def _snapshot_values(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
+def _versions_values(versions: AsOf) -> list[list[str]]:
+    return [[v.raw, v.version] for v in versions]
+
+
 def _partitions_values(partitions: Partitions) -> dict[str, Any]:
     return {
         "filled": [
-            [[*map(list, f.runs)], [[v.raw, v.version] for v in f.as_of]] for f in partitions.filled
+            [[*map(list, f.runs)], _versions_values(f.as_of), _versions_values(f.inputs)]
+            for f in partitions.filled
         ],
         "built": [*map(list, partitions.built)],
         "base": partitions.base,
     }
 
 
+def _versions(values: Iterable[Sequence[str]]) -> AsOf:
+    return tuple(RawVersion(raw, version) for raw, version in values)
+
+
 def _partitions(values: Mapping[str, Any]) -> Partitions:
     def runs(told: Sequence[Sequence[str]]) -> Runs:
         return tuple((first, last) for first, last in told)
 
+    # What a group was computed from was not recorded at first.
     filled = (
-        Filled(runs(told), tuple(RawVersion(raw, version) for raw, version in as_of))
-        for told, as_of in values["filled"]
+        Filled(runs(told), _versions(as_of), *map(_versions, inputs))
+        for told, as_of, *inputs in values["filled"]
     )
     return Partitions(tuple(filled), runs(values["built"]), values["base"])
 
@@ -1308,14 +1318,14 @@ def _snapshot(row: Row[Any]) -> Snapshot:
         build_id=row.build_id,
         table=row.table_name,
         version=row.version,
-        as_of=tuple(RawVersion(raw, version) for raw, version in row.as_of),
+        as_of=_versions(row.as_of),
         content=row.content,
         rows=row.rows,
         bytes=row.bytes,
         built_at=row.built_at,
         columns=tuple(Column(name, kind) for name, kind in row.columns),
         watermark=row.watermark,
-        inputs=tuple(RawVersion(raw, version) for raw, version in row.inputs or ()),
+        inputs=_versions(row.inputs or ()),
         current_at=row.current_at,
         view=_view(row.view) if row.view else None,
         parts=tuple(row.parts or ()),

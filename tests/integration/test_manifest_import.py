@@ -105,6 +105,24 @@ def test_an_environment_may_be_filled_from_the_file_of_another(
     assert planned(enter(root)) == ["reuse", "reuse"]
 
 
+def test_partitions_that_an_import_does_not_tell_of_are_computed(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    parted = "\n--@ persist partition { a=[1, 2] }\nCREATE VIEW parted AS SELECT a FROM t;\n"
+    (root / "sources" / "m.sql").write_text(SOURCES + parted)
+    build(enter(root))
+    file, toml = saved(enter(root)), root / "persist.toml"
+    toml.write_text('ledger = "sqlite:///.persist/other.db"\n' + toml.read_text())
+    assert len(take(enter(root), file).moved) == 3
+    other = enter(root)
+    found = {s.source_id: s for s in other.plan(["parted@sources/m.sql"]).steps}
+    step = found["parted@sources/m.sql"]
+    assert step.keys == ("1", "2")
+    assert "it was imported" in step.reasons[0].message
+    assert build(other)[-1] == "built"
+    assert build(enter(root))[-1] == "reused"
+
+
 @pytest.mark.proves("M15")
 def test_another_ledger_takes_over_the_tables_of_its_warehouse(
     root: Path, enter: Callable[..., Builder]

@@ -33,6 +33,8 @@ CREATE VIEW q AS SELECT a FROM t;
 CREATE VIEW same AS SELECT x.a FROM t x;
 --@ persist
 CREATE VIEW of_same AS SELECT count(*) AS n FROM same;
+--@ persist partition { odd=[0, 1] }
+CREATE VIEW parted AS SELECT a, CAST(a % 2 AS INT) AS odd FROM p;
 """
 PYTHON = """
 from pathlib import Path
@@ -76,6 +78,30 @@ def test_who_reads_rows_that_were_built_anew_is_built(
     assert build(builder, "p", "r") == ["reused", "built"]
     assert [row.s for row in builder.read(named(builder, "r")).collect()] == [23]
     assert build(enter(root), "p", "r") == ["reused", "reused"]
+
+
+def test_partitions_of_rows_that_were_built_anew_are_built(
+    root: Path, enter: Callable[..., Builder], tmp_path: Path
+) -> None:
+    assert build(enter(root), "p", "parted") == ["built", "built"]
+    assert build(enter(root), "p", "parted") == ["reused", "reused"]
+    (tmp_path / "more").write_text("10")
+    assert build(enter(root), "p", force=True) == ["built"]
+    builder = enter(root)
+    (step,) = builder.plan([named(builder, "parted").source_id]).steps
+    assert step.keys == ("0", "1")
+    assert step.reasons[-1].message == "other rows of p, of the same data"
+    # One of them is built, then the other one still is of the rows before.
+    parted = named(builder, "parted")
+    assert builder.build(parted, keys=["1"]).action == "built"
+    assert sorted(r.a for r in enter(root).read(parted).collect()) == [2, 11]
+    assert enter(root).plan([parted.source_id]).steps[0].keys == ("0",)
+    # A change of the data does not hide it.
+    pq.write_table(pa.table({"a": pa.array([5], pa.int32())}), root / "raw" / "1.parquet")
+    assert build(enter(root), "p", "parted") == ["built", "built"]
+    builder = enter(root)
+    assert sorted(r.a for r in builder.read(parted).collect()) == [11, 12, 15]
+    assert build(builder, "p", "parted") == ["reused", "reused"]
 
 
 def test_what_is_tainted_while_others_compute_from_it_gives_nothing(
