@@ -56,6 +56,16 @@ QUERIES = {
         "SELECT usr, ts, amt FROM pay WHERE usr IS NOT NULL",
     ),
     "over_latest": ("ts", "SELECT usr, ts, amt + 1 AS more FROM latest"),
+    "beside_latest": (
+        "ts",
+        "SELECT p.ts, p.amt, l.ts AS last FROM pay p LEFT JOIN latest l ON p.usr = l.usr",
+    ),
+    "own_days": (
+        "day",
+        "SELECT day, usr, s FROM (SELECT CAST(ts AS DATE) AS day, usr, sum(amt) OVER (PARTITION BY"
+        " date_add(DATE'2024-01-01', usr)) AS s, date_add(DATE'2024-01-01', usr) AS own FROM pay)"
+        " WHERE day = own",
+    ),
     "without": ("ts", "SELECT ts, usr FROM pay EXCEPT SELECT ts, usr FROM ev"),
 }
 

@@ -67,24 +67,24 @@ class Kind:
     Attributes
     ----------
     reads
-        The raw table or the source that it reads.
+        The raw tables and the sources that it reads.
     annotation
         What stands above it; of a function the decorator.
     texts
         What it says: at first, the same in other words, and something else.
     rows
-        Returns its rows from those of what it reads; the other argument is 1 if it says
-        something else, and 0 otherwise.
+        Returns its rows from those of what it reads, in that order; the last argument is 1 if it
+        says something else, and 0 otherwise.
     time
         Which of its columns is the watermark's.
     days
         Of how many days a partition is.
     """
 
-    reads: str
+    reads: tuple[str, ...]
     annotation: str
     texts: tuple[str, str, str]
-    rows: Callable[[Sequence[Row], int], Iterable[Row]]
+    rows: Callable[..., Iterable[Row]]
     time: int | None = None
     days: int = 0
 
@@ -115,9 +115,24 @@ def _last(rows: Sequence[Row], n: int) -> list[Row]:
 
 
 _BY_DAY = "SELECT CAST({0}ts AS DATE) AS day, {0}k, sum({0}v{1}) AS s, count(*) AS n FROM ev{2}"
+_OF_A_DAY = (
+    "SELECT CAST(ts AS DATE) AS day, date_add(DATE'2024-01-10', 0 - k) AS other, k,"
+    " sum(v) OVER (PARTITION BY date_add(DATE'2024-01-10', 0 - k)) AS s FROM ev"
+)
+"""Of all days of a key the sum, at a day that is the key's own."""
+
+
+def _other(k: int) -> date:
+    return date(2024, 1, 10) - timedelta(k)
+
+
+def _midnight(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
 KINDS: Mapping[str, Kind] = {
     "whole": Kind(
-        "ev",
+        ("ev",),
         "--@ persist",
         (
             "SELECT k, sum(v) AS s, count(*) AS n FROM ev GROUP BY k",
@@ -127,7 +142,7 @@ KINDS: Mapping[str, Kind] = {
         lambda rows, n: _summed([(k, v + n) for _, k, v in rows], lambda r: (r[0],)),
     ),
     "added": Kind(
-        "pq",
+        ("pq",),
         "--@ persist refresh=incremental watermark=ts",
         (
             "SELECT ts, k, v FROM pq WHERE v <> 3",
@@ -138,7 +153,7 @@ KINDS: Mapping[str, Kind] = {
         time=0,
     ),
     "upper": Kind(
-        "added",
+        ("added",),
         "--@ persist refresh=incremental watermark=ts",
         (
             "SELECT ts, sum(v) AS s, count(*) AS n FROM added GROUP BY ts",
@@ -149,7 +164,7 @@ KINDS: Mapping[str, Kind] = {
         time=0,
     ),
     "windows": Kind(
-        "ev",
+        ("ev",),
         "--@ persist refresh=incremental watermark=day",
         (
             f"{_BY_DAY.format('', '', '')} GROUP BY 1, 2",
@@ -160,7 +175,7 @@ KINDS: Mapping[str, Kind] = {
         time=0,
     ),
     "latest": Kind(
-        "ev",
+        ("ev",),
         "--@ persist refresh=incremental watermark=ts merge_key=k { on_tie=greatest }",
         (
             "SELECT k, ts, v FROM ev WHERE k IS NOT NULL",
@@ -171,7 +186,7 @@ KINDS: Mapping[str, Kind] = {
         time=1,
     ),
     "daily": Kind(
-        "ev",
+        ("ev",),
         '--@ persist partition=daily time_column=day start="2024-01-01"',
         (
             f"{_BY_DAY.format('', '', '')} GROUP BY 1, 2",
@@ -183,7 +198,7 @@ KINDS: Mapping[str, Kind] = {
         days=1,
     ),
     "weekly": Kind(
-        "daily",
+        ("daily",),
         '--@ persist partition=weekly time_column=week start="2024-01-01"',
         (
             "SELECT CAST(date_trunc('week', day) AS DATE) AS week, sum(s) AS s, count(*) AS n"
@@ -198,7 +213,7 @@ KINDS: Mapping[str, Kind] = {
         days=7,
     ),
     "function": Kind(
-        "ev",
+        ("ev",),
         '@incremental_table(time_column="ts", lookback="1 day", assume="exact")',
         (
             "return ev.transform(incremental_filter('ts')).select('ts', 'k', F.expr('v * 2 AS v'))",
@@ -209,8 +224,62 @@ KINDS: Mapping[str, Kind] = {
         lambda rows, n: [(ts, k, v * (2 + n)) for ts, k, v in rows],
         time=0,
     ),
+    "beside": Kind(
+        ("ev", "daily"),
+        "--@ persist refresh=incremental watermark=ts",
+        (
+            "SELECT e.ts, e.k, d.s, e.v FROM ev e JOIN daily d ON d.k = e.k AND d.day < e.ts",
+            "SELECT e.ts, e.k, d.s, e.v FROM daily d JOIN ev e ON d.day < e.ts AND d.k = e.k",
+            "SELECT e.ts, e.k, d.s, e.v + 1 AS v FROM ev e JOIN daily d"
+            " ON d.k = e.k AND d.day < e.ts",
+        ),
+        lambda ev, daily, n: [
+            (ts, k, s, v + n)
+            for ts, k, v in ev
+            for day, i, s, _ in daily
+            if ts is not None and k is not None and k == i and _midnight(day) < ts
+        ],
+        time=0,
+    ),
+    "against": Kind(
+        ("ev", "latest"),
+        '--@ persist partition=daily time_column=day start="2024-01-01"',
+        (
+            "SELECT CAST(e.ts AS DATE) AS day, e.k, max(l.v) AS m, sum(e.v) AS s"
+            " FROM ev e JOIN latest l ON l.k = e.k GROUP BY 1, 2",
+            "SELECT CAST(e.ts AS DATE) AS day, e.k, max(l.v) AS m, sum(e.v) AS s"
+            " FROM latest l JOIN ev e ON e.k = l.k GROUP BY 1, 2",
+            "SELECT CAST(e.ts AS DATE) AS day, e.k, max(l.v) AS m, sum(e.v + 1) AS s"
+            " FROM ev e JOIN latest l ON l.k = e.k GROUP BY 1, 2",
+        ),
+        lambda ev, latest, n: [
+            (day, k, v, s)
+            for day, k, s, _ in _summed(
+                [(ts, k, v + n) for ts, k, v in ev], lambda r: (_day(r), r[1])
+            )
+            for i, _, v in latest
+            if k is not None and k == i
+        ],
+        time=0,
+        days=1,
+    ),
+    "shares": Kind(
+        ("ev",),
+        "--@ persist refresh=incremental watermark=day",
+        (
+            f"SELECT day, k, s FROM ({_OF_A_DAY}) WHERE other = day",
+            f"SELECT x.day, x.k, x.s FROM ({_OF_A_DAY}) AS x WHERE x.day = x.other",
+            f"SELECT day, k, s + 1 AS s FROM ({_OF_A_DAY}) WHERE other = day",
+        ),
+        lambda ev, n: [
+            (_day((ts,)), k, n + sum(w for _, i, w in ev if i == k))
+            for ts, k, _ in ev
+            if ts is not None and k is not None and _other(k) == ts.date()
+        ],
+        time=0,
+    ),
     "kept": Kind(
-        "dim",
+        ("dim",),
         "--@ persist refresh=snapshot key=k",
         (
             "SELECT k, v FROM dim",
@@ -227,8 +296,8 @@ def closed(names: Iterable[str]) -> list[str]:
     """Return sources and those that they read, in an order in which they can be built."""
     wanted = {*names}
     for name in reversed(KINDS):
-        if name in wanted and KINDS[name].reads in KINDS:
-            wanted.add(KINDS[name].reads)
+        if name in wanted:
+            wanted |= KINDS.keys() & KINDS[name].reads
     return [name for name in KINDS if name in wanted]
 
 
@@ -238,7 +307,9 @@ def write_code(root: Path, code: Mapping[str, int]) -> None:
     for name, n in code.items():
         kind = KINDS[name]
         if name == "function":
-            functions.append(f"{kind.annotation}\ndef {name}({kind.reads}):\n    {kind.texts[n]}\n")
+            functions.append(
+                f"{kind.annotation}\ndef {name}({kind.reads[0]}):\n    {kind.texts[n]}\n"
+            )
         else:
             sql.append(f"{kind.annotation}\nCREATE VIEW {name} AS {kind.texts[n]};\n")
     (root / "sources").mkdir(exist_ok=True)
@@ -486,7 +557,7 @@ class Histories(RuleBasedStateMachine):
         self.clock = Clock(BEGIN)
         self.names = closed(chosen)
         self.code = dict.fromkeys(self.names, 0)
-        self.bases = [b for b in SCHEMAS if any(KINDS[n].reads == b for n in self.names)]
+        self.bases = [b for b in SCHEMAS if any(b in KINDS[n].reads for n in self.names)]
         (self.root / "persist.toml").write_text(self.toml)
         write_code(self.root, self.code)
         self.raw = RawData(self.root)
@@ -699,7 +770,7 @@ class Histories(RuleBasedStateMachine):
             self.said.append(f"{name}: {kind}")
             self.tally.builds[kind] += 1
             if isinstance(result, PersistError) and not isinstance(result, allowed):
-                lacking = name == "weekly" and "lacks" in str(result)
+                lacking = name in ("weekly", "beside") and "lacks" in str(result)
                 unknown = name == "function" and "is not known before" in str(result)
                 assert lacking or unknown, f"{name}: {result!r}"
 
@@ -830,7 +901,8 @@ class Histories(RuleBasedStateMachine):
             if name == "kept":
                 frame = builder.load_snapshot(snapshot)
             else:
-                read = builder.reading(source.bindings, {})
+                parted = any(n in KINDS and KINDS[n].days for n in KINDS[name].reads)
+                read = builder.reading(source.bindings, manifest if parted else {})
                 frame = builder.merged(source, builder.compute(source, read))
             if KINDS[name].days:
                 column, last = source.annotation.time_column, self.clock.now.date()
@@ -859,7 +931,7 @@ class Meant:
         if name in self.raw:
             return [*self.raw[name]]
         kind = KINDS[name]
-        rows = kind.rows(self.rows(kind.reads), int(self.code[name] == 2))
+        rows = kind.rows(*map(self.rows, kind.reads), int(self.code[name] == 2))
         if not kind.days:
             return [*rows]
         last = self.today - timedelta(kind.days)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from growing import Data, check, kind_of, sources
+from growing import QUERIES, Data, check, kind_of, sources
 
 from persist_assets.builder import Builder
 from persist_assets.engine import Engine
@@ -33,12 +33,16 @@ def test_incremental_tables_are_what_computing_everything_gives(
     while time.monotonic() < began + 4 * BUDGET_S:
         root = make_project({"m.sql": sources()}, name=f"history_{seed}")
         settings = load_settings(root)
-        data, said = Data(root, random.Random(seed)), "at first"
+        rng = random.Random(seed)
+        data, said = Data(root, rng), "at first"
+        never = {name for name in QUERIES if rng.random() < 0.15}
         for number in range(8):
             ledger = Ledger(settings.ledger)
             engine = Engine(settings, lambda: spark)
             builder = Builder(settings, require(load_project(settings)), ledger, engine)
             for source in builder.project.persisted:
+                if source.name in never:
+                    continue  # who reads it computes it
                 with builder.work(source) as work:
                     builder.publish(work)
                 tally[kind_of(work)] += 1
