@@ -1092,6 +1092,8 @@ def _why_other_data(
         upstream = names.get(raw)
         if raw == CLOCK:
             yield Reason("clock", f"`{source.name}` or what it reads looks at the clock")
+        elif raw == PARTITIONS + source.build_id:
+            continue  # it tells of its own partitions
         elif raw.startswith(PARTITIONS):
             parted = next((s for s in project.sources if PARTITIONS + s.build_id == raw), None)
             message = f"the partitions of {parted.name if parted else 'what it read'} changed"

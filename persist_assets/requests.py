@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from persist_assets.builder import Builder, Work
     from persist_assets.ledger.store import Ledger
-    from persist_assets.model import Project, Snapshot, Source, SourceID
+    from persist_assets.model import BuildID, Project, Snapshot, Source, SourceID
     from persist_assets.wants import PartitionRef, Request
 
 log = logging.getLogger(__name__)
@@ -247,25 +247,25 @@ def taint(builder: Builder, ref: PartitionRef, *, by: str) -> list[PartitionRef]
     for reader in project.persisted:
         if reader.source_id in tainted or reader.keeps_history:
             continue
-        found: set[str] = set()
+        reached: set[str] = set()
         read = project.reach(reader.bindings, lambda s: s.persisted)
         above = [s for s in read if s.source_id in tainted]
         for upstream in above:
             keys, zone = tainted[upstream.source_id], builder.settings.timezone.key
-            found |= {*reached_by(project, reader, upstream, keys, order, zone)}
+            reached |= {*reached_by(project, reader, upstream, keys, order, zone)}
         if above:
-            tainted[reader.source_id] = [k for k in order.get(reader.source_id, ()) if k in found]
+            tainted[reader.source_id] = [k for k in order.get(reader.source_id, ()) if k in reached]
     full = ref_of(place.source.key, place.key)
-    refs = [
-        found
-        for source_id, keys in tainted.items()
-        for there in (_there(manifest.get(project.by_id[source_id].build_id), order, source_id),)
-        for key in (keys if source_id in order else (None,))
-        for found in (ref_of(project.by_id[source_id].key, key),)
-        if key in there or found == full
-    ]
+    refs: dict[PartitionRef, BuildID] = {}
+    for source_id, keys in tainted.items():
+        source = project.by_id[source_id]
+        there = _there(manifest.get(source.build_id), order, source_id)
+        for key in keys if source_id in order else (None,):
+            found = ref_of(source.key, key)
+            if key in there or found == full:
+                refs[found] = source.build_id
     builder.ledger.taint(environment, refs, by=by)
-    return refs
+    return [*refs]
 
 
 def _there(

@@ -27,6 +27,7 @@ from persist_assets.ledger.covering import CoverageLog
 from persist_assets.ledger.log import repeated
 from persist_assets.ledger.tables import (
     builds,
+    events,
     leases,
     malloy_entries,
     manifest_changes,
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Row
 
     from persist_assets.model import AsOf, BuildID, Runs, SourceID
-    from persist_assets.wants import Want
+    from persist_assets.wants import PartitionRef, Want
 
     Given = ParamSpec("Given")
     Result = TypeVar("Result")
@@ -374,6 +375,8 @@ class Ledger(WantLog, CoverageLog):
     def roll_back(self, environment: str, to: int, *, expected: int, why: str | None = None) -> int:
         """Put a manifest back to what it was right after a change; return the new change.
 
+        What was tainted then is tainted again, and what was not is not.
+
         Parameters
         ----------
         to
@@ -398,13 +401,16 @@ class Ledger(WantLog, CoverageLog):
         with self._write() as connection:
             if connection.scalar(latest) != expected:
                 raise ConflictError(f"{environment} changed meanwhile", hint="try again")
-            entries = {row.build_id: row.before for row in connection.execute(later)}
+            undone = connection.execute(later).all()
+            entries = {row.build_id: row.before for row in undone}
             _refuse_collected(connection, {uid for uid in entries.values() if uid})
             data = {"environment": environment, "to": to, "entries": len(entries)}
             idx = self._append(connection, "rolled-back", data)
             said = {"kind": "rollback", "why": why or f"to {to}"}
             self._move(connection, idx, environment, entries, said)
             self._mean(connection, idx, environment, _meant(connection, environment, at=to))
+            left = {row.build_id: row.change_id for row in undone}
+            self._append_all(connection, _states(connection, environment, left))
         return idx
 
     @repeated
@@ -1278,6 +1284,35 @@ def _snapshot_values(snapshot: Snapshot) -> dict[str, Any]:
         "time_column": snapshot.time_column,
         "partitions": _partitions_values(snapshot.partitions) if snapshot.partitions else None,
     }
+
+
+def _states(
+    connection: Connection, environment: str, left: Mapping[BuildID, int]
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return the events that say what of partitions was tainted when a manifest had them, or not.
+
+    Parameters
+    ----------
+    left
+        Of BuildIDs the changes with which what a manifest had of them was there no more.
+    """
+    own = events.c.environment == environment
+    tainted = sa.select(events.c.partition_ref, events.c.data)
+    tainted = tainted.where(own, events.c.kind == "partition-tainted")
+    until: dict[PartitionRef, int] = {}
+    for ref, data in connection.execute(tainted):
+        build_id = data.get("build_id")
+        if build_id in left:
+            until[ref] = min(left[build_id], until.get(ref, left[build_id]))
+    found: list[tuple[str, dict[str, Any]]] = []
+    kinds = events.c.kind.in_(("partition-available", "partition-tainted"))
+    for ref, change_id in until.items():
+        query = sa.select(events).where(own, kinds, events.c.partition_ref == ref)
+        told = connection.execute(query.order_by(events.c.idx)).all()
+        then = [event for event in told if event.idx < change_id]
+        if then and then[-1].kind != told[-1].kind:
+            found.append((then[-1].kind, then[-1].data))
+    return found
 
 
 def _versions_values(versions: AsOf) -> list[list[str]]:

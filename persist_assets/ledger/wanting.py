@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection, Row
 
+    from persist_assets.model import BuildID
     from persist_assets.wants import Evaluation, PartitionRef, WantState
 
 _SCANNED = 20_000
@@ -377,12 +378,12 @@ class WantLog(EventLog):
     # ---------------------------------------------------------------------------- partitions
 
     @repeated
-    def taint(self, environment: str, refs: Iterable[PartitionRef], *, by: str) -> None:
-        """Record that what there is of partitions shall not be used."""
+    def taint(self, environment: str, refs: Mapping[PartitionRef, BuildID], *, by: str) -> None:
+        """Record that what there is of partitions, each of a BuildID, shall not be used."""
+        said = {"environment": environment, "by": by}
+        tainted = [{**said, "partition_ref": ref, "build_id": b} for ref, b in refs.items()]
         with self._write() as connection:
-            said = {"environment": environment, "by": by}
-            told = [("partition-tainted", {**said, "partition_ref": ref}) for ref in refs]
-            self._append_all(connection, told)
+            self._append_all(connection, [("partition-tainted", one) for one in tainted])
 
     @repeated
     def fetch_available(

@@ -92,7 +92,7 @@ def test_a_want_is_made_seen_and_taken_back_in_the_dashboard(
         # Events come by themselves.
         page.get_by_role("link", name="Events").click()
         page.get_by_role("row").filter(has_text="want-cancelled").wait_for()
-        ledger.taint("dev", ["m/total"], by="test")
+        ledger.taint("dev", {"m/total": "b"}, by="test")
         page.get_by_role("row").filter(has_text="partition-tainted").get_by_text(
             "m/total"
         ).wait_for()

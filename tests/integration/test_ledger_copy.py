@@ -56,7 +56,7 @@ def fill(ledger: Ledger) -> None:
     (want,) = ledger.create_wants([want])
     ledger.record_misses([(want, Blame("a/b", "", want.created_at, "queued"))])
     ledger.record_evaluation("dev", "want", Evaluation(("a/b",), ("w",)))
-    ledger.taint("dev", ["a/b"], by="somebody")
+    ledger.taint("dev", {"a/b": "b"}, by="somebody")
     ledger.record_synced("dev", "users", "7", expected=None)
     ledger.record_needs("c", "dev", [("TRUE", ("a", "b"))])
     copy = LocalCopy("c", "delta:7:t", "u", 3, "TRUE", 1, ("a", "b"), want.created_at, 1, 2**40)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from persist_assets.builder import Builder
-from persist_assets.environments import promote
+from persist_assets.environments import promote, roll_back
 from persist_assets.errors import ConflictError
 from persist_assets.ledger.store import Ledger
 from persist_assets.model import Column, Snapshot, Source
@@ -135,6 +135,36 @@ def test_a_taint_is_of_the_table_and_of_all_that_was_computed_from_it(
     assert build(enter(root, "qa"), "p", "q") == ["built", "built"]
     assert build(enter(root, "prod"), *names) == ["built"] * 5
     assert enter(root, "prod").tainted() == {}
+
+
+def test_a_rollback_knows_what_was_tainted_then(
+    root: Path, enter: Callable[..., Builder], tmp_path: Path
+) -> None:
+    def tainted() -> set[str]:
+        return {s.partition("@")[0] for s in enter(root).tainted()}
+
+    builder = enter(root)
+    build(builder, "p", "r", "parted")
+    (good, *_) = builder.ledger.fetch_history("dev")
+    (tmp_path / "more").write_text("10")
+    build(builder, "p", "r", "parted", force=True)
+    (bad, *_) = builder.ledger.fetch_history("dev")
+    taint(enter(root), "m/p", by="me")
+    assert tainted() == {"p", "r", "parted"}
+    roll_back(builder.settings, builder.ledger, to=good.change_id)
+    assert tainted() == set()
+    assert build(enter(root), "p", "r", "parted") == ["reused"] * 3
+    roll_back(builder.settings, builder.ledger, to=bad.change_id)
+    assert tainted() == {"p", "r", "parted"}
+    (tmp_path / "more").write_text("0")
+    assert build(enter(root), "p", "r", "parted") == ["built"] * 3
+    assert tainted() == set()
+    # As it was when it was left, not when it came.
+    (last, *_) = builder.ledger.fetch_history("dev")
+    roll_back(builder.settings, builder.ledger, to=bad.change_id)
+    assert tainted() == {"p", "r", "parted"}
+    roll_back(builder.settings, builder.ledger, to=last.change_id)
+    assert tainted() == set()
 
 
 def test_a_run_is_asked_for_again_where_data_is_again_what_it_was(

@@ -316,7 +316,7 @@ def test_the_tables_are_what_all_events_make_of_them(
         elif what == "succeed" and requests:
             ledger.publish_together([], request_id=requests.pop())
         elif what == "taint":
-            ledger.taint("dev", [f"m/{n}"], by="me")
+            ledger.taint("dev", {f"m/{n}": "b"}, by="me")
         elif what == "sync":
             before = ledger.fetch_cursor("dev", "users")
             told = [{"partition_ref": f"x/{n}", "state": "available"}]
