@@ -283,6 +283,13 @@ _PURE = frozenset(
     """.split()
 )
 """Builtins that change nothing of what they are given."""
+_CALLING = frozenset(("filter", "map"))
+"""Those that call their first argument. What is a `key` is called too."""
+_CHANGING = re.compile(
+    r"(add|append|basic|clear|config|delattr|disable|enable|exec|eval|filterwarnings|insert|install"
+    r"|load_dotenv|patch|register|remove|seed|set|update|use)"
+)
+"""How functions are called that change something elsewhere, as ``locale.setlocale``."""
 
 
 @dataclass(slots=True)
@@ -335,9 +342,13 @@ class _Quiet:
         return all(
             self.module.ours(node)
             or chain_of(node) in {("staticmethod",), ("classmethod",), ("property",)}
-            or self.is_external(node)
+            or (self.is_external(node) and self.given(node))
             for node in nodes
         )
+
+    def given(self, decorator: ast.expr) -> bool:
+        """Whether what a decorator is called with does no more than define things."""
+        return all(self.value(arg) for arg in _arguments(decorator))
 
     def value(self, node: ast.expr) -> bool:
         stack: list[ast.AST] = [node]
@@ -354,11 +365,15 @@ class _Quiet:
         return True
 
     def call(self, node: ast.Call) -> bool:
-        if self.is_builtin(node.func) and chain_of(node.func)[0] in _PURE:
-            return True
-        if not (self.is_external(node.func) or self.is_builtin(node.func)):
+        chain = chain_of(node.func)
+        given = _arguments(node)
+        if self.is_builtin(node.func) and chain[0] in _PURE:
+            called = [k.value for k in node.keywords if k.arg in (None, "key")]
+            given = [*called, *(node.args[:1] if chain[0] in _CALLING else ())]
+        elif not (self.is_external(node.func) or self.is_builtin(node.func)) or (
+            chain and _CHANGING.match(chain[-1])
+        ):
             return False
-        given = [*node.args, *(k.value for k in node.keywords)]
         names = {n.id for g in given for n in ast.walk(g) if isinstance(n, ast.Name)}
         return not any(n in self.module.bindings or self.own(n) for n in names)
 
@@ -380,18 +395,25 @@ class _Quiet:
         return hasattr(builtins, chain[0])
 
 
+def _arguments(node: ast.expr) -> list[ast.expr]:
+    """Return what something is called with, if it is a call."""
+    return [*node.args, *(k.value for k in node.keywords)] if isinstance(node, ast.Call) else []
+
+
 # ------------------------------------------------------------------------------------- reaching
 
 _BY_VALUE = frozenset("eval exec compile globals locals vars __import__".split())
 _LOOKING = frozenset(("importlib", "inspect", "runpy", "pkgutil", "gc", "ctypes"))
 _OF_SYS = frozenset(("sys.modules", "sys._getframe"))
+_OF_FUNCTIONS = frozenset(("__builtins__", "__closure__", "__code__", "__dict__", "__globals__"))
 UNSEEN = frozenset(("eval", "exec", "__import__", "importlib", "runpy", "pkgutil"))
 """What imports or runs what no reading of a text finds."""
 
 
 def looks_around(names: Iterable[str]) -> bool:
     """Whether one of these names finds what others stand for, wherever it is."""
-    return any(n in _BY_VALUE or n in _OF_SYS or n.partition(".")[0] in _LOOKING for n in names)
+    known = _BY_VALUE | _OF_SYS | _OF_FUNCTIONS
+    return any(n in known or n.partition(".")[0] in _LOOKING for n in names)
 
 
 @dataclass(slots=True)
@@ -668,6 +690,7 @@ class _Reach:
             for node in named.imports:
                 self.imported(module, node)
             for chain in named.chains:
+                self.names |= _OF_FUNCTIONS.intersection(chain)
                 self.chain(module, chain)
 
     def imported(self, module: Module, node: ast.Import | ast.ImportFrom) -> None:
