@@ -94,11 +94,11 @@ def collect(
     found = [_sweep(settings, ledger, h, clock(), dry_run=dry_run) for h in holdings]
     found += _sweep_temporary(settings, ledger, dry_run=dry_run)
     externals = {copy_id(settings, s) for s in project.sources if s.external}
-    if removed and not dry_run:
-        for copy in ledger.fetch_copies():
-            if copy.copy_id not in externals and copy.as_of < before:
-                ledger.record_needs(copy.copy_id, settings.environment, ())
-    found += _sweep_copies(settings, ledger, dry_run=dry_run)
+    copies = ledger.fetch_copies() if removed else ()
+    left = {c.copy_id for c in copies if c.copy_id not in externals and c.as_of < before}
+    for copy in () if dry_run else left:
+        ledger.record_needs(copy, settings.environment, ())
+    found += _sweep_copies(settings, ledger, left, dry_run=dry_run)
     if not dry_run:
         _sweep_listings(settings, ledger, clock())
     return [c for c in found if c is not None]
@@ -159,10 +159,17 @@ def _collected(holding: Holding, written: Mapping[str, int], doomed: set[str]) -
     return Collected(holding.table, tuple(sorted(versions)), sum(written[uid] for uid in doomed))
 
 
-def _sweep_copies(settings: Settings, ledger: Ledger, *, dry_run: bool) -> Iterable[Collected]:
+def _sweep_copies(
+    settings: Settings, ledger: Ledger, left: Collection[str], *, dry_run: bool
+) -> Iterable[Collected]:
     """Delete copies of external tables that nobody needs, and of the others what was replaced.
 
     Runs go on reading what they began with for a while.
+
+    Parameters
+    ----------
+    left
+        Those that the environment needs no more.
     """
     for copy in ledger.fetch_copies():
         name, root = f"{COPIES}/{copy.copy_id}", copy_root(settings, copy.copy_id)
@@ -175,7 +182,8 @@ def _sweep_copies(settings: Settings, ledger: Ledger, *, dry_run: bool) -> Itera
                 continue
             if ledger.find_copy(copy.copy_id) != copy:
                 continue
-            if not ledger.fetch_needs(copy.copy_id):
+            needing = ledger.fetch_needs(copy.copy_id).keys()
+            if not needing - ({settings.environment} if copy.copy_id in left else set()):
                 size = sum(file.bytes for file in list_files(root))
                 if not dry_run:
                     ledger.forget_copies([copy.copy_id])

@@ -508,6 +508,9 @@ def test_what_a_copy_has_no_use_for_is_deleted(
     collect(*gone, removed=True)
     (held,) = after.ledger.fetch_copies()
     assert Path(after.ingestion.root(held.copy_id)).is_dir()
+    tried = collect(*gone, removed=True, dry_run=True, clock=lambda: later)
+    assert [c.table for c in tried if c.table.startswith(COPIES)] == [f"{COPIES}/{held.copy_id}"]
+    assert Path(after.ingestion.root(held.copy_id)).is_dir()
     collect(*gone, removed=True, clock=lambda: later)
     assert after.ledger.fetch_copies() == []
     assert not Path(after.ingestion.root(held.copy_id)).exists()
