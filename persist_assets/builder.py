@@ -68,7 +68,16 @@ from persist_assets.model import (
     merge_as_of,
 )
 from persist_assets.outside import check_catalog, check_leaves, show, shown_as
-from persist_assets.partitions import between, boxes, expand, filled_keys, reached, side, split
+from persist_assets.partitions import (
+    between,
+    boxes,
+    expand,
+    filled_keys,
+    misfit,
+    reached,
+    side,
+    split,
+)
 from persist_assets.partitions import keys as partition_keys
 from persist_assets.planner import (
     CONTENT,
@@ -1016,6 +1025,7 @@ class Builder(Reader):
         if work.step.keys is not None and window is None:  # a function, whose types Spark tells
             told = columns_of_struct(self.merged(source, frame).schema.jsonValue())
             seen = replace(source, columns=told)
+            _check_partitions(seen)
             window = self._partitions_window(work, world, parted_by(seen))
         time_column = self._time_column(source)
         wanted = self._checks(source)
@@ -1197,7 +1207,8 @@ class Builder(Reader):
             Rows cannot be added without such a slice.
         """
         tables = source.growth.reads if source.growth else ()
-        computed = [s for s in tables if s not in read and self.project.by_id[s].raw is None]
+        known = [self.project.by_id[s] for s in tables if s in self.project.by_id]
+        computed = [s.source_id for s in known if s.source_id not in read and s.raw is None]
         below = self.project.reach(computed, lambda s: s.source_id in read)
         shared = {s.source_id for s in below} & only.keys()
         if any(only[s].files is not None for s in shared):
@@ -1693,6 +1704,24 @@ def _check_fits(source: Source, base: Snapshot, columns: Iterable[Column]) -> No
             hint="compute all of it: --full-refresh, or take out on_change=continue",
             location=source.location,
         )
+
+
+def _check_partitions(source: Source) -> None:
+    """Refuse columns of partitions that have types of which no partitions are.
+
+    Raises
+    ------
+    BuildError
+        One has.
+    """
+    partition = source.annotation.partition
+    for dimension in partition.dimensions if partition else ():
+        kind = column_type(source.columns, dimension.column)
+        if kind is not None and (wanted := misfit(dimension, kind)):
+            raise BuildError(
+                f"`{dimension.column}` of `{source.name}` is {kind}: its partitions want {wanted}",
+                location=source.location,
+            )
 
 
 def _asks_the_clock(check: Check) -> bool:

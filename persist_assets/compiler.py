@@ -58,7 +58,7 @@ from persist_assets.model import (
     Source,
     shortened,
 )
-from persist_assets.partitions import limits, spelled_bounds
+from persist_assets.partitions import limits, misfit, spelled_bounds
 from persist_assets.watermarks import TIMES, is_ordered
 
 if TYPE_CHECKING:
@@ -940,14 +940,7 @@ def _check_partition(source: Source, place: Location) -> Iterator[Problem]:
             message = f"the type of `{dimension.column}` is not certain"
             yield Problem("partition", message, place, "cast it, or declare what it reads")
             continue
-        if dimension.every is None:
-            number = isinstance(dimension.values[0], int)
-            fits = kind in ("tinyint", "smallint", "int", "bigint") if number else kind == "string"
-            wanted = "the type of its values"
-        else:
-            fits = kind in TIMES and not (kind == "date" and dimension.every == "hourly")
-            wanted = "a time of day" if kind == "date" else "a date or a timestamp"
-        if not fits:
+        if wanted := misfit(dimension, kind):
             message = f"`{dimension.column}` is {kind}: its partitions want {wanted}"
             yield Problem("partition", message, place)
 

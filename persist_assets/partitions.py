@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 
 from persist_assets.dialect import quote
 from persist_assets.errors import NotFoundError, did_you_mean
-from persist_assets.watermarks import literal, overlap, within
+from persist_assets.watermarks import TIMES, literal, overlap, within
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -132,6 +132,17 @@ def split(partitioning: Partitioning, key: str) -> tuple[str, ...]:
     parts = key.split(SEPARATOR) if len(columns) > 1 else [key]
     told = dict(zip(sorted(columns), parts, strict=True))
     return tuple(told[column] for column in columns)
+
+
+def misfit(dimension: Dimension, kind: str) -> str | None:
+    """Return of which type the column of a dimension has to be, or None where `kind` fits."""
+    if dimension.every is None:
+        number = isinstance(dimension.values[0], int)
+        fits = kind in ("tinyint", "smallint", "int", "bigint") if number else kind == "string"
+        return None if fits else "the type of its values"
+    if kind == "date" and dimension.every == "hourly":
+        return "a time of day"
+    return None if kind in TIMES else "a date or a timestamp"
 
 
 def side(partitioning: Partitioning, dimension: Dimension, part: str, kind: str) -> Span:

@@ -334,6 +334,8 @@ def _step(
             for s in others
             if fits(s) and _without_draw(s.as_of, source) == expected and older_code(s) is None
         ]
+        now = inputs(project, source, world, coming) if fitting else None
+        fitting = [s for s in fitting if not other_rows(s.inputs, now)]
         snapshot, gone = (fitting[0], False) if fitting else (snapshot, gone)
     young = snapshot is not None and not gone and _is_young(source, snapshot, expected, world)
     if snapshot is not None and young:
@@ -363,6 +365,8 @@ def _step(
                 reasons.append(Reason("age", "its table is older than its freshness window"))
             reasons += _why_other_data(project, source, snapshot, world, expected)
         computed = bool(reasons) or (newer and not same_rows)
+        if not newer and reasons and not _follows(project, source, snapshot.inputs, now):
+            whole = True
         if computed and not (whole or again) and source.annotation.refresh == "incremental":
             increment, why = _increment(project, source, snapshot, world, coming, expected)
             reasons.append(why)
@@ -409,7 +413,7 @@ def _step(
     )
 
 
-def _others(before: Iterable[RawVersion], now: AsOf | None) -> frozenset[str]:
+def other_rows(before: Iterable[RawVersion], now: AsOf | None) -> frozenset[str]:
     """Return what tables have other rows than `before` tells, by their BuildIDs.
 
     One was built as a whole that is only assumed to be what that gives, or after it was tainted.
@@ -419,11 +423,25 @@ def _others(before: Iterable[RawVersion], now: AsOf | None) -> frozenset[str]:
     return frozenset(v.raw for v in told if after.get(v.raw, v.version) != v.version)
 
 
+def _follows(
+    project: Project, source: Source, before: Iterable[RawVersion], now: AsOf | None
+) -> bool:
+    """Whether of all tables that have other rows it is known how a source's rows follow them.
+
+    What follows from the raw data below a table does not tell of those that are the table's own.
+    """
+    growth = source.growth
+    followed = (
+        {project.by_id[s].build_id for s in growth.reads & project.by_id.keys()} if growth else ()
+    )
+    return other_rows(before, now) <= {*followed}
+
+
 def _why_other_rows(
     project: Project, source: Source, before: Iterable[RawVersion], now: AsOf | None
 ) -> Iterable[Reason]:
     """Yield what tables have other rows than rows were computed from, of the same data."""
-    if others := _others(before, now):
+    if others := other_rows(before, now):
         read = [s.name for s in project.inputs(source) if s.build_id in others]
         yield Reason(
             "input", f"other rows of {', '.join(read or ['what it reads'])}, of the same data"
@@ -658,8 +676,13 @@ def _current(
         keys = expand(order, group.runs)
         found.update(keys)
         same = bool(group.inputs) and group.inputs == now
-        if not same and (group.as_of != expected or _others(group.inputs, now)):
-            found -= {*_stale(project, source, table, group, keys, world, coming, expected)}
+        if not same and (group.as_of != expected or other_rows(group.inputs, now)):
+            told = group.as_of != expected or _follows(project, source, group.inputs, now)
+            found -= (
+                {*keys}
+                if not told
+                else {*_stale(project, source, table, group, keys, world, coming, expected)}
+            )
     return frozenset(found)
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from persist_assets.model import RawVersion
+from persist_assets.planner import CONTENT, other_rows
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
@@ -12,7 +15,6 @@ if TYPE_CHECKING:
         BuildID,
         Plan,
         Project,
-        RawVersion,
         Snapshot,
         Source,
         SourceID,
@@ -117,7 +119,10 @@ def _torn(
 ) -> Iterable[Refusal]:
     """Yield the sources whose rows rest on other data than what they read would there."""
     for source in sources:
-        own = set(after[source.build_id].as_of)
+        snapshot = after[source.build_id]
+        own = set(snapshot.as_of)
+        groups = snapshot.partitions.filled if snapshot.partitions else ()
+        told = {*snapshot.inputs, *(v for group in groups for v in group.inputs)}
         for upstream in project.inputs(source):
             beneath = after.get(upstream.build_id)
             if beneath is not None and (other := _other_data(own, beneath.as_of)):
@@ -125,6 +130,11 @@ def _torn(
                     source.source_id,
                     f"it was built from other data than {upstream.key} has there ({other})",
                 )
+                break
+            there = (RawVersion(upstream.build_id, CONTENT + beneath.content),) if beneath else ()
+            if other_rows(told, there):
+                what = f"it was built from other rows of {upstream.key} than are there"
+                yield Refusal(source.source_id, what)
                 break
 
 

@@ -286,8 +286,8 @@ _PURE = frozenset(
 _CALLING = frozenset(("filter", "map"))
 """Those that call their first argument. What is a `key` is called too."""
 _CHANGING = re.compile(
-    r"(add|append|basic|clear|config|delattr|disable|enable|exec|eval|filterwarnings|insert|install"
-    r"|load_dotenv|patch|register|remove|seed|set|update|use)"
+    r"(__|add|append|basic|chdir|clear|config|delattr|disable|enable|exec|eval|filterwarnings|insert"
+    r"|install|load_dotenv|patch|pop|put|register|remove|seed|set|simplefilter|update|use)"
 )
 """How functions are called that change something elsewhere, as ``locale.setlocale``."""
 
@@ -342,7 +342,7 @@ class _Quiet:
         return all(
             self.module.ours(node)
             or chain_of(node) in {("staticmethod",), ("classmethod",), ("property",)}
-            or (self.is_external(node) and self.given(node))
+            or (self.is_external(node) and self.given(node) and not self.changes(node))
             for node in nodes
         )
 
@@ -365,17 +365,41 @@ class _Quiet:
         return True
 
     def call(self, node: ast.Call) -> bool:
-        chain = chain_of(node.func)
-        given = _arguments(node)
+        chain, given = chain_of(node.func), _arguments(node)
+        others = self.is_external(node.func) or self.is_builtin(node.func)
         if self.is_builtin(node.func) and chain[0] in _PURE:
             called = [k.value for k in node.keywords if k.arg in (None, "key")]
             given = [*called, *(node.args[:1] if chain[0] in _CALLING else ())]
-        elif not (self.is_external(node.func) or self.is_builtin(node.func)) or (
-            chain and _CHANGING.match(chain[-1])
-        ):
+        elif not others or self.changes(node.func):
             return False
         names = {n.id for g in given for n in ast.walk(g) if isinstance(n, ast.Name)}
         return not any(n in self.module.bindings or self.own(n) for n in names)
+
+    def changes(self, node: ast.expr) -> bool:
+        """Whether what is called is called as if it changed something elsewhere.
+
+        What was made by a call of others' is ours: `StructType().add(…)` changes nothing else. But
+        what a function in lower case returns may be others', as ``decimal.getcontext()``.
+        """
+        func = node.func if isinstance(node, ast.Call) else node
+        if isinstance(func, ast.Name):
+            imported = self.module.imports.get(func.id, ())
+            return any(
+                _CHANGING.match(name) for name in (func.id, *(i.dotted[-1] for i in imported))
+            )
+        if not isinstance(func, ast.Attribute):
+            return False
+        inner: ast.expr = func.value
+        while isinstance(inner, ast.Attribute | ast.Call):
+            if isinstance(inner, ast.Call):
+                made = inner.func
+                name = made.attr if isinstance(made, ast.Attribute) else getattr(made, "id", "")
+                if name[:1].isupper():
+                    return False
+                inner = made
+            else:
+                inner = inner.value
+        return bool(_CHANGING.match(func.attr))
 
     def is_external(self, node: ast.expr) -> bool:
         """Whether something belongs to what others import for us, or is written out."""
@@ -589,6 +613,8 @@ def mentions(
         match node:
             case ast.Call(func=ast.Attribute(attr=name)):
                 methods.add(name)
+            case ast.Attribute(attr=name) if name in _OF_FUNCTIONS:
+                methods.add(name)
             case ast.Constant(value=str(text)):
                 texts.add(text)
             case ast.Import() | ast.ImportFrom():
@@ -687,6 +713,7 @@ class _Reach:
             module, named = self.todo.pop()
             self.methods |= named.methods
             self.texts |= named.texts
+            self.names |= _OF_FUNCTIONS.intersection(named.methods | named.texts)
             for node in named.imports:
                 self.imported(module, node)
             for chain in named.chains:

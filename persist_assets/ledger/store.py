@@ -1334,19 +1334,21 @@ def _versions(values: Iterable[Sequence[str]]) -> AsOf:
     return tuple(RawVersion(raw, version) for raw, version in values)
 
 
-def _partitions(values: Mapping[str, Any]) -> Partitions:
+def _partitions(values: Mapping[str, Any], inputs: AsOf) -> Partitions:
+    """Return partitions; what a group was computed from was at first recorded of all alone."""
+
     def runs(told: Sequence[Sequence[str]]) -> Runs:
         return tuple((first, last) for first, last in told)
 
-    # What a group was computed from was not recorded at first.
     filled = (
-        Filled(runs(told), _versions(as_of), *map(_versions, inputs))
-        for told, as_of, *inputs in values["filled"]
+        Filled(runs(told), _versions(as_of), _versions(own[0]) if own else inputs)
+        for told, as_of, *own in values["filled"]
     )
     return Partitions(tuple(filled), runs(values["built"]), values["base"])
 
 
 def _snapshot(row: Row[Any]) -> Snapshot:
+    inputs = _versions(row.inputs or ())
     return Snapshot(
         build_uid=row.snapshot_uid,
         source_id=row.source_id,
@@ -1360,12 +1362,12 @@ def _snapshot(row: Row[Any]) -> Snapshot:
         built_at=row.built_at,
         columns=tuple(Column(name, kind) for name, kind in row.columns),
         watermark=row.watermark,
-        inputs=_versions(row.inputs or ()),
+        inputs=inputs,
         current_at=row.current_at,
         view=_view(row.view) if row.view else None,
         parts=tuple(row.parts or ()),
         time_column=row.time_column,
-        partitions=_partitions(row.partitions) if row.partitions else None,
+        partitions=_partitions(row.partitions, inputs) if row.partitions else None,
     )
 
 

@@ -390,11 +390,11 @@ _OF_TIMES = frozenset(
 def _struct(binding: Binding, node: Any, select: Select) -> Expr:
     args: list[Expr] = []
     words: list[str] = []
-    for item in node.expressions:
+    for n, item in enumerate(node.expressions, 1):
         if isinstance(item, exp.PropertyEQ):
-            unnamed = item.this.name == f"col{len(args) + 1}"
-            if unnamed and isinstance(without_parens(item.expression), exp.Bracket):
-                raise Unanalysable("of a field that may be called as what is in its brackets")
+            inner = without_parens(item.expression)
+            if item.this.name == f"col{n}" and isinstance(inner, exp.Bracket | exp.Dot):
+                raise Unanalysable("of a field that may be called as what it is taken from")
             args.append(expression(binding, item.expression, select))
             words.append(plain(item.this.name))
         else:

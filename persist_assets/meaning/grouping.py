@@ -181,6 +181,8 @@ def _group_keys(
             if form is not None and not analytics.expressions:  # GROUP BY a, b WITH ROLLUP
                 elements = [alternatives(form(expressions=group.expressions))]
             elif form is None:  # GROUP BY a, b GROUPING SETS (…): grouping_id() goes by a, b
+                if any(len(element) > 1 for element in elements):
+                    raise Unanalysable("of grouping sets beside others")
                 keys = [key for (members,) in elements for key in members]
                 elements = [alternatives(analytics)]
             else:

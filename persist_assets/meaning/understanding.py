@@ -372,7 +372,9 @@ def _meaning(
     else:
         seen = own if declaration.persisted else origins
         draws = binding.is_volatile(block)
-        if names and 0 < len(block.leaves) <= MAX_LEAVES:
+        # Readers of what is only assumed to have its query's rows follow the table.
+        assumed = declaration.persisted and declaration.annotation.assume is not None
+        if names and 0 < len(block.leaves) <= MAX_LEAVES and not assumed:
             flat = _as_given(fold, binding, block, increments)
             if binding.is_large(flat, closed=True):
                 flat = None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ import pytest
 
 from persist_assets.builder import Builder
 from persist_assets.environments import promote, roll_back
-from persist_assets.errors import ConflictError
+from persist_assets.errors import BuildError, ConflictError
 from persist_assets.ledger.store import Ledger
 from persist_assets.model import Column, Snapshot, Source
 from persist_assets.outside import _query
@@ -214,3 +217,121 @@ def test_a_view_for_others_has_no_rows_that_were_replaced(
     rows = spark.sql(_query(settings, ledger, snapshot)).collect()
     ledger.close()
     assert sorted(row.day for row in rows) == [1, 2, 4, 5]
+
+
+ASSUMED = """
+CREATE TABLE t (day INT, a INT) USING parquet LOCATION 'raw';
+--@ persist refresh=incremental watermark=day assume=exact
+CREATE VIEW p AS SELECT day, count(*) OVER () AS n, a FROM t;
+--@ persist refresh=incremental watermark=day
+CREATE VIEW inc AS SELECT day, a + 1 AS b FROM p;
+--@ persist partition { day=[1, 2, 3] }
+CREATE VIEW parted AS SELECT day, a + 2 AS c FROM p;
+"""
+
+
+def add(root: Path, n: int, *rows: tuple[int, int]) -> None:
+    fields = [("day", pa.int32()), ("a", pa.int32())]
+    table = pa.Table.from_pylist([{"day": d, "a": a} for d, a in rows], pa.schema(fields))
+    (root / "raw").mkdir(exist_ok=True)
+    pq.write_table(table, root / "raw" / f"{n}.parquet")
+
+
+def rows(builder: Builder, name: str) -> list[tuple[int, int]]:
+    return sorted((r[0], r[-1]) for r in builder.read(named(builder, name)).collect())
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_who_follows_what_is_only_assumed_follows_its_table(
+    make_project: Callable[..., Path], enter: Callable[..., Builder], meanwhile: bool
+) -> None:
+    root = make_project({"m.sql": ASSUMED})
+    add(root, 0, (1, 10), (2, 20))
+    build(enter(root), "p")
+    add(root, 1, (1, 11), (3, 30))
+    build(enter(root), "p")  # the row that is late is passed over, as was promised
+    build(enter(root), "inc", "parted")
+    assert rows(enter(root), "inc") == [(1, 11), (2, 21), (3, 31)]
+    build(enter(root), "p", force=True)
+    more = [(3, 31)] if meanwhile else []
+    if meanwhile:
+        add(root, 2, *more)
+        build(enter(root), "p")
+    build(enter(root), "inc", "parted")
+    there = [(1, 10), (1, 11), (2, 20), (3, 30), *more]
+    assert rows(enter(root), "p") == there
+    assert rows(enter(root), "inc") == [(day, a + 1) for day, a in there]
+    assert rows(enter(root), "parted") == [(day, a + 2) for day, a in there]
+    assert build(enter(root), "p", "inc", "parted") == ["reused"] * 3
+
+
+def test_a_table_of_other_rows_is_not_taken_from_another_environment(
+    make_project: Callable[..., Path], enter: Callable[..., Builder]
+) -> None:
+    root = make_project({"m.sql": ASSUMED})
+    settings = root / "persist.toml"
+    settings.write_text(f"{settings.read_text()}\n[env.qa]\n[env.prod]\n")
+    add(root, 0, (1, 10), (2, 20))
+    build(enter(root), "p", "inc")
+    add(root, 1, (1, 11), (3, 30))
+    build(enter(root), "p")
+    build(enter(root, "qa"), "p", force=True)
+    build(enter(root, "qa"), "inc")
+    assert rows(enter(root, "qa"), "inc") == [(1, 11), (1, 12), (2, 21), (3, 31)]
+    build(enter(root), "inc")
+    assert rows(enter(root), "inc") == [(1, 11), (2, 21), (3, 31)]
+    # Nor are both promoted: they are of one as_of, and would not fit together.
+    builder, qa = enter(root), enter(root, "qa")
+    assert promote(builder, "prod", [named(builder, "p").source_id])[1] is not None
+    decided, change = promote(qa, "prod", [named(qa, "inc").source_id])
+    assert change is None
+    assert "other rows of m/p" in decided.refused[0].reason
+
+
+def test_groups_of_ledgers_that_did_not_tell_are_of_what_the_table_is(
+    root: Path, enter: Callable[..., Builder], tmp_path: Path
+) -> None:
+    build(enter(root), "p", "parted")
+    (tmp_path / "more").write_text("10")
+    build(enter(root), "p", force=True)
+    with closing(sqlite3.connect(root / ".persist" / "ledger.db")) as ledger, ledger:
+        for uid, text in ledger.execute("SELECT build_uid, partitions FROM builds").fetchall():
+            if (told := json.loads(text or "null")) is not None:
+                told["filled"] = [group[:2] for group in told["filled"]]
+                said = "UPDATE builds SET partitions = ? WHERE build_uid = ?"
+                ledger.execute(said, (json.dumps(told), uid))
+    assert build(enter(root), "parted") == ["built"]
+    assert rows(enter(root), "parted") == [(11, 1), (12, 0)]
+
+
+@pytest.mark.parametrize(
+    ("column", "partition", "wanted"),
+    [
+        ("CAST(day AS STRING)", "daily", "is string: its partitions want a date or a timestamp"),
+        ("day", "hourly", "is date: its partitions want a time of day"),
+        ("DAY(day)", "{ day=[one, two] }", "is int: its partitions want the type of its values"),
+        ("day", "daily", None),
+    ],
+)
+def test_the_type_of_partitions_of_what_a_function_returns_is_told_by_spark(
+    make_project: Callable[..., Path],
+    enter: Callable[..., Builder],
+    column: str,
+    partition: str,
+    wanted: str | None,
+) -> None:
+    timed = "" if "{" in partition else " time_column=day start='2026-11-01' end='2026-11-04'"
+    sql = f"--@ persist partition={partition}{timed}\nCREATE VIEW d AS SELECT day, a FROM p;\n"
+    function = (
+        "import datetime as dt\nfrom persist_assets import source\nfrom pyspark.sql import"
+        " SparkSession\n@source\ndef p(spark: SparkSession):\n    days ="
+        " [(dt.date(2026, 11, n), n) for n in (1, 2)]\n    frame = spark.createDataFrame(days,"
+        f" 'day date, a int')\n    return frame.selectExpr('{column} AS day', 'a')\n"
+    )
+    root = make_project({"m.sql": sql.replace("={", " {"), "m.py": function})
+    if wanted is None:
+        assert build(enter(root), "d") == ["built"]
+        assert [a for _, a in rows(enter(root), "d")] == [1, 2]
+    else:
+        with pytest.raises(BuildError, match=wanted):
+            build(enter(root), "d")

@@ -83,6 +83,8 @@ def test_a_query_that_cannot_be_analysed_depends_on_all_it_reads() -> None:
         ("'ƒ1L'", "1L"),
         ("struct(m['x'])", "struct(m[c])"),
         ("struct(m['x'] AS col1)", "struct(m['x'])"),
+        ("struct(c, m['x'] AS col2)", "struct(c, m['x'])"),
+        ("struct((named_struct('p', c)).p AS col1)", "struct((named_struct('p', c)).p)"),
     ],
 )
 def test_queries_that_cannot_be_analysed_are_as_written(one: str, other: str) -> None:
@@ -91,6 +93,13 @@ def test_queries_that_cannot_be_analysed_are_as_written(one: str, other: str) ->
         return compiled({"a.sql": f"{RAW} CREATE VIEW x AS {query}"}).sources[-1].build_id
 
     assert read(one) != read(other)
+
+
+@pytest.mark.parametrize("keys", ["ROLLUP (a), k", "k, CUBE (a, k)", "GROUPING SETS ((a), (k))"])
+def test_grouping_sets_beside_others_are_digested_as_written(keys: str) -> None:
+    query = f"SELECT count(*) AS n FROM t GROUP BY {keys} GROUPING SETS ((a), (k))"
+    made = compiled({"a.sql": f"{RAW} CREATE VIEW x AS {query}"})
+    assert any("as a whole" in note for note in made.sources[-1].notes)
 
 
 @pytest.mark.proves("M7")
