@@ -365,8 +365,7 @@ def _step(
                 reasons.append(Reason("age", "its table is older than its freshness window"))
             reasons += _why_other_data(project, source, snapshot, world, expected)
         computed = bool(reasons) or (newer and not same_rows)
-        if not newer and reasons and not _follows(project, source, snapshot.inputs, now):
-            whole = True
+        whole = whole or not (newer or _follows(project, source, snapshot.inputs, now))
         if computed and not (whole or again) and source.annotation.refresh == "incremental":
             increment, why = _increment(project, source, snapshot, world, coming, expected)
             reasons.append(why)
@@ -675,14 +674,12 @@ def _current(
     for group in table.partitions.filled:
         keys = expand(order, group.runs)
         found.update(keys)
-        same = bool(group.inputs) and group.inputs == now
-        if not same and (group.as_of != expected or other_rows(group.inputs, now)):
-            told = group.as_of != expected or _follows(project, source, group.inputs, now)
-            found -= (
-                {*keys}
-                if not told
-                else {*_stale(project, source, table, group, keys, world, coming, expected)}
-            )
+        newer = group.as_of != expected
+        if group.inputs == now or not (newer or other_rows(group.inputs, now)):
+            continue
+        if newer or _follows(project, source, group.inputs, now):
+            keys = _stale(project, source, table, group, keys, world, coming, expected)
+        found -= {*keys}
     return frozenset(found)
 
 
