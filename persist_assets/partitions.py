@@ -134,6 +134,31 @@ def split(partitioning: Partitioning, key: str) -> tuple[str, ...]:
     return tuple(told[column] for column in columns)
 
 
+def corners(
+    partitioning: Partitioning, order: Sequence[str], some: Sequence[str]
+) -> tuple[str, str]:
+    """Return the keys at both ends of the smallest box that has some partitions.
+
+    A range of Dagster's is such a box: of each dimension, all between the two that its ends name.
+
+    Parameters
+    ----------
+    order
+        All partitions that there are.
+    """
+    ends: list[tuple[str, str]] = []
+    for there, chosen in zip(
+        zip(*(split(partitioning, key) for key in order), strict=True),
+        zip(*(split(partitioning, key) for key in some), strict=True),
+        strict=True,
+    ):
+        rank = {value: n for n, value in enumerate(dict.fromkeys(there))}
+        places = sorted(chosen, key=rank.__getitem__)
+        ends.append((places[0], places[-1]))
+    first, last = zip(*ends, strict=True)
+    return _joined(partitioning, first), _joined(partitioning, last)
+
+
 def misfit(dimension: Dimension, kind: str) -> str | None:
     """Return of which type the column of a dimension has to be, or None where `kind` fits."""
     if dimension.every is None:

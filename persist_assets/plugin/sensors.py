@@ -20,6 +20,7 @@ from persist_assets.model import (
     SourceID,
     Step,
 )
+from persist_assets.partitions import corners
 from persist_assets.planner import CLOCK
 from persist_assets.plugin.events import report_raw_versions
 from persist_assets.plugin.partitions import FIRST, LAST
@@ -124,9 +125,9 @@ def run_requests(
         told = [(s.source_id, s.build_id, s.as_of, s.keys) for s in ready], there
         tags: dict[str, str] = {}
         if partition is not None:
-            places = [order[s.source_id].index(key) for s in ready for key in s.keys or ()]
-            keys = order[ready[0].source_id]
-            tags = {FIRST: keys[min(places)], LAST: keys[max(places)]}
+            keys = [key for step in ready for key in step.keys or ()]
+            first, last = corners(partition, order[ready[0].source_id], keys)
+            tags = {FIRST: first, LAST: last}
         yield dg.RunRequest(
             run_key=sha256(repr(told).encode()).hexdigest()[:32],
             asset_selection=[dg.AssetKey(project.by_id[s.source_id].asset_key) for s in ready],

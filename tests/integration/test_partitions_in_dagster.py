@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from persist_assets.builder import Builder
 from persist_assets.plugin.partitions import FIRST, LAST
 
 SOURCES = """
@@ -51,9 +53,18 @@ def run(
     )
 
 
+def read(builder: Builder, name: str) -> list[tuple[Any, ...]]:
+    return sorted(
+        tuple(r) for r in builder.read(builder.project.by_id[f"{name}@sources/m.sql"]).collect()
+    )
+
+
 @pytest.mark.proves("K8")
 def test_a_month_is_one_run_and_has_the_rows_of_an_unpartitioned_build(
-    load: Callable[..., dg.Definitions], instance: dg.DagsterInstance, root: Path
+    load: Callable[..., dg.Definitions],
+    instance: dg.DagsterInstance,
+    root: Path,
+    enter: Callable[..., Builder],
 ) -> None:
     definitions = load(root)
     graph = definitions.resolve_asset_graph()
@@ -69,6 +80,10 @@ def test_a_month_is_one_run_and_has_the_rows_of_an_unpartitioned_build(
     rows = events[0].asset_materialization
     assert rows is not None
     assert rows.metadata["dagster/row_count"].value == 31
+    builder = enter(root)
+    january = [r for r in read(builder, "plain") if r[0] < date(2024, 2, 1)]
+    assert read(builder, "daily") == january
+    assert len(january) == 31
 
 
 @pytest.mark.proves("K8")
@@ -117,3 +132,50 @@ def test_the_sensor_asks_for_what_a_change_can_reach(
     assert obey() == [("weekly", "2024-01-08", "2024-01-08")]
     assert obey() == [("total", None, None)]
     assert obey() == []
+
+
+CORNERS = """
+CREATE TABLE g (day DATE, o STRING, n INT) USING delta LOCATION 'g';
+--@ persist partition { o=[JFK, EWR] day=daily } start="2024-01-01" end="2024-01-05"
+CREATE VIEW c AS SELECT day, o, sum(n) AS n FROM g GROUP BY day, o;
+"""
+
+
+@pytest.mark.proves("K8")
+def test_the_sensor_asks_for_all_partitions_of_several_columns(
+    load: Callable[..., dg.Definitions],
+    instance: dg.DagsterInstance,
+    make_project: Callable[..., Path],
+    enter: Callable[..., Builder],
+) -> None:
+    def add(*rows: tuple[int, str, int]) -> None:
+        fields = [("day", pa.date32()), ("o", pa.string()), ("n", pa.int32())]
+        told = [{"day": date(2024, 1, d), "o": o, "n": n} for d, o, n in rows]
+        table = pa.Table.from_pylist(told, pa.schema(fields))
+        write_deltalake(str(root / "g"), table, mode="append")
+
+    def obey() -> list[tuple[str, str]]:
+        sensor = definitions.resolve_sensor_def("persist_stale")
+        with dg.build_sensor_context(instance=instance, definitions=definitions) as context:
+            requests = [*sensor.evaluate_tick(context).run_requests]
+        for request in requests:
+            keys = request.asset_selection or []
+            assert run(definitions, instance, *keys, **dict(request.tags)).success
+        return [(request.tags[FIRST], request.tags[LAST]) for request in requests]
+
+    root = make_project({"m.sql": CORNERS})
+    add((1, "JFK", 1), (2, "EWR", 2))
+    definitions = load(root)
+    assert obey() == [("2024-01-01|JFK", "2024-01-04|EWR")]
+    assert obey() == []
+    # The later of the two comes first in the other column.
+    add((1, "EWR", 3))
+    add((2, "JFK", 4))
+    assert obey() == [("2024-01-01|JFK", "2024-01-02|EWR")]
+    assert obey() == []
+    assert [r[1:] for r in read(enter(root), "c")] == [
+        ("EWR", 3),
+        ("JFK", 1),
+        ("EWR", 2),
+        ("JFK", 4),
+    ]

@@ -16,6 +16,7 @@ from persist_assets.partitions import (
     between,
     bounds,
     boxes,
+    corners,
     expand,
     in_words,
     keys,
@@ -231,3 +232,12 @@ def test_readers_depend_on_the_columns_they_read_and_on_how_rows_are_parted() ->
     assert build_id("SELECT day, n, o FROM f", "2013-01-02") != plain
     assert build_id("SELECT day, n + 1 AS n, o FROM f") != plain
     assert build_id("SELECT CAST(ts AS DATE) AS day, n, o FROM f") != plain
+
+
+def test_a_range_of_several_columns_is_a_box() -> None:
+    day, o = Dimension("day", "daily"), Dimension("o", None, ("JFK", "EWR"))
+    partition = Partitioning((day, o), "2024-01-01", "2024-01-05", "UTC")
+    order = keys(partition, datetime(2024, 2, 1, tzinfo=UTC))
+    some = ["2024-01-01|EWR", "2024-01-02|JFK"]
+    assert corners(partition, order, some) == ("2024-01-01|JFK", "2024-01-02|EWR")
+    assert corners(partition, order, some[:1]) == (some[0], some[0])
