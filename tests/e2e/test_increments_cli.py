@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from commands import document, persist
+from commands import clean_environ, document, persist
 from growing import PLAIN, put
 
 
@@ -89,3 +92,82 @@ def test_what_is_selected_is_built_from_scratch_and_nothing_else(
     failed = persist("build", "tag:nightli and state:stale", "--json", cwd=root)
     assert failed.returncode == 4
     assert json.loads(failed.stdout)["error"]["hint"] == "did you mean `nightly`?"
+
+
+READERS = """
+--@ persist
+CREATE VIEW r AS SELECT count(*) AS n FROM q;
+--@ persist partition=daily time_column=day start="2024-01-01" end="2024-01-08"
+CREATE VIEW d AS SELECT CAST(ts AS DATE) AS day, count(*) AS n FROM q GROUP BY 1;
+"""
+AGAIN = """
+from datetime import datetime
+import persist_assets
+done = persist_assets.rerun("q", datetime(2024, 1, 2), "2024-01-04", cascade=True)
+print(done.success)
+try:
+    persist_assets.rerun("q", 5, "2024-01-04")
+except TypeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.proves("P13", "P14")
+def test_a_window_is_computed_again_and_with_it_what_reads_it(
+    make_shared_project: Callable[..., Path],
+) -> None:
+    root = make_shared_project({"m.sql": PLAIN + READERS})
+    put(root, 0, (0, "a"), (3, "b"), (5, "c"))
+    document("build", cwd=root)
+
+    def again(*more: str) -> dict[str, tuple[str, Any]]:
+        told = document("rerun", "q", "--from", "2024-01-02", "--to", "2024-01-04", *more, cwd=root)
+        return {b["source_id"][0]: (b["action"], b["partitions"]) for b in told["builds"]}
+
+    assert again() == {"q": ("built", None)}
+    days = [["2024-01-01", "2024-01-07"]]  # of what has no partitions all may follow
+    both = {"q": ("built", None), "r": ("built", None), "d": ("built", days)}
+    assert again("--cascade") == both
+    (state,) = (s for i, s in document("state", cwd=root).items() if i[0] == "q")
+    assert (state["last_max_value"], state["rows"]) == ("2024-01-06T00:00:00Z", 3)
+    done = subprocess.run(
+        [sys.executable, "-c", AGAIN],
+        cwd=root,
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.stdout.splitlines()[-2:] == ["True", "5 is neither a text nor a date"], done.stderr
+    (runs,) = (h for i, h in document("state", "--history", cwd=root).items() if i[0] == "r")
+    assert [run["action"] for run in runs] == ["built"] * 3
+    for source, first, last, said in (
+        ("q", "2024-01-04", "2024-01-02", "2024-01-02"),
+        ("q", "soon", "2024-01-02", "soon"),
+        ("r", "2024-01-01", "2024-01-02", "r"),
+    ):
+        refused = persist("rerun", source, "--from", first, "--to", last, cwd=root)
+        assert (refused.returncode, said in refused.stderr) == (2, True), refused.stderr
+
+
+@pytest.mark.proves("K8")
+def test_some_partitions_are_built_and_no_others(make_shared_project: Callable[..., Path]) -> None:
+    root = make_shared_project({"m.sql": PLAIN + READERS})
+    put(root, 0, (0, "a"), (3, "b"), (5, "c"))
+
+    def some(*options: str) -> Any:
+        found = document("build", "d", *options, cwd=root)["builds"]
+        return [b["partitions"] for b in found if b["source_id"][0] == "d"]
+
+    document("build", "q", cwd=root)
+    assert some("--partition", "2024-01-04") == [[["2024-01-04", "2024-01-04"]]]
+    assert some("--from", "2024-01-06") == [[["2024-01-06", "2024-01-07"]]]
+    assert some("--partition-range", "2024-01-01...2024-01-02") == [[["2024-01-01", "2024-01-02"]]]
+    assert some() == [[["2024-01-03", "2024-01-03"], ["2024-01-05", "2024-01-05"]]]
+    for options, code, said in (
+        (("--partition", "2024-01-09"), 4, "2024-01-09"),
+        (("--partition-range", "2024-01-01"), 2, "is no range of partitions"),
+        (("--partition", "2024-01-01", "--from", "2024-01-02"), 2, "say it in one way"),
+    ):
+        refused = persist("build", "d", *options, cwd=root)
+        assert (refused.returncode, said in refused.stderr) == (code, True), refused.stderr
