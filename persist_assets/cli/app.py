@@ -4,6 +4,7 @@ import functools
 import gc
 import inspect
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -364,11 +365,18 @@ def problem_json(problem: Problem) -> dict[str, Any]:
     }
 
 
+class _Warnings(logging.Handler):
+    """Tells on stderr what is warned of."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        err.print(f"[yellow]warning[/]: {escape(record.getMessage())}", soft_wrap=True)
+
+
 @contextmanager
 def quiet(given: Invocation) -> Generator[None]:
     """Send what Spark, Dagster and user code print to a log: stdout and stderr are ours.
 
-    With ``-v`` it goes to stderr.
+    With ``-v`` it goes to stderr. What we warn of ourselves is on stderr anyway.
     """
     gc.enable()
     given.settings.state_dir.mkdir(parents=True, exist_ok=True)
@@ -377,6 +385,8 @@ def quiet(given: Invocation) -> Generator[None]:
     sys.stderr.flush()
     ours = os.fdopen(os.dup(2), "w", encoding="utf-8")
     err.file, before = ours, err.file
+    own, warnings = logging.getLogger("persist_assets"), _Warnings(logging.WARNING)
+    own.addHandler(warnings)
     try:
         if given.verbose:
             os.dup2(2, 1)
@@ -386,6 +396,7 @@ def quiet(given: Invocation) -> Generator[None]:
                 os.dup2(log.fileno(), 2)
         yield
     finally:
+        own.removeHandler(warnings)
         sys.stdout.flush()
         sys.stderr.flush()
         for fd, copy in enumerate(kept, 1):

@@ -141,8 +141,11 @@ class DeltaConnector:
             table = self._at_start()
         else:
             table = self._open()
-            if external.end_version is not None and table.version() > external.end_version:
-                table = self._open(external.end_version)
+            end = external.end_version
+            if end is not None and table.version() > end:
+                if held is not None and self._is_of(held, table, end):
+                    return held  # its log may be gone by now
+                table = self._open(end)
             starts = held is None and (external.version or external.datetime)
             start = self._at_start().version() if starts else 0
             if table.version() < start:
@@ -196,6 +199,10 @@ class DeltaConnector:
         name = f"{OF_DELTA}{table.version()}:{table.metadata().id}"
         written = self._written_by(table.version())
         return name if written is None else f"{name}:{sha256(written).hexdigest()[:12]}"
+
+    def _is_of(self, version: str, table: Any, number: int) -> bool:
+        """Whether a version is of that number, and of the table that is there now."""
+        return version.split(":")[1:3] == [str(number), str(table.metadata().id)]
 
     def _number(self, version: str) -> int:
         return int(version.removeprefix(OF_DELTA).partition(":")[0])

@@ -32,7 +32,7 @@ from persist_assets.storage.types import type_of_json
 from persist_assets.stores import scheme_of, spark_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -42,6 +42,11 @@ OF_ICEBERG = "iceberg:"
 """What versions begin with: the number of a snapshot and the table's id."""
 _EMPTY = -1
 """The snapshot of a table that has none yet."""
+_BROKEN = (
+    *(NotImplementedError, ValueError, EOFError, LookupError, TypeError, AssertionError),
+    *(OSError, struct.error),
+)
+"""What pyiceberg raises of metadata that cannot be read."""
 _METADATA = ".metadata.json"
 _FIELD_ID = "parquet.field.id"
 
@@ -294,9 +299,11 @@ class IcebergConnector:
             tasks = list(table.scan(snapshot_id=number).plan_files())
         except FileNotFoundError as error:
             raise self._gone(number) from error
-        except (NotImplementedError, ValueError) as error:
+        except _BROKEN as error:
             if "equality" in str(error):
                 raise self._unreadable("equality deletes") from error
+            for _ in self._entries(table, table.snapshot_by_id(number)):
+                pass  # which names the file, if one is broken
             raise StorageError(
                 f"the Iceberg table at {self.location} cannot be read: {str(error)[:300]}"
             ) from error
@@ -523,7 +530,10 @@ class IcebergConnector:
             snapshot = table.snapshot_by_id(number)
             operation = snapshot.summary.operation.value if snapshot.summary else "overwrite"
             if operation == "append":
-                files += self._appended(table, snapshot)
+                try:
+                    files += self._appended(table, snapshot)
+                except GoneError as error:
+                    return Changes(again=error.message)
             elif operation != "replace":
                 return Changes(again=f"snapshot {number} is not an append but: {operation}")
         conditions = conditions_of(self.external, predicate, start=False)
@@ -539,15 +549,38 @@ class IcebergConnector:
         found = frame.selectExpr(*(quote(c) for c in columns), *told)
         return Changes(found, only_came=True)
 
+    def _entries(self, table: Any, snapshot: Any) -> Iterator[tuple[Any, list[Any]]]:
+        """Yield the manifests of a snapshot with what is in them.
+
+        Raises
+        ------
+        GoneError
+            One is gone.
+        StorageError
+            One cannot be read.
+        """
+        path = str(snapshot.manifest_list)
+        try:
+            for manifest in snapshot.manifests(table.io):
+                path = manifest.manifest_path
+                yield manifest, manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+        except FileNotFoundError as error:
+            raise GoneError(f"{path} of the Iceberg table at {self.location} is gone") from error
+        except _BROKEN as error:
+            raise StorageError(
+                f"{path} of the Iceberg table at {self.location} cannot be read:"
+                f" {str(error)[:300] or type(error).__name__}"
+            ) from error
+
     def _appended(self, table: Any, snapshot: Any) -> list[Any]:
         """Return the data files that a snapshot added."""
         from pyiceberg.manifest import DataFileContent, ManifestEntryStatus
 
         found: list[Any] = []
-        for manifest in snapshot.manifests(table.io):
+        for manifest, entries in self._entries(table, snapshot):
             if manifest.added_snapshot_id != snapshot.snapshot_id:
                 continue
-            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
+            for entry in entries:
                 if entry.status == ManifestEntryStatus.EXISTING:
                     continue
                 is_row = entry.data_file.content == DataFileContent.DATA

@@ -258,6 +258,14 @@ def test_versions_are_where_the_options_say(spark: Any, tmp_path: Path) -> None:
     assert number(version=1) == 3  # from there it follows
     assert number(end_version=2) == 2
     assert number(end_version=9) == 3
+    ended = connector(spark, root, end_version=2)
+    version = ended.pin()
+    deltalake.DeltaTable(str(root)).create_checkpoint()
+    kept = (root / "_delta_log" / f"{1:020}.json").rename(tmp_path / "away")
+    with pytest.raises(StorageError):
+        ended.pin()
+    assert ended.pin(version) == version  # a copy that is there may stay
+    kept.rename(root / "_delta_log" / f"{1:020}.json")
     table = connector(spark, root)
     held = table.pin().replace("delta:3", "delta:2")
     assert number(held, mode="snapshot") == 2  # what is there stays

@@ -348,6 +348,33 @@ def test_a_file_that_is_gone_or_cut_off_is_named(spark: Any, tmp_path: Path) -> 
     assert "is gone" in (source.changes(empty, version, None, ["id"]).again or "")
 
 
+@pytest.mark.proves("F26")
+@pytest.mark.parametrize("content", [b"", b"no Avro", None])
+@pytest.mark.parametrize("kind", ["*-m*.avro", "snap-*.avro"])
+def test_a_manifest_that_is_gone_or_broken_is_named(
+    spark: Any, tmp_path: Path, kind: str, content: bytes | None
+) -> None:
+    written = Written(tmp_path)
+    source = connector(spark, written.root)
+    empty = source.pin()
+    written.append((1, "a", 1.0))
+    version = source.pin()
+    (file,) = written.root.glob(f"metadata/{kind}")
+    if content is None:
+        file.unlink()
+        assert f"{file.name}" in (source.changes(empty, version, None, ["id"]).again or "")
+        with pytest.raises(GoneError):
+            source.prune(None, version)
+    else:
+        file.write_bytes(content)
+        for read in (
+            lambda: source.prune(None, version),
+            lambda: source.changes(empty, version, None, ["id"]),
+        ):
+            with pytest.raises(StorageError, match=f"{file.name} of the Iceberg table"):
+                read()
+
+
 def test_files_without_ids_are_refused(spark: Any, tmp_path: Path) -> None:
     written = Written(tmp_path)
     place = tmp_path / "other.parquet"
