@@ -1079,10 +1079,11 @@ class Builder(Reader):
             assert work.measured is not None
             if work.measured.timeless:
                 log.warning(
-                    "`%s`: %d rows were computed that have no `%s`; they count as in no time",
+                    "`%s`: %d rows were computed that have no `%s`; they count as in no time%s",
                     source.key,
                     work.measured.timeless,
                     time_column,
+                    "" if work.measured.watermark else ", and there is no watermark",
                 )
             staged, kept = work.staged, work.continued.kept if work.continued else ()
             results = asked(

@@ -72,7 +72,7 @@ def collect(
     project
         What the environment defines.
     removed
-        Its manifest forgets sources that are not among that.
+        Its manifest forgets sources that are not among that, and copies go that none of it needs.
     dry_run
         Only tell what would be deleted.
 
@@ -93,9 +93,10 @@ def collect(
             export_manifest(load_settings(settings.root, environment=name), ledger)
     found = [_sweep(settings, ledger, h, clock(), dry_run=dry_run) for h in holdings]
     found += _sweep_temporary(settings, ledger, dry_run=dry_run)
-    externals = {copy_id(settings, s) for s in project.sources if s.external}
+    read = {need.table for need in project.needs}
+    needed = {copy_id(settings, s) for s in project.sources if s.source_id in read}
     copies = ledger.fetch_copies() if removed else ()
-    left = {c.copy_id for c in copies if c.copy_id not in externals and c.as_of < before}
+    left = {c.copy_id for c in copies if c.copy_id not in needed and c.as_of < before}
     for copy in () if dry_run else left:
         ledger.record_needs(copy, settings.environment, ())
     found += _sweep_copies(settings, ledger, left, dry_run=dry_run)

@@ -26,9 +26,10 @@ def rows() -> dict[str, tuple[str, str]]:
     for line in ROWS.read_text().splitlines():
         if line.startswith("## "):
             section = line[3:]
-        match = re.match(r"([A-Z]\d+)\+?(?: \([^)]*\))? \| ([^|]*)", line)
+        match = re.match(r"([A-Z]\d+)\+?(?: \([^)]*\))? \| (.*)", line)
         if match:
-            found[match[1]] = section, match[2].strip()
+            told = match[2].rpartition(" | ")[0] or match[2]  # behind it is how it is checked
+            found[match[1]] = section, told.strip().replace("|", "\\|")
     return found
 
 

@@ -94,7 +94,9 @@ _SECRET = re.compile(
 REFERENCE = re.compile(r"\$\{env:([A-Za-z_]\w*)\}")
 """What stands for the value of a variable of the environment, as in Feldera."""
 
-_LITERAL_SECRET = re.compile(r"://[^/@:]*:[^/@]*@|[?&](?:sig|sv|se|token|password)=", re.IGNORECASE)
+_LITERAL_SECRET = re.compile(
+    r"://[^/@:]*:[^/@]*@|[?&](?:sig|sv|se|token|password|x-amz-\w+(?:-\w+)*)=", re.IGNORECASE
+)
 """Credentials within a URI."""
 
 

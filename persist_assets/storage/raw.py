@@ -85,7 +85,8 @@ def pin_raw(raw: RawTable, location: str) -> Pin:
     found = _settled(location)
     if not found:
         raise StorageError(
-            f"there is no data at {location}", hint="check the LOCATION of the table"
+            f"there is no data at {location}",
+            hint="check where the table is said to be: its LOCATION, or `uri`",
         )
     single = found[0].location == location
     base = location.rpartition("/")[0] if single else location
@@ -211,7 +212,8 @@ def open_delta(
         if version is not None and is_delta(location, access):
             raise _gone(location, version) from error
         raise StorageError(
-            f"there is no Delta table at {location}", hint="check the LOCATION of the table"
+            f"there is no Delta table at {location}",
+            hint="check where the table is said to be: its LOCATION, or `uri`",
         ) from error
     except (DeltaError, OSError) as error:
         gap = _GAP.search(str(error))

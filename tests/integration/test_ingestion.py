@@ -481,8 +481,9 @@ def test_a_copy_is_of_one_store_and_of_one_meaning(
     assert copy_id(settings, one) == copy_id(replace(moved, spark=settings.spark), one)
 
 
+@pytest.mark.parametrize("named", [False, True])
 def test_what_a_copy_has_no_use_for_is_deleted(
-    enter: Make, make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    enter: Make, make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
     text = TABLE + N + " where category = 'a' group by category;"
     root = make_project({"m.sql": text})
@@ -499,8 +500,9 @@ def test_what_a_copy_has_no_use_for_is_deleted(
     assert [c for c in collect(*given) if c.table.startswith(COPIES)] == told
     assert [c for c in collect(*given) if c.table.startswith(COPIES)] == []
     assert build(enter(root)) == {"n": "reuse"}
-    # The table is named no more.
-    (root / "sources" / "m.sql").write_text("CREATE VIEW o AS SELECT 1 AS one;")
+    # The table is named no more, or read no more.
+    other = "CREATE VIEW o AS SELECT 1 AS one;"
+    (root / "sources" / "m.sql").write_text(TABLE + other if named else other)
     after = enter(root)
     gone = after.settings, after.project, after.ledger
     later = datetime.now(UTC) + timedelta(days=8)

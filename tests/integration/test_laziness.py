@@ -123,6 +123,9 @@ def test_of_raw_data_only_what_can_matter_is_scanned(
     rows, plans = scans.told()
     assert plans and all(pushed in plan.split("PushedFilters: ")[1] for plan in plans), plans
     assert rows == days * A_DAY
+    scans = Scans(spark)
+    assert build(enter(root)) == (DAYS + 1) * A_DAY
+    assert scans.told() == (0, [])  # nothing changed: nothing is read
 
 
 @pytest.mark.proves("P16")

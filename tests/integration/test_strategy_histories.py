@@ -24,6 +24,7 @@ def test_random_histories_of_every_strategy_equal_a_build_from_scratch(
 ) -> None:
     tally = explore(50, spark, zygote, SPARK_TOML, shrink=False)
     print(tally)
+    assert tally.histories >= 50
     for kind in ("whole", "added", "windows", "partitions", "reused"):
         assert tally.builds[kind] > 5, kind
     assert tally.killed.total() > 10

@@ -363,6 +363,7 @@ SECRET = "wJalrXUtnFEMI"
         {"uri": "x", "AWS_SESSION_TOKEN": SECRET},
         {"uri": f"s3://key:{SECRET}@bucket/x"},
         {"uri": f"abfss://c@a.dfs.core.windows.net/x?sig={SECRET}"},
+        {"uri": f"s3://b/x?X-Amz-Signature={SECRET}"},
     ],
 )
 def test_a_secret_is_not_written_out_and_not_repeated(config: dict[str, Any]) -> None:
