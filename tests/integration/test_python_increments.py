@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from growing import ONE, kind_of, put
@@ -89,6 +91,46 @@ def test_wherever_it_is_filtered_rows_are_there_once(make: Make, body: str) -> N
         builder = make(root=root)
         how, snapshot, _ = build(builder)
         assert (how, snapshot.rows) == ("windows", 2 + n)
+
+
+@pytest.mark.proves("P6", "P7")
+def test_several_inputs_are_filtered_each_in_its_own_build(
+    make_project: Callable[..., Path], enter: Callable[..., Builder]
+) -> None:
+    two = ONE + ONE.replace("TABLE t", "TABLE u").replace("'raw'", "'raw/u'")
+    both = (
+        "def {name}(t, u):\n    later = u.select('x', 'ts').transform(incremental_filter('ts'))\n"
+        "    return t.transform(incremental_filter('ts')).unionByName(later)\n\n"
+    )
+    longer = TABLE.replace("1 day", "4 days")
+    text = f"{HEAD}\n{TABLE}{both.format(name='f')}{longer}"
+    text += both.format(name="g").replace("'x', 'ts'", "'ts', 'x'")  # else they are one table
+    root = make_project({"raw.sql": two.replace("'raw'", "'raw/t'"), "f.py": text})
+
+    def add(table: str, n: int, *rows: tuple[int, str]) -> None:
+        put(root / table, n, *rows)
+        (root / "raw" / table).mkdir(parents=True, exist_ok=True)
+        file = root / table / "raw" / f"{n}.parquet"
+        file.rename(root / "raw" / table / file.name)
+
+    add("t", 0, (0, "a"), (5, "b"))
+    add("u", 0, (1, "c"), (5, "d"))
+    for name in "fg":
+        build(enter(root), name)
+    # Two days before the watermark: too late for one of them, not for the other.
+    add("t", 1, (3, "t late"), (6, "t new"))
+    add("u", 1, (3, "u late"), (6, "u new"))
+    barrier = Barrier(2)
+
+    def run(name: str) -> list[str]:
+        builder = enter(root)
+        barrier.wait()
+        return texts(builder, build(builder, name)[1])
+
+    with ThreadPoolExecutor(2) as pool:
+        f, g = pool.map(run, "fg")
+    assert f == ["a", "b", "c", "d", "t new", "u new"]
+    assert g == ["a", "b", "c", "d", "t late", "t new", "u late", "u new"]
 
 
 @pytest.mark.proves("P27")
