@@ -930,10 +930,10 @@ def _check_partition(source: Source, place: Location) -> Iterator[Problem]:
         yield Problem("partition", message, place, "take out partition")
     if partition.time is not None and len({*limits(partition)}) == 1:
         yield Problem("partition", "no window fits between `start` and `end`", place)
+    names = {c.name.lower() for c in source.columns}
+    unknown = all(c.type is None for c in source.columns)
     for dimension in partition.dimensions:
         kind = column_type(source.columns, dimension.column)
-        names = {c.name.lower() for c in source.columns}
-        unknown = all(c.type is None for c in source.columns)
         if kind is None and (unknown or dimension.column.lower() not in names):
             continue  # Spark tells what functions return; a column that is not there is told
         if kind is None:

@@ -313,6 +313,7 @@ def _step(
     force: bool,
 ) -> Step:
     snapshot = world.manifest.get(source.build_id)
+    now = inputs(project, source, world, coming)
     tainted = source.source_id in world.tainted
     whole = force or tainted
     latest = world.latest.get(source.source_id) or snapshot
@@ -334,7 +335,6 @@ def _step(
             for s in others
             if fits(s) and _without_draw(s.as_of, source) == expected and older_code(s) is None
         ]
-        now = inputs(project, source, world, coming) if fitting else None
         fitting = [s for s in fitting if not other_rows(s.inputs, now)]
         snapshot, gone = (fitting[0], False) if fitting else (snapshot, gone)
     young = snapshot is not None and not gone and _is_young(source, snapshot, expected, world)
@@ -355,17 +355,16 @@ def _step(
         kept = "stored query" if snapshot.view is None else "table"
         reasons.append(Reason("strategy", f"it is kept as a {kept} now"))
     elif not young:
-        now = inputs(project, source, world, coming)
         newer = _without_draw(snapshot.as_of, source) != expected
         same_rows = newer and bool(snapshot.inputs) and snapshot.inputs == now
-        if not newer:
-            reasons += _why_other_rows(project, source, snapshot.inputs, now)
-        elif not same_rows:
+        others = frozenset[str]() if newer else other_rows(snapshot.inputs, now)
+        reasons += _why_other_rows(project, source, others)
+        if newer and not same_rows:
             if source.source_id in world.expired:
                 reasons.append(Reason("age", "its table is older than its freshness window"))
             reasons += _why_other_data(project, source, snapshot, world, expected)
         computed = bool(reasons) or (newer and not same_rows)
-        whole = whole or not (newer or _follows(project, source, snapshot.inputs, now))
+        whole = whole or not _follows(project, source, others)
         if computed and not (whole or again) and source.annotation.refresh == "incremental":
             increment, why = _increment(project, source, snapshot, world, coming, expected)
             reasons.append(why)
@@ -412,7 +411,7 @@ def _step(
     )
 
 
-def other_rows(before: Iterable[RawVersion], now: AsOf | None) -> frozenset[str]:
+def other_rows(before: Iterable[RawVersion], now: AsOf | None) -> frozenset[BuildID]:
     """Return what tables have other rows than `before` tells, by their BuildIDs.
 
     One was built as a whole that is only assumed to be what that gives, or after it was tainted.
@@ -422,9 +421,7 @@ def other_rows(before: Iterable[RawVersion], now: AsOf | None) -> frozenset[str]
     return frozenset(v.raw for v in told if after.get(v.raw, v.version) != v.version)
 
 
-def _follows(
-    project: Project, source: Source, before: Iterable[RawVersion], now: AsOf | None
-) -> bool:
+def _follows(project: Project, source: Source, others: Collection[BuildID]) -> bool:
     """Whether of all tables that have other rows it is known how a source's rows follow them.
 
     What follows from the raw data below a table does not tell of those that are the table's own.
@@ -433,14 +430,14 @@ def _follows(
     followed = (
         {project.by_id[s].build_id for s in growth.reads & project.by_id.keys()} if growth else ()
     )
-    return other_rows(before, now) <= {*followed}
+    return {*followed}.issuperset(others)
 
 
 def _why_other_rows(
-    project: Project, source: Source, before: Iterable[RawVersion], now: AsOf | None
+    project: Project, source: Source, others: Collection[BuildID]
 ) -> Iterable[Reason]:
     """Yield what tables have other rows than rows were computed from, of the same data."""
-    if others := other_rows(before, now):
+    if others:
         read = [s.name for s in project.inputs(source) if s.build_id in others]
         yield Reason(
             "input", f"other rows of {', '.join(read or ['what it reads'])}, of the same data"
@@ -618,12 +615,11 @@ def _partition_step(
     if new:
         reasons.append(Reason("partition", f"{_counted(order, new)} not built yet"))
     if old:
-        assert base is not None
+        assert base is not None and base.partitions is not None
         reasons.append(Reason("partition", f"{_counted(order, old)} may have other rows"))
         reasons += _why_other_data(project, source, base, world, expected)
-        assert base.partitions is not None
         before = [i for group in base.partitions.filled for i in group.inputs]
-        reasons += _why_other_rows(project, source, before, now)
+        reasons += _why_other_rows(project, source, other_rows(before, now))
     if force:
         reasons.append(Reason("forced", "asked for"))
     if reasons:
@@ -674,10 +670,10 @@ def _current(
     for group in table.partitions.filled:
         keys = expand(order, group.runs)
         found.update(keys)
-        newer = group.as_of != expected
-        if group.inputs == now or not (newer or other_rows(group.inputs, now)):
+        newer, others = group.as_of != expected, other_rows(group.inputs, now)
+        if group.inputs == now or not (newer or others):
             continue
-        if newer or _follows(project, source, group.inputs, now):
+        if newer or _follows(project, source, others):
             keys = _stale(project, source, table, group, keys, world, coming, expected)
         found -= {*keys}
     return frozenset(found)

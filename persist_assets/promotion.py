@@ -125,13 +125,15 @@ def _torn(
         told = {*snapshot.inputs, *(v for group in groups for v in group.inputs)}
         for upstream in project.inputs(source):
             beneath = after.get(upstream.build_id)
-            if beneath is not None and (other := _other_data(own, beneath.as_of)):
+            if beneath is None:
+                continue
+            if other := _other_data(own, beneath.as_of):
                 yield Refusal(
                     source.source_id,
                     f"it was built from other data than {upstream.key} has there ({other})",
                 )
                 break
-            there = (RawVersion(upstream.build_id, CONTENT + beneath.content),) if beneath else ()
+            there = (RawVersion(upstream.build_id, CONTENT + beneath.content),)
             if other_rows(told, there):
                 what = f"it was built from other rows of {upstream.key} than are there"
                 yield Refusal(source.source_id, what)

@@ -94,6 +94,7 @@ def expression(binding: Binding, node: Any, select: Select) -> Expr:
     return made
 
 
+_NO_DECIMALS = (*INTEGRAL, "float", "double")
 _TYPED_BY_DIGITS = frozenset(
     "+ - * / mod pmod try_add try_subtract try_multiply try_divide try_mod".split()
 )
@@ -111,7 +112,7 @@ def _typed(binding: Binding, left: tuple[Any, Expr], right: tuple[Any, Expr]) ->
         named = not isinstance(without_parens(node), exp.Literal | exp.Neg)
         if not named or not isinstance(expr, Call) or expr.op != "number" or kind not in INTEGRAL:
             return expr
-        if binding.types.of(beside) in (*INTEGRAL, "float", "double"):
+        if binding.types.of(beside) in _NO_DECIMALS:
             return expr
         return binding.calls.call("cast", (expr,), (kind,))
 
@@ -127,7 +128,7 @@ def _folded_beside(binding: Binding, constant: Expr, other: Expr) -> Expr:
     Beside a decimal the digits of a literal decide a type, those of a product do not.
     """
     beside = binding.types.of(other)
-    return folded(binding, constant) if beside in (*INTEGRAL, "float", "double") else constant
+    return folded(binding, constant) if beside in _NO_DECIMALS else constant
 
 
 def folded(binding: Binding, expr: Expr) -> Expr:

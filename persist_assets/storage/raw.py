@@ -34,6 +34,7 @@ OF_FILES, OF_DELTA = "files:", "delta:"
 """What versions begin with: a digest of a listing; the number of a commit, the table's id and, of
 data of others, a digest of its files."""
 
+_WHERE = "check where the table is said to be: its LOCATION, or `uri`"
 _READABLE_FEATURES = frozenset(("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"))
 """Features of Delta tables under which their Parquet files alone are their rows."""
 
@@ -86,7 +87,7 @@ def pin_raw(raw: RawTable, location: str) -> Pin:
     if not found:
         raise StorageError(
             f"there is no data at {location}",
-            hint="check where the table is said to be: its LOCATION, or `uri`",
+            hint=_WHERE,
         )
     single = found[0].location == location
     base = location.rpartition("/")[0] if single else location
@@ -213,7 +214,7 @@ def open_delta(
             raise _gone(location, version) from error
         raise StorageError(
             f"there is no Delta table at {location}",
-            hint="check where the table is said to be: its LOCATION, or `uri`",
+            hint=_WHERE,
         ) from error
     except (DeltaError, OSError) as error:
         gap = _GAP.search(str(error))

@@ -122,7 +122,7 @@ DIFFERENT: list[Rule] = [
     ("names of the fields of a tuple", expressions._tuple, ", _names_of(node.expressions)", ""),
     ("case of a struct field", expressions._struct, "plain(item.this.name)", "plain(item.this.name).lower()"),
     ("keys of a map have a case", names.field_of, 'kind is not None and kind.startswith("struct<")', "True"),
-    ("a constant beside a decimal", expressions._folded_beside, 'beside in (*INTEGRAL, "float", "double")', "True"),
+    ("a constant beside a decimal", expressions._folded_beside, 'beside in _NO_DECIMALS', "True"),
     ("DISTINCT in an aggregate", expressions._function, 'words.append("distinct")', "pass"),
     ("name of a column", understanding._meaning, "(o.name, d) for o, d", "d for o, d"),
     ("order of columns", understanding._meaning, "digests.rows, named)", "digests.rows, sorted(named))"),
