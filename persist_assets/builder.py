@@ -49,6 +49,7 @@ from persist_assets.growth import (
     time_type,
 )
 from persist_assets.ledger.store import Publication
+from persist_assets.ledger.tainting import Kept
 from persist_assets.manifest import export_manifest
 from persist_assets.meaning.functions import CLOCK, SPECIAL_DATETIMES
 from persist_assets.model import (
@@ -201,6 +202,12 @@ class Work:
         return tuple(ref_of(self.source.key, key) for key in self.step.keys or (None,))
 
     @property
+    def kept(self) -> Kept | None:
+        """What it keeps of the rows of another snapshot."""
+        base = self.step.base or self.step.goes_on_from
+        return base and Kept(base.build_uid, self.step.keys or ())
+
+    @property
     def is_within(self) -> bool:
         """Whether it goes on in the table of what it goes on from, which is the environment's."""
         return self.before is not None and self.before == self.step.goes_on_from
@@ -304,7 +311,7 @@ class Builder(Reader):
             },
             keys=self.keys(),
             zone=self.settings.timezone.key,
-            tainted=self.tainted(),
+            tainted=self.tainted(manifest),
             seen=self.seen(),
             behind=self.behind(),
         )
@@ -357,6 +364,7 @@ class Builder(Reader):
         own = self.settings.environment
         current = self.ledger.fetch_current(own) if wanted else {}
         read = self.ledger.fetch_current(*self.settings.environments) if wanted else {}
+        tainted = self.ledger.fetch_tainted(*self.settings.environments) if wanted else {}
         for source in wanted:
             known = current if not source.keeps_history else read
             last = known.get(source.source_id)
@@ -368,7 +376,9 @@ class Builder(Reader):
                 own_ones = [s for s in (snapshot, shared) if s and is_history(s)]
                 read_ones = [s for s in (manifest.get(build_id),) if s and is_history(s)]
                 snapshot = max(own_ones or read_ones, key=lambda s: s.built_at, default=None)
-            elif snapshot is not None and (snapshot.view or not self.is_there(snapshot, there)):
+            elif snapshot is not None and (
+                snapshot.view or snapshot.build_uid in tainted or not self.is_there(snapshot, there)
+            ):
                 continue
             if snapshot is not None:
                 found[source.source_id] = snapshot
@@ -488,15 +498,14 @@ class Builder(Reader):
         Nothing of what is tainted in any of them.
         """
         everywhere = self.ledger.fetch_elsewhere(*self.settings.environments)
-        if everywhere:
-            tainted = map(self.project.find_named, self.ledger.fetch_tainted())
-            for build_id in {named[0].build_id for named in tainted if named}:
-                everywhere.pop(build_id, None)
+        tainted = self.ledger.fetch_tainted() if everywhere else {}
         return {
             source.build_id: [
                 snapshot
                 for snapshot in everywhere.get(source.build_id, ())
-                if snapshot != manifest.get(source.build_id) and self.is_there(snapshot, there)
+                if snapshot != manifest.get(source.build_id)
+                and snapshot.build_uid not in tainted
+                and self.is_there(snapshot, there)
             ]
             for source in sources
         }
@@ -507,20 +516,6 @@ class Builder(Reader):
         with self._lock:
             parked = {w.source.build_id: w.snapshot for w in self._parked.values() if w.snapshot}
         return manifest | parked
-
-    def tainted(self) -> dict[SourceID, frozenset[str]]:
-        """Return of which sources there is what must not be used; what is parked is not of it."""
-        found = super().tainted()
-        with self._lock:
-            parked = {w.source.source_id: w.step for w in self._parked.values() if w.snapshot}
-        for source_id, step in parked.items():
-            if source_id in found and step.action == "build":
-                left = found[source_id].difference(step.keys or ())
-                if left:
-                    found[source_id] = left
-                else:
-                    del found[source_id]
-        return found
 
     def find_written(self, build_uid: str) -> Snapshot | None:
         """Return the snapshot that a build wrote: one of this run may be parked."""
@@ -690,6 +685,7 @@ class Builder(Reader):
                 build,
                 table,
                 base=base,
+                kept=work.kept,
                 wanted=() if self.request else self._wanted_by(work),
                 request_id=self.request.request_id if self.request else None,
             )
@@ -1544,13 +1540,7 @@ class Builder(Reader):
                 f"the history of `{work.source.name}` went on while it was built",
                 hint="run it again",
             )
-        now, then = self.tainted(), work.tainted
-        spoilt = {s for s, keys in now.items() if s not in then or not keys <= then[s]}
-        if not spoilt.isdisjoint(s.source_id for s in self.project.inputs(work.source)):
-            raise ConflictError(
-                f"what `{work.source.name}` was computed from was tainted meanwhile",
-                hint="build again",
-            )
+        self._check_taints(work)
         self._commit(work)
         told = self._publication(work)
         self.ledger.publish(
@@ -1560,10 +1550,26 @@ class Builder(Reader):
             lease=told.lease,
             moves=told.moves,
             refs=told.refs,
+            kept=told.kept,
             malloy=self.project.malloy,
         )
         self._published_are([work])
         return told.snapshot
+
+    def _check_taints(self, work: Work) -> None:
+        """Refuse rows that were computed from what shall not be used by now."""
+        manifest, present = self.manifest(), work.step.snapshot
+        now, then = self.tainted(manifest), work.tainted
+        spoilt = {s for s, keys in now.items() if s not in then or not keys <= then[s]}
+        if not spoilt.isdisjoint(s.source_id for s in self.project.inputs(work.source)) or (
+            present is not None  # that of another environment
+            and present != manifest.get(work.source.build_id)
+            and present.build_uid in self.ledger.fetch_tainted()
+        ):
+            raise ConflictError(
+                f"what `{work.source.name}` was computed from was tainted meanwhile",
+                hint="build again",
+            )
 
     def publish_parked(self, request: Request) -> list[Work]:
         """Let readers see all that is parked, for a request, in one transaction; return it.
@@ -1587,6 +1593,7 @@ class Builder(Reader):
                         f"`{work.source.name}` changed while other partitions were built",
                         hint="it is built again with the next request",
                     )
+                self._check_taints(work)
                 work.lease = leases[build_id]
             publications = [self._publication(work) for work in works]
             self.ledger.publish_together(
@@ -1603,7 +1610,7 @@ class Builder(Reader):
         # The other environment may have moved on since.
         inherited = work.inherited and self._is_inherited(work)
         return Publication(
-            work.build, work.snapshot, work.checks, work.lease, not inherited, work.refs
+            work.build, work.snapshot, work.checks, work.lease, not inherited, work.refs, work.kept
         )
 
     def _published_are(self, works: Iterable[Work]) -> None:

@@ -283,9 +283,14 @@ class Ingestion:
 
     def _wanted(self, source: Source, own: Iterable[Wanted]) -> Coverage:
         """Return what all environments need of an external table, this one what is given."""
-        needs = self.ledger.fetch_needs(copy_id(self.settings, source))
-        needs[self.settings.environment] = tuple(own)
-        return self.coverage(need for some in needs.values() for need in some)
+        told = self.ledger.fetch_needs(copy_id(self.settings, source))
+        told[self.settings.environment] = p.FORMAT, tuple(own)
+        # What another release says in its own words may be all rows.
+        return self.coverage(
+            (text if version == p.FORMAT else p.as_text(p.TRUE), columns)
+            for version, needs in told.values()
+            for text, columns in needs
+        )
 
     def _pending(self, held: LocalCopy | None, wanted: Coverage, head: str) -> Pending:
         if held is None or held.format != p.FORMAT:

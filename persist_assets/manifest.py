@@ -55,8 +55,15 @@ def manifest_document(
 
 
 def fetch_document(settings: Settings, ledger: Ledger) -> dict[str, Any]:
-    """Return what readers of an environment read now, as `manifest_document` does."""
+    """Return what readers of an environment read now, as `manifest_document` does.
+
+    Who knows no more than this document computes what is tainted.
+    """
     published = ledger.fetch_published(*settings.environments)
+    tainted = ledger.fetch_tainted(*settings.environments)
+    for build_id, build in [*published.items()]:
+        if build.snapshot is not None and build.snapshot.build_uid in tainted:
+            del published[build_id]
     # Read last: what has changed its meaning since is not in `published`, and so in no entry.
     return manifest_document(settings, published, ledger.fetch_malloy(settings.environment))
 

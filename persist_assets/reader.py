@@ -37,7 +37,6 @@ from persist_assets.holdings import externals
 from persist_assets.ingestion import Ingestion, copy_id, short, version_of, why_pending
 from persist_assets.meaning.predicates import FORMAT, TRUE, as_text
 from persist_assets.model import Needed, RawVersion, Snapshot
-from persist_assets.partitions import keys as partition_keys
 from persist_assets.planner import UNVERSIONED, WHEN_OLD
 from persist_assets.routes import Route, find_route
 from persist_assets.session import translated
@@ -355,30 +354,15 @@ class Reader:
         log.warning("%s; %s", told, WHEN_OLD[fallback])
         return snapshot if fallback == "stale_ok" else None
 
-    def tainted(self) -> dict[SourceID, frozenset[str]]:
-        """Return of which sources there is what must not be used, and which partitions of it.
-
-        It is told where it is: what an environment has itself hides what is so in one it reads.
-        """
-        found: dict[SourceID, set[str]] = {}
-        hidden: set[BuildID] = set()
-        environments = self.settings.environments
-        told = [self.ledger.fetch_tainted(environment) for environment in environments]
-        for n, environment in enumerate(environments):
-            for ref in told[n]:
-                named = self.project.find_named(ref)
-                if named is None or named[0].build_id in hidden:
-                    continue
-                source, key = named
-                for sharing in self.project.by_build_id[source.build_id]:  # it is one table
-                    keys = found.setdefault(sharing.source_id, set())
-                    if key:
-                        keys.add(key)
-                    elif source.annotation.partition is not None:
-                        keys.update(partition_keys(source.annotation.partition, self.started_at))
-            if any(told[n + 1 :]):
-                hidden |= self.ledger.fetch_manifest(environment).keys()
-        return {source_id: frozenset(keys) for source_id, keys in found.items()}
+    def tainted(self, manifest: Mapping[BuildID, Snapshot]) -> dict[SourceID, frozenset[str]]:
+        """Return of which sources there is what must not be used, and which partitions of it."""
+        marks = self.ledger.fetch_tainted(*self.settings.environments)
+        return {
+            sharing.source_id: marks[snapshot.build_uid] - {""}
+            for build_id, snapshot in manifest.items()
+            if snapshot.build_uid in marks
+            for sharing in self.project.by_build_id.get(build_id, ())
+        }
 
     def is_there(self, snapshot: Snapshot, there: HasSnapshot = has_snapshot) -> bool:
         """Whether the table of a snapshot is there; of a view, all that it reads."""
@@ -503,7 +487,7 @@ class Reader:
         known: dict[SourceID, Snapshot | None] = {**(temporary or {})}
         through = self._readers_of(sliced, bindings, whole)
         known |= dict.fromkeys(through)
-        tainted = self.tainted()
+        tainted = self.tainted(manifest)
 
         def built(source: Source) -> Snapshot | None:
             if source.source_id not in known:
@@ -800,7 +784,7 @@ class Reader:
         if source.raw is not None:
             return self.rows(source, self.routed([source.source_id], {}))
         manifest = self.ledger.fetch_manifest(*self.settings.environments)
-        usable = source.persisted and source.source_id not in self.tainted()
+        usable = source.persisted and source.source_id not in self.tainted(manifest)
         snapshot = manifest.get(source.build_id) if usable else None
         if snapshot is not None and (snapshot := self._readable(source, snapshot)) is not None:
             return self.load_snapshot(snapshot)

@@ -24,6 +24,8 @@ from persist_assets.errors import (
     SettingsError,
     did_you_mean,
 )
+from persist_assets.ledger.tainting import Tainted
+from persist_assets.manifest import export_manifest
 from persist_assets.partitions import filled_keys, window_end
 from persist_assets.partitions import keys as partition_keys
 from persist_assets.planner import reached_by, with_needed
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 
     from persist_assets.builder import Builder, Work
     from persist_assets.ledger.store import Ledger
-    from persist_assets.model import BuildID, Project, Snapshot, Source, SourceID
+    from persist_assets.model import Project, Snapshot, Source, SourceID
     from persist_assets.wants import PartitionRef, Request
 
 log = logging.getLogger(__name__)
@@ -240,32 +242,35 @@ def taint(builder: Builder, ref: PartitionRef, *, by: str) -> list[PartitionRef]
             hint=f"begin it anew: persist build {place.source.key} --full-refresh",
         )
     own, manifest = order.get(place.source.source_id, ()), builder.manifest()
-    tainted: dict[SourceID, Collection[str]] = {
+    spoilt: dict[SourceID, Collection[str]] = {
         sharing.source_id: own if place.key is None else (place.key,)
         for sharing in project.by_build_id[place.source.build_id]
     }
     for reader in project.persisted:
-        if reader.source_id in tainted or reader.keeps_history:
+        if reader.source_id in spoilt or reader.keeps_history:
             continue
         reached: set[str] = set()
         read = project.reach(reader.bindings, lambda s: s.persisted)
-        above = [s for s in read if s.source_id in tainted]
+        above = [s for s in read if s.source_id in spoilt]
         for upstream in above:
-            keys, zone = tainted[upstream.source_id], builder.settings.timezone.key
+            keys, zone = spoilt[upstream.source_id], builder.settings.timezone.key
             reached |= {*reached_by(project, reader, upstream, keys, order, zone)}
         if above:
-            tainted[reader.source_id] = [k for k in order.get(reader.source_id, ()) if k in reached]
+            spoilt[reader.source_id] = [k for k in order.get(reader.source_id, ()) if k in reached]
     full = ref_of(place.source.key, place.key)
-    refs: dict[PartitionRef, BuildID] = {}
-    for source_id, keys in tainted.items():
+    tainted: list[Tainted] = []
+    for source_id, keys in spoilt.items():
         source = project.by_id[source_id]
-        there = _there(manifest.get(source.build_id), order, source_id)
+        snapshot = manifest.get(source.build_id)
+        there = _there(snapshot, order, source_id)
+        uid = snapshot and snapshot.build_uid
         for key in keys if source_id in order else (None,):
             found = ref_of(source.key, key)
             if key in there or found == full:
-                refs[found] = source.build_id
-    builder.ledger.taint(environment, refs, by=by)
-    return [*refs]
+                tainted.append(Tainted(found, source.build_id, uid, key or ""))
+    builder.ledger.taint(environment, tainted, by=by)
+    export_manifest(builder.settings, builder.ledger)
+    return [one.partition_ref for one in tainted]
 
 
 def _there(

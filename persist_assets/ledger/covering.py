@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from persist_assets.errors import ConflictError
 from persist_assets.ledger.log import EventLog, repeated
 from persist_assets.ledger.tables import copies, copy_needs
+from persist_assets.meaning.predicates import FORMAT
 from persist_assets.model import LocalCopy
 
 if TYPE_CHECKING:
@@ -42,20 +43,25 @@ class CoverageLog(EventLog):
         told = [[predicate, [*columns]] for predicate, columns in sorted(needs)]
         this = sa.and_(copy_needs.c.copy_id == copy_id, copy_needs.c.environment == environment)
         with self._write() as connection:
-            if connection.scalar(sa.select(copy_needs.c.needs).where(this)) == told:
+            known = connection.execute(sa.select(copy_needs).where(this)).first()
+            if known is not None and (known.needs, known.format) == (told, FORMAT):
                 return
             connection.execute(copy_needs.delete().where(this))
             if told:
-                values = {"copy_id": copy_id, "environment": environment, "needs": told}
-                connection.execute(copy_needs.insert().values(**values, at=self._clock()))
+                key = {"copy_id": copy_id, "environment": environment}
+                values = {**key, "needs": told, "format": FORMAT, "at": self._clock()}
+                connection.execute(copy_needs.insert().values(**values))
 
     @repeated
-    def fetch_needs(self, copy_id: str) -> dict[str, tuple[Wanted, ...]]:
-        """Return what is needed of a copy, by environment."""
+    def fetch_needs(self, copy_id: str) -> dict[str, tuple[int, tuple[Wanted, ...]]]:
+        """Return what is needed of a copy, by environment, each with its predicates' format."""
         query = sa.select(copy_needs).where(copy_needs.c.copy_id == copy_id)
         with self._read() as connection:
             return {
-                row.environment: tuple((text, tuple(columns)) for text, columns in row.needs)
+                row.environment: (
+                    row.format,
+                    tuple((text, tuple(some)) for text, some in row.needs),
+                )
                 for row in connection.execute(query.order_by(copy_needs.c.environment))
             }
 

@@ -211,6 +211,45 @@ def _cover(connection: Connection) -> None:
     )
 
 
+def _mark(connection: Connection) -> None:
+    """Let the ledger know what rows are tainted; what was so by its name is so by its rows.
+
+    So far a partition was, until it was built again. Whose it is follows from when it was built.
+    """
+    connection.exec_driver_sql(
+        "CREATE TABLE taints (environment VARCHAR(64) NOT NULL, snapshot_uid VARCHAR(64) NOT NULL,"
+        " partition_key TEXT NOT NULL,"
+        " CONSTRAINT pk_taints PRIMARY KEY (environment, snapshot_uid, partition_key))"
+    )
+    connection.exec_driver_sql(
+        "ALTER TABLE copy_needs ADD COLUMN format INTEGER DEFAULT 1 NOT NULL"
+    )
+    tainted = connection.exec_driver_sql(
+        "SELECT environment, partition_ref FROM availability WHERE state = 'tainted' AND graph = ''"
+    ).all()
+    for environment, ref in tainted:
+        built = sa.text(
+            "SELECT task_id, job_label FROM events WHERE kind = 'partition-available'"
+            " AND partition_ref = :ref ORDER BY idx DESC LIMIT 1"
+        )
+        known = connection.execute(built, {"ref": ref}).first()
+        if known is None:  # there is nothing of it
+            continue
+        build_uid, source_id = known
+        seen = sa.text(
+            "SELECT DISTINCT s.snapshot_uid FROM builds b"
+            " JOIN manifest_entries e ON e.build_id = b.build_id"
+            " JOIN builds s ON s.build_uid = e.build_uid"
+            " WHERE b.build_uid = :build_uid AND s.snapshot_uid IS NOT NULL"
+        )
+        _, found, key = f"/{ref}".rpartition(f"/{source_id.partition('@')[0]}/")
+        for uid in connection.execute(seen, {"build_uid": build_uid}).scalars():
+            connection.execute(
+                sa.text("INSERT INTO taints VALUES (:environment, :uid, :key)"),
+                {"environment": environment, "uid": uid, "key": key if found else ""},
+            )
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_parts,
     _record_changes,
@@ -222,6 +261,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_wants,
     _make_views,
     _cover,
+    _mark,
 )
 """What brings a ledger from version n to n + 1, for every n from one."""
 VERSION = 1 + len(MIGRATIONS)

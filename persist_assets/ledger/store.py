@@ -34,6 +34,7 @@ from persist_assets.ledger.tables import (
     manifest_entries,
     manifest_moves,
 )
+from persist_assets.ledger.tainting import TaintLog
 from persist_assets.ledger.wanting import WantLog
 from persist_assets.model import (
     Build,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection, Row
 
+    from persist_assets.ledger.tainting import Kept
     from persist_assets.model import AsOf, BuildID, Runs, SourceID
     from persist_assets.wants import PartitionRef, Want
 
@@ -74,7 +76,7 @@ _INTERRUPTED = "interrupted"
 """The error of builds of which others recorded that they ended."""
 
 
-class Ledger(WantLog, CoverageLog):
+class Ledger(WantLog, CoverageLog, TaintLog):
     """A connection to a ledger, safe to share between threads: see `EventLog`."""
 
     # -------------------------------------------------------------------------------- builds
@@ -86,6 +88,7 @@ class Ledger(WantLog, CoverageLog):
         table: str,
         *,
         base: Snapshot | None = None,
+        kept: Kept | None = None,
         wanted: Sequence[Want] = (),
         request_id: str | None = None,
     ) -> None:
@@ -95,6 +98,8 @@ class Ledger(WantLog, CoverageLog):
         ----------
         base
             The snapshot whose files its own may have too.
+        kept
+            What it keeps of the rows of another snapshot.
         wanted
             What is wanted by the very build, and ends with it.
         request_id
@@ -104,6 +109,8 @@ class Ledger(WantLog, CoverageLog):
         values = {**_build_values(build), "table_name": table, "parts": parts}
         with self._write() as connection:
             connection.execute(builds.insert().values(**values))
+            if kept is not None:  # builds of its run may read it before others do
+                self._keep_taints(connection, build.build_uid, kept)
             self._create(connection, wanted)
             told = {"want_ids": [w.want_id for w in wanted], "build_request_id": request_id}
             self._append(connection, "build-started", {**_event_data(build), **told})
@@ -170,6 +177,7 @@ class Ledger(WantLog, CoverageLog):
         lease: Lease | None = None,
         moves: bool = True,
         refs: Sequence[str] = (),
+        kept: Kept | None = None,
         malloy: Mapping[BuildID, BuildID] | None = None,
     ) -> None:
         """Let readers of the build's environment see what it produced: see `Publication`.
@@ -185,7 +193,7 @@ class Ledger(WantLog, CoverageLog):
             The lease is lost: somebody else may write the table by now; or the snapshot was
             collected. Nothing was published.
         """
-        publication = Publication(build, snapshot, checks, lease, moves, refs)
+        publication = Publication(build, snapshot, checks, lease, moves, refs, kept)
         with self._write() as connection:
             self._publish(connection, publication, malloy)
 
@@ -228,6 +236,8 @@ class Ledger(WantLog, CoverageLog):
         read = {leaf.build_uid for leaf in snapshot.view.leaves} if snapshot.view else set()
         reused = {snapshot.build_uid} - {build.build_uid}
         _refuse_collected(connection, {uid for uid in read | reused if uid})
+        if publication.kept is not None:  # what was tainted while it was built too
+            self._keep_taints(connection, build.build_uid, publication.kept)
         values = {
             "state": "succeeded",
             "action": build.action,
@@ -364,6 +374,9 @@ class Ledger(WantLog, CoverageLog):
                     hint="try again",
                 )
             data = {"environment": target, "from": sources[0], "entries": len(entries)}
+            self._bring_taints(
+                connection, target, [s.build_uid for s in snapshots.values()], sources
+            )
             idx = self._append(connection, "promoted", data)
             said = {"kind": "promote", "why": why or f"from {sources[0]}"}
             self._move(connection, idx, target, entries, said)
@@ -374,8 +387,6 @@ class Ledger(WantLog, CoverageLog):
     @repeated
     def roll_back(self, environment: str, to: int, *, expected: int, why: str | None = None) -> int:
         """Put a manifest back to what it was right after a change; return the new change.
-
-        What was tainted then is tainted again, and what was not is not.
 
         Parameters
         ----------
@@ -973,6 +984,8 @@ class Publication:
         Whether the manifest entry moves; else they see the snapshot in another environment.
     refs
         The partitions that are available from then on, by reference.
+    kept
+        What it keeps of the rows of another snapshot.
     """
 
     build: Build
@@ -981,6 +994,7 @@ class Publication:
     lease: Lease | None = None
     moves: bool = True
     refs: Sequence[str] = ()
+    kept: Kept | None = None
 
 
 @dataclass(frozen=True, slots=True)

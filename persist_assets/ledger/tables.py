@@ -143,6 +143,18 @@ availability = sa.Table(
     sa.CheckConstraint("state IN ('available', 'failed', 'tainted')", name="ck_availability_state"),
 )
 
+# What rows of snapshots shall not be used: it is of them, whoever means them by whatever name.
+taints = sa.Table(
+    "taints",
+    metadata,
+    sa.Column("environment", sa.String(64), nullable=False),
+    sa.Column("snapshot_uid", sa.String(64), nullable=False),
+    # Empty: all rows of a table without partitions.
+    sa.Column("partition_key", sa.Text, nullable=False),
+    # Rows are tainted once.
+    sa.PrimaryKeyConstraint("environment", "snapshot_uid", "partition_key", name="pk_taints"),
+)
+
 sla_misses = sa.Table(
     "sla_misses",
     metadata,
@@ -178,6 +190,8 @@ copy_needs = sa.Table(
     sa.Column("environment", sa.String(64), nullable=False),
     # Predicates and columns, one for each that differs.
     sa.Column("needs", sa.JSON, nullable=False),
+    # Of the predicates.
+    sa.Column("format", sa.Integer, nullable=False, server_default="1"),
     sa.Column("at", Instant, nullable=False),
     # An environment has one program.
     sa.PrimaryKeyConstraint("copy_id", "environment", name="pk_copy_needs"),

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection, Row
 
-    from persist_assets.model import BuildID
     from persist_assets.wants import Evaluation, PartitionRef, WantState
 
 _SCANNED = 20_000
@@ -378,14 +377,6 @@ class WantLog(EventLog):
     # ---------------------------------------------------------------------------- partitions
 
     @repeated
-    def taint(self, environment: str, refs: Mapping[PartitionRef, BuildID], *, by: str) -> None:
-        """Record that what there is of partitions, each of a BuildID, shall not be used."""
-        said = {"environment": environment, "by": by}
-        tainted = [{**said, "partition_ref": ref, "build_id": b} for ref, b in refs.items()]
-        with self._write() as connection:
-            self._append_all(connection, [("partition-tainted", one) for one in tainted])
-
-    @repeated
     def fetch_available(
         self, environment: str, graph: str = "", *, refs: Collection[PartitionRef] | None = None
     ) -> dict[PartitionRef, datetime]:
@@ -472,24 +463,6 @@ class WantLog(EventLog):
         )
         with self._read() as connection:
             return connection.scalar(query)
-
-    @repeated
-    def fetch_tainted(self, environment: str | None = None) -> set[PartitionRef]:
-        """Return the partitions of this graph that were tainted and not built since.
-
-        Parameters
-        ----------
-        environment
-            Where; None: in some.
-        """
-        query = sa.select(availability.c.partition_ref).where(
-            availability.c.graph == "",
-            availability.c.state == "tainted",
-        )
-        if environment is not None:
-            query = query.where(availability.c.environment == environment)
-        with self._read() as connection:
-            return {*connection.scalars(query)}
 
     # ----------------------------------------------------------------------------- deadlines
 

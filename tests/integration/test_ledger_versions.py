@@ -21,7 +21,7 @@ from persist_assets.errors import ConflictError, LedgerError, LedgerTooNewError
 from persist_assets.ledger.connection import Database
 from persist_assets.ledger.migrations import MIGRATIONS, VERSION, version_of
 from persist_assets.ledger.store import Ledger
-from persist_assets.ledger.tables import builds, events, ledger_version
+from persist_assets.ledger.tables import availability, builds, events, ledger_version
 from persist_assets.model import CheckResult
 
 Open = Callable[..., Ledger]
@@ -125,6 +125,27 @@ def test_what_became_a_ledger_of_today_is_as_one_that_is_made_today(
     made = Ledger(another)
     assert migrated == described(made)
     made.close()
+
+
+def test_what_was_tainted_by_its_name_is_tainted_as_rows(
+    open_ledger: Open, ledger_url: str
+) -> None:
+    make_old(ledger_url, 11)
+    database = Database(ledger_url)
+    with database.engine.connect() as connection:
+        for idx, (ref, source_id, build_uid) in enumerate(
+            [("s/a/2024-01-01", "a@s.sql", "1"), ("s/gone", "gone@s.sql", "0")], 10
+        ):
+            event = {"idx": idx, "at": NOW, "kind": "partition-available", "data": {}}
+            said = {"partition_ref": ref, "task_id": build_uid, "job_label": source_id}
+            connection.execute(events.insert().values(**event, **said))
+        for ref in ("s/a/2024-01-01", "s/gone", "s/never"):
+            state = {"partition_ref": ref, "state": "tainted", "at": NOW, "idx": 1}
+            values = {"graph": "", "environment": "dev", **state}
+            connection.execute(availability.insert().values(**values))
+        connection.commit()
+    database.close()
+    assert open_ledger().fetch_tainted("dev") == {"1": {"2024-01-01"}}
 
 
 def copies(url: str) -> list[Path]:

@@ -69,6 +69,10 @@ def build(builder: Builder, *names: str, force: bool = False) -> list[str]:
     return [builder.build(named(builder, n), force=force).action for n in names]
 
 
+def tainted(builder: Builder) -> set[str]:
+    return {s.partition("@")[0] for s in builder.tainted(builder.manifest())}
+
+
 def test_who_reads_rows_that_were_built_anew_is_built(
     root: Path, enter: Callable[..., Builder], tmp_path: Path
 ) -> None:
@@ -133,19 +137,17 @@ def test_a_taint_is_of_the_table_and_of_all_that_was_computed_from_it(
     prod = enter(root, "prod")
     assert sorted(taint(prod, "m/p", by="me")) == ["m/p", "m/r"]
     assert sorted(taint(prod, "m/q", by="me")) == ["m/of_same", "m/q", "m/same"]
-    assert {s.partition("@")[0] for s in prod.tainted()} == {*names}
+    assert tainted(prod) == {*names}
     # Who has none of it does not take it from there.
     assert build(enter(root, "qa"), "p", "q") == ["built", "built"]
-    assert build(enter(root, "prod"), *names) == ["built"] * 5
-    assert enter(root, "prod").tainted() == {}
+    made = ["built", "built", "built", "reused", "built"]
+    assert build(enter(root, "prod"), *names) == made
+    assert tainted(enter(root, "prod")) == set()
 
 
 def test_a_rollback_knows_what_was_tainted_then(
     root: Path, enter: Callable[..., Builder], tmp_path: Path
 ) -> None:
-    def tainted() -> set[str]:
-        return {s.partition("@")[0] for s in enter(root).tainted()}
-
     builder = enter(root)
     build(builder, "p", "r", "parted")
     (good, *_) = builder.ledger.fetch_history("dev")
@@ -153,21 +155,113 @@ def test_a_rollback_knows_what_was_tainted_then(
     build(builder, "p", "r", "parted", force=True)
     (bad, *_) = builder.ledger.fetch_history("dev")
     taint(enter(root), "m/p", by="me")
-    assert tainted() == {"p", "r", "parted"}
+    assert tainted(enter(root)) == {"p", "r", "parted"}
     roll_back(builder.settings, builder.ledger, to=good.change_id)
-    assert tainted() == set()
+    assert tainted(enter(root)) == set()
     assert build(enter(root), "p", "r", "parted") == ["reused"] * 3
     roll_back(builder.settings, builder.ledger, to=bad.change_id)
-    assert tainted() == {"p", "r", "parted"}
+    assert tainted(enter(root)) == {"p", "r", "parted"}
     (tmp_path / "more").write_text("0")
     assert build(enter(root), "p", "r", "parted") == ["built"] * 3
-    assert tainted() == set()
+    assert tainted(enter(root)) == set()
     # As it was when it was left, not when it came.
     (last, *_) = builder.ledger.fetch_history("dev")
     roll_back(builder.settings, builder.ledger, to=bad.change_id)
-    assert tainted() == {"p", "r", "parted"}
+    assert tainted(enter(root)) == {"p", "r", "parted"}
+    states = {a.partition_ref: a.state for a in builder.ledger.fetch_availability("dev")}
+    assert states["m/p"] == "tainted"
     roll_back(builder.settings, builder.ledger, to=last.change_id)
-    assert tainted() == set()
+    assert tainted(enter(root)) == set()
+
+
+def test_rows_stay_tainted_whatever_they_are_called_and_whenever_they_are_meant_again(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    file = root / "sources" / "m.sql"
+    text = file.read_text()
+    build(enter(root), "q", "r")
+    builder = enter(root)
+    manifest = builder.settings.manifest_path
+    assert len(json.loads(manifest.read_text())["entries"]) == 2
+    taint(builder, "m/q", by="me")
+    assert [*json.loads(manifest.read_text())["entries"]] == [named(builder, "r").build_id]
+    # Another meaning has rows of its own, and is gone again.
+    file.write_text(text.replace("SELECT a FROM t;", "SELECT a + 1 AS a FROM t;"))
+    assert tainted(enter(root)) == {"same"}
+    assert build(enter(root), "q") == ["built"]
+    file.write_text(text)
+    assert tainted(enter(root)) == {"q", "same"}
+    # They are the same by another name.
+    file.write_text(text.replace("VIEW q AS", "VIEW renamed AS"))
+    assert tainted(enter(root)) == {"renamed", "same"}
+    # Whichever of them is built, there are others.
+    assert build(enter(root), "same", "renamed", "same") == ["built", "reused", "reused"]
+    assert tainted(enter(root)) == set()
+
+
+def test_partitions_stay_tainted_until_they_are_built_themselves(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    build(enter(root), "p", "parted")
+    taint(enter(root), "m/parted/1", by="me")
+    builder = enter(root)
+    parted = named(builder, "parted")
+    assert builder.tainted(builder.manifest()) == {parted.source_id: {"1"}}
+    assert builder.build(parted, keys=["0"], force=True).action == "built"
+    builder = enter(root)
+    assert builder.tainted(builder.manifest()) == {parted.source_id: {"1"}}
+    # What is parked of it is so too, for builds of its run.
+    work = builder.park(parted, keys=["0"], force=True)
+    assert builder.tainted(builder.manifest()) == {parted.source_id: {"1"}}
+    with builder.resume(work) as work:
+        builder.publish(work)
+    assert enter(root).plan([parted.source_id]).steps[0].keys == ("1",)
+    # And what is tainted while others are built.
+    builder = enter(root)
+    with builder.work(parted, keys=["1"]) as work:
+        taint(enter(root), "m/parted/0", by="me")
+        builder.publish(work)
+    builder = enter(root)
+    assert builder.tainted(builder.manifest()) == {parted.source_id: {"0"}}
+    assert build(enter(root), "parted", "parted") == ["built", "reused"]
+    assert tainted(enter(root)) == set()
+
+
+def test_a_promotion_brings_what_is_known_of_the_rows(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    settings = root / "persist.toml"
+    settings.write_text(f"{settings.read_text()}\n[env.prod]\n")
+    builder = enter(root)
+    q = named(builder, "q").source_id
+    build(builder, "q")
+    taint(enter(root), "m/q", by="me")
+    decided, _ = promote(enter(root), "prod", [q])
+    (refused,) = decided.refused
+    assert "tainted" in refused.reason
+    promote(enter(root), "prod", [q], allow_stale=True)
+    assert tainted(enter(root, "prod")) == {"q", "same"}
+    # Good rows take the place of tainted ones.
+    assert build(enter(root), "q") == ["built"]
+    promote(enter(root), "prod", [q])
+    assert tainted(enter(root, "prod")) == set()
+
+
+def test_what_is_taken_from_elsewhere_is_not_tainted_there_meanwhile(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    settings = root / "persist.toml"
+    settings.write_text(f"{settings.read_text()}\n[env.qa]\n")
+    build(enter(root), "q")
+    qa = enter(root, "qa")
+    with (
+        pytest.raises(ConflictError, match="was tainted meanwhile"),
+        qa.work(named(qa, "q")) as work,
+    ):
+        assert work.build.action == "reused"
+        taint(enter(root), "m/q", by="me")
+        qa.publish(work)
+    assert build(enter(root, "qa"), "q") == ["built"]
 
 
 def test_a_run_is_asked_for_again_where_data_is_again_what_it_was(

@@ -26,6 +26,7 @@ from persist_assets.environments import roll_back
 from persist_assets.errors import BuildError, ConflictError, GoneError
 from persist_assets.model import Snapshot, Source
 from persist_assets.planner import older_code
+from persist_assets.requests import taint
 
 Make = Callable[..., Builder]
 Row = dict[str, Any]
@@ -698,6 +699,20 @@ def test_a_table_goes_on_with_new_code_and_says_so(make: Make) -> None:
     assert sorted(r["a"] for r in rows_of(builder, anew)) == ["A", "B", "C"]
     assert older_code(anew) is None
     assert build(builder, "reader").build_uid != read.build_uid
+
+
+def test_a_table_does_not_go_on_from_tainted_rows(make: Make) -> None:
+    builder = make(GOING_ON)
+    root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
+    write_deltalake(str(root / "raw"), rows_at((1, "a", 0)))
+    build(builder)
+    taint(builder, named(builder, "p").key, by="me")
+    write_deltalake(str(root / "raw"), rows_at((2, "b", 1)), mode="append")
+    code.write_text(GOING_ON.replace("id, a, at", "id, upper(a) AS a, at"))
+    builder = make(root=root, at=1)
+    assert sorted(r["a"] for r in rows_of(builder, build(builder))) == ["A", "B"]
+    (step,) = make(root=root, at=1).plan([named(builder, "p").source_id]).steps
+    assert step.action == "reuse"
 
 
 def rows_at(*rows: tuple[int, str, float]) -> pa.Table:

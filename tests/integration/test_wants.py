@@ -384,7 +384,7 @@ def test_what_is_tainted_is_not_read_until_it_is_built_again_nor_what_follows_fr
     graph.want("m/total", want_id="again")
     assert graph.step() is True
     assert graph.states()["again"] == "satisfied"
-    assert graph.ledger.fetch_tainted("dev") == set()
+    assert {a.state for a in graph.ledger.fetch_availability("dev")} == {"available"}
     assert read() == (rows, built)
     with pytest.raises(NotFoundError, match="no partition"):
         taint(builder, "m/daily/2024-02-30", by="me")
