@@ -372,9 +372,12 @@ def _meaning(
     else:
         seen = own if declaration.persisted else origins
         draws = binding.is_volatile(block)
-        # Readers of what is only assumed to have its query's rows follow the table.
-        assumed = declaration.persisted and declaration.annotation.assume is not None
-        if names and 0 < len(block.leaves) <= MAX_LEAVES and not assumed:
+        # Readers of what may have other rows than its query's, which is assumed to have them or
+        # goes on with those of older code, follow the table.
+        said = declaration.annotation
+        other = said.assume is not None or (said.refresh == "incremental" and said.goes_on)
+        followed = declaration.persisted and other
+        if names and 0 < len(block.leaves) <= MAX_LEAVES and not followed:
             flat = _as_given(fold, binding, block, increments)
             if binding.is_large(flat, closed=True):
                 flat = None

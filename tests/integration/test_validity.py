@@ -715,6 +715,61 @@ def test_a_table_does_not_go_on_from_tainted_rows(make: Make) -> None:
     assert step.action == "reuse"
 
 
+READ = RAW + (
+    "--@ persist refresh=incremental on_change=continue watermark=at\n"
+    "CREATE VIEW p AS SELECT id, a, at FROM t;\n"
+    "CREATE VIEW seen AS SELECT * FROM p;\n"
+    "--@ persist refresh=incremental watermark=at\n"
+    "CREATE VIEW reader AS SELECT id, a, at, 1 AS one FROM seen;\n"
+    '--@ persist partition=daily time_column=at start="2024-01-01"\n'
+    "CREATE VIEW parted AS SELECT id, a, at FROM p;\n"
+)
+NAMES = ("p", "reader", "parted")
+
+
+def texts(builder: Builder, *names: str) -> list[list[str]]:
+    """Build sources, and return what their tables have for `a`."""
+    return [sorted(r["a"] for r in rows_of(builder, build(builder, n))) for n in names]
+
+
+@pytest.mark.proves("P8")
+def test_what_was_computed_without_a_table_of_older_code_follows_that_once_it_is_there(
+    make: Make,
+) -> None:
+    builder = make(READ, at=9)
+    root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
+    write_deltalake(str(root / "raw"), rows_at((1, "a", 0)))
+    assert texts(builder, *NAMES) == [["a"]] * 3
+    code.write_text(READ.replace("id, a, at FROM t", "id, upper(a) AS a, at FROM t"))
+    assert texts(make(root=root, at=9), "reader", "parted") == [["A"]] * 2, "of the data alone"
+    write_deltalake(str(root / "raw"), rows_at((2, "b", 1)), mode="append")
+    assert texts(make(root=root, at=9), *NAMES) == [["B", "a"]] * 3
+
+
+@pytest.mark.proves("P8")
+def test_what_reads_a_table_of_older_code_follows_it_when_that_is_computed_anew(make: Make) -> None:
+    builder = make(READ, at=9)
+    root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
+    write_deltalake(str(root / "raw"), rows_at((1, "a", 0)))
+    assert texts(builder, *NAMES) == [["a"]] * 3
+    code.write_text(READ.replace("id, a, at FROM t", "id, upper(a) AS a, at FROM t"))
+    write_deltalake(str(root / "raw"), rows_at((2, "b", 1)), mode="append")
+    assert texts(make(root=root, at=9), *NAMES) == [["B", "a"]] * 3
+    # Its window of a day is computed again, and nothing of the data changed.
+    builder = make(root=root, at=9)
+    with builder.work(named(builder, "p"), again=("2024-01-01", "2024-01-01")) as work:
+        builder.publish(work)
+    assert texts(builder, *NAMES) == [["A", "B"]] * 3
+    # All of it is, and some data is new besides.
+    code.write_text(READ.replace("id, a, at FROM t", "id, concat(a, '!') AS a, at FROM t"))
+    write_deltalake(str(root / "raw"), rows_at((3, "c", 2)), mode="append")
+    assert texts(make(root=root, at=9), *NAMES) == [["A", "B", "c!"]] * 3
+    write_deltalake(str(root / "raw"), rows_at((4, "d", 3)), mode="append")
+    builder = make(root=root, at=9)
+    build(builder, force=True)
+    assert texts(builder, *NAMES) == [["a!", "b!", "c!", "d!"]] * 3
+
+
 def rows_at(*rows: tuple[int, str, float]) -> pa.Table:
     return pa.Table.from_pylist(
         [{"id": i, "a": a, "b": 0, "at": day(n)} for i, a, n in rows], SCHEMA
