@@ -322,10 +322,12 @@ def _step(
         snapshot = None  # that of a meaning it had once, and has again: its history is elsewhere
     gone = snapshot is not None and source.build_id in world.missing
     fits = _is_kept_so(project, source)
+    mixed = snapshot is not None and _is_mixed(source, snapshot, expected)
     if not source.keeps_history and (
         snapshot is None
         or gone
         or not fits(snapshot)
+        or mixed
         or _without_draw(snapshot.as_of, source) != expected
     ):
         # What another environment has may be the very rows.
@@ -336,7 +338,7 @@ def _step(
             if fits(s) and _without_draw(s.as_of, source) == expected and older_code(s) is None
         ]
         fitting = [s for s in fitting if not other_rows(s.inputs, now)]
-        snapshot, gone = (fitting[0], False) if fitting else (snapshot, gone)
+        snapshot, gone, mixed = (fitting[0], False, False) if fitting else (snapshot, gone, mixed)
     young = snapshot is not None and not gone and _is_young(source, snapshot, expected, world)
     if snapshot is not None and young:
         expected = _without_draw(snapshot.as_of, source)
@@ -354,6 +356,9 @@ def _step(
     elif not fits(snapshot):
         kept = "stored query" if snapshot.view is None else "table"
         reasons.append(Reason("strategy", f"it is kept as a {kept} now"))
+    elif mixed:
+        told = "its table has rows of older code, and it does not say on_change=continue"
+        reasons.append(Reason("older", told))
     elif not young:
         newer = _without_draw(snapshot.as_of, source) != expected
         same_rows = newer and bool(snapshot.inputs) and snapshot.inputs == now
@@ -409,6 +414,16 @@ def _step(
         increment=increment,
         history=history,
     )
+
+
+def _is_mixed(source: Source, snapshot: Snapshot, expected: AsOf) -> bool:
+    """Whether a table went on with rows of older code, which its source does not say it may.
+
+    Another source of its meaning does, or it said so itself; what reads such rows has them.
+    """
+    own = OLDER + source.build_id
+    inherited = any(v.raw == own for v in expected)
+    return older_code(snapshot) is not None and not (source.annotation.goes_on or inherited)
 
 
 def other_rows(before: Iterable[RawVersion], now: AsOf | None) -> frozenset[BuildID]:

@@ -770,6 +770,65 @@ def test_what_reads_a_table_of_older_code_follows_it_when_that_is_computed_anew(
     assert texts(builder, *NAMES) == [["a!", "b!", "c!", "d!"]] * 3
 
 
+TWO = RAW + (
+    "--@ persist refresh=incremental on_change=continue watermark=at\n"
+    "CREATE VIEW p AS SELECT id, a, at FROM t;\n"
+    "--@ persist refresh=incremental watermark=at\n"
+    "CREATE VIEW same AS SELECT id, a, at FROM t;\n"
+)
+
+
+@pytest.mark.proves("P8")
+def test_what_does_not_say_it_goes_on_has_no_rows_of_older_code(make: Make) -> None:
+    builder = make(TWO)
+    root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
+    assert named(builder, "p").build_id == named(builder, "same").build_id
+    upper = TWO.replace("id, a, at FROM t", "id, upper(a) AS a, at FROM t")
+    write_deltalake(str(root / "raw"), rows_at((1, "a", 0)))
+    assert texts(builder, "p", "same") == [["a"]] * 2
+    code.write_text(upper)
+    write_deltalake(str(root / "raw"), rows_at((2, "b", 1)), mode="append")
+    assert texts(make(root=root, at=1), "p") == [["B", "a"]]
+    builder = make(root=root, at=2)
+    (step,) = builder.plan([named(builder, "same").source_id]).steps
+    assert [(r.code, r.message) for r in step.reasons] == [
+        ("older", "its table has rows of older code, and it does not say on_change=continue")
+    ]
+    assert texts(builder, "same") == [["A", "B"]]
+    builder = make(root=root, at=3)
+    steps = builder.plan([named(builder, n).source_id for n in ("p", "same")]).steps
+    assert [(s.action, s.reasons) for s in steps] == [("reuse", ())] * 2, "of all code the present"
+
+
+def test_a_table_that_went_on_is_computed_anew_once_it_is_not_to_go_on(make: Make) -> None:
+    builder = make(GOING_ON)
+    root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
+    upper = GOING_ON.replace("id, a, at", "id, upper(a) AS a, at")
+    write_deltalake(str(root / "raw"), rows_at((1, "a", 0)))
+    build(builder)
+    code.write_text(upper)
+    write_deltalake(str(root / "raw"), rows_at((2, "b", 1)), mode="append")
+    assert texts(make(root=root, at=1), "p") == [["B", "a"]]
+    code.write_text(upper.replace(" on_change=continue", ""))
+    assert texts(make(root=root, at=2), "p") == [["A", "B"]]
+    assert make(root=root, at=3).build(named(make(root=root, at=3), "p")).action == "reused"
+
+
+def test_what_says_the_same_as_a_table_that_goes_on_by_reading_it_has_its_rows(make: Make) -> None:
+    text = TWO.replace("same AS SELECT id, a, at FROM t", "same AS SELECT * FROM p")
+    builder = make(text)
+    root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
+    assert named(builder, "p").build_id == named(builder, "same").build_id
+    write_deltalake(str(root / "raw"), rows_at((1, "a", 0)))
+    build(builder)
+    code.write_text(text.replace("id, a, at FROM t", "id, upper(a) AS a, at FROM t"))
+    write_deltalake(str(root / "raw"), rows_at((2, "b", 1)), mode="append")
+    assert texts(make(root=root, at=1), "p", "same") == [["B", "a"]] * 2
+    builder = make(root=root, at=2)
+    steps = builder.plan([named(builder, n).source_id for n in ("p", "same")]).steps
+    assert [s.action for s in steps] == ["reuse"] * 2
+
+
 def rows_at(*rows: tuple[int, str, float]) -> pa.Table:
     return pa.Table.from_pylist(
         [{"id": i, "a": a, "b": 0, "at": day(n)} for i, a, n in rows], SCHEMA
