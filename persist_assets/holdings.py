@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import persist_assets.meaning.predicates as p
-from persist_assets.connectors.protocol import Pruned
 from persist_assets.errors import StorageError
-from persist_assets.ingestion import why_pending
+from persist_assets.ingestion import Ahead, why_pending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from persist_assets.connectors.protocol import Pruned
     from persist_assets.ingestion import Ingestion, Pending
     from persist_assets.model import LocalCopy, Needed, Project, Source, SourceID
 
@@ -35,8 +35,9 @@ class Holding:
     pending
         What bringing the copy up to date would do; None where the table cannot be reached.
     read
-        What would be read for it besides what changed since the version that is held; None as
-        before, and where the version that would be read is gone.
+        What would be read for it; None as before, and where a version that would be read is gone.
+    again
+        Why a newer version is read anew as a whole; None: it is not.
     why
         In words, if there is something to do.
     problem
@@ -50,6 +51,7 @@ class Holding:
     held: LocalCopy | None
     pending: Pending | None = None
     read: Pruned | None = None
+    again: str | None = None
     why: str | None = None
     problem: StorageError | None = None
 
@@ -66,14 +68,17 @@ def find_holding(ingestion: Ingestion, source: Source) -> Holding:
     predicate = p.union(p.from_text(text) for text, _ in wanted)
     held = ingestion.find(source)
     needs = tuple(n for n in ingestion.project.needs if n.table == source.source_id)
-    pending = read = why = problem = None
+    pending = why = problem = None
+    ahead: Ahead | None = None
     try:
         pending = ingestion.pending(source)
-        read = _would_read(ingestion, source, held, pending)
+        ahead = ingestion.ahead(source, held, pending)
     except StorageError as error:
         problem = error
     if pending is not None and not pending.is_nothing and (held or needs):
         why = why_pending(source, held, pending)
+        if ahead is not None and ahead.again is not None:
+            why += f"; it is read anew as a whole: {ahead.again}"
     return Holding(
         source,
         p.as_text(predicate) if wanted else None,
@@ -81,18 +86,8 @@ def find_holding(ingestion: Ingestion, source: Source) -> Holding:
         needs,
         held,
         pending,
-        read,
+        ahead and ahead.read,
+        ahead and ahead.again,
         why,
         problem,
     )
-
-
-def _would_read(
-    ingestion: Ingestion, source: Source, held: LocalCopy | None, pending: Pending
-) -> Pruned:
-    if pending.missing == p.FALSE:
-        return Pruned(0, 0, 0, 0)
-    connector = ingestion.connector(source)
-    fits = held is not None and held.format == p.FORMAT
-    version = held.version if held is not None and fits else connector.start() or pending.version
-    return connector.prune(p.as_condition(pending.missing), version)

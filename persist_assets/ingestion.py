@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import persist_assets.meaning.predicates as p
 from persist_assets.connectors import connect
-from persist_assets.connectors.protocol import CHANGE, INSERT
+from persist_assets.connectors.protocol import CHANGE, INSERT, Changes, Pruned
 from persist_assets.dialect import quote
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.model import LocalCopy
@@ -65,7 +65,7 @@ AHEAD = timedelta(days=7)
 """How long what is held stays enough of rows that are needed once the clock has moved on."""
 _BATCH = timedelta(days=1)
 """How long rows that nobody needs any more are kept at least, unless the program changes."""
-_FILE, _NET = "_persist_file", "_persist_net"
+_FILE, _NET, _READ = "_persist_file", "_persist_net", "_persist_read"
 _TELLING = ("timestamp", "bigint", "timestamp_ntz", "int", "date", "string")
 """Types of columns of which two tell most rows from others, the best first."""
 _FEW_FILES = 3
@@ -111,6 +111,8 @@ class Pending:
         none.
     columns
         Those to be read.
+    wanted
+        The rows that are needed.
     is_new
         The table has a newer version than the copy.
     """
@@ -118,12 +120,57 @@ class Pending:
     version: str
     missing: Term
     columns: tuple[str, ...]
+    wanted: Term
     is_new: bool
 
     @property
     def is_nothing(self) -> bool:
         """Whether the copy is as it should be."""
         return self.missing == p.FALSE and not self.is_new
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What would be read to bring a copy up to date, as far as logs and metadata tell.
+
+    Attributes
+    ----------
+    read
+        The files.
+    again
+        Why all that is needed is read anew; None: it is not.
+    """
+
+    read: Pruned
+    again: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """What a run read of an external table to bring its copy up to date, and wrote to that.
+
+    Attributes
+    ----------
+    rows
+        How many the table handed over: those that are needed, or that came or went.
+    bytes
+        The sizes of the files that they are in, with all columns.
+    rows_written, bytes_written
+        What was written to the copy.
+    """
+
+    rows: int = 0
+    bytes: int = 0
+    rows_written: int = 0
+    bytes_written: int = 0
+
+    def __add__(self, more: Brought) -> Brought:
+        return Brought(
+            self.rows + more.rows,
+            self.bytes + more.bytes,
+            self.rows_written + more.rows_written,
+            self.bytes_written + more.bytes_written,
+        )
 
 
 def copy_id(settings: Settings, source: Source) -> str:
@@ -156,6 +203,8 @@ def why_pending(source: Source, held: LocalCopy | None, pending: Pending) -> str
     """Return in words why a copy has to be brought up to date."""
     if held is None:
         return f"nothing of `{source.name}` is held yet"
+    if held.format != p.FORMAT:
+        return f"another release made the copy of `{source.name}`, which is read anew as a whole"
     told: list[str] = []
     if pending.is_new:
         now, then = short(pending.version), short(held.version)
@@ -196,8 +245,8 @@ class Ingestion:
     ) -> None:
         self.settings, self.project, self.ledger, self.engine = settings, project, ledger, engine
         self.now = now
-        self.written: dict[str, tuple[int, int]] = {}
-        """By copy, how many rows and bytes were written to it so far."""
+        self.brought: dict[str, Brought] = {}
+        """By copy, what was read and written for it so far."""
 
     def connector(self, source: Source) -> Connector:
         """Return how an external table is reached."""
@@ -294,7 +343,8 @@ class Ingestion:
 
     def _pending(self, held: LocalCopy | None, wanted: Coverage, head: str) -> Pending:
         if held is None or held.format != p.FORMAT:
-            return Pending(head, wanted.predicate, wanted.columns, held is None)
+            needed = wanted.predicate
+            return Pending(head, needed, wanted.columns, needed, held is None)
         columns = tuple(sorted({*held.columns, *wanted.columns}))
         has = p.from_text(held.predicate)
         # Alternatives that are held need no file to be looked at.
@@ -302,7 +352,43 @@ class Ingestion:
         missing = p.difference(more, has)
         if len(columns) > len(held.columns):
             missing = p.union((has, wanted.predicate))
-        return Pending(head, missing, columns, head != held.version)
+        return Pending(head, missing, columns, wanted.predicate, head != held.version)
+
+    def ahead(self, source: Source, held: LocalCopy | None, pending: Pending) -> Ahead:
+        """Return what would be read to bring a copy up to date. Reads no rows, starts no Spark.
+
+        Raises
+        ------
+        GoneError
+            The version that rows are missing of is gone.
+        StorageError
+            The table cannot be read, or not be followed.
+        """
+        is_first = held is None or held.format != p.FORMAT
+        if pending.missing == p.FALSE and (is_first or not pending.is_new):
+            return Ahead(Pruned())
+        connector, external = self.connector(source), source.external
+        assert external is not None
+        if held is None or is_first:
+            since, predicate = connector.start() or pending.version, pending.wanted
+        else:
+            since, predicate = held.version, p.from_text(held.predicate)
+            if pending.missing != p.FALSE:
+                predicate = p.union((predicate, pending.wanted))
+        read = Pruned()
+        if pending.missing != p.FALSE and not (is_first and external.mode == "follow"):
+            read += connector.prune(p.as_condition(pending.missing), since)
+        if since == pending.version:
+            return Ahead(read)
+        wanted = p.as_text(predicate), pending.columns
+        found = _changes(connector, source, since, pending.version, *wanted)
+        if found.again is None:
+            return Ahead(read + found.read)
+        if not external.starts_anywhere:
+            raise _unfollowed(source, pending.version, found.again)
+        return Ahead(
+            read + connector.prune(p.as_condition(pending.wanted), pending.version), found.again
+        )
 
     # ---------------------------------------------------------------------------------- bringing
 
@@ -339,6 +425,32 @@ class Ingestion:
             if head != held.version:
                 held = task.follow(held, head)
             return task.retire(held)
+
+
+def _changes(
+    connector: Connector,
+    source: Source,
+    since: str,
+    until: str,
+    predicate: str,
+    columns: Collection[str],
+) -> Changes:
+    """Return what became of rows that are held, or why they are read anew."""
+    found = connector.changes(since, until, predicate, sorted(columns))
+    if found.load is None or found.only_came:
+        return found
+    if any("map<" in (c.type or "").lower() for c in source.columns if c.name in columns):
+        return Changes(again="rows with maps were changed")
+    return found
+
+
+def _unfollowed(source: Source, head: str, why: str) -> StorageError:
+    return StorageError(
+        f"`{source.name}` cannot be followed to version {head}, and what came since"
+        f" its copy began is nowhere else: {why}",
+        hint=f"begin again: persist external sync {source.key} --again",
+        location=source.location,
+    )
 
 
 def _alternatives(term: Term) -> Iterator[Term]:
@@ -389,7 +501,7 @@ class _Sync:
     ) -> None:
         self.source, self.connector, self.copy_id, self.wanted = source, connector, copy_id, wanted
         self.engine, self.ledger, self.now = ingestion.engine, ingestion.ledger, ingestion.now
-        self.written = ingestion.written
+        self.brought, self.step = ingestion.brought, Brought()
         self.root = ingestion.root(copy_id)
         assert source.raw is not None
         assert source.external is not None
@@ -400,16 +512,17 @@ class _Sync:
         """Hold what is needed of a version, and nothing else."""
         version = start or head
         predicate = self.wanted.predicate
-        made = self._read(predicate, self.wanted.columns, version)
+        made, cost = self._read(predicate, self.wanted.columns, version)
         if self.external.mode == "follow":
-            made = made.where("false")
+            made, cost = made.where("false"), Pruned()
         return self._put(
             None,
             made,
             version,
             predicate,
             self.wanted.columns,
-            expected=self._expected(predicate, version),
+            read=cost,
+            expected=cost.rows or 0,
             before=before,
             why="it is new",
         )
@@ -421,7 +534,7 @@ class _Sync:
         has = p.from_text(held.predicate)
         predicate = p.union((has, self.wanted.predicate))
         try:
-            made = self._read(pending.missing, pending.columns, held.version)
+            made, cost = self._read(pending.missing, pending.columns, held.version)
         except GoneError as error:
             raise GoneError(
                 f"`{self.source.name}` needs more rows of version {held.version}, which is gone:"
@@ -431,13 +544,14 @@ class _Sync:
             ) from error
         whole = len(pending.columns) > len(held.columns)
         kept = () if whole else self._files(held)
-        rows = self._expected(pending.missing, held.version)
+        rows = cost.rows or 0
         return self._put(
             held,
             made,
             held.version,
             predicate,
             pending.columns,
+            read=cost,
             kept=kept,
             expected=rows if whole else held.rows + rows,
             why="columns are needed" if whole else "rows are needed",
@@ -445,24 +559,24 @@ class _Sync:
 
     def follow(self, held: LocalCopy, head: str) -> LocalCopy:
         """Hold the rows of a later version."""
-        found = self.connector.changes(held.version, head, held.predicate, held.columns)
+        now, wanted = self.connector, (held.predicate, held.columns)
+        found = _changes(now, self.source, held.version, head, *wanted)
         if found.again is not None:
             return self._anew(held, head, found.again)
-        if found.frame is None:
-            return self._unmoved(held, head)
         with translated(f"following `{self.source.name}`"):
+            changes = found.frame
+            if changes is None:
+                return self._unmoved(held, head)
             if found.only_came:
-                return self._append(held, head, found.frame)
-            if any("map<" in (c.type or "").lower() for c in self._columns(held.columns)):
-                return self._anew(held, head, "rows with maps were changed")
-            return self._apply(held, head, found.frame)
+                return self._append(held, head, changes, found.read)
+            return self._apply(held, head, changes, found.read)
 
     def _unmoved(self, held: LocalCopy, head: str) -> LocalCopy:
         """Hold the same rows as those of a later version."""
         told = {"inserted": 0, "deleted": 0}
         return self._record(replace(held, version=head, as_of=self.now), held, told)
 
-    def _append(self, held: LocalCopy, head: str, came: DataFrame) -> LocalCopy:
+    def _append(self, held: LocalCopy, head: str, came: DataFrame, cost: Pruned) -> LocalCopy:
         """Hold rows that came, measured while they are written."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as F
@@ -478,27 +592,32 @@ class _Sync:
             return self._moved(held, [found[f"m{n}"] for n in range(len(measures))])
 
         made = rows.observe(observation, *named).drop(_NET)
-        return self._advance(held, head, made, self._files(held), tell)
+        return self._advance(held, head, made, self._files(held), tell, cost)
 
-    def _apply(self, held: LocalCopy, head: str, changes: DataFrame) -> LocalCopy:
+    def _apply(self, held: LocalCopy, head: str, changes: DataFrame, cost: Pruned) -> LocalCopy:
         """Hold the rows that came, and not those that went."""
         from pyspark.sql import functions as F
 
         names = [quote(c) for c in held.columns]
         sign = F.when(F.col(CHANGE) == INSERT, 1).otherwise(-1)
-        net = self._net(changes.select(*names, sign.alias(_NET))).persist()
+        met = self._met(changes.select(*names, sign.alias(_NET))).persist()
         try:
-            moved = self._moved(held, net.selectExpr(*self._measures(held)).collect()[0])
+            measures = [f"sum({_READ})", *self._measures(held)]
+            n_read, *measured = met.selectExpr(*measures).collect()[0]
+            self._count(Brought(n_read or 0, cost.bytes))
+            moved = self._moved(held, measured)
             if not moved.came and not moved.went:
                 return self._unmoved(held, head)
-            made, files, n_rows = _several(net), self._files(held), None
+            net = _net(met)
+            made, files, n_rows, read = _several(net), self._files(held), None, None
             if moved.went:  # only files that they are in are written anew
                 gone = net.where(f"{_NET} < 0")
                 touched = self._touched(held, moved, gone)
                 files = tuple(f for f in files if f not in touched)
                 most = max(len(files), _MOST_FILES_ANEW)
                 if len(touched) > most and self.external.starts_anywhere:
-                    made, files = self._read(p.from_text(held.predicate), held.columns, head), ()
+                    made, read = self._read(p.from_text(held.predicate), held.columns, head)
+                    files = ()
                 else:
                     rest = self._without(self._local(held, [*touched]).select(*names), gone)
                     made = self._parted(rest.unionByName(made), held, moved)
@@ -511,11 +630,11 @@ class _Sync:
                     raise _NotHeld
                 return moved
 
-            return self._advance(held, head, made, files, tell)
+            return self._advance(held, head, made, files, tell, read)
         except _NotHeld:
             return self._anew(held, head, "rows that went were not held")
         finally:
-            net.unpersist()
+            met.unpersist()
 
     def _advance(
         self,
@@ -524,6 +643,7 @@ class _Sync:
         rows: DataFrame,
         kept: Sequence[str],
         moved: Callable[[Staged], _Moved],
+        read: Pruned | None,
     ) -> LocalCopy:
         """Hold rows and files as those of a later version; see `_put`."""
         return self._put(
@@ -532,6 +652,7 @@ class _Sync:
             head,
             p.from_text(held.predicate),
             held.columns,
+            read=read,
             kept=kept,
             expected=held.rows,
             moved=moved,
@@ -568,7 +689,8 @@ class _Sync:
                 spelled(f"max({gone})", kind),
                 f"count_if({_NET} < 0 AND {quote(c)} IS NULL)",
             ]
-        fits = (f"max(({p.as_text(term)}) IS TRUE)" for term in self.wanted.wanted.values())
+        wanted = map(p.as_text, self.wanted.wanted.values())
+        fits = (f"max({_NET} <> 0 AND ({text}) IS TRUE)" for text in wanted)
         return [*texts, *fits]
 
     def _moved(self, held: LocalCopy, measured: Sequence[Any]) -> _Moved:
@@ -611,17 +733,14 @@ class _Sync:
     def _anew(self, held: LocalCopy, head: str, why: str) -> LocalCopy:
         """Hold the rows of a later version, all of them read again, and say so."""
         if not self.external.starts_anywhere:
-            raise StorageError(
-                f"`{self.source.name}` cannot be followed to version {head}, and what came since"
-                f" its copy began is nowhere else: {why}",
-                hint=f"begin again: persist external sync {self.source.key} --again",
-                location=self.source.location,
-            )
+            raise _unfollowed(self.source, head, why)
         log.warning("`%s` is read anew as a whole: %s", self.source.key, why)
         predicate, columns = self.wanted.predicate, self.wanted.columns
-        made = self._read(predicate, columns, head)
-        rows = self._expected(predicate, head)
-        return self._put(held, made, head, predicate, columns, expected=rows, why=why)
+        made, cost = self._read(predicate, columns, head)
+        expected = cost.rows or 0
+        return self._put(
+            held, made, head, predicate, columns, read=cost, expected=expected, why=why
+        )
 
     def retire(self, held: LocalCopy) -> LocalCopy:
         """Give up rows that nobody needs any more, if it is time to look for them."""
@@ -651,6 +770,7 @@ class _Sync:
             held.version,
             wanted,
             held.columns,
+            read=None,
             kept=kept,
             expected=held.rows,
             told={"retired": n},
@@ -672,15 +792,20 @@ class _Sync:
         rows, sizes = files["num_records"].to_pylist(), files["size_bytes"].to_pylist()
         return table.metadata().id, sum(rows), sum(sizes)
 
-    def _read(self, predicate: Term, columns: Sequence[str], version: str) -> DataFrame:
+    def _read(
+        self, predicate: Term, columns: Sequence[str], version: str
+    ) -> tuple[DataFrame, Pruned]:
+        """Return rows of a version, and what reading them costs."""
         with translated(f"reading `{self.source.name}`"):
             order = next(iter(self._telling(columns)), None)
             text = p.as_condition(predicate)
-            return self.connector.snapshot(text, columns, version, order=order)
+            made = self.connector.snapshot(text, columns, version, order=order)
+            return made, self.connector.prune(text, version)
 
-    def _expected(self, predicate: Term, version: str) -> int:
-        """Return how many rows of a version there are at most, as far as its files tell."""
-        return self.connector.prune(p.as_condition(predicate), version).rows or 0
+    def _count(self, brought: Brought) -> None:
+        """Add what was read or written to what the next event tells, and the run."""
+        self.step += brought
+        self.brought[self.copy_id] = self.brought.get(self.copy_id, Brought()) + brought
 
     def _files(self, held: LocalCopy) -> tuple[str, ...]:
         return tuple(file_sizes(self._table(held)))
@@ -702,8 +827,8 @@ class _Sync:
         frame = self.engine.read_files("parquet", pin, self.source.columns, {}, file=_FILE)
         return frame.select(*names, _FILE)
 
-    def _net(self, rows: DataFrame) -> DataFrame:
-        """Return rows, each once, with how many more of it came than went; none that is as it was.
+    def _met(self, rows: DataFrame) -> DataFrame:
+        """Return rows, each once, with how many more of it came than went, and how many did either.
 
         Zeros have signs.
         """
@@ -724,15 +849,16 @@ class _Sync:
             values.append(F.first(column).alias(name))
         # Rows meet before they are counted: few are the same where they come from.
         rows = rows.repartition(*map(quote, kinds))
-        found = rows.groupBy(*keys).agg(*values, F.sum(_NET).alias(_NET))
-        return found.where(f"{_NET} <> 0").select(*map(quote, kinds), _NET)
+        n_read = F.count(F.lit(1)).alias(_READ)
+        found = rows.groupBy(*keys).agg(*values, F.sum(_NET).alias(_NET), n_read)
+        return found.select(*map(quote, kinds), _NET, _READ)
 
     def _without(self, rows: DataFrame, gone: DataFrame) -> DataFrame:
         """Return rows without others, each of which takes one away."""
         from pyspark.sql import functions as F
 
         one = F.lit(1).cast("bigint")
-        return _several(self._net(rows.withColumn(_NET, one).unionByName(gone)))
+        return _several(_net(self._met(rows.withColumn(_NET, one).unionByName(gone))))
 
     def _put(
         self,
@@ -743,6 +869,7 @@ class _Sync:
         columns: Sequence[str],
         *,
         why: str,
+        read: Pruned | None,
         kept: Sequence[str] = (),
         expected: int,
         moved: Callable[[Staged], _Moved] | None = None,
@@ -753,6 +880,9 @@ class _Sync:
 
         Parameters
         ----------
+        read
+            What of the external table is read for these rows, which are all its own then; None:
+            what was read of it was counted.
         expected
             About how many rows the copy then has.
         moved
@@ -779,6 +909,8 @@ class _Sync:
                 most = min(max(expected // _MOST_FILES, _FEWEST_ROWS), _MOST_ROWS)
                 staged = self.engine.write_files(shaped, self.root, build_uid, most_rows=most)
                 self._check_key(held, staged, kept)
+            if read is not None:
+                self._count(Brought(staged.rows, read.bytes))
             change = None if moved is None else moved(staged)
             if held is not None and change is not None and not change.came and not change.went:
                 delete_builds(self.root, [build_uid], head=held.committed)
@@ -795,8 +927,7 @@ class _Sync:
             with suppress(Exception):
                 delete_builds(self.root, [build_uid], head=before.committed if before else None)
             raise
-        rows_before, bytes_before = self.written.get(self.copy_id, (0, 0))
-        self.written[self.copy_id] = rows_before + staged.rows, bytes_before + staged.bytes
+        self._count(Brought(rows_written=staged.rows, bytes_written=staged.bytes))
         table_id, n_rows, n_bytes = self._described(committed)
         copy = LocalCopy(
             copy_id=self.copy_id,
@@ -812,7 +943,7 @@ class _Sync:
             seen={k: committed if n is None else n for k, n in seen.items()},
             retired_at=held.retired_at if held else None,
         )
-        said = {"why": why, "written": staged.rows, **(told or {})}
+        said = {"why": why, **(told or {})}
         if change is not None:
             said |= {"inserted": change.came, "deleted": change.went}
         return self._record(copy, before, said)
@@ -867,7 +998,14 @@ class _Sync:
     def _record(
         self, copy: LocalCopy, before: LocalCopy | None, told: Mapping[str, Any]
     ) -> LocalCopy:
-        said = {"source_id": self.source.source_id, **told}
+        step, self.step = self.step, Brought()
+        said = {
+            "source_id": self.source.source_id,
+            "read": step.rows,
+            "read_bytes": step.bytes,
+            "written": step.rows_written,
+            **told,
+        }
         self.ledger.record_copy(copy, before=before, told=said)
         return copy
 
@@ -882,6 +1020,11 @@ def _alike(rows: DataFrame, others: DataFrame, names: Sequence[str]) -> SparkCol
     """Return whether rows are the same as others in some columns, NULL or not."""
     tests = [rows[quote(c)].eqNullSafe(others[quote(c)]) for c in names]
     return reduce(lambda one, other: one & other, tests)
+
+
+def _net(met: DataFrame) -> DataFrame:
+    """Return rows of `_Sync._met` that are not as they were."""
+    return met.where(f"{_NET} <> 0").drop(_READ)
 
 
 def _several(net: DataFrame) -> DataFrame:

@@ -134,6 +134,7 @@ def _holding_json(found: Holding) -> Mapping[str, Any]:
             "why": found.why,
             "predicate": told["missing"],
             "columns": list(found.pending.columns) if found.pending and found.why else [],
+            "again": told["again"],
             "read": told["read"],
         },
         "error": told["error"],
@@ -167,6 +168,7 @@ def external_json(found: Holding) -> dict[str, Any]:
         "version": pending.version if pending else None,
         "missing": as_text(pending.missing) if pending and pending.missing != FALSE else None,
         "why": found.why,
+        "again": found.again,
         "read": {"files": read.files, "rows": read.rows, "bytes": read.bytes} if read else None,
         "error": found.problem.message if found.problem else None,
     }

@@ -362,9 +362,7 @@ class DeltaConnector:
         kept, of = self._pruned(
             self._load(version), conditions_of(self.external, predicate, start=True)
         )
-        rows = [f.rows for f in kept]
-        known = sum(r for r in rows if r is not None) if None not in rows else None
-        return Pruned(len(kept), of, known, sum(f.bytes for f in kept))
+        return _cost(kept, of)
 
     def snapshot(
         self,
@@ -511,18 +509,25 @@ class DeltaConnector:
             return Changes(again=str(reason))
         if self.external.append_only and any(f.change == DELETE for f in whole):
             raise self._not_kept()
-        whole = [f for f in whole if all(may_match(c, f.spans) for c in conditions)]
+        of = len(whole) + len(recorded)
+        fit = [f for f in whole if all(may_match(c, f.spans) for c in conditions)]
+        files = [*fit, *recorded]
         try:
-            self._check_there([*whole, *recorded])
+            self._check_there(files)
         except GoneError as error:
             return Changes(again=error.message)
-        if not whole and not recorded:
+        if not files:
             return Changes()
-        frame = self._read([*whole, *recorded], table, conditions, columns)
-        deletes = recorded and self.external.append_only
-        if deletes and frame.where(f"{CHANGE} = '{DELETE}'").take(1):
-            raise self._not_kept()
-        return Changes(frame, only_came=all(f.change == INSERT for f in (*whole, *recorded)))
+
+        def load() -> DataFrame:
+            frame = self._read(files, table, conditions, columns)
+            deletes = recorded and self.external.append_only
+            if deletes and frame.where(f"{CHANGE} = '{DELETE}'").take(1):
+                raise self._not_kept()
+            return frame
+
+        only_came = all(f.change == INSERT for f in files)
+        return Changes(load, only_came=only_came, read=_cost(files, of))
 
     def _not_kept(self) -> StorageError:
         return StorageError(
@@ -560,9 +565,7 @@ class DeltaConnector:
         if not _schema(had) <= _schema(fields) or not held.issuperset(c.lower() for c in columns):
             raise _Again(f"its columns changed after version {first}")
         keys = {f.physical: f for f in fields if f.name in parted}
-        begin, end = (
-            {f.location: f.spans for f in self._listed(t, conditions)} for t in (start, table)
-        )
+        begin, end = ({f.location: f for f in self._listed(t, conditions)} for t in (start, table))
         there = set(begin)
         for version in range(first + 1, last + 1):
             actions = self._commit(version)
@@ -581,8 +584,8 @@ class DeltaConnector:
                 whole += self._moved(actions, keys, version)
         if there != end.keys():
             raise _Again(f"what its log says after version {first} does not make version {last}")
-        spans = begin | end
-        return [replace(f, spans=spans.get(f.location, {})) for f in whole], recorded
+        told = begin | end
+        return [_as_told(f, told.get(f.location)) for f in whole], recorded
 
     def _followed(
         self, there: set[str], actions: Mapping[str, list[Any]], version: int
@@ -674,6 +677,22 @@ class DeltaConnector:
                 f" {error}"
             ) from error
         return actions
+
+
+def _as_told(file: _File, told: _File | None) -> _File:
+    """Return a file that came or went with what a version that has it says of its rows."""
+    if told is None:
+        return file
+    whole = None if told.rows is None else told.rows - len(file.but)
+    rows = whole if file.only is None else len(file.only)
+    return replace(file, spans=told.spans, rows=rows)
+
+
+def _cost(files: Sequence[_File], of: int) -> Pruned:
+    """Return what reading some files costs, of so many."""
+    rows = [f.rows for f in files]
+    known = sum(r for r in rows if r is not None) if None not in rows else None
+    return Pruned(len(files), of, known, sum(f.bytes for f in files))
 
 
 def _statistics(actions: Any, one: _Field) -> list[list[Any]]:

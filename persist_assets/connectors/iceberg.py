@@ -380,9 +380,8 @@ class IcebergConnector:
         tasks = self._tasks(table, number)
         fields = self._fields(table, number)
         conditions = conditions_of(self.external, predicate, start=True)
-        kept = [t for t in tasks if self._may_fit(table, t.file, fields, conditions)]
-        rows = sum(t.file.record_count for t in kept)
-        return Pruned(len(kept), len(tasks), rows, sum(t.file.file_size_in_bytes for t in kept))
+        kept = [t.file for t in tasks if self._may_fit(table, t.file, fields, conditions)]
+        return _cost(kept, len(tasks))
 
     def snapshot(
         self,
@@ -544,10 +543,13 @@ class IcebergConnector:
             self._check_there(table, kept)
         except GoneError as error:
             return Changes(again=error.message)
-        frame = self._read(table, kept, (), fields, conditions)
-        told = (f"'{INSERT}' AS {CHANGE}", f"bigint(1) AS {VERSION}")
-        found = frame.selectExpr(*(quote(c) for c in columns), *told)
-        return Changes(found, only_came=True)
+
+        def load() -> DataFrame:
+            frame = self._read(table, kept, (), fields, conditions)
+            told = (f"'{INSERT}' AS {CHANGE}", f"bigint(1) AS {VERSION}")
+            return frame.selectExpr(*(quote(c) for c in columns), *told)
+
+        return Changes(load, only_came=True, read=_cost(kept, len(files)))
 
     def _entries(self, table: Any, snapshot: Any) -> Iterator[tuple[Any, list[Any]]]:
         """Yield the manifests of a snapshot with what is in them.
@@ -589,6 +591,12 @@ class IcebergConnector:
                 self._check_file(entry.data_file)
                 found.append(entry.data_file)
         return found
+
+
+def _cost(files: Sequence[Any], of: int) -> Pruned:
+    """Return what reading some data files costs, of so many."""
+    rows, sizes = (f.record_count for f in files), (f.file_size_in_bytes for f in files)
+    return Pruned(len(files), of, sum(rows), sum(sizes))
 
 
 def _head(table: Any) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -17,24 +17,35 @@ INSERT, DELETE = "insert", "delete"
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What is read of a version for a predicate.
+    """What is read for a predicate, of a version or of what changed.
 
     Attributes
     ----------
     files
         How many files may hold rows of it.
     of
-        How many files the version has.
+        How many files there are.
     rows
         How many rows these files have, at most; None where they do not tell.
     bytes
         Their sizes together, of all columns.
     """
 
-    files: int
-    of: int
-    rows: int | None
-    bytes: int
+    files: int = 0
+    of: int = 0
+    rows: int | None = 0
+    bytes: int = 0
+
+    def __add__(self, more: Pruned) -> Pruned:
+        """Return what is read together.
+
+        Examples
+        --------
+        >>> Pruned(1, 3, 2, 50) + Pruned(1, 1, None, 9)
+        Pruned(files=2, of=4, rows=None, bytes=59)
+        """
+        rows = None if self.rows is None or more.rows is None else self.rows + more.rows
+        return Pruned(self.files + more.files, self.of + more.of, rows, self.bytes + more.bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +54,28 @@ class Changes:
 
     Attributes
     ----------
-    frame
-        A row for each row that came or went, with `CHANGE` and `VERSION`; None where nothing did.
-        In the order of versions, deletes before inserts, they make the later table of the earlier.
+    load
+        Returns `frame`; nothing is read before. None where no row came or went.
     again
         Why the rows have to be brought again as a whole; None: they do not.
     only_came
         Whether no row went.
+    read
+        The files that tell of it.
     """
 
-    frame: DataFrame | None = None
+    load: Callable[[], DataFrame] | None = None
     again: str | None = None
     only_came: bool = False
+    read: Pruned = Pruned()
+
+    @property
+    def frame(self) -> DataFrame | None:
+        """A row for each row that came or went, with `CHANGE` and `VERSION`; None: none did.
+
+        In the order of versions, deletes before inserts, they make the later table of the earlier.
+        """
+        return None if self.load is None else self.load()
 
 
 class Connector(Protocol):
@@ -112,6 +133,7 @@ class Connector(Protocol):
     ) -> Changes:
         """Return what became of the rows for which a predicate is true, after `since`.
 
-        A row that moves across the predicate came or went.
+        A row that moves across the predicate came or went. No rows are read, nor is Spark asked,
+        until they are loaded.
         """
         ...

@@ -150,7 +150,7 @@ def report_raw_versions(
         told = records[0].asset_materialization if records else None
         if version is not None and (told is None or (told.tags or {}).get(DATA_VERSION) != version):
             tags = {DATA_VERSION: version, ENVIRONMENT_TAG: builder.settings.environment}
-            metadata = looked_metadata(looked) if looked else None
+            metadata = looked_metadata(builder, looked) if looked else None
             event = dg.AssetMaterialization(key, tags=tags, metadata=metadata)
             instance.report_runless_asset_event(event)
 
@@ -162,7 +162,7 @@ def copies_told(builder: Builder, source: Source) -> Iterator[dg.AssetObservatio
     """
     for table, copy in builder.copies(source):
         tags = {ENVIRONMENT_TAG: builder.settings.environment}
-        metadata = looked_metadata(Looked(copy.version, copy))
+        metadata = looked_metadata(builder, Looked(copy.version, copy))
         yield dg.AssetObservation(dg.AssetKey(table.asset_key), metadata=metadata, tags=tags)
 
 

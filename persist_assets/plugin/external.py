@@ -6,7 +6,8 @@ from typing import Any
 import dagster as dg
 
 from persist_assets.builder import Builder
-from persist_assets.model import Needed, Project, Source
+from persist_assets.ingestion import Brought
+from persist_assets.model import LocalCopy, Needed, Project, Source
 from persist_assets.reader import Looked
 
 
@@ -36,13 +37,21 @@ def needs_metadata(project: Project, source: Source) -> dict[str, Any]:
     return metadata
 
 
-def looked_metadata(looked: Looked) -> dict[str, Any]:
-    """Return what an event tells of an external table: its version, and what is held of it."""
+def looked_metadata(builder: Builder, looked: Looked) -> dict[str, Any]:
+    """Return what an event tells of an external table: its version, and what is held of it.
+
+    And what the run read of the table so far, and wrote to its copy.
+    """
     copy = looked.copy
     metadata: dict[str, Any] = {"newest version": looked.newest}
     if copy is None:
         return metadata | {"version held": "none"}
+    brought = _brought(builder, copy)
     return metadata | {
+        "rows read": brought.rows,
+        "bytes read": brought.bytes,
+        "rows written": brought.rows_written,
+        "bytes written": brought.bytes_written,
         "version held": copy.version,
         "rows held": copy.rows,
         "bytes held": copy.bytes,
@@ -55,18 +64,24 @@ def looked_metadata(looked: Looked) -> dict[str, Any]:
 def read_metadata(builder: Builder, source: Source) -> dict[str, Any]:
     """Return what the materialization of a source tells of external tables that it reads itself.
 
-    Of which version its rows are, how much is held of that here, and how much of this was
-    written in this run.
+    Of which version its rows are, what is held of that here, and how much was read of the table
+    and written to its copy in this run.
     """
     told: list[list[str]] = []
     for table, copy in builder.copies(source):
-        rows, size = builder.ingestion.written.get(copy.copy_id, (0, 0))
-        figures = [copy.rows, copy.bytes, rows, size]
-        told.append([_code(table.key), _code(copy.version), *(f"{n:,}" for n in figures)])
+        now = _brought(builder, copy)
+        figures = [copy.rows, copy.bytes, now.rows, now.bytes, now.rows_written, now.bytes_written]
+        named = [_code(table.key), _code(copy.version), _code(copy.predicate)]
+        told.append([*named, *(f"{n:,}" for n in figures)])
     if not told:
         return {}
-    names = ["table", "version", "rows held", "bytes held", "rows written", "bytes written"]
+    names = ["table", "version", "coverage", "rows held", "bytes held"]
+    names += ["rows read", "bytes read", "rows written", "bytes written"]
     return {"external tables": dg.MetadataValue.md(_table(names, told))}
+
+
+def _brought(builder: Builder, copy: LocalCopy) -> Brought:
+    return builder.ingestion.brought.get(copy.copy_id, Brought())
 
 
 def _needs_table(project: Project, needs: Sequence[Needed]) -> str:

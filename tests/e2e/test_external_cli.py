@@ -108,6 +108,17 @@ def test_what_is_needed_is_told_held_and_asked(root: Path) -> None:
     assert synced["pending"]["why"] is None
     assert external(root)["read"]["files"] == 0
 
+    # Another table in its place: nothing tells what changed.
+    shutil.move(root / "lake", root / "old")
+    events(root, [1, 2, 3], "invoices", 10)
+    anew = external(root)
+    assert anew["again"] == "it is another table, made in the place of the old one"
+    assert anew["why"].endswith(f"it is read anew as a whole: {anew['again']}")
+    words = CliRunner().invoke(app, ["plan", "--project", str(root)]).stdout
+    assert anew["again"] in " ".join(words.split())
+    shutil.rmtree(root / "lake")
+    shutil.move(root / "old", root / "lake")
+
     # Another view needs what is not held, and that alone would be read.
     (root / "sources" / "n.sql").write_text(V2)
     grown = external(root)

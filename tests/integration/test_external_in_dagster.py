@@ -177,8 +177,15 @@ def test_new_versions_are_followed_and_cost_what_they_change(
     assert "'invoices'" in held["coverage"]
     (record,) = instance.fetch_materializations(INVOICES, limit=1).records
     assert record.asset_materialization is not None
-    told = str(record.asset_materialization.metadata["external tables"].value).splitlines()[2]
-    assert told.startswith(f"| `m/events` | `{first}` | 3 | ")
+    names, _, row = str(record.asset_materialization.metadata["external tables"].value).splitlines()
+    told = dict(zip(*(line.strip("| ").split(" | ") for line in (names, row)), strict=True))
+    (size,) = (file.stat().st_size for file in (root / "lake" / "events").glob("*.parquet"))
+    assert (told["table"], told["version"]) == ("`m/events`", f"`{first}`")
+    assert told["coverage"] == f"`{held['coverage'].strip('`')}`"
+    assert (told["rows held"], told["rows read"], told["rows written"]) == ("3", "3", "3")
+    assert told["bytes read"] == f"{size:,}"
+    assert (held["rows read"], held["bytes read"]) == (3, size)
+    assert (held["rows written"], held["bytes written"]) == (3, held["bytes held"])
     assert daemon.stale() == set()
 
     # Only rows that nobody reads: one run, which computes no row that is without a clock.
@@ -188,6 +195,7 @@ def test_new_versions_are_followed_and_cost_what_they_change(
     assert daemon.stale() == {"invoices", "young"}, "Dagster cannot know better yet"
     assert daemon.run(request) == {"invoices": "reused", "odd": "reused", "young": "built"}
     assert daemon.held()["version held"] == second
+    assert (daemon.held()["rows read"], daemon.held()["bytes read"]) == (0, 0)
     assert daemon.obey() == {}
     assert daemon.stale() == set()
 

@@ -24,6 +24,7 @@ from malloy import there
 from persist_assets.builder import Builder
 from persist_assets.collector import collect
 from persist_assets.errors import GoneError, StorageError
+from persist_assets.holdings import find_holding
 from persist_assets.ingestion import COPIES, copy_id
 from persist_assets.pool import Pool
 
@@ -166,6 +167,80 @@ def test_who_sees_a_change_by_one_of_two_names_is_built(
         assert build(builder := enter(root)) == {"v": "reuse"}
         assert ids(builder, "v") == [*range(1, number + 1)]
     assert len(builder.ledger.fetch_copies()) == 1
+
+
+@pytest.mark.proves("F13", "F17")
+def test_a_plan_says_what_is_read_and_the_run_reads_that(
+    enter: Make, make_project: Callable[..., Path]
+) -> None:
+    text = TABLE + N + " where category < 'y' group by category;"
+    root = make_project({"m.sql": text})
+
+    def follow() -> tuple[Any, Any]:
+        """Build, and return what a plan foretold, and what was read and written then."""
+        builder = enter(root)
+        source = builder.project.sources[0]
+        foretold = find_holding(builder.ingestion, source)
+        build(builder)
+        (brought,) = [*builder.ingestion.brought.values()] or [None]
+        assert find_holding(builder.ingestion, source).why is None
+        return foretold, brought
+
+    def sizes(version: int) -> int:
+        table = deltalake.DeltaTable(str(root / "lake"), version=version)
+        return sum(pa.table(table.get_add_actions())["size_bytes"].to_pylist())
+
+    put(root, (1, "a", 1), (2, "b", 1), (3, "z", 1))
+    put(root, (4, "z", 1))
+    foretold, brought = follow()
+    assert (foretold.read.files, foretold.read.of, foretold.read.rows) == (1, 2, 3)
+    assert (brought.bytes, brought.rows, brought.rows_written) == (sizes(0), 2, 2)
+    # What came is read and nothing else; a file that was rewritten is, before and after.
+    put(root, (5, "c", 1), (6, "z", 1))
+    foretold, brought = follow()
+    assert foretold.why == "`external_table` has version 2, the copy is at 1"
+    assert (foretold.again, foretold.read.files, foretold.read.rows) == (None, 1, 2)
+    assert (brought.bytes, brought.rows) == (foretold.read.bytes, 1)
+    assert brought.bytes == sizes(2) - sizes(1)
+    table = deltalake.DeltaTable(str(root / "lake"))
+    table.delete("id = 1")
+    foretold, brought = follow()
+    assert (foretold.read.files, foretold.read.of, foretold.read.rows) == (2, 2, 3 + 2)
+    # Rows 1 and 2 went, and 2 came: those of z are none of what is needed.
+    assert (brought.bytes, brought.rows) == (foretold.read.bytes, 3)
+    # Another table in its place is read anew as a whole, and so it is said.
+    shutil.rmtree(root / "lake")
+    put(root, (7, "a", 1), (8, "z", 1))
+    put(root, (9, "z", 1))
+    foretold, brought = follow()
+    assert foretold.again == "it is another table, made in the place of the old one"
+    assert foretold.why.endswith(f"it is read anew as a whole: {foretold.again}")
+    assert (foretold.read.files, foretold.read.of, foretold.read.rows) == (1, 2, 2)
+    assert (brought.bytes, brought.rows) == (foretold.read.bytes, 1) == (sizes(0), 1)
+    last = told(enter(root))[-1]
+    assert (last["why"], last["read"], last["read_bytes"]) == (foretold.again, 1, sizes(0))
+    assert follow() == (find_holding(enter(root).ingestion, enter(root).project.sources[0]), None)
+
+
+def test_a_plan_says_that_a_table_cannot_be_followed(
+    enter: Make, make_project: Callable[..., Path]
+) -> None:
+    program = TABLE.replace('"uri"', '"mode": "follow", "uri"')
+    root = make_project({"m.sql": program + "create materialized view v as select id from external_table"})  # fmt: skip
+    put(root, (1, "a", 1))
+    builder = enter(root)
+    first = find_holding(builder.ingestion, builder.project.sources[0])
+    assert first.read is not None
+    assert first.read.bytes == 0  # what is there at the start stays there
+    build(builder)
+    assert [(b.rows, b.bytes) for b in builder.ingestion.brought.values()] == [(0, 0)]
+    shutil.rmtree(root / "lake")
+    put(root, (1, "a", 1))
+    builder = enter(root)
+    found = find_holding(builder.ingestion, builder.project.sources[0])
+    assert found.problem is not None
+    assert "cannot be followed to version" in found.problem.message
+    assert "another table" in found.problem.message
 
 
 def _named(builder: Builder, name: str) -> Any:
