@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.errors import StorageError
+from persist_assets.errors import StorageError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -56,23 +56,40 @@ def check_columns(declared: Iterable[Column], there: Sequence[tuple[str, str]], 
     Raises
     ------
     StorageError
-        A column is not there or has another type, or one name is there twice.
+        Columns are not there or have other types: all of them are told. Or one name is there
+        twice.
     """
-    by_name = {name.lower(): (name, kind) for name, kind in there}
+    by_name = {name.lower(): kind for name, kind in there}
     if len(by_name) < len(there):
         raise StorageError(f"columns of {table} differ in case alone")
-    for column in declared:
-        name, kind = by_name.get(column.name.lower(), (None, ""))
-        if name is None:
-            raise StorageError(
-                f"{table} has no column `{column.name}`",
-                hint=f"it has: {', '.join(name for name, _ in there)}",
-            )
-        if column.type is not None and _bare(column.type) != _bare(kind):
-            raise StorageError(
-                f"column `{column.name}` of {table} is {kind}, and is declared as {column.type}",
-                hint=f"declare it as {kind}, and cast it in a view",
-            )
+    columns = {c.name: c.type for c in declared}
+    lacking = [c for c in columns if c.lower() not in by_name]
+    others = [
+        (c, by_name[c.lower()], kind)
+        for c, kind in columns.items()
+        if c not in lacking and kind is not None and _bare(kind) != _bare(by_name[c.lower()])
+    ]
+    if not lacking and not others:
+        return
+    said: list[str] = []
+    hints: list[str] = []
+    if lacking:
+        named = ", ".join(f"`{c}`" for c in lacking)
+        said.append(f"it has no column{'s' * (len(lacking) > 1)} {named}")
+        spare = [name for name, _ in there if name.lower() not in {c.lower() for c in columns}]
+        meant = [(c, did_you_mean(c, spare)) for c in lacking]
+        hints += (f"for `{c}`, {hint}" for c, hint in meant if hint is not None)
+        if any(hint is None for _, hint in meant):
+            hints.append(f"it has: {', '.join(name for name, _ in there)}")
+    if others:
+        said += (
+            f"`{c}` is {kind} there, and is declared as {wanted}" for c, kind, wanted in others
+        )
+        types = ", ".join(f"`{c}` as {kind}" for c, kind, _ in others)
+        hints.append(f"declare {types}, and cast in a view")
+    raise StorageError(
+        f"{table} is not as it is declared: {'; '.join(said)}", hint="; ".join(hints)
+    )
 
 
 def _bare(kind: str) -> str:

@@ -301,11 +301,32 @@ def test_what_differs_from_the_declaration_is_named(spark: Any, tmp_path: Path) 
     written(tmp_path / "t", False)
     for column, said in [
         (Column("ident", "bigint"), "has no column `ident`"),
-        (Column("ID", "int"), "`ID` of the Delta table at .* is bigint, and is declared as int"),
+        (Column("ID", "int"), "`ID` is bigint there, and is declared as int"),
     ]:
         with pytest.raises(StorageError, match=said):
             connector(spark, tmp_path / "t", (column,)).pin()
     connector(spark, tmp_path / "t", (Column("ID", "bigint"), Column("c", "varchar(3)"))).pin()
+
+
+def test_all_that_differs_from_the_declaration_is_told_at_once(spark: Any, tmp_path: Path) -> None:
+    columns = (
+        *(Column("amont", "double"), Column("id", "int"), Column("zz", "date")),
+        *(Column("name", "string"), Column("tags", "array<int>")),
+    )
+    there = pa.table({"id": [1], "amount": [1.5], "name": ["a"], "tags": [["x"]]})
+    deltalake.write_deltalake(str(tmp_path / "t"), there)
+    source = connector(spark, tmp_path / "t", columns)
+    with pytest.raises(StorageError) as raised:
+        source.pin()
+    assert raised.value.message.endswith(
+        " is not as it is declared: it has no columns `amont`, `zz`;"
+        " `id` is bigint there, and is declared as int;"
+        " `tags` is array<string> there, and is declared as array<int>"
+    )
+    assert raised.value.hint == (
+        "for `amont`, did you mean `amount`?; it has: id, amount, name, tags;"
+        " declare `id` as bigint, `tags` as array<string>, and cast in a view"
+    )
 
 
 def test_a_table_that_is_not_there_says_so(spark: Any, tmp_path: Path) -> None:

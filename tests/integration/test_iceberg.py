@@ -303,10 +303,15 @@ def test_what_is_wrong_is_named(spark: Any, tmp_path: Path) -> None:
     written = Written(tmp_path)
     for column, said in [
         (Column("ident", "bigint"), "has no column `ident`"),
-        (Column("id", "int"), "is bigint, and is declared as int"),
+        (Column("id", "int"), "`id` is bigint there, and is declared as int"),
     ]:
         with pytest.raises(StorageError, match=said):
             connector(spark, written.root, column).pin()
+    several = Column("i", "int"), Column("c", "date"), Column("x", "double"), Column("id", "int")
+    with pytest.raises(
+        StorageError, match=r"no column `i`; `c` is string there, .*; `id` is bigint"
+    ):
+        connector(spark, written.root, *several).pin()
     with pytest.raises(StorageError, match="which metadata file is the newest"):
         connector(spark, tmp_path / "nowhere").pin()
     for n, told in enumerate(("{", "{}", '{"format-version": 9}')):
