@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -75,6 +76,13 @@ def wait_for(condition: Callable[[], Any], *, seconds: float = 120.0) -> Any:
         if time.monotonic() > deadline:
             pytest.fail(f"not within {seconds} s: {condition}")
         pause.wait(0.1)
+
+
+def drawn_seed() -> int:
+    """Return where random tests begin: elsewhere in each run, unless PERSIST_NIGHTLY_SEED says it."""
+    seed = int(os.environ.get("PERSIST_NIGHTLY_SEED", random.randrange(10**6)))
+    print(f"\nPERSIST_NIGHTLY_SEED={seed}")
+    return seed
 
 
 def said_under_hash_seeds(script: str, cwd: Path, *paths: Path) -> set[str]:

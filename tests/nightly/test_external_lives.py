@@ -1,6 +1,6 @@
 """Copies of external tables along long random lives, and of processes that are killed.
 
-Run it with `make nightly`.
+Run it with `make nightly`; `PERSIST_NIGHTLY_SEED` says where to begin.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from conftest import wait_for
+from conftest import drawn_seed, wait_for
 from ingesting import POINTS, STEPS, Life
 
 from persist_assets.builder import Builder
@@ -45,8 +45,7 @@ print("done", flush=True)
 
 @pytest.mark.proves("F19", "F23", "F24", "F25")
 def test_random_lives(enter: Callable[..., Builder], make_project: Callable[..., Path]) -> None:
-    seed = random.randrange(10**6)
-    print(f"\nseed {seed}")
+    seed = drawn_seed()
     steps = deaths = 0
     for number in range(LIVES):
         rng = random.Random(seed + number)
@@ -72,8 +71,7 @@ def _has_come(copies: Path, kind: str, before: set[Path], running: subprocess.Po
 def test_processes_that_are_killed(
     enter: Callable[..., Builder], make_project: Callable[..., Path]
 ) -> None:
-    seed = random.randrange(10**6)
-    print(f"\nseed {seed}")
+    seed = drawn_seed()
     rng = random.Random(seed)
     life = Life(make_project({}), enter, rng)
     life.build()

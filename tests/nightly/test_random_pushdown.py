@@ -6,34 +6,31 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 import random
 from typing import Any
 
+from conftest import drawn_seed
 from pushing import OnDuckDB, OnSpark, check, hunt
 from shapes import SHAPES, TRAPS, WIDE, program
 
-SEED = int(os.environ.get("PERSIST_NIGHTLY_SEED", random.randrange(10**6)))
-
 
 def test_programs_are_the_same_over_what_they_need() -> None:
-    print(f"\nprograms from seed {SEED}")
-    told = hunt(OnDuckDB(), SEED, 2000)
+    told = hunt(OnDuckDB(), drawn_seed(), 2000)
     print(dict(told))
-    assert told["programs"] > 1900, told
+    assert told["refused"] < 200, told
     assert told["needed"] < 0.8 * told["rows"], told
 
 
 def test_so_they_are_on_spark(spark: Any) -> None:
-    print(f"\nprograms from seed {SEED}")
-    told = hunt(OnSpark(spark), SEED, 60)
-    assert told["programs"] == 60, told
+    told = hunt(OnSpark(spark), drawn_seed(), 60)
+    print(dict(told))
+    assert told["refused"] < 6, told
 
 
 def test_shapes_have_the_same_rows_over_what_they_need_on_spark(spark: Any) -> None:
     engine, now = OnSpark(spark), dt.datetime(2024, 8, 31, 10, tzinfo=dt.UTC)
     spark.sql("CREATE OR REPLACE TEMPORARY FUNCTION my_udf(x BIGINT) RETURNS BIGINT RETURN x")
-    engine.fill(WIDE, random.Random(SEED), 40)
+    engine.fill(WIDE, random.Random(drawn_seed()), 40)
     raising = {"what may raise", "a text that is no time", "implicit casts"}
     queries = [q for shape, (q, _) in SHAPES.items() if shape not in {*raising, "lots"}]
     for query in (*queries, *TRAPS.values()):
