@@ -25,7 +25,7 @@ from persist_assets.model import External
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from persist_assets.errors import Location
+    from persist_assets.errors import Location, Severity
 
 FORMATS = {"delta_table_input": "delta", "iceberg_input": "iceberg"}
 """The connectors that external tables may have, and what their data is."""
@@ -93,6 +93,9 @@ _SECRET = re.compile(
 
 REFERENCE = re.compile(r"\$\{env:([A-Za-z_]\w*)\}")
 """What stands for the value of a variable of the environment, as in Feldera."""
+
+_ONE_VERSION = re.compile(r"(?:^|/)(?:v\d+|\d+-[^/]*)(?:\.gz)?\.metadata\.json(?:\.gz)?$")
+"""Metadata files of Iceberg that nobody writes again: each is of one version of its table."""
 
 _LITERAL_SECRET = re.compile(
     r"://[^/@:]*:[^/@]*@|[?&](?:sig|sv|se|token|password|x-amz-\w+(?:-\w+)*)=", re.IGNORECASE
@@ -212,9 +215,16 @@ class _Reading:
         self.given: Given | None = None
         self.start = 0
 
-    def say(self, code: str, message: str, at: int | None = None, hint: str | None = None) -> None:
+    def say(
+        self,
+        code: str,
+        message: str,
+        at: int | None = None,
+        hint: str | None = None,
+        severity: Severity = "error",
+    ) -> None:
         place = self.location if self.given is None or at is None else self.given.place(at)
-        self.problems.append(Problem(f"external-{code}", message, place, hint))
+        self.problems.append(Problem(f"external-{code}", message, place, hint, severity))
 
     def at(self, key: str) -> int:
         assert self.given is not None
@@ -394,6 +404,8 @@ class _Reading:
         elif _LITERAL_SECRET.search(place):
             self.say("secret", f"there are credentials in `{uri}`", self.at(uri), _as_reference())
             place = ""
+        if iceberg and _ONE_VERSION.search(place):
+            self.one_version(said.get("mode"), uri)
         mode = said.get("mode", "snapshot_and_follow")
         if mode not in _MODES:
             hint = did_you_mean(mode, _MODES) or f"there are: {', '.join(_MODES)}"
@@ -415,6 +427,20 @@ class _Reading:
         )
         self.together(external, version, iceberg)
         return external, place
+
+    def one_version(self, mode: str | None, uri: str) -> None:
+        """Say that a metadata file is of one version, and so nothing comes that can be followed."""
+        if mode not in (None, "follow", "snapshot_and_follow"):
+            return
+        self.say(
+            "mode",
+            f"`{uri}` names a metadata file, which is of one version of the table:"
+            " nothing newer is ever found there, and nothing is followed",
+            self.at(uri if mode is None else "mode"),
+            "name the table's directory as `uri`, where metadata/version-hint.text tells the newest"
+            " file; or say that one version is meant: mode snapshot",
+            "warning" if mode is None else "error",
+        )
 
     def is_a(self, key: str, value: Any, kind: type) -> bool:
         # To Python true is an int.

@@ -436,7 +436,7 @@ class _File:
             name, self.properties(tokens), columns, self.key(tree, name, columns), location
         )
         self.problems += problems
-        if external is None or problems:
+        if external is None or any(p.severity == "error" for p in problems):
             raise _Said
         return RawTable(FORMATS[external.connector], uri, public_pairs(external), external)
 

@@ -195,13 +195,48 @@ def test_options_are_read(name: str, config: dict[str, Any], expected: dict[str,
 def test_iceberg_calls_some_things_otherwise() -> None:
     config = {"metadata_location": "s3://b/t/v3.metadata.json", "snapshot_id": 7051729675574597004}
     declaration, problems = read(declared(config, "iceberg_input"))
-    assert not problems
+    assert [p.severity for p in problems] == ["warning"]  # it says nothing of a mode
     assert declaration.raw is not None
     assert (declaration.raw.format, declaration.raw.location) == (
         "iceberg",
         config["metadata_location"],
     )
     assert declaration.raw.external == External("iceberg_input", version=7051729675574597004)
+
+
+FOLLOWED = "nothing newer is ever found there, and nothing is followed"
+
+
+@pytest.mark.parametrize("mode", ["follow", "snapshot_and_follow", "snapshot", None])
+@pytest.mark.parametrize(
+    ("place", "is_of_one_version"),
+    [
+        ("s3://b/t/metadata/00012-7f2a.metadata.json", True),
+        ("s3://b/t/metadata/00012-7f2a.gz.metadata.json", True),
+        ("v3.metadata.json.gz", True),
+        ("t/metadata/newest.metadata.json", False),  # which may be written again
+        ("s3://b/t", False),
+    ],
+)
+@pytest.mark.parametrize("key", ["uri", "metadata_location"])
+def test_a_metadata_file_is_not_followed_in_silence(
+    key: str, place: str, is_of_one_version: bool, mode: str | None
+) -> None:
+    config = {key: place} | ({} if mode is None else {"mode": mode})
+    text = declared(config, "iceberg_input")
+    _, problems = read(text)
+    if not is_of_one_version or mode == "snapshot":
+        assert not problems
+        return
+    (problem,) = problems
+    assert (problem.code, problem.severity) == (
+        "external-mode",
+        "warning" if mode is None else "error",
+    )
+    assert FOLLOWED in problem.message
+    assert "the table's directory as `uri`" in (problem.hint or "")
+    at = key if mode is None else "mode"
+    assert problem.location.column == text.index(f'"{at}":') + 1
 
 
 def test_labels_and_promises() -> None:
