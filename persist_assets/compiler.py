@@ -796,7 +796,8 @@ def _made(unit: _Unit, declaration: Declaration, query: Query, meaning: Meaning)
 def _kept_how(declaration: Declaration) -> tuple[object, ...]:
     """Return what of an annotation the meaning of a query follows from."""
     annotation = declaration.annotation
-    return (annotation.refresh, annotation.time_column, *_merged_how(declaration))
+    said = (annotation.refresh, annotation.time_column, annotation.assume)
+    return (*said, *_merged_how(declaration))
 
 
 def _merged_how(declaration: Declaration) -> tuple[object, ...]:
@@ -808,7 +809,9 @@ def _merged_how(declaration: Declaration) -> tuple[object, ...]:
     validity = declaration.annotation.validity
     if validity is not None:
         return (validity.key, validity.watch, validity.hard_deletes, by)
-    return (merge.key, merge.on_tie, by) if merge else ()
+    merged = (merge.key, merge.on_tie, by) if merge else ()
+    lookback = declaration.annotation.trusted_lookback_s
+    return (*merged, "lookback", lookback, by) if lookback else merged
 
 
 # ---------------------------------------------------------------------------------- annotations

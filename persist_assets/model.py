@@ -390,6 +390,15 @@ class Annotation:
         return Validity(self.key, self.watch, self.hard_deletes)
 
     @property
+    def trusted_lookback_s(self) -> int:
+        """The lookback that decides which late rows the table has; 0 where none does.
+
+        What is proven to be new comes however late it is. Nothing is proven of all changes, so
+        whoever says ``assume=exact`` trusts the lookback as well.
+        """
+        return self.lookback_s if self.assume is not None else 0
+
+    @property
     def goes_on(self) -> bool:
         """Whether a table goes on when its source means something else; histories do by default."""
         if self.refresh == "snapshot":

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from postgres import Postgres
 
     from persist_assets.builder import Builder
+    from persist_assets.compiler import Memory
     from persist_assets.ledger.store import Ledger
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -106,7 +107,9 @@ def compiled(files: Mapping[str, str], *, sources_dir: str = "sources") -> Proje
     return compilation_of(files, sources_dir=sources_dir).project
 
 
-def compilation_of(files: Mapping[str, str], *, sources_dir: str = "sources") -> Compilation:
+def compilation_of(
+    files: Mapping[str, str], *, sources_dir: str = "sources", memory: Memory | None = None
+) -> Compilation:
     """Compile files that exist only as text; raw tables have the columns they declare.
 
     A path that begins with a slash counts from the project root: nothing is declared there.
@@ -127,7 +130,12 @@ def compilation_of(files: Mapping[str, str], *, sources_dir: str = "sources") ->
         if d.raw is not None
     }
     return compile_project(
-        declarations, sources_dir=sources_dir, connection="test", raws=raws, problems=problems
+        declarations,
+        sources_dir=sources_dir,
+        connection="test",
+        raws=raws,
+        problems=problems,
+        memory=memory,
     )
 
 

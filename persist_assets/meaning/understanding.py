@@ -252,7 +252,20 @@ def _is_kept(declaration: Declaration) -> bool:
     """Whether a table does not have just the rows that its query says."""
     annotation = declaration.annotation
     made = (annotation.merge, annotation.partition, annotation.validity)
-    return any(one is not None for one in made)
+    return any(one is not None for one in made) or annotation.trusted_lookback_s > 0
+
+
+def _deciding(declaration: Declaration) -> set[str] | None:
+    """Return the columns by which it is decided which rows of a query its table has.
+
+    None where all of them may be.
+    """
+    annotation = declaration.annotation
+    if annotation.partition is not None:
+        return {d.column.lower() for d in annotation.partition.dimensions}
+    if annotation.merge is not None or annotation.validity is not None:
+        return None
+    return {(annotation.time_column or "").lower()}
 
 
 def _merged(declaration: Declaration, build_id: BuildID) -> BuildID:
@@ -265,6 +278,8 @@ def _merged(declaration: Declaration, build_id: BuildID) -> BuildID:
     if validity is not None:
         columns = [sorted(c.lower() for c in some) for some in (validity.key, validity.watch)]
         return digest("history", build_id, *columns, by.lower(), validity.hard_deletes)
+    if lookback := declaration.annotation.trusted_lookback_s:
+        build_id = digest("lookback", build_id, lookback, by.lower())
     if merge is None:
         return build_id
     key = sorted(column.lower() for column in merge.key)
@@ -361,10 +376,9 @@ def _meaning(
         # Its readers see what the table says, not what the query does, another draw or a later
         # look would say.
         fixed = digest("table", build_id)
-        partition = declaration.annotation.partition
-        if partition is not None and not (volatile or clocks):
-            # Columns that nobody reads do not count, besides those that part the rows.
-            by = {d.column.lower() for d in partition.dimensions}
+        by = _deciding(declaration)
+        if by is not None and not (volatile or clocks):
+            # Columns that nobody reads do not count, besides those.
             parted = [d for name, d in named if name.lower() in by]
             fixed = _merged(declaration, digest("table", connection, digests.rows, parted))
         drawn = tuple(digest("column", fixed, d) for d in marks)

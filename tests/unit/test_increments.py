@@ -7,10 +7,12 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from conftest import compiled
+from conftest import compilation_of, compiled
 
 from persist_assets import watermarks
+from persist_assets.compiler import Memory
 from persist_assets.growth import grow, in_order, obstacle
+from persist_assets.meaning.understanding import Meaning
 from persist_assets.model import Change, Growth, Increment, Piece, Project, Snapshot, Source
 
 RAW = """
@@ -433,6 +435,89 @@ def test_how_rows_are_merged_is_part_of_what_they_mean() -> None:
 def test_a_merge_key_that_is_none_is_refused(more: str, said: str) -> None:
     errors = project_of("SELECT ts, usr FROM ev", more=more).errors
     assert said in " ".join(e.message for e in errors)
+
+
+# ------------------------------------------------------------------------------------------ lookback
+
+ASSUMED = " assume=exact"
+TWO_DAYS, AN_HOUR = ' lookback="2 days"', ' lookback="1h"'
+
+
+def ids_of(query: str, *more: str, watermark: str = "ts") -> list[str]:
+    """Return the BuildIDs of a query with annotations."""
+    projects = [project_of(query, watermark, some) for some in more]
+    assert not any(p.errors for p in projects)
+    return [p.by_id["q@sources/m.sql"].build_id for p in projects]
+
+
+@pytest.mark.parametrize("merged", ["", " merge_key=usr"])
+def test_a_lookback_that_is_trusted_is_part_of_what_a_query_means(merged: str) -> None:
+    query = "SELECT ts, usr FROM ev"
+    trusted = [merged + ASSUMED + one for one in ("", TWO_DAYS, AN_HOUR, ' lookback="48 hours"')]
+    none, two_days, an_hour, again = ids_of(query, *trusted)
+    assert len({none, two_days, an_hour}) == 3
+    assert again == two_days
+    assert none == ids_of(query, merged)[0]  # as ever: no lookback has no part in it
+    other = ids_of("SELECT ts, usr, ts AS at FROM ev", trusted[1])
+    assert other != ids_of("SELECT ts, usr, ts AS at FROM ev", trusted[1], watermark="at")
+
+
+def test_a_lookback_that_changes_no_row_is_no_part_of_what_a_query_means() -> None:
+    query = "SELECT ts, usr FROM ev"
+    assert len({*ids_of(query, "", TWO_DAYS, AN_HOUR)}) == 1
+    whole = "SELECT max(ts) AS ts FROM ev"  # nothing is proven, and each build computes all of it
+    assert len({*ids_of(whole, "", TWO_DAYS)}) == 1
+    assert len({*ids_of(whole, ASSUMED + TWO_DAYS, ASSUMED + AN_HOUR)}) == 2
+
+
+def test_a_lookback_is_part_of_what_a_function_means_where_it_is_trusted() -> None:
+    code = """
+from persist_assets import incremental_table
+
+@incremental_table(time_column="ts"{})
+def late(ev):
+    return ev.filter("amt > 60")
+"""
+
+    def built(more: str) -> str:
+        project = compiled({"m.sql": RAW, "p.py": code.format(more)})
+        assert not project.errors
+        return project.by_id["late@sources/p.py"].build_id
+
+    said = [', lookback="2 days"', ', lookback="1h"']
+    assert len({built(one) for one in ("", *said)}) == 1
+    assert len({built(f'{one}, assume="exact"') for one in ("", *said)}) == 3
+    assert built(', assume="exact"') == built("")
+
+
+def test_readers_of_what_is_trusted_see_its_table() -> None:
+    def read(more: str, columns: str = "ts, usr") -> str:
+        text = (
+            f"--@ persist refresh=incremental watermark=ts{more}\n"
+            f"CREATE VIEW a AS SELECT {columns} FROM ev;\n--@ persist\n"
+            "CREATE VIEW b AS SELECT usr, count(*) AS n FROM a GROUP BY usr;"
+        )
+        return compiled({"m.sql": RAW + text}).by_id["b@sources/m.sql"].build_id
+
+    assert len({read(ASSUMED + one) for one in ("", TWO_DAYS, AN_HOUR)}) == 3
+    assert read("") == read(TWO_DAYS)
+    # What they do not read is not theirs, unless it decides which rows there are.
+    two = ASSUMED + TWO_DAYS
+    assert read(two) == read(two, "ts, usr, amt") == read(two, "ts, usr, amt + 1 AS amt")
+    assert read(two) != read(two, "ts + INTERVAL 1 HOUR AS ts, usr")
+
+
+def test_what_is_remembered_of_a_query_knows_what_is_assumed_of_it() -> None:
+    def meaning(more: str, memory: Memory) -> Meaning:
+        text = f"{RAW}--@ persist refresh=incremental watermark=ts{more}\nCREATE VIEW q AS SELECT ts FROM ev;"
+        compilation_of({"m.sql": text}, memory=memory)
+        return next(m for m in memory.known.values() if m.growth is not None)
+
+    first = Memory()
+    known = meaning("", first)
+    assert meaning("", Memory(first.known)) is known
+    assert meaning(ASSUMED, Memory(first.known)) is not known
+    assert meaning(ASSUMED + TWO_DAYS, Memory(first.known)).build_id != known.build_id
 
 
 def test_groups_cannot_be_merged_incrementally() -> None:
