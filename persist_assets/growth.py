@@ -130,9 +130,10 @@ def touched(
         spans, some = told
         nulls |= some
         leaf = column_type(project.by_id[trace.column.source_id].columns, trace.column.column)
-        steps = _steps(trace, leaf, kind)
+        steps = steps_to(trace, leaf, kind)
+        exact = trace.column.column.lower() in changes[trace.column.source_id].within
         for values in merged_spans(spans):
-            led = lead(values, leaf or "", steps, zone)
+            led = lead(values, leaf or "", steps, zone, exact=exact)
             if led is None:
                 return None
             found.append(led)
@@ -203,7 +204,7 @@ def meeting(
         Whether NULL counts as such a value.
     """
     found: list[Piece] = []
-    wanted, steps = [*spans], _steps(trace, leaf, kind)
+    wanted, steps = [*spans], steps_to(trace, leaf, kind)
     for piece in pieces:
         told = span(piece, trace.column.column, leaf or "")
         led = lead(told[:2], leaf or "", steps, zone) if told else None
@@ -217,7 +218,7 @@ def meeting(
     return tuple(found)
 
 
-def _steps(trace: Trace, leaf: str | None, kind: str) -> tuple[Taken, ...]:
+def steps_to(trace: Trace, leaf: str | None, kind: str) -> tuple[Taken, ...]:
     """Return the steps from a column of a type to one of another."""
     if kind in TIMES and leaf != kind:
         return (*trace.steps, Taken("cast", kind, 0))

@@ -179,7 +179,9 @@ def from_statistics(value: Any, kind: str) -> Value | None:
     return None
 
 
-def lead(span: Span, leaf: str, steps: Sequence[Taken], zone: str) -> Span | None:
+def lead(
+    span: Span, leaf: str, steps: Sequence[Taken], zone: str, *, exact: bool = False
+) -> Span | None:
     """Return where steps lead the values of a span of a column: from where, up to where.
 
     None where that cannot be told, or not be said in Python's dates.
@@ -190,16 +192,19 @@ def lead(span: Span, leaf: str, steps: Sequence[Taken], zone: str) -> Span | Non
         The column's type.
     zone
         The session's time zone.
+    exact
+        Whether the ends are those of a window, not what somebody's statistics tell.
     """
     if leaf in ("timestamp", "timestamp_ntz"):
         # Other writers cut times of statistics off at the millisecond; clocks are put back.
         wider = _WIDEST if steps and zone != "UTC" else timedelta()
+        cut = timedelta() if exact else _MILLISECOND
         low, high = span
         if not isinstance(low, datetime) or not isinstance(high, datetime):
             return None
         early = low < _EPOCH.replace(tzinfo=low.tzinfo)
         try:
-            span = (low - wider - _MILLISECOND * early, high + wider + _MILLISECOND)
+            span = (low - wider - cut * early, high + wider + cut)
         except OverflowError:
             return None
     low, high = (_after(value, steps, zone) for value in span)
@@ -254,6 +259,12 @@ def _cut(value: datetime, unit: str) -> datetime:
         return day - timedelta(days=day.weekday())
     month = {"day": None, "month": day.month, "quarter": (day.month - 1) // 3 * 3 + 1, "year": 1}
     return day if month[unit] is None else day.replace(month=month[unit] or 1, day=1)
+
+
+def cut_to(step: Taken) -> str | None:
+    """Return the unit of time to which a step cuts down, None where it does not."""
+    cuts = step.function in ("date_trunc", "trunc")
+    return _SHORT_UNITS.get(step.unit, step.unit) if cuts else None
 
 
 def overlap(one: tuple[Value, Value | None], other: tuple[Value, Value | None]) -> bool:

@@ -5,9 +5,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import dagster as dg
 
-from persist_assets.growth import trace_to_partitions
-from persist_assets.model import Dimension, Partitioning, Source, SourceID
+from persist_assets.growth import parted_by, steps_to, trace_to_partitions
+from persist_assets.model import Cadence, Dimension, Partitioning, Source, SourceID
 from persist_assets.partitions import expand, limits, runs, split
+from persist_assets.plugin import beta
+from persist_assets.watermarks import cut_to
 
 PARTITIONS_TAG = "persist/partitions"
 """A run with this tag builds these partitions: JSON, runs of keys by SourceID."""
@@ -53,24 +55,63 @@ def backfill_policy(source: Source) -> dg.BackfillPolicy | None:
     return dg.BackfillPolicy.single_run()
 
 
-def dependency(source: Source, upstream: Source) -> dg.AssetDep:
-    """Return a dependency, with which partitions of it those of a source follow from."""
+def dependency(source: Source, upstream: Source, zone: str) -> dg.AssetDep:
+    """Return a dependency, with which partitions of it those of a source follow from.
+
+    Parameters
+    ----------
+    zone
+        The session's time zone.
+    """
     mapping: dg.PartitionMapping | None = None
     if upstream.persisted and upstream.annotation.partition is not None:
-        mapping = dg.AllPartitionMapping()
-        if source.annotation.partition is not None and _follows(source, upstream):
-            mapping = dg.TimeWindowPartitionMapping()
+        mapping = _mapping(source, upstream, zone) or dg.AllPartitionMapping()
     return dg.AssetDep(dg.AssetKey(upstream.asset_key), partition_mapping=mapping)
 
 
-def _follows(source: Source, upstream: Source) -> bool:
-    """Whether windows of a source provably follow from the same windows of what it reads."""
+_UNITS: Mapping[Cadence, Collection[str]] = {
+    "hourly": ("second", "minute", "hour"),
+    "daily": ("second", "minute", "hour", "day"),
+    "weekly": ("second", "minute", "hour", "day", "week"),
+    "monthly": ("second", "minute", "hour", "day", "month"),
+}
+"""What times are cut down to within their window."""
+_NEAR: Mapping[Cadence, int] = {"hourly": 72, "daily": 3, "weekly": 2, "monthly": 2}
+"""By how many windows time zones and changes of clocks may lead, besides cutting down, as plans
+look for them."""
+
+
+def _mapping(source: Source, upstream: Source, zone: str) -> dg.PartitionMapping | None:
+    """Return how partitions follow from those of what is read, where plans know (`needed`).
+
+    None where they may follow from all of them. It never leaves out what plans would look for.
+    """
     ours, theirs = source.annotation.partition, upstream.annotation.partition
-    if not (ours and theirs and ours.time and theirs.time):
-        return False
-    if len(ours.dimensions) > 1 or len(theirs.dimensions) > 1:
-        return False
-    return trace_to_partitions(source, upstream) is not None
+    trace = trace_to_partitions(source, upstream)
+    if ours is None or theirs is None or trace is None:
+        return None
+    own, parted = parted_by(source), parted_by(upstream)
+    if len(own) != 1 or len(parted) != 1:
+        return None
+    every = ours.dimensions[0].every
+    if every is None and theirs.time is None:  # nothing is done to values that are no times
+        values = {*ours.dimensions[0].values} & {*theirs.dimensions[0].values}
+        return dg.StaticPartitionMapping({str(value): str(value) for value in values})
+    if every is None or theirs.time is None:
+        return None
+    (_, kind), (_, leaf) = own[0], parted[0]
+    steps = steps_to(trace, leaf, kind)
+    units = {unit for step in steps if (unit := cut_to(step))}
+    if ours.timezone != theirs.timezone or not units.issubset(_UNITS[every]):
+        return None
+    dates = leaf != "timestamp" and kind != "timestamp"
+    same = not steps or (dates and (leaf == "date" or zone == "UTC"))
+    same = same or zone == ours.timezone == "UTC"
+    near = 0 if same else _NEAR[every]
+    with beta():  # windows of what is read that are not there lack nothing
+        return dg.TimeWindowPartitionMapping(
+            -near, near, allow_nonexistent_upstream_partitions=True
+        )
 
 
 def asked_by(

@@ -33,10 +33,10 @@ class AssetTranslator:
 
     def asset_spec(self, source: Source) -> dg.AssetSpec:
         """Return the spec of a persisted source or a raw table."""
-        annotation = source.annotation
+        annotation, zone = source.annotation, self.settings.timezone.key
         return dg.AssetSpec(
             dg.AssetKey(source.asset_key),
-            deps=[dependency(source, s) for s in self.project.waits_for(source)],
+            deps=[dependency(source, s, zone) for s in self.project.waits_for(source)],
             partitions_def=partitions_definition(annotation.partition)
             if annotation.partition and source.persisted
             else None,
