@@ -25,6 +25,7 @@ from persist_assets.frontends.malloy import (
     names_in,
     parse_malloys,
 )
+from persist_assets.frontends.python import digest_of, with_functions
 from persist_assets.meaning.identity import digest
 from persist_assets.model import Column, NamedQuery
 
@@ -193,12 +194,13 @@ class Models:
         self.failed.pop(path, None)
         declarations, problems = declare(model)
         problems += comments_that_say_persist(self.texts[path], path)
+        declarations, more, looked = with_functions(declarations, self._find)
         asked = [*(ALL_ROWS_OF + t for t in model.tables), *model.selects]
         self.files[path] = parsed(
             self._content(self.texts[path]),
             declarations,
-            problems,
-            reads=tuple((p, _digest(answers.texts[p])) for p in model.files if p != path),
+            [*problems, *more],
+            reads=(*((p, digest_of(answers.texts[p])) for p in model.files if p != path), *looked),
             asked=tuple((sql, answers.given[sql]) for sql in asked),
             queries=tuple(NamedQuery(q.name, q.location, q.description) for q in model.queries),
         )
@@ -216,11 +218,15 @@ class Models:
         """Return what is known of a file if neither it nor what it imports has changed."""
         if known is None or known.content != self._content(self.texts[path]):
             return None
+        same = all(digest_of(self._find(p)) == content for p, content in known.reads)
+        return known if same else None
+
+    def _find(self, path: str) -> str | None:
+        """Return the text of a file of the project, None where there is none."""
         try:
-            same = all(_digest(self.text(p)) == content for p, content in known.reads)
+            return self.text(path)
         except Refused:
             return None
-        return known if same else None
 
     def text(self, path: str) -> str:
         """Return the text of a file that may be imported."""
@@ -308,10 +314,6 @@ def _refusal(problems: Sequence[Problem]) -> Refused:
         return Refused("its columns are not known: something below it is wrong, or reads this file")
     first = problems[0]
     return Refused(first.message + (f" ({first.hint})" if first.hint else ""))
-
-
-def _digest(text: str) -> str:
-    return sha256(text.encode()).hexdigest()
 
 
 @cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from persist_assets.frontends.modules import Find
-from persist_assets.frontends.python import Looked, parse_python
+from persist_assets.frontends.python import Looked, parse_python, with_functions
 from persist_assets.frontends.sql import parse_sql
 
 if TYPE_CHECKING:
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def _sql(text: str, path: str, find: Find) -> tuple[list[Declaration], list[Problem], Looked]:
-    return *parse_sql(text, path), ()
+    declarations, problems = parse_sql(text, path)
+    declarations, more, looked = with_functions(declarations, find)
+    return declarations, [*problems, *more], looked
 
 
 FRONTENDS: Mapping[

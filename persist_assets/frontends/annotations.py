@@ -392,7 +392,7 @@ def _function(tag: Tag, named: Mapping[str, Tag]) -> Iterable[Check]:
         yield Check("function", f"function_{name}", values=(function,), location=place)
     if tag.value is not None or not named:
         for function in _texts(tag, "function"):
-            yield Check("function", f"function_{function}", values=(function,))
+            yield Check("function", f"function_{function.lstrip('.')}", values=(function,))
 
 
 _CHECKS: Mapping[CheckKind, Callable[[Tag, Mapping[str, Tag]], Iterable[Check]]] = {

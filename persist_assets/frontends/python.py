@@ -32,7 +32,10 @@ from persist_assets.frontends.modules import (
     Imported,
     Module,
     Modules,
+    absolute,
     chain_of,
+    files_of,
+    name_of,
     parse_module,
     unparsable,
 )
@@ -47,7 +50,7 @@ from persist_assets.model import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from persist_assets.errors import Severity
     from persist_assets.frontends.modules import FunctionNode, Reached
@@ -81,6 +84,73 @@ def parse_python(
     file.read()
     looked = sorted((p, digest_of(t)) for p, t in modules.looked.items() if p != path)
     return file.declarations, [*file.problems, *modules.problems.values()], tuple(looked)
+
+
+def with_functions(
+    declarations: Iterable[Declaration], find: Find
+) -> tuple[list[Declaration], list[Problem], Looked]:
+    """Return declarations of another language with the functions that check their rows.
+
+    These are named as they are imported: by modules from the root of the project, or relatively.
+
+    Parameters
+    ----------
+    find
+        Finds the files that they may be in.
+
+    Returns
+    -------
+    declarations, problems, looked
+        As `parse_python` does.
+    """
+    modules = Modules(find)
+    problems: list[Problem] = []
+    found: list[Declaration] = []
+    for declaration in declarations:
+        checks = tuple(
+            _with_function(check, check.location or declaration.location, modules, problems)
+            if check.kind == "function"
+            else check
+            for check in declaration.annotation.checks
+        )
+        annotation = replace(declaration.annotation, checks=checks)
+        found.append(replace(declaration, annotation=annotation))
+    looked = sorted((p, digest_of(t)) for p, t in modules.looked.items())
+    return found, [*problems, *modules.problems.values()], tuple(looked)
+
+
+def _with_function(
+    check: Check, place: Location, modules: Modules, problems: list[Problem]
+) -> Check:
+    """Return a check that stands at a place by a function that knows it."""
+    written = str(check.values[0])
+    named = written.lstrip(".")
+    above, _, name = named.rpartition(".")
+    package = name_of(f"{place.path.rpartition('/')[0]}/__init__.py")
+    whole = absolute(above, len(written) - len(named), package)
+    if not whole:
+        message = f"`{written}` does not say in which file of Python the function is"
+        hint = f'function="rules.{name}" is that of rules.py, ".rules.{name}" of rules.py beside it'
+        problems.append(Problem("python-check", message, place, hint))
+        return check
+    module = modules.module(whole)
+    if module is None:
+        beside = modules.module(f"{package}.{above}") if named == written else None
+        if not modules.problems:
+            message = f"there is no file {files_of(whole)[1]} with the function `{name}`"
+            hint = f'did you mean ".{written}"?' if beside is not None else _FROM_ROOT
+            problems.append(Problem("python-check", message, place, hint))
+        return check
+    file = _File(module, modules)
+    try:
+        check = file.with_function(check, name)
+    except _Refused as refused:
+        file.problems.append(refused.problem)
+    problems += file.problems
+    return check
+
+
+_FROM_ROOT = "modules are named from the root of the project, or relatively, with a dot before them"
 
 
 def digest_of(text: str | None) -> str:
@@ -142,19 +212,19 @@ class _File:
         self.path = module.path
         self.declarations: list[Declaration] = []
         self.problems: list[Problem] = []
-        self.comments = list(_comments(module.text, module.path, self.problems))
 
     def problem(self, code: str, message: str, place: Location, hint: str | None = None) -> None:
         self.problems.append(Problem(code, message, place, hint))
 
     def read(self) -> None:
         self.check_names()
+        comments = list(_comments(self.module.text, self.path, self.problems))
         used: set[int] = set()  # the lines of annotations that annotate something
         decorated: set[int] = set()
         end = 0
         for statement in self.module.tree.body:
             head = statement.lineno  # of a function that of its def: lines may stand in between
-            lines = [c for c in self.comments if end < c.location.line < head]
+            lines = [c for c in comments if end < c.location.line < head]
             if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
                 ours = [d for d in statement.decorator_list if self.module.ours(d)]
                 decorated.update(id(d.func if isinstance(d, ast.Call) else d) for d in ours)
@@ -162,7 +232,7 @@ class _File:
                     used.update(c.location.line for c in lines)
                     self.function(statement, ours, lines)
             end = statement.end_lineno or statement.lineno
-        for comment in self.comments:
+        for comment in comments:
             if comment.location.line not in used:
                 self.problem(
                     "annotation-dangling",
@@ -247,7 +317,10 @@ class _File:
         said, inputs = self.said(decorator, kind)
         annotation, problems = read_annotation(lines, said)
         self.problems += problems
-        checks = tuple(c if c.alone else self.with_function(c) for c in annotation.checks)
+        checks = tuple(
+            self.with_function(c, str(c.values[0])) if c.kind == "function" else c
+            for c in annotation.checks
+        )
         annotation = replace(annotation, checks=checks)
         if not isinstance(node, ast.FunctionDef):
             hint = "Spark is asked and answers: take out async"
@@ -424,11 +497,8 @@ class _File:
 
     # ------------------------------------------------------------------------------------- checks
 
-    def with_function(self, check: Check) -> Check:
-        """Return a check by a function that knows it, with all code that it reaches."""
-        if check.kind != "function":
-            return check
-        name = str(check.values[0])
+    def with_function(self, check: Check, name: str) -> Check:
+        """Return a check by a function of the file that knows it, with all code that it reaches."""
         place = check.location or Location(self.path)
         try:
             module, node = self.function_of(name, place)
@@ -469,7 +539,8 @@ class _File:
             return module, bound[0]
         known = [b for b, at in self.module.bindings.items() if self.defines(at)]
         hint = did_you_mean(name, [*known, *self.module.imports])
-        message = f"`{name}` is no function of this file, and none that it imports"
+        file = "this file" if place.path == self.path else self.path
+        message = f"`{name}` is no function of {file}, and none that it imports"
         if bound:
             message, hint = f"`{name}` is not bound to one function", "give it a name of its own"
         raise _Refused("python-check", message, place, hint or f"write one: def {name}(rows): …")

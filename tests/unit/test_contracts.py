@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from conftest import compiled
 
@@ -152,7 +154,10 @@ def test_only_what_is_persisted_promises_anything(key: str) -> None:
             'relationship { b="carriers.codes" }',
             "`codes` is not a column of `carriers` | did you mean `code`?",
         ),
-        ("function=plausible", "`plausible` is a function of Python, this is none | expr="),
+        (
+            "function=plausible",
+            "`plausible` does not say in which file of Python the function is |",
+        ),
     ],
 )
 def test_checks_are_checked_against_the_columns(check: str, expected: str) -> None:
@@ -259,3 +264,102 @@ def test_a_helper_that_is_no_python_is_told_once() -> None:
     )
     (told,) = in_python(text, rules="def plausible(rows: return 1\n").problems
     assert told.location.path == "rules.py"
+
+
+# --------------------------------------------------------------- functions that check other sources
+
+RULES = "LEAST = 0\ndef plausible(rows): return rows.filter(rows.a < LEAST)\n"
+
+
+def in_sql(name: str, **files: str) -> Project:
+    others = {f"{path.replace('__', '/')}.py": text for path, text in files.items()}
+    text = f"{RAW}--@ persist check {{ function {name} }}\nCREATE VIEW v AS SELECT a FROM t;"
+    return compiled({"daily/m.sql": text, **others})
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ('="rules.plausible"', "/rules"),
+        ('="lib.rules.plausible"', "/src__lib__rules"),
+        ('="sources.rules.plausible"', "rules"),
+        ('=".rules.plausible"', "daily__rules"),
+        ('="..rules.plausible"', "rules"),
+        ('{ kind=".rules.plausible" }', "daily__rules"),
+    ],
+)
+def test_a_function_of_a_file_checks_rows_of_sql(name: str, file: str) -> None:
+    project = in_sql(name, **{file: RULES})
+    assert not project.problems, [str(p) for p in project.problems]
+    (check,) = project.by_id["v@sources/daily/m.sql"].checks
+    assert check.function is not None and check.function.name == "plausible"
+    assert check.function.path == file.replace("__", "/").removeprefix("/") + ".py" or (
+        check.function.path == f"sources/{file.replace('__', '/')}.py"
+    )
+    assert re.fullmatch("function_(kind|([a-z]+_)?([a-z]+_)?rules_plausible)", check.name)
+
+
+def test_a_function_that_checks_sql_is_known_by_all_its_code_and_is_no_part_of_the_build_id() -> (
+    None
+):
+    def built(rules: str) -> Source:
+        project = in_sql('="rules.plausible"', **{"/rules": rules, "/other": "LEAST = 1\n"})
+        assert not project.problems
+        return project.by_id["v@sources/daily/m.sql"]
+
+    one, two = built(RULES), built(RULES.replace("0", "1"))
+    assert one.checks[0].definition != two.checks[0].definition
+    again = built(RULES.replace("rows.a <", "rows.a  <"))
+    assert again.checks[0].definition == one.checks[0].definition
+    other = built("from other import LEAST\n" + RULES.partition("\n")[2])
+    assert other.checks[0].definition != one.checks[0].definition
+    assert (
+        one.build_id == two.build_id == source("", "\nCREATE VIEW v AS SELECT a FROM t;").build_id
+    )
+    clock = "import datetime\ndef plausible(rows): return datetime.datetime.now().year > 2000\n"
+    assert built(clock).checks[0].fickle
+    assert not one.checks[0].fickle
+
+
+@pytest.mark.parametrize(
+    ("name", "rules", "told"),
+    [
+        ('="rules.plausibel"', RULES, "`plausibel` is no function of rules.py, and none"),
+        ('="rules.absent"', RULES, "`absent` is no function of rules.py, and none that it"),
+        ('="rule.plausible"', RULES, "there is no file rule.py with the function `plausible` | mo"),
+        ('=".rules.plausible"', RULES, "there is no file sources/daily/rules.py with the function"),
+        ('="....rules.plausible"', RULES, "`....rules.plausible` does not say in which file of Py"),
+        ('="rules.LEAST"', RULES, "`LEAST` is not bound to one function | give it a name of its"),
+        (
+            '="rules.plausible"',
+            "def plausible(a, b): return a\n",
+            "`plausible` checks rows: it has",
+        ),
+        (
+            '="os.path.join"',
+            RULES,
+            "there is no file os/path.py with the function `join` | modules",
+        ),
+    ],
+)
+def test_what_cannot_check_sql_is_refused_where_it_is_named(
+    name: str, rules: str, told: str
+) -> None:
+    (problem,) = in_sql(name, **{"/rules": rules}).problems
+    assert f"{problem.message} | {problem.hint}".startswith(told)
+    assert problem.severity == "error"
+    line = RAW.count("\n") + 1
+    assert (problem.location.path, problem.location.line) == ("sources/daily/m.sql", line)
+
+
+def test_a_file_beside_is_found_by_a_dot() -> None:
+    (problem,) = in_sql('="rules.plausible"', daily__rules=RULES).problems
+    assert problem.hint == 'did you mean ".rules.plausible"?'
+
+
+def test_what_is_wrong_in_a_function_that_checks_sql_is_told_there() -> None:
+    (problem,) = in_sql('="rules.plausible"', **{"/rules": "def plausible(:\n"}).problems
+    assert str(problem).startswith("rules.py:1:15: error: this is not Python")
+    writes = "def plausible(rows):\n    rows.write.parquet('x')\n    return True\n"
+    (problem,) = in_sql('="rules.plausible"', **{"/rules": writes}).problems
+    assert str(problem).startswith("rules.py:2:5: warning: `plausible` writes by itself")
