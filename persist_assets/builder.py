@@ -23,7 +23,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -170,8 +170,10 @@ class Work:
         What readers of the environment itself saw when it began.
     latest
         What a history would go on from then.
-    tainted
-        What there was then that must not be used; see `World.tainted`.
+    kept
+        What it keeps of the rows of another snapshot.
+    used, taken
+        The snapshots that it was computed from, and the one of another environment that it is.
     state
         ``parked``: it waits for its publication, and the lease is given back.
     """
@@ -193,19 +195,15 @@ class Work:
     before: Snapshot | None = None
     latest: Snapshot | None = None
     measured: Measured | None = None
-    tainted: Mapping[SourceID, frozenset[str]] = field(default_factory=dict[str, "frozenset[str]"])
+    kept: Kept | None = None
+    used: frozenset[str] = frozenset()
+    taken: frozenset[str] = frozenset()
     state: Literal["open", "parked", "published"] = "open"
 
     @property
     def refs(self) -> tuple[PartitionRef, ...]:
         """The partitions that it builds, by reference; of a table without any, the table."""
         return tuple(ref_of(self.source.key, key) for key in self.step.keys or (None,))
-
-    @property
-    def kept(self) -> Kept | None:
-        """What it keeps of the rows of another snapshot."""
-        base = self.step.base or self.step.goes_on_from
-        return base and Kept(base.build_uid, self.step.keys or ())
 
     @property
     def is_within(self) -> bool:
@@ -517,6 +515,17 @@ class Builder(Reader):
             parked = {w.source.build_id: w.snapshot for w in self._parked.values() if w.snapshot}
         return manifest | parked
 
+    def marks(self) -> dict[str, frozenset[str]]:
+        """Return what of snapshots must not be used; of what is parked too, which others miss."""
+        marks = super().marks()
+        with self._lock:
+            parked = [(w.build.build_uid, w.kept) for w in self._parked.values()]
+        for uid, kept in parked:
+            left = marks.get(kept.snapshot_uid, frozenset()).difference(kept.but) if kept else ()
+            if left:
+                marks[uid] = marks.get(uid, frozenset()).union(left)
+        return marks
+
     def find_written(self, build_uid: str) -> Snapshot | None:
         """Return the snapshot that a build wrote: one of this run may be parked."""
         with self._lock:
@@ -680,7 +689,11 @@ class Builder(Reader):
                 digests=source.digests,
                 reads=what_it_reads(self.project, source),
             )
-            work = Work(source, step, build, lease, table, before=before, tainted=world.tainted)
+            work = Work(source, step, build, lease, table, before=before)
+            own = world.manifest.get(source.build_id)
+            if kept := step.base or step.goes_on_from:
+                within = step.base is None or kept == own
+                work.kept = Kept(kept.build_uid, step.keys or (), own=within)
             self.ledger.record_started(
                 build,
                 table,
@@ -693,6 +706,11 @@ class Builder(Reader):
             work.inputs = inputs(self.project, source, world) or ()
             with self._recorded(work):
                 if present is not None:
+                    uids = frozenset((present.build_uid,))
+                    if present != own:
+                        work.taken = uids
+                    elif present.partitions is None:
+                        work.used = uids
                     # What it rests on may be newer, with the same rows (`planner.inputs`).
                     current_at = self._current_at(source, world, step)
                     known = present.partitions
@@ -1010,6 +1028,7 @@ class Builder(Reader):
         manifest = {b: s for b, s in world.manifest.items() if b not in spoilt}
         read = self.reading(source.bindings, manifest, temporary, world.expired, sliced, tables)
         only = self._unshared(source, read, only)
+        work.used = frozenset(s.build_uid for s in read.values())
         since = None
         trusted = source.annotation.assume is not None
         if source.function is None and increment is not None:
@@ -1540,7 +1559,6 @@ class Builder(Reader):
                 f"the history of `{work.source.name}` went on while it was built",
                 hint="run it again",
             )
-        self._check_taints(work)
         self._commit(work)
         told = self._publication(work)
         self.ledger.publish(
@@ -1551,25 +1569,13 @@ class Builder(Reader):
             moves=told.moves,
             refs=told.refs,
             kept=told.kept,
+            used=told.used,
+            environments=told.environments,
+            taken=told.taken,
             malloy=self.project.malloy,
         )
         self._published_are([work])
         return told.snapshot
-
-    def _check_taints(self, work: Work) -> None:
-        """Refuse rows that were computed from what shall not be used by now."""
-        manifest, present = self.manifest(), work.step.snapshot
-        now, then = self.tainted(manifest), work.tainted
-        spoilt = {s for s, keys in now.items() if s not in then or not keys <= then[s]}
-        if not spoilt.isdisjoint(s.source_id for s in self.project.inputs(work.source)) or (
-            present is not None  # that of another environment
-            and present != manifest.get(work.source.build_id)
-            and present.build_uid in self.ledger.fetch_tainted()
-        ):
-            raise ConflictError(
-                f"what `{work.source.name}` was computed from was tainted meanwhile",
-                hint="build again",
-            )
 
     def publish_parked(self, request: Request) -> list[Work]:
         """Let readers see all that is parked, for a request, in one transaction; return it.
@@ -1593,7 +1599,6 @@ class Builder(Reader):
                         f"`{work.source.name}` changed while other partitions were built",
                         hint="it is built again with the next request",
                     )
-                self._check_taints(work)
                 work.lease = leases[build_id]
             publications = [self._publication(work) for work in works]
             self.ledger.publish_together(
@@ -1610,7 +1615,16 @@ class Builder(Reader):
         # The other environment may have moved on since.
         inherited = work.inherited and self._is_inherited(work)
         return Publication(
-            work.build, work.snapshot, work.checks, work.lease, not inherited, work.refs, work.kept
+            work.build,
+            work.snapshot,
+            work.checks,
+            work.lease,
+            not inherited,
+            work.refs,
+            work.kept,
+            work.used,
+            self.settings.environments,
+            work.taken,
         )
 
     def _published_are(self, works: Iterable[Work]) -> None:

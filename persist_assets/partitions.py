@@ -24,7 +24,7 @@ from persist_assets.watermarks import TIMES, literal, overlap, within
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from persist_assets.model import Cadence, Dimension, Filled, Partitioning, Runs
+    from persist_assets.model import Cadence, Dimension, Filled, Partitioning, Runs, Snapshot
     from persist_assets.watermarks import Span, Value
 
 SEPARATOR = "|"
@@ -360,6 +360,35 @@ def expand(order: Sequence[str], given: Runs) -> tuple[str, ...]:
 def filled_keys(order: Sequence[str], filled: Iterable[Filled]) -> frozenset[str]:
     """Return the keys of all partitions that are filled."""
     return frozenset(key for group in filled for key in expand(order, group.runs))
+
+
+def with_rows_of(
+    snapshot: Snapshot, keys: Collection[str], tables: Iterable[Snapshot], order: Sequence[str]
+) -> dict[str, set[str]]:
+    """Return which snapshots have the very rows of a table's partitions, and of which, by uid.
+
+    Parameters
+    ----------
+    tables
+        All snapshots there are of the same meaning.
+    """
+    computed: dict[str, dict[str, str]] = {}
+    for table in sorted(tables, key=lambda s: s.built_at):
+        if table.partitions is None:
+            continue
+        base, built = table.partitions.base, {*expand(order, table.partitions.built)}
+        before = computed.get(base or "", {})
+        computed[table.build_uid] = {
+            key: table.build_uid if base is None or key in built else before.get(key, base)
+            for key in filled_keys(order, table.partitions.filled)
+        }
+    own = computed.get(snapshot.build_uid, {})
+    found = {snapshot.build_uid: {*keys}}
+    for uid, of in computed.items():
+        shared = {key for key in keys if key in own and of.get(key) == own[key]}
+        if shared:
+            found[uid] = shared
+    return found
 
 
 def in_words(order: Sequence[str], chosen: Collection[str]) -> str:

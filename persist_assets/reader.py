@@ -37,6 +37,7 @@ from persist_assets.holdings import externals
 from persist_assets.ingestion import Ingestion, copy_id, short, version_of, why_pending
 from persist_assets.meaning.predicates import FORMAT, TRUE, as_text
 from persist_assets.model import Needed, RawVersion, Snapshot
+from persist_assets.partitions import keys as partition_keys
 from persist_assets.planner import UNVERSIONED, WHEN_OLD
 from persist_assets.routes import Route, find_route
 from persist_assets.session import translated
@@ -354,15 +355,23 @@ class Reader:
         log.warning("%s; %s", told, WHEN_OLD[fallback])
         return snapshot if fallback == "stale_ok" else None
 
+    def marks(self) -> dict[str, frozenset[str]]:
+        """Return what of snapshots must not be used: see `Ledger.fetch_tainted`."""
+        return self.ledger.fetch_tainted(*self.settings.environments)
+
     def tainted(self, manifest: Mapping[BuildID, Snapshot]) -> dict[SourceID, frozenset[str]]:
         """Return of which sources there is what must not be used, and which partitions of it."""
-        marks = self.ledger.fetch_tainted(*self.settings.environments)
-        return {
-            sharing.source_id: marks[snapshot.build_uid] - {""}
-            for build_id, snapshot in manifest.items()
-            if snapshot.build_uid in marks
-            for sharing in self.project.by_build_id.get(build_id, ())
-        }
+        marks = self.marks()
+        found: dict[SourceID, frozenset[str]] = {}
+        for build_id, snapshot in manifest.items():
+            if (keys := marks.get(snapshot.build_uid)) is None:
+                continue
+            for source in self.project.by_build_id.get(build_id, ()):
+                partition = source.annotation.partition
+                if "" in keys and partition is not None:  # all of them
+                    keys = frozenset(partition_keys(partition, self.started_at))
+                found[source.source_id] = keys - {""}
+        return found
 
     def is_there(self, snapshot: Snapshot, there: HasSnapshot = has_snapshot) -> bool:
         """Whether the table of a snapshot is there; of a view, all that it reads."""

@@ -24,11 +24,11 @@ from persist_assets.errors import (
     SettingsError,
     did_you_mean,
 )
-from persist_assets.ledger.tainting import Tainted
+from persist_assets.ledger.tainting import Taint
 from persist_assets.manifest import export_manifest
-from persist_assets.partitions import filled_keys, window_end
+from persist_assets.partitions import filled_keys, window_end, with_rows_of
 from persist_assets.partitions import keys as partition_keys
-from persist_assets.planner import reached_by, with_needed
+from persist_assets.planner import CONTENT, is_history, reached_by, with_needed
 from persist_assets.pool import Pool
 from persist_assets.wants import (
     Evaluation,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from persist_assets.builder import Builder, Work
     from persist_assets.ledger.store import Ledger
-    from persist_assets.model import Project, Snapshot, Source, SourceID
+    from persist_assets.model import BuildID, Project, Snapshot, Source, SourceID
     from persist_assets.wants import PartitionRef, Request
 
 log = logging.getLogger(__name__)
@@ -234,52 +234,93 @@ def taint(builder: Builder, ref: PartitionRef, *, by: str) -> list[PartitionRef]
         It names a history, of which nobody could compute what it was.
     """
     project, order = builder.project, builder.keys()
-    environment = builder.settings.environment
     place = resolve(builder, ref)
     if place.source.keeps_history:
         raise SettingsError(
             f"`{place.source.name}` keeps a history, which cannot be computed again",
             hint=f"begin it anew: persist build {place.source.key} --full-refresh",
         )
-    own, manifest = order.get(place.source.source_id, ()), builder.manifest()
+    own = order.get(place.source.source_id, ())
     spoilt: dict[SourceID, Collection[str]] = {
         sharing.source_id: own if place.key is None else (place.key,)
         for sharing in project.by_build_id[place.source.build_id]
     }
     for reader in project.persisted:
-        if reader.source_id in spoilt or reader.keeps_history:
+        if reader.source_id in spoilt:
             continue
         reached: set[str] = set()
         read = project.reach(reader.bindings, lambda s: s.persisted)
         above = [s for s in read if s.source_id in spoilt]
+        if above and reader.keeps_history:
+            log.warning("`%s` keeps a history: what it has of it stays", reader.name)
+            continue
         for upstream in above:
             keys, zone = spoilt[upstream.source_id], builder.settings.timezone.key
             reached |= {*reached_by(project, reader, upstream, keys, order, zone)}
         if above:
             spoilt[reader.source_id] = [k for k in order.get(reader.source_id, ()) if k in reached]
     full = ref_of(place.source.key, place.key)
-    tainted: list[Tainted] = []
-    for source_id, keys in spoilt.items():
-        source = project.by_id[source_id]
-        snapshot = manifest.get(source.build_id)
-        there = _there(snapshot, order, source_id)
-        uid = snapshot and snapshot.build_uid
-        for key in keys if source_id in order else (None,):
-            found = ref_of(source.key, key)
-            if key in there or found == full:
-                tainted.append(Tainted(found, source.build_id, uid, key or ""))
-    builder.ledger.taint(environment, tainted, by=by)
+
+    def decide(manifest: Mapping[BuildID, Snapshot], kept: Collection[Snapshot]) -> Taint:
+        refs: dict[PartitionRef, BuildID] = {}
+        marks: dict[str, set[str]] = {}
+        for source_id, keys in spoilt.items():
+            source = project.by_id[source_id]
+            snapshot = manifest.get(source.build_id)
+            parts = order.get(source_id)
+            known = snapshot.partitions if snapshot else None
+            there = filled_keys(parts, known.filled) if parts and known else {*(parts or ())}
+            bad = [key for key in keys if snapshot and key in there]
+            whole = snapshot is not None and (parts is None or (known is None and bool(bad)))
+            named = [ref_of(source.key, key) for key in bad]
+            named += [source.key] if whole and parts is None else []
+            refs |= dict.fromkeys(named, source.build_id)
+            if snapshot is not None and whole:
+                marks.setdefault(snapshot.build_uid, set()).add("")
+            elif snapshot is not None and parts is not None:
+                same = [s for s in kept if s.build_id == source.build_id]
+                for uid, shared in with_rows_of(snapshot, bad, same, parts).items():
+                    marks.setdefault(uid, set()).update(shared)
+        refs = {full: place.source.build_id} | refs
+        present = {s.build_uid for b, s in manifest.items() if b in project.by_build_id}
+        return Taint(refs, _with_readers(marks, kept, present))
+
+    taint = builder.ledger.taint(builder.settings.environments, decide, by=by)
     export_manifest(builder.settings, builder.ledger)
-    return [one.partition_ref for one in tainted]
+    return [*taint.refs]
 
 
-def _there(
-    snapshot: Snapshot | None, order: Mapping[SourceID, tuple[str, ...]], source_id: SourceID
-) -> Collection[str | None]:
-    """Return the partitions that readers see of a source; None: its table."""
-    if snapshot is None or snapshot.partitions is None:
-        return () if snapshot is None else (None,)
-    return filled_keys(order[source_id], snapshot.partitions.filled)
+def _with_readers(
+    marks: Mapping[str, Collection[str]], kept: Collection[Snapshot], present: Collection[str]
+) -> Mapping[str, Collection[str]]:
+    """Return marks with those of all other snapshots that were computed from marked ones.
+
+    Parameters
+    ----------
+    kept
+        All snapshots there are.
+    present
+        Those of which it is known what of them is to be marked.
+    """
+    readers: dict[tuple[str, str], list[Snapshot]] = {}
+    for snapshot in kept:
+        groups = snapshot.partitions.filled if snapshot.partitions else ()
+        for version in {*snapshot.inputs, *(v for group in groups for v in group.inputs)}:
+            readers.setdefault((version.raw, version.version), []).append(snapshot)
+        for leaf in snapshot.view.leaves if snapshot.view else ():
+            readers.setdefault(("", leaf.build_uid or ""), []).append(snapshot)
+    found = dict(marks)
+    todo = [s for s in kept if s.build_uid in found]
+    while todo:
+        this = todo.pop()
+        rows = (this.build_id, CONTENT + this.content), ("", this.build_uid)
+        for reader in (r for place in rows for r in readers.get(place, ())):
+            # Nobody could compute a history again.
+            known = reader.build_uid in present or reader.build_uid in found
+            if not known and not is_history(reader):
+                found[reader.build_uid] = ("",)
+                todo.append(reader)
+    return found
 
 
 def _not_yet(builder: Builder, refs: Iterable[PartitionRef]) -> set[PartitionRef]:

@@ -7,6 +7,7 @@ next, and never changes afterwards.
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -214,7 +215,7 @@ def _cover(connection: Connection) -> None:
 def _mark(connection: Connection) -> None:
     """Let the ledger know what rows are tainted; what was so by its name is so by its rows.
 
-    So far a partition was, until it was built again. Whose it is follows from when it was built.
+    So far a partition was, until it was built again; nobody knows of which rows it was said.
     """
     connection.exec_driver_sql(
         "CREATE TABLE taints (environment VARCHAR(64) NOT NULL, snapshot_uid VARCHAR(64) NOT NULL,"
@@ -224,30 +225,29 @@ def _mark(connection: Connection) -> None:
     connection.exec_driver_sql(
         "ALTER TABLE copy_needs ADD COLUMN format INTEGER DEFAULT 1 NOT NULL"
     )
-    tainted = connection.exec_driver_sql(
-        "SELECT environment, partition_ref FROM availability WHERE state = 'tainted' AND graph = ''"
-    ).all()
-    for environment, ref in tainted:
-        built = sa.text(
-            "SELECT task_id, job_label FROM events WHERE kind = 'partition-available'"
-            " AND partition_ref = :ref ORDER BY idx DESC LIMIT 1"
-        )
-        known = connection.execute(built, {"ref": ref}).first()
-        if known is None:  # there is nothing of it
-            continue
-        build_uid, source_id = known
-        seen = sa.text(
-            "SELECT DISTINCT s.snapshot_uid FROM builds b"
-            " JOIN manifest_entries e ON e.build_id = b.build_id"
-            " JOIN builds s ON s.build_uid = e.build_uid"
-            " WHERE b.build_uid = :build_uid AND s.snapshot_uid IS NOT NULL"
-        )
-        _, found, key = f"/{ref}".rpartition(f"/{source_id.partition('@')[0]}/")
-        for uid in connection.execute(seen, {"build_uid": build_uid}).scalars():
-            connection.execute(
-                sa.text("INSERT INTO taints VALUES (:environment, :uid, :key)"),
-                {"environment": environment, "uid": uid, "key": key if found else ""},
-            )
+    # All that there was of it then, by whatever it meant, in whatever environment.
+    connection.exec_driver_sql(
+        "INSERT INTO taints SELECT DISTINCT said.environment, made.snapshot_uid, ''"
+        " FROM events said JOIN events known ON known.partition_ref = said.partition_ref"
+        " JOIN builds one ON one.build_uid = known.task_id"
+        " JOIN builds made ON made.build_id = one.build_id AND made.built_at <= said.at"
+        " WHERE said.kind = 'partition-tainted' AND known.kind = 'partition-available'"
+        " AND made.state = 'succeeded' AND made.snapshot_uid IS NOT NULL"
+    )
+    # And what keeps some of its partitions.
+    told = connection.exec_driver_sql(
+        "SELECT snapshot_uid, CAST(partitions AS TEXT) FROM builds"
+        " WHERE partitions IS NOT NULL AND snapshot_uid IS NOT NULL"
+    )
+    bases = {uid: json.loads(text)["base"] for uid, text in told}
+    marks = {(e, u) for e, u, _ in connection.exec_driver_sql("SELECT * FROM taints")}
+    new = marks
+    while new:
+        new = {(e, uid) for uid, base in bases.items() for e, u in new if u == base} - marks
+        marks |= new
+        for environment, uid in sorted(new):
+            mark = {"environment": environment, "uid": uid}
+            connection.execute(sa.text("INSERT INTO taints VALUES (:environment, :uid, '')"), mark)
 
 
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (

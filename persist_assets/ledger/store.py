@@ -56,12 +56,12 @@ from persist_assets.model import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
     from typing import ParamSpec, TypeVar
 
     from sqlalchemy.engine import Connection, Row
 
-    from persist_assets.ledger.tainting import Kept
+    from persist_assets.ledger.tainting import Kept, Taint
     from persist_assets.model import AsOf, BuildID, Runs, SourceID
     from persist_assets.wants import PartitionRef, Want
 
@@ -110,7 +110,7 @@ class Ledger(WantLog, CoverageLog, TaintLog):
         with self._write() as connection:
             connection.execute(builds.insert().values(**values))
             if kept is not None:  # builds of its run may read it before others do
-                self._keep_taints(connection, build.build_uid, kept)
+                self._keep_taints(connection, build.environment, build.build_uid, kept)
             self._create(connection, wanted)
             told = {"want_ids": [w.want_id for w in wanted], "build_request_id": request_id}
             self._append(connection, "build-started", {**_event_data(build), **told})
@@ -176,9 +176,8 @@ class Ledger(WantLog, CoverageLog, TaintLog):
         *,
         lease: Lease | None = None,
         moves: bool = True,
-        refs: Sequence[str] = (),
-        kept: Kept | None = None,
         malloy: Mapping[BuildID, BuildID] | None = None,
+        **more: Any,
     ) -> None:
         """Let readers of the build's environment see what it produced: see `Publication`.
 
@@ -193,7 +192,7 @@ class Ledger(WantLog, CoverageLog, TaintLog):
             The lease is lost: somebody else may write the table by now; or the snapshot was
             collected. Nothing was published.
         """
-        publication = Publication(build, snapshot, checks, lease, moves, refs, kept)
+        publication = Publication(build, snapshot, checks, lease, moves, **more)
         with self._write() as connection:
             self._publish(connection, publication, malloy)
 
@@ -237,7 +236,10 @@ class Ledger(WantLog, CoverageLog, TaintLog):
         reused = {snapshot.build_uid} - {build.build_uid}
         _refuse_collected(connection, {uid for uid in read | reused if uid})
         if publication.kept is not None:  # what was tainted while it was built too
-            self._keep_taints(connection, build.build_uid, publication.kept)
+            self._keep_taints(connection, build.environment, build.build_uid, publication.kept)
+        name = build.source_id.partition("@")[0]
+        self._refuse_tainted(connection, name, publication.used, publication.environments)
+        self._refuse_tainted(connection, name, publication.taken, ())
         values = {
             "state": "succeeded",
             "action": build.action,
@@ -383,6 +385,35 @@ class Ledger(WantLog, CoverageLog, TaintLog):
             if malloy is not None:
                 self._mean(connection, idx, target, malloy)
         return idx
+
+    @repeated
+    def taint(
+        self,
+        environments: Sequence[str],
+        decide: Callable[[Mapping[BuildID, Snapshot], Collection[Snapshot]], Taint],
+        *,
+        by: str,
+    ) -> Taint:
+        """Record that readers of an environment shall not use some rows; return which.
+
+        Parameters
+        ----------
+        environments
+            It, and those that it reads.
+        decide
+            Says which, of what its readers read, and of all snapshots there are.
+        """
+        kept = sa.select(builds).where(
+            builds.c.state == "succeeded",
+            builds.c.collected_at.is_(None),
+            builds.c.build_uid == builds.c.snapshot_uid,
+        )
+        with self._write() as connection:  # so that nothing is published meanwhile
+            rows = connection.execute(_published(*environments))
+            manifest = {row.build_id: _snapshot(row) for row in rows}
+            taint = decide(manifest, [_snapshot(row) for row in connection.execute(kept)])
+            self._taint(connection, environments[0], taint, by=by)
+        return taint
 
     @repeated
     def roll_back(self, environment: str, to: int, *, expected: int, why: str | None = None) -> int:
@@ -752,6 +783,7 @@ class Ledger(WantLog, CoverageLog, TaintLog):
                     connection.execute(builds.insert().values(**values))
                 elif state != "succeeded":
                     raise ConflictError(f"the build {build.build_uid} is {state} here")
+            self._bring_taints(connection, environment, uids)
             data = {"environment": environment, "entries": len(adopted), "why": why}
             idx = self._append(connection, "imported", data)
             said = {"kind": "promote", "why": why}
@@ -986,6 +1018,10 @@ class Publication:
         The partitions that are available from then on, by reference.
     kept
         What it keeps of the rows of another snapshot.
+    used, environments
+        The snapshots that it was computed from, and the environments in which they were read.
+    taken
+        The snapshot that it is, if that is another environment's.
     """
 
     build: Build
@@ -995,6 +1031,9 @@ class Publication:
     moves: bool = True
     refs: Sequence[str] = ()
     kept: Kept | None = None
+    used: Collection[str] = ()
+    environments: Collection[str] = ()
+    taken: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,18 @@ them, goes on with builds that keep them, and ends with those that do not.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from persist_assets.errors import ConflictError
 from persist_assets.ledger.connection import in_parts
 from persist_assets.ledger.log import EventLog, repeated
 from persist_assets.ledger.tables import taints
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from sqlalchemy.engine import Connection
 
@@ -25,43 +26,38 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Tainted:
-    """A partition, or a table without any, of which what there is shall not be used.
+class Taint:
+    """What is said to be tainted.
 
     Attributes
     ----------
-    snapshot_uid
-        The snapshot whose rows these are; None: there are none.
-    key
-        The partition; of a table without any, empty.
+    refs
+        The partitions of which what there is shall not be used, each with what it means.
+    marks
+        By the uids of snapshots which of their partitions are; an empty key stands for all rows.
     """
 
-    partition_ref: PartitionRef
-    build_id: BuildID
-    snapshot_uid: str | None = None
-    key: str = ""
+    refs: Mapping[PartitionRef, BuildID]
+    marks: Mapping[str, Collection[str]] = field(default_factory=dict[str, "Collection[str]"])
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a build keeps of the rows of a snapshot: all but those of the partitions it computes."""
+    """What a build keeps of the rows of a snapshot: all but those of the partitions it computes.
+
+    Attributes
+    ----------
+    own
+        Whether the environment reads it itself; else it is another one's.
+    """
 
     snapshot_uid: str
     but: Collection[str] = ()
+    own: bool = True
 
 
 class TaintLog(EventLog):
     """What of a ledger is about rows that shall not be used."""
-
-    @repeated
-    def taint(self, environment: str, tainted: Collection[Tainted], *, by: str) -> None:
-        """Record that readers of an environment shall not use what there is of partitions."""
-        said = {"environment": environment, "by": by}
-        told = [("partition-tainted", {**said, **asdict(one)}) for one in tainted]
-        marks = [(environment, t.snapshot_uid, t.key) for t in tainted if t.snapshot_uid]
-        with self._write() as connection:
-            self._append_all(connection, told)
-            _mark(connection, marks)
 
     @repeated
     def fetch_tainted(self, *environments: str) -> dict[str, frozenset[str]]:
@@ -81,23 +77,60 @@ class TaintLog(EventLog):
                 found.setdefault(uid, set()).add(key)
         return {uid: frozenset(keys) for uid, keys in found.items()}
 
-    def _keep_taints(self, connection: Connection, build_uid: str, kept: Kept) -> None:
+    def _taint(self, connection: Connection, environment: str, taint: Taint, *, by: str) -> None:
+        """Record that readers of an environment shall not use some rows."""
+        said = {"environment": environment, "by": by}
+        told = [{**said, "partition_ref": ref, "build_id": b} for ref, b in taint.refs.items()]
+        self._append_all(connection, [("partition-tainted", one) for one in told])
+        _mark(connection, [(environment, u, k) for u, keys in taint.marks.items() for k in keys])
+
+    def _keep_taints(
+        self, connection: Connection, environment: str, build_uid: str, kept: Kept
+    ) -> None:
         """Let what is tainted of the rows that a build keeps be so in its own snapshot."""
         there = _marks(connection, taints.c.snapshot_uid == kept.snapshot_uid)
-        _mark(connection, [(e, build_uid, key) for e, _, key in there if key not in kept.but])
+        left = [(e if kept.own else environment, key) for e, _, key in there]
+        _mark(connection, [(e, build_uid, key) for e, key in left if key not in kept.but])
 
     def _bring_taints(
         self,
         connection: Connection,
         environment: str,
         snapshot_uids: Iterable[str],
-        sources: Collection[str],
+        sources: Collection[str] = (),
     ) -> None:
-        """Let what of snapshots is tainted in others be so in an environment that gets them."""
-        said = taints.c.environment.in_(sources)
+        """Let what of snapshots is tainted in others be so in an environment that gets them.
+
+        Parameters
+        ----------
+        sources
+            The others; none: all.
+        """
+        said = taints.c.environment.in_(sources) if sources else sa.true()
         for some in in_parts([*snapshot_uids]):
             there = _marks(connection, sa.and_(said, taints.c.snapshot_uid.in_(some)))
             _mark(connection, [(environment, uid, key) for _, uid, key in there])
+
+    def _refuse_tainted(
+        self,
+        connection: Connection,
+        name: str,
+        snapshot_uids: Iterable[str],
+        environments: Collection[str],
+    ) -> None:
+        """Refuse rows that come from what is tainted by now, in environments, or in any.
+
+        Raises
+        ------
+        ConflictError
+            They do.
+        """
+        said = taints.c.environment.in_(environments) if environments else sa.true()
+        for some in in_parts([*snapshot_uids]):
+            if _marks(connection, sa.and_(said, taints.c.snapshot_uid.in_(some))):
+                raise ConflictError(
+                    f"what `{name}` was computed from was tainted meanwhile", hint="build again"
+                )
 
 
 _Mark = tuple[str, str, str]

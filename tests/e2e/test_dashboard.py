@@ -13,7 +13,7 @@ from conftest import ROOT, need
 from serving import READ, SOURCES, TOKENS, WRITE, serving, write_data
 
 from persist_assets.ledger.store import Ledger
-from persist_assets.ledger.tainting import Tainted
+from persist_assets.ledger.tainting import Taint
 from persist_assets.settings import load_settings
 from persist_assets.wants import Want
 
@@ -93,7 +93,7 @@ def test_a_want_is_made_seen_and_taken_back_in_the_dashboard(
         # Events come by themselves.
         page.get_by_role("link", name="Events").click()
         page.get_by_role("row").filter(has_text="want-cancelled").wait_for()
-        ledger.taint("dev", [Tainted("m/total", "b")], by="test")
+        ledger.taint(["dev"], lambda *_: Taint({"m/total": "b"}), by="test")
         page.get_by_role("row").filter(has_text="partition-tainted").get_by_text(
             "m/total"
         ).wait_for()

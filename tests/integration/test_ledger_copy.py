@@ -26,7 +26,7 @@ from persist_assets.ledger.copying import copy_ledger
 from persist_assets.ledger.migrations import VERSION
 from persist_assets.ledger.store import LEASE_S, Ledger
 from persist_assets.ledger.tables import leases, ledger_version, metadata, writers
-from persist_assets.ledger.tainting import Tainted
+from persist_assets.ledger.tainting import Taint
 from persist_assets.model import LocalCopy
 from persist_assets.wants import Blame, Evaluation, Want
 
@@ -57,7 +57,7 @@ def fill(ledger: Ledger) -> None:
     (want,) = ledger.create_wants([want])
     ledger.record_misses([(want, Blame("a/b", "", want.created_at, "queued"))])
     ledger.record_evaluation("dev", "want", Evaluation(("a/b",), ("w",)))
-    ledger.taint("dev", [Tainted("a/b", "b", "uid")], by="somebody")
+    ledger.taint(["dev"], lambda *_: Taint({"a/b": "b"}, {"uid": [""]}), by="somebody")
     ledger.record_synced("dev", "users", "7", expected=None)
     ledger.record_needs("c", "dev", [("TRUE", ("a", "b"))])
     copy = LocalCopy("c", "delta:7:t", "u", 3, "TRUE", 1, ("a", "b"), want.created_at, 1, 2**40)

@@ -21,7 +21,7 @@ from persist_assets.errors import ConflictError, LedgerError, LedgerTooNewError
 from persist_assets.ledger.connection import Database
 from persist_assets.ledger.migrations import MIGRATIONS, VERSION, version_of
 from persist_assets.ledger.store import Ledger
-from persist_assets.ledger.tables import availability, builds, events, ledger_version
+from persist_assets.ledger.tables import builds, events, ledger_version
 from persist_assets.model import CheckResult
 
 Open = Callable[..., Ledger]
@@ -132,20 +132,30 @@ def test_what_was_tainted_by_its_name_is_tainted_as_rows(
 ) -> None:
     make_old(ledger_url, 11)
     database = Database(ledger_url)
+    later = NOW + timedelta(days=1)
     with database.engine.connect() as connection:
-        for idx, (ref, source_id, build_uid) in enumerate(
-            [("s/a/2024-01-01", "a@s.sql", "1"), ("s/gone", "gone@s.sql", "0")], 10
-        ):
-            event = {"idx": idx, "at": NOW, "kind": "partition-available", "data": {}}
-            said = {"partition_ref": ref, "task_id": build_uid, "job_label": source_id}
+        own = connection.execute(sa.select(builds)).mappings().one()
+        kept = {"filled": [], "built": [["x", "x"]], "base": "1"}
+        more = {"2": {"built_at": later + timedelta(1)}, "3": {"partitions": kept}}
+        more["4"] = {"built_at": later + timedelta(1), "partitions": {**kept, "base": "3"}}
+        for uid, values in more.items():  # the second one was built anew, by then
+            named = {"build_uid": uid, "snapshot_uid": uid}
+            connection.execute(builds.insert().values(**{**own, **values, **named}))
+        told = [
+            ("partition-available", "s/a", "1"),
+            ("partition-available", "s/same", "1"),
+            ("partition-available", "s/gone", "0"),
+            *(("partition-tainted", ref, None) for ref in ("s/a", "s/same", "s/gone", "s/never")),
+        ]
+        for idx, (kind, ref, build_uid) in enumerate(told, 10):
+            event = {"idx": idx, "at": later, "kind": kind, "data": {}, "environment": "dev"}
+            said = {"partition_ref": ref, "task_id": build_uid}
             connection.execute(events.insert().values(**event, **said))
-        for ref in ("s/a/2024-01-01", "s/gone", "s/never"):
-            state = {"partition_ref": ref, "state": "tainted", "at": NOW, "idx": 1}
-            values = {"graph": "", "environment": "dev", **state}
-            connection.execute(availability.insert().values(**values))
         connection.commit()
     database.close()
-    assert open_ledger().fetch_tainted("dev") == {"1": {"2024-01-01"}}
+    marks = {"1": {""}, "3": {""}, "4": {""}}
+    assert open_ledger().fetch_tainted("dev") == marks
+    assert open_ledger().fetch_tainted("prod") == {}
 
 
 def copies(url: str) -> list[Path]:

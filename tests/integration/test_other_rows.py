@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from persist_assets.builder import Builder
-from persist_assets.environments import promote, roll_back
+from persist_assets.environments import import_manifest, promote, roll_back
 from persist_assets.errors import BuildError, ConflictError
 from persist_assets.ledger.store import Ledger
 from persist_assets.model import Column, Snapshot, Source
@@ -25,6 +25,7 @@ from persist_assets.requests import taint
 from persist_assets.settings import load_settings
 from persist_assets.storage.tables import commit, find_staged
 from persist_assets.storage.types import delta_schema
+from persist_assets.wants import Request
 
 SQL = """
 CREATE TABLE t (a INT) USING parquet LOCATION 'raw';
@@ -152,7 +153,7 @@ def test_a_rollback_knows_what_was_tainted_then(
     build(builder, "p", "r", "parted")
     (good, *_) = builder.ledger.fetch_history("dev")
     (tmp_path / "more").write_text("10")
-    build(builder, "p", "r", "parted", force=True)
+    build(enter(root), "p", "r", "parted", force=True)
     (bad, *_) = builder.ledger.fetch_history("dev")
     taint(enter(root), "m/p", by="me")
     assert tainted(enter(root)) == {"p", "r", "parted"}
@@ -225,6 +226,102 @@ def test_partitions_stay_tainted_until_they_are_built_themselves(
     assert builder.tainted(builder.manifest()) == {parted.source_id: {"0"}}
     assert build(enter(root), "parted", "parted") == ["built", "reused"]
     assert tainted(enter(root)) == set()
+
+
+def test_of_a_partition_that_is_not_there_nothing_is_tainted(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    builder = enter(root)
+    build(builder, "p")
+    assert builder.build(named(builder, "parted"), keys=["0"]).action == "built"
+    assert taint(enter(root), "m/parted/1", by="me") == ["m/parted/1"]
+    assert tainted(enter(root)) == set()
+
+
+def test_the_very_rows_of_a_partition_are_tainted_in_every_snapshot(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    builder = enter(root)
+    build(builder, "p", "parted")
+    (both, *_) = builder.ledger.fetch_history("dev")
+    parted = named(builder, "parted")
+    builder.build(parted, keys=["0"], force=True)
+    (newer, *_) = builder.ledger.fetch_history("dev")
+    taint(enter(root), "m/parted/1", by="me")
+    roll_back(builder.settings, builder.ledger, to=both.change_id)
+    assert builder.tainted(builder.manifest()) == {parted.source_id: {"1"}}
+    # Of the other one the two have different rows.
+    taint(enter(root), "m/parted/0", by="me")
+    roll_back(builder.settings, builder.ledger, to=newer.change_id)
+    assert builder.tainted(builder.manifest()) == {parted.source_id: {"1"}}
+
+
+def test_what_was_computed_from_tainted_rows_is_so_though_the_project_means_something_else_now(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    file = root / "sources" / "m.sql"
+    text = file.read_text()
+    other = text.replace("SELECT sum(a) AS s FROM p;", "SELECT sum(a) + 1 AS s FROM p;")
+    file.write_text(other)
+    build(enter(root), "p", "r")
+    file.write_text(text)
+    assert build(enter(root), "p", "r") == ["reused", "built"]
+    taint(enter(root), "m/p", by="me")
+    file.write_text(other)
+    assert tainted(enter(root)) == {"p", "r"}
+    assert build(enter(root), "p", "r") == ["built", "built"]
+    assert tainted(enter(root)) == set()
+
+
+def test_what_is_parked_is_not_published_of_what_was_tainted_meanwhile(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    file = root / "sources" / "m.sql"
+    file.write_text(
+        f"{file.read_text()}--@ persist\nCREATE VIEW last AS SELECT max(a) AS a FROM parted;\n"
+    )
+    build(enter(root), "p", "parted", "last")
+    builder = enter(root)
+    builder.park(named(builder, "parted"), keys=["0"], force=True)
+    work = builder.park(named(builder, "last"), force=True)
+    assert work.used and tainted(builder) == set()
+    taint(enter(root), "m/parted/1", by="me")
+    assert tainted(builder) == {"parted"}  # of what it would read now
+    request = Request("x", "dev", (), (), "test", "manual", "started", builder.clock())
+    with pytest.raises(ConflictError, match=r"changed while|tainted meanwhile"):
+        builder.publish_parked(request)
+    builder.abandon()
+    assert tainted(enter(root)) == {"parted", "last"}
+
+
+def test_what_was_read_counts_though_it_was_built_again_meanwhile(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    build(enter(root), "p", "r")
+    builder = enter(root)
+    with (
+        pytest.raises(ConflictError, match="`r` was computed from was tainted meanwhile"),
+        builder.work(named(builder, "r"), force=True) as work,
+    ):
+        taint(enter(root), "m/p", by="me")
+        assert build(enter(root), "p") == ["built"]
+        builder.publish(work)
+    assert tainted(enter(root)) == {"r"}
+
+
+def test_an_import_brings_what_is_known_of_the_rows(
+    root: Path, enter: Callable[..., Builder], tmp_path: Path
+) -> None:
+    settings = root / "persist.toml"
+    settings.write_text(f"{settings.read_text()}\n[env.prod]\n")
+    builder = enter(root)
+    build(builder, "q")
+    kept = tmp_path / "kept.json"
+    kept.write_text(builder.settings.manifest_path.read_text())
+    taint(builder, "m/q", by="me")
+    prod = enter(root, "prod")
+    import_manifest(prod.settings, prod.ledger, kept)
+    assert tainted(enter(root, "prod")) == {"q", "same"}
 
 
 def test_a_promotion_brings_what_is_known_of_the_rows(

@@ -25,7 +25,7 @@ from serving import OFTEN, READ, SOURCES, TOKENS, WRITE, Served, serving, write_
 
 from persist_assets.ledger.copying import copy_ledger
 from persist_assets.ledger.store import Ledger
-from persist_assets.ledger.tainting import Tainted
+from persist_assets.ledger.tainting import Taint
 from persist_assets.service.api import ENDPOINTS, description
 from persist_assets.settings import load_settings
 from persist_assets.wants import Want
@@ -276,7 +276,7 @@ def test_a_long_poll_is_answered_when_something_happens(served: Served, ledger: 
         ledger.create_wants(
             [Want("other", "m/total", "dev", datetime.now(UTC), external_dependencies=("x:y",))]
         )
-        ledger.taint("dev", [Tainted("m/daily/2024-01-01", "b")], by="test")
+        ledger.taint(["dev"], lambda *_: Taint({"m/daily/2024-01-01": "b"}), by="test")
         waiting.join(20)
         assert [e["kind"] for e in answers[0]["events"]] == ["partition-tainted"]
 
@@ -299,7 +299,7 @@ def test_two_hundred_long_polls_at_once_in_bounded_memory(served: Served, ledger
                     not in (await client.get("/metrics")).text
                 ):
                     await asyncio.sleep(0.2)
-            ledger.taint("dev", [Tainted("m/total", "b")], by="test")
+            ledger.taint(["dev"], lambda *_: Taint({"m/total": "b"}), by="test")
             return list(await asyncio.gather(*polls))
 
     before = served.memory()
@@ -575,7 +575,7 @@ def test_counts_and_partitions_are_told_alike_on_both_databases(
         "misses": {"open": 0, "delivered": 0},
     }
     for ref in ("m/a_2", "m/A_1", "m/ab1", "m/a_1"):
-        ledger.taint("dev", [Tainted(ref, "b")], by="test")
+        ledger.taint(["dev"], lambda *_, ref=ref: Taint({ref: "b"}), by="test")
     found = ledger.fetch_availability("dev", pattern="m/a_*")
     assert {(p.partition_ref, p.state) for p in found} == {
         ("m/a_1", "tainted"),

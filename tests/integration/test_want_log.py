@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from persist_assets.errors import ConflictError, NotFoundError
 from persist_assets.ledger.projections import PROJECTIONS
 from persist_assets.ledger.store import Ledger
-from persist_assets.ledger.tainting import Tainted
+from persist_assets.ledger.tainting import Taint
 from persist_assets.wants import ACTIVE, Blame, Evaluation, Want, evaluate
 
 Open = Callable[..., Ledger]
@@ -317,7 +317,7 @@ def test_the_tables_are_what_all_events_make_of_them(
         elif what == "succeed" and requests:
             ledger.publish_together([], request_id=requests.pop())
         elif what == "taint":
-            ledger.taint("dev", [Tainted(f"m/{n}", "b")], by="me")
+            ledger.taint(["dev"], lambda *_, n=n: Taint({f"m/{n}": "b"}), by="me")
         elif what == "sync":
             before = ledger.fetch_cursor("dev", "users")
             told = [{"partition_ref": f"x/{n}", "state": "available"}]
