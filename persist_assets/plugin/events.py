@@ -14,7 +14,7 @@ import dagster as dg
 
 from persist_assets.builder import Builder, Work
 from persist_assets.model import CheckResult, Source
-from persist_assets.plugin.external import looked_metadata
+from persist_assets.plugin.external import brought_metadata, looked_metadata
 from persist_assets.plugin.io_manager import output_metadata
 from persist_assets.plugin.partitions import partition_tags
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, Runtime
@@ -150,7 +150,7 @@ def report_raw_versions(
         told = records[0].asset_materialization if records else None
         if version is not None and (told is None or (told.tags or {}).get(DATA_VERSION) != version):
             tags = {DATA_VERSION: version, ENVIRONMENT_TAG: builder.settings.environment}
-            metadata = looked_metadata(builder, looked) if looked else None
+            metadata = looked_metadata(looked) if looked else None
             event = dg.AssetMaterialization(key, tags=tags, metadata=metadata)
             instance.report_runless_asset_event(event)
 
@@ -162,7 +162,7 @@ def copies_told(builder: Builder, source: Source) -> Iterator[dg.AssetObservatio
     """
     for table, copy in builder.copies(source):
         tags = {ENVIRONMENT_TAG: builder.settings.environment}
-        metadata = looked_metadata(builder, Looked(copy.version, copy))
+        metadata = looked_metadata(Looked(copy.version, copy)) | brought_metadata(builder, copy)
         yield dg.AssetObservation(dg.AssetKey(table.asset_key), metadata=metadata, tags=tags)
 
 

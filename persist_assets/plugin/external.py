@@ -37,27 +37,30 @@ def needs_metadata(project: Project, source: Source) -> dict[str, Any]:
     return metadata
 
 
-def looked_metadata(builder: Builder, looked: Looked) -> dict[str, Any]:
-    """Return what an event tells of an external table: its version, and what is held of it.
-
-    And what the run read of the table so far, and wrote to its copy.
-    """
+def looked_metadata(looked: Looked) -> dict[str, Any]:
+    """Return what an event tells of an external table: its version, and what is held of it."""
     copy = looked.copy
     metadata: dict[str, Any] = {"newest version": looked.newest}
     if copy is None:
         return metadata | {"version held": "none"}
-    brought = _brought(builder, copy)
     return metadata | {
-        "rows read": brought.rows,
-        "bytes read": brought.bytes,
-        "rows written": brought.rows_written,
-        "bytes written": brought.bytes_written,
         "version held": copy.version,
         "rows held": copy.rows,
         "bytes held": copy.bytes,
         "coverage": dg.MetadataValue.md(_code(copy.predicate)),
         "columns held": ", ".join(copy.columns),
         "clock": dg.MetadataValue.timestamp(copy.as_of),
+    }
+
+
+def brought_metadata(builder: Builder, copy: LocalCopy) -> dict[str, Any]:
+    """Return what a run read of an external table so far, and wrote to its copy."""
+    brought = _brought(builder, copy)
+    return {
+        "rows read": brought.rows,
+        "bytes read": brought.bytes,
+        "rows written": brought.rows_written,
+        "bytes written": brought.bytes_written,
     }
 
 
