@@ -1,4 +1,4 @@
-"""The external table of the proposal, word for word, with the comma that JSON does not allow."""
+"""The programs of the proposal, word for word, with the comma that JSON does not allow."""
 
 TABLE = """create external table external_table (
     id bigint not null primary key,
@@ -13,4 +13,15 @@ TABLE = """create external table external_table (
             }
         }
     }]');
+"""
+
+V1 = """create view v1 as select * from external_table
+where
+    category = 'invoices' and
+    ts >= NOW() - 6 months;
+"""
+V2 = """create view v1 as select * from external_table
+where
+    category = 'deposits' and
+    ts >= NOW() - 12 months;
 """

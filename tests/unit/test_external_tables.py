@@ -7,25 +7,13 @@ from typing import Any
 
 import pytest
 from conftest import compiled
-from proposed import TABLE
+from proposed import TABLE, V1, V2
 
 from persist_assets.errors import Problem
 from persist_assets.frontends.external import LACKING, public_pairs
 from persist_assets.frontends.intervals import missing_keywords
 from persist_assets.frontends.sql import parse_sql
 from persist_assets.model import Declaration, External, Kind
-
-# The programs of the proposal, word for word.
-V1 = """create view v1 as select * from external_table
-where
-    category = 'invoices' and
-    ts >= NOW() - 6 months;
-"""
-V2 = """create view v1 as select * from external_table
-where
-    category = 'deposits' and
-    ts >= NOW() - 12 months;
-"""
 
 
 def declared(config: Any, name: str = "delta_table_input", **more: Any) -> str:
