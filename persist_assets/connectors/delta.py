@@ -154,6 +154,7 @@ class DeltaConnector:
                     f" which is before {start}, where it is to start"
                 )
         self._check(table)
+        self._check_commits(table)
         self._pinned = table
         return self._name(table)
 
@@ -237,6 +238,21 @@ class DeltaConnector:
         there = [(f.name, f.type) for f in _fields(table)]
         check_columns(self.columns, there, f"the Delta table at {self.location}")
 
+    def _check_commits(self, table: Any) -> None:
+        """Raise where a commit is empty: its rows would be left out, and nobody told."""
+        from pyarrow import fs
+
+        with self._reached() as (system, root):
+            log = system.get_file_info(fs.FileSelector(f"{root}_delta_log"))
+        for file in log:
+            number = _COMMIT.fullmatch(file.base_name)
+            if number and file.size == 0 and int(number[1]) <= table.version():
+                raise StorageError(
+                    f"{self.location}/_delta_log/{file.base_name} is empty: it was not written to"
+                    " its end, and what it says is not known",
+                    hint="have this commit of the Delta table written again",
+                )
+
     # ---------------------------------------------------------------------------------- files
 
     def _pruned(self, table: Any, conditions: Sequence[str]) -> tuple[list[_File], int]:
@@ -304,11 +320,18 @@ class DeltaConnector:
     def _deleted(self, table: Any) -> dict[str, frozenset[int]]:
         """Return by file which rows a version's deletion vectors delete."""
         import pyarrow as pa
+        from deltalake.exceptions import DeltaError
 
         if "deletionVectors" not in (table.protocol().reader_features or ()):
             return {}
         found: dict[str, frozenset[int]] = {}
-        for batch in pa.table(table.deletion_vectors()).to_batches(max_chunksize=1):
+        try:
+            vectors = pa.table(table.deletion_vectors())
+        except (DeltaError, OSError) as error:
+            failed = f"a deletion vector of the Delta table at {self.location} cannot be read"
+            raised = unreachable(self.location, error, failed)
+            raise GoneError(raised.message) if _GONE.search(str(error)) else raised from error
+        for batch in vectors.to_batches(max_chunksize=1):
             path = batch.column("filepath")[0].as_py()
             kept = batch.column("selection_vector").flatten().to_numpy(zero_copy_only=False)
             rows = (~kept.astype(bool)).nonzero()[0]
@@ -710,6 +733,8 @@ def _log(version: int) -> str:
     return f"_delta_log/{version:020}.json"
 
 
+_COMMIT = re.compile(r"(\d{20})\.json")
+_GONE = re.compile(r"(?i)not found|no such file")
 _BECAME, _RECORDED = "_persist_became", "recorded"
 _CHANGE_TYPE, _VECTOR = "_change_type", "deletionVector"
 _IN_COMMITS = "delta.enableInCommitTimestamps"

@@ -229,34 +229,60 @@ def open_delta(
         if version is not None and not is_there:
             raise _gone(location, version) from error
         failed = f"the Delta table at {location} cannot be opened"
-        if "Json error" in str(error) and not access and (commit := _broken_commit(location)):
-            failed += f" for {commit}"
+        if not access and (broken := _broken_file(location, str(error))):
+            failed += f" for {broken}"
         raise unreachable(location, error, failed) from error
 
 
-def _broken_commit(location: str) -> str | None:
-    """Return the first commit of a Delta table that is not JSON, None where none is found."""
+def _broken_file(location: str, said: str) -> str | None:
+    """Return the last file of a Delta table's log that is broken, None where none is found.
+
+    Parameters
+    ----------
+    said
+        What delta-rs says of the log.
+    """
+    log = f"{location}/_delta_log"
+    if "_last_checkpoint" in said:
+        return f"{log}/_last_checkpoint"
+    kind, is_whole = (".json", _is_json) if "Json error" in said else (".parquet", _is_parquet)
     with suppress(StorageError):
-        for commit in list_files(f"{location}/_delta_log"):
-            if commit.name.endswith(".json") and not _is_json(commit.location):
-                return commit.location
+        for file in reversed(list_files(log)):
+            if file.name.endswith(kind) and not is_whole(file.location):
+                return file.location
     return None
 
 
 def _is_json(location: str) -> bool:
-    """Whether all lines of a file are JSON."""
+    """Whether all lines of a file are objects in JSON."""
     with reached(location) as (system, path), system.open_input_stream(path) as stream:
         text: bytes = stream.read()
     try:
-        for line in filter(bytes.strip, text.splitlines()):
-            json.loads(line)
+        return all(
+            isinstance(json.loads(line), dict) for line in filter(bytes.strip, text.splitlines())
+        )
     except ValueError:
         return False
+
+
+def _is_parquet(location: str) -> bool:
+    """Whether all of a file can be read as Parquet."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with reached(location) as (system, path), system.open_input_file(path) as file:
+        try:
+            for _ in pq.ParquetFile(file).iter_batches():
+                pass
+        except (pa.ArrowException, OSError, ValueError):
+            return False
     return True
 
 
 _GAP = re.compile(r"(?s)(?:found gap|Gap between).*?version:? (\d+).*(?:version:|commit) (\d+)")
-_BROKEN = re.compile(r"\b(?:Json|Arrow|Parquet) error|Unsupported:|catalog-managed")
+_BROKEN = re.compile(
+    r"\b(?:Json|Arrow|Parquet) error|Unsupported:|catalog-managed|Invalid Checkpoint"
+)
 """What delta-rs says of a log without a commit, and of one that it cannot read."""
 
 

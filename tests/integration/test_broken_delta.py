@@ -1,0 +1,160 @@
+"""Delta tables of others of which a file is broken: it is named, and what is published stays."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from commands import persist
+from conftest import ROOT
+from deltalake import DeltaTable, write_deltalake
+from foreign import delta_connector
+
+from persist_assets.builder import Builder
+from persist_assets.errors import GoneError, StorageError
+
+FOREIGN = ROOT / "tests" / "data" / "foreign"
+SOURCES = """
+create external table t (id bigint, c string) with ('connectors' = '[{
+    "transport": {"name": "delta_table_input", "config": {"uri": "lake"}}
+}]');
+create materialized view v as select id from t where c = 'a';
+"""
+
+
+def put(root: Path, *ids: int) -> None:
+    table = pa.table({"id": pa.array(ids, pa.int64()), "c": ["a"] * len(ids)})
+    write_deltalake(str(root / "lake"), table, mode="append")
+
+
+def cut(file: Path) -> Path:
+    """Leave the first half of a file."""
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    return file
+
+
+def commit(root: Path, number: int) -> Path:
+    return root / "lake" / "_delta_log" / f"{number:020}.json"
+
+
+def cut_last_commit(root: Path) -> Path:
+    return cut(commit(root, 2))
+
+
+def cut_earlier_commit(root: Path) -> Path:
+    return cut(commit(root, 1))
+
+
+def empty_commit(root: Path) -> Path:
+    commit(root, 1).write_bytes(b"")
+    return commit(root, 1)
+
+
+def no_object(root: Path) -> Path:
+    commit(root, 2).write_text("[1]\n")
+    return commit(root, 2)
+
+
+def checkpoint(root: Path) -> Path:
+    DeltaTable(str(root / "lake")).create_checkpoint()
+    (found,) = (root / "lake" / "_delta_log").glob("*.checkpoint.parquet")
+    return found
+
+
+def cut_checkpoint(root: Path) -> Path:
+    return cut(checkpoint(root))
+
+
+def overwritten_checkpoint(root: Path) -> Path:
+    file = checkpoint(root)
+    content = file.read_bytes()
+    file.write_bytes(content[:40] + bytes(200) + content[240:])  # its footer is whole
+    return file
+
+
+def lost_checkpoint(root: Path) -> Path:
+    checkpoint(root).unlink()
+    return root / "lake" / "_delta_log" / "_last_checkpoint"
+
+
+def cut_data(root: Path) -> Path:
+    last = json.loads(commit(root, 2).read_text().splitlines()[-1])
+    return cut(root / "lake" / last["add"]["path"])
+
+
+BREAKS = [
+    *(cut_last_commit, cut_earlier_commit, empty_commit, no_object, cut_data),
+    *(cut_checkpoint, overwritten_checkpoint, lost_checkpoint),
+]
+
+
+@pytest.mark.proves("F23", "F26")
+@pytest.mark.parametrize("breaks", BREAKS, ids=lambda b: b.__name__)
+def test_a_broken_file_is_named_and_what_is_published_stays(
+    breaks: Callable[[Path], Path],
+    enter: Callable[..., Builder],
+    make_project: Callable[..., Path],
+) -> None:
+    root = make_project({"m.sql": SOURCES})
+    put(root, 1)
+    put(root, 2)
+    builder = enter(root)
+    (v,) = builder.project.persisted
+    builder.build(v)
+    put(root, 3)
+    saved = shutil.copytree(root / "lake", root / "saved")
+    file = breaks(root)
+    # A build, in which nobody sees anything of what delta-rs or Spark raised.
+    builder = enter(root)
+    with pytest.raises(StorageError) as raised:
+        builder.build(v)
+    assert str(file) in raised.value.message
+    assert sorted(r.id for r in enter(root).read(v).collect()) == [1, 2]
+    copy = builder.ingestion.find(builder.project.sources[0])
+    assert copy is not None
+    assert copy.rows == 2
+    if breaks in (cut_checkpoint, cut_data):
+        done = persist("external", "sync", "--json", cwd=root)
+        assert done.returncode == 6, done.stderr
+        error = json.loads(done.stdout)["error"]
+        assert (error["code"], str(file) in error["message"]) == ("StorageError", True)
+    # What is mended is followed.
+    shutil.rmtree(root / "lake")
+    shutil.copytree(saved, root / "lake")
+    builder = enter(root)
+    builder.build(v)
+    assert sorted(r.id for r in builder.read(v).collect()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("table", "pattern"),
+    [
+        ("table-with-dv-small", "*.bin"),
+        ("checkpoint-v2-table", "_delta_log/_sidecars/*.parquet"),
+        ("checkpoint-v2-table", "_delta_log/*checkpoint*.json"),
+    ],
+)
+def test_a_broken_part_of_a_log_is_named(tmp_path: Path, table: str, pattern: str) -> None:
+    root = shutil.copytree(FOREIGN / table, tmp_path / "t")
+    connector = delta_connector(None, root)
+    connector.prune(None, connector.pin())
+    *_, file = sorted(root.glob(pattern))
+    cut(file)
+    connector = delta_connector(None, root)
+    with pytest.raises(StorageError) as raised:
+        connector.prune(None, connector.pin())
+    assert type(raised.value) is StorageError
+    assert file.name in raised.value.message
+
+
+def test_a_deletion_vector_that_is_gone_is_told_as_such(tmp_path: Path) -> None:
+    root = shutil.copytree(FOREIGN / "table-with-dv-small", tmp_path / "t")
+    (file,) = root.glob("*.bin")
+    file.unlink()
+    connector = delta_connector(None, root)
+    with pytest.raises(GoneError, match=file.name):
+        connector.prune(None, connector.pin())
