@@ -278,19 +278,17 @@ class Ingestion:
 
     def needs(self, source: Source) -> set[tuple[str, tuple[str, ...]]]:
         """Return which predicates and columns this program needs of an external table."""
-        assert source.raw is not None
-        external = source.external
-        assert external is not None
         own = copy_id(self.settings, source)
         sharing = {
-            s.source_id
+            s.source_id: s.external
             for s in self.project.sources
             if s.external and copy_id(self.settings, s) == own
         }
         every = tuple(sorted(c.name for c in source.columns))
         found: set[tuple[str, tuple[str, ...]]] = set()
         for need in self.project.needs:
-            if need.table not in sharing:
+            external = sharing.get(need.table)
+            if external is None:
                 continue
             whole = not external.starts_anywhere  # else it cannot be brought later
             columns = {*need.columns, *external.key}

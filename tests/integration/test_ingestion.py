@@ -16,6 +16,7 @@ from typing import Any
 import deltalake
 import proposed
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from conftest import need
 from ingesting import POINTS, STEPS, Life
@@ -26,7 +27,9 @@ from persist_assets.collector import collect
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.holdings import find_holding
 from persist_assets.ingestion import COPIES, copy_id
+from persist_assets.model import Needed
 from persist_assets.pool import Pool
+from persist_assets.routes import find_route
 
 Make = Callable[..., Builder]
 SCHEMA = pa.schema(
@@ -167,6 +170,76 @@ def test_who_sees_a_change_by_one_of_two_names_is_built(
         assert build(builder := enter(root)) == {"v": "reuse"}
         assert ids(builder, "v") == [*range(1, number + 1)]
     assert len(builder.ledger.fetch_copies()) == 1
+
+
+def _held_values(builder: Builder, source: Any) -> dict[str, bool]:
+    """Return of the columns of a copy whether its files have values of them."""
+    paths = builder.ingestion.pin(builder.ingestion.find(source)).files
+    rows = pa.concat_tables(pq.read_table(path) for path in paths)
+    assert all(rows[name].null_count in (0, len(rows)) for name in rows.column_names)
+    return {name: rows[name].null_count == 0 for name in rows.column_names}
+
+
+@pytest.mark.proves("F26")
+@pytest.mark.parametrize(
+    ("option", "held"),
+    [
+        (None, ["category", "id"]),
+        ('"skip_unused_columns": true', ["category", "id"]),
+        ('"skip_unused_columns": false', ["category", "id", "ts", "x"]),
+        ('"timestamp_column": "TS"', ["category", "id", "ts"]),
+    ],
+)
+def test_columns_that_nobody_reads_are_brought_if_that_is_said(
+    enter: Make, make_project: Callable[..., Path], option: str | None, held: list[str]
+) -> None:
+    table = TABLE.replace("ts timestamp", "ts timestamp,\n    x double")
+    said = table.replace('"uri"', f'{option}, "uri"') if option else table
+    root = make_project({"m.sql": said + N + " where category = 'a' group by category;"})
+    there = pa.table(
+        {
+            "id": pa.array([1, 2], pa.int64()),
+            "category": ["a", "b"],
+            "ts": pa.array([datetime.now(UTC)] * 2, pa.timestamp("us", "UTC")),
+            "x": [0.5, 1.5],
+        }
+    )
+    deltalake.write_deltalake(str(root / "lake"), there)
+    build(enter(root))
+    builder = enter(root)
+    source = builder.project.sources[0]
+    copy = builder.ingestion.find(source)
+    assert copy is not None
+    assert (list(copy.columns), copy.rows) == (held, 1)
+    values = _held_values(builder, source)
+    assert sorted(c for c, is_there in values.items() if is_there) == held
+    # So who asks for one later is answered by the copy.
+    found: dict[str, str] = {}
+    for column in ("ts", "x"):
+        needed = Needed("q", source.source_id, "category = 'a'", (column,))
+        found[column] = find_route(builder.ingestion, source, [needed], copy).origin
+    assert found == {c: "local" if c in held else "forwarded" for c in found}
+    # A row that comes later has these columns too.
+    later = there.slice(0, 1).set_column(0, "id", pa.array([3], pa.int64()))
+    deltalake.write_deltalake(str(root / "lake"), later, mode="append")
+    build(builder := enter(root))
+    assert builder.ledger.fetch_copies()[0].rows == 2
+    assert _held_values(builder, source) == values
+
+
+def test_of_names_for_one_copy_each_says_which_columns_it_brings(
+    enter: Make, make_project: Callable[..., Path]
+) -> None:
+    whole = TABLE.replace('"uri"', '"skip_unused_columns": false, "uri"')
+    one = N + " where category = 'a' group by category;"
+    other = one.replace("view n", "view m").replace("external_table", "whole_table")
+    text = TABLE + whole.replace("external_table (", "whole_table (") + one + other
+    root = make_project({"m.sql": text})
+    put(root, (1, "a", 1))
+    builder = enter(root)
+    assert build(builder) == {"n": "build", "m": "build"}
+    (copy,) = builder.ledger.fetch_copies()
+    assert copy.columns == ("category", "id", "ts")
 
 
 @pytest.mark.proves("F13", "F17")
