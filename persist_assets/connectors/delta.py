@@ -39,7 +39,7 @@ from persist_assets.storage.types import type_of_json
 from persist_assets.stores import spark_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -256,21 +256,18 @@ class DeltaConnector:
     # ---------------------------------------------------------------------------------- files
 
     def _pruned(self, table: Any, conditions: Sequence[str]) -> tuple[list[_File], int]:
-        files = self._files(table, conditions)
-        kept = [f for f in files if all(may_match(c, f.spans) for c in conditions)]
-        return kept, len(files)
-
-    def _files(self, table: Any, conditions: Sequence[str]) -> list[_File]:
-        """Return the files of a version, with what columns of conditions may be in them."""
-        listed, deleted = self._listed(table, conditions), self._deleted(table)
-        if not deleted.keys() <= {f.location for f in listed}:
+        """Return the files of a version in which rows may fit, and how many there are in all."""
+        listed = self._listed(table, conditions)
+        fit = [f for f in listed if all(may_match(c, f.spans) for c in conditions)]
+        named = self._deleted(table, {f.location for f in fit})
+        if not named.keys() <= {f.location for f in listed}:
             raise self._unnamed()
-        files: list[_File] = []
-        for file in listed:
-            but = deleted.get(file.location, frozenset())
+        kept: list[_File] = []
+        for file in fit:
+            but = named.get(file.location) or frozenset()
             rows = None if file.rows is None else file.rows - len(but)
-            files.append(replace(file, rows=rows, but=but))
-        return files
+            kept.append(replace(file, rows=rows, but=but))
+        return kept, len(listed)
 
     def _listed(self, table: Any, conditions: Sequence[str]) -> list[_File]:
         """Return files without regard to rows of them that are deleted."""
@@ -317,25 +314,27 @@ class DeltaConnector:
             hint="rewrite its files without them: REORG TABLE … APPLY (PURGE)",
         )
 
-    def _deleted(self, table: Any) -> dict[str, frozenset[int]]:
-        """Return by file which rows a version's deletion vectors delete."""
+    def _deleted(self, table: Any, wanted: Collection[str]) -> dict[str, frozenset[int] | None]:
+        """Return by file which rows a version's deletion vectors delete.
+
+        Of files that are not wanted it is None: their rows may be many.
+        """
         import pyarrow as pa
         from deltalake.exceptions import DeltaError
 
         if "deletionVectors" not in (table.protocol().reader_features or ()):
             return {}
-        found: dict[str, frozenset[int]] = {}
+        found: dict[str, frozenset[int] | None] = {}
         try:
-            vectors = pa.table(table.deletion_vectors())
+            vectors = pa.RecordBatchReader.from_stream(table.deletion_vectors())
         except (DeltaError, OSError) as error:
             failed = f"a deletion vector of the Delta table at {self.location} cannot be read"
             raised = unreachable(self.location, error, failed)
             raise GoneError(raised.message) if _GONE.search(str(error)) else raised from error
-        for batch in vectors.to_batches(max_chunksize=1):
-            path = batch.column("filepath")[0].as_py()
-            kept = batch.column("selection_vector").flatten().to_numpy(zero_copy_only=False)
-            rows = (~kept.astype(bool)).nonzero()[0]
-            found[file_location(path, self.location)] = frozenset(rows.tolist())
+        for batch in vectors:
+            for path, vector in zip(*batch.columns, strict=True):
+                place = file_location(path.as_py(), self.location)
+                found[place] = _numbers(vector.values) if place in wanted else None
         return found
 
     @contextmanager
@@ -633,12 +632,13 @@ class DeltaConnector:
         adds = [a for a in actions.get("add", ()) if a.get("dataChange", True)]
         removes = [a for a in actions.get("remove", ()) if a.get("dataChange", True)]
         deletes = any(a.get(_VECTOR) for a in (*adds, *removes))
-        before: dict[str, frozenset[int]] = {}
-        after: dict[str, frozenset[int]] = {}
+        before: dict[str, frozenset[int] | None] = {}
+        after: dict[str, frozenset[int] | None] = {}
         if deletes:
+            wanted = {file_location(a["path"], self.location) for a in (*adds, *removes)}
             try:
-                before = self._deleted(self._open(version - 1))
-                after = self._deleted(self._open(version))
+                before = self._deleted(self._open(version - 1), wanted)
+                after = self._deleted(self._open(version), wanted)
             except GoneError as error:
                 raise _Again(error.message) from error
         came = {f.location: f for f in (self._file(a, keys, version, INSERT) for a in adds)}
@@ -653,10 +653,10 @@ class DeltaConnector:
             (came, after, went, before),
         ):
             for place, file in files.items():
-                rows = gone.get(place, nothing)
+                rows = gone.get(place) or nothing
                 if place not in others:
                     yield replace(file, but=rows)
-                elif only := gone_there.get(place, nothing) - rows:
+                elif only := (gone_there.get(place) or nothing) - rows:
                     yield replace(file, only=only)  # the same file with other rows deleted
 
     def _file(
@@ -709,6 +709,12 @@ def _as_told(file: _File, told: _File | None) -> _File:
     whole = None if told.rows is None else told.rows - len(file.but)
     rows = whole if file.only is None else len(file.only)
     return replace(file, spans=told.spans, rows=rows)
+
+
+def _numbers(vector: Any) -> frozenset[int]:
+    """Return the numbers of the rows that a deletion vector does not keep."""
+    kept = vector.to_numpy(zero_copy_only=False).astype(bool)
+    return frozenset((~kept).nonzero()[0].tolist())
 
 
 def _cost(files: Sequence[_File], of: int) -> Pruned:
