@@ -12,6 +12,7 @@ is (if it is somewhere), what is wrong, and what to do next. Anything else is a 
     │   ├── CheckFailedError     … because its rows failed a blocking check
     │   ├── StaleError           … because what it reads is older than it may be
     │   ├── NotHeldError         … because a copy of an external table lacks what it reads
+    │   ├── UnapprovedError      … because it would read more of an external table than it may
     │   └── StrictError          … because strict mode forbids reading what is not built
     ├── LedgerError          the ledger cannot be opened, read or written
     │   ├── LedgerTooNewError    … because a newer release wrote it
@@ -196,6 +197,10 @@ class StrictError(BuildError):
 
 class NotHeldError(BuildError):
     """What is asked of an external table is not held here, and the table is not to be asked."""
+
+
+class UnapprovedError(BuildError):
+    """More would be read of an external table at once than may be without approval."""
 
 
 class LedgerError(PersistError):

@@ -38,6 +38,8 @@ class Holding:
         What would be read for it; None as before, and where a version that would be read is gone.
     again
         Why a newer version is read anew as a whole; None: it is not.
+    approval
+        Whether that is so much of a version that somebody has to approve it.
     why
         In words, if there is something to do.
     problem
@@ -52,6 +54,7 @@ class Holding:
     pending: Pending | None = None
     read: Pruned | None = None
     again: str | None = None
+    approval: bool = False
     why: str | None = None
     problem: StorageError | None = None
 
@@ -88,6 +91,7 @@ def find_holding(ingestion: Ingestion, source: Source) -> Holding:
         pending,
         ahead and ahead.read,
         ahead and ahead.again,
+        ahead is not None and ingestion.needs_approval(ahead.most),
         why,
         problem,
     )

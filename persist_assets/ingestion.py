@@ -27,7 +27,7 @@ import persist_assets.meaning.predicates as p
 from persist_assets.connectors import connect
 from persist_assets.connectors.protocol import CHANGE, INSERT, Changes, Pruned
 from persist_assets.dialect import quote
-from persist_assets.errors import GoneError, StorageError
+from persist_assets.errors import GoneError, StorageError, UnapprovedError
 from persist_assets.model import LocalCopy
 from persist_assets.session import translated
 from persist_assets.storage.raw import OF_DELTA, Pin, file_location
@@ -139,10 +139,13 @@ class Ahead:
         The files.
     again
         Why all that is needed is read anew; None: it is not.
+    most
+        The most bytes that are read of one version; what changed is none of it.
     """
 
     read: Pruned
     again: str | None = None
+    most: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,27 +379,33 @@ class Ingestion:
         read = Pruned()
         if pending.missing != p.FALSE and not (is_first and external.mode == "follow"):
             read += connector.prune(p.as_condition(pending.missing), since)
+        most = read.bytes
         if since == pending.version:
-            return Ahead(read)
+            return Ahead(read, None, most)
         wanted = p.as_text(predicate), pending.columns
         found = _changes(connector, source, since, pending.version, *wanted)
         if found.again is None:
-            return Ahead(read + found.read)
+            return Ahead(read + found.read, None, most)
         if not external.starts_anywhere:
             raise _unfollowed(source, pending.version, found.again)
-        return Ahead(
-            read + connector.prune(p.as_condition(pending.wanted), pending.version), found.again
-        )
+        whole = connector.prune(p.as_condition(pending.wanted), pending.version)
+        return Ahead(read + whole, found.again, max(most, whole.bytes))
+
+    def needs_approval(self, size: int) -> bool:
+        """Whether so many bytes of a version may not be read unless somebody says so."""
+        return 0 < self.settings.approve_above < size
 
     # ---------------------------------------------------------------------------------- bringing
 
-    def sync(self, source: Source, *, again: bool = False) -> LocalCopy:
+    def sync(self, source: Source, *, again: bool = False, approved: bool = False) -> LocalCopy:
         """Bring the copy of an external table up to date, and return what it holds then.
 
         Parameters
         ----------
         again
             Read all of it anew.
+        approved
+            However much that takes to read (`settings.approve_above`).
 
         Raises
         ------
@@ -404,24 +413,32 @@ class Ingestion:
             The table cannot be read, or breaks its primary key. What was held is held.
         GoneError
             The version that is held is gone, and rows of it are needed.
+        UnapprovedError
+            More would be read of a version than may be. What was held is held.
         """
         own, external = copy_id(self.settings, source), source.external
         assert external is not None
         holder = f"a build on {socket.gethostname()}, process {os.getpid()}"
         with self.ledger.lease(f"copy {own}", holder):
-            needs = self.needs(source)
-            self.ledger.record_needs(own, self.settings.environment, needs)
+            needs, environment = self.needs(source), self.settings.environment
+            needed = self.ledger.fetch_needs(own).get(environment, ())
+            self.ledger.record_needs(own, environment, needs)
             wanted = self._wanted(source, needs)
             held = self.ledger.find_copy(own)
             connector = self.connector(source)
             head = connector.pin(None if again or held is None else held.version)
-            task = _Sync(self, source, connector, own, wanted)
-            if held is None or again or held.format != p.FORMAT:
-                held = task.begin(held, None if again else connector.start(), head)
-            else:
-                held = task.grow(held, self._pending(held, wanted, head))
-            if head != held.version:
-                held = task.follow(held, head)
+            task = _Sync(self, source, connector, own, wanted, approved=approved)
+            try:
+                if held is None or again or held.format != p.FORMAT:
+                    held = task.begin(held, None if again else connector.start(), head)
+                else:
+                    held = task.grow(held, self._pending(held, wanted, head))
+                if head != held.version:
+                    held = task.follow(held, head)
+            except UnapprovedError:
+                # Else it would be asked of all other environments too.
+                self.ledger.record_needs(own, environment, needed)
+                raise
             return task.retire(held)
 
 
@@ -496,7 +513,10 @@ class _Sync:
         connector: Connector,
         copy_id: str,
         wanted: Coverage,
+        *,
+        approved: bool,
     ) -> None:
+        self.approved, self.needs_approval = approved, ingestion.needs_approval
         self.source, self.connector, self.copy_id, self.wanted = source, connector, copy_id, wanted
         self.engine, self.ledger, self.now = ingestion.engine, ingestion.ledger, ingestion.now
         self.brought, self.step = ingestion.brought, Brought()
@@ -513,6 +533,7 @@ class _Sync:
         made, cost = self._read(predicate, self.wanted.columns, version)
         if self.external.mode == "follow":
             made, cost = made.where("false"), Pruned()
+        self._approve(cost)
         return self._put(
             None,
             made,
@@ -540,6 +561,7 @@ class _Sync:
                 hint=f"read all of it anew: persist external sync {self.source.key} --again",
                 location=self.source.location,
             ) from error
+        self._approve(cost)
         whole = len(pending.columns) > len(held.columns)
         kept = () if whole else self._files(held)
         rows = cost.rows or 0
@@ -615,6 +637,7 @@ class _Sync:
                 most = max(len(files), _MOST_FILES_ANEW)
                 if len(touched) > most and self.external.starts_anywhere:
                     made, read = self._read(p.from_text(held.predicate), held.columns, head)
+                    self._approve(read)
                     files = ()
                 else:
                     rest = self._without(self._local(held, [*touched]).select(*names), gone)
@@ -735,6 +758,7 @@ class _Sync:
         log.warning("`%s` is read anew as a whole: %s", self.source.key, why)
         predicate, columns = self.wanted.predicate, self.wanted.columns
         made, cost = self._read(predicate, columns, head)
+        self._approve(cost)
         expected = cost.rows or 0
         return self._put(
             held, made, head, predicate, columns, read=cost, expected=expected, why=why
@@ -799,6 +823,17 @@ class _Sync:
             text = p.as_condition(predicate)
             made = self.connector.snapshot(text, columns, version, order=order)
             return made, self.connector.prune(text, version)
+
+    def _approve(self, cost: Pruned) -> None:
+        """Raise where more would be read of a version than may be."""
+        if self.approved or not self.needs_approval(cost.bytes):
+            return
+        raise UnapprovedError(
+            f"{cost.files} of {cost.of} files of `{self.source.name}` would be read,"
+            f" {cost.bytes} bytes: more than `approve_above` lets a build read by itself",
+            hint=f"approve it: persist external sync {self.source.key} --approve",
+            location=self.source.location,
+        )
 
     def _count(self, brought: Brought) -> None:
         """Add what was read or written to what the next event tells, and the run."""

@@ -48,6 +48,7 @@ KEYS: Mapping[str, type] = {
     "timezone": str,
     "strict": bool,
     "parallel": int,
+    "approve_above": int,
     "keep": str,
     "views": str,
     "spark": dict,
@@ -267,6 +268,8 @@ class Settings:
         Nothing may be read inline that is persisted: it has to be built.
     parallel
         How many sources a run builds at once; zero: as many as Spark runs tasks (`pool.MOST`).
+    approve_above
+        How many bytes of an external table's version a build reads at most by itself; zero: any.
     keep_s
         How many seconds what no manifest names any more can still be rolled back to.
     views
@@ -302,6 +305,7 @@ class Settings:
     ledger: str
     strict: bool
     parallel: int
+    approve_above: int
     keep_s: int
     views: str
     spark: tuple[tuple[str, str], ...]
@@ -477,6 +481,7 @@ def load_settings(
         ledger=_ledger_url(root, given.get("ledger", f"sqlite:///{STATE}/ledger.db")),
         strict=given.get("strict", False),
         parallel=_parallel(given.get("parallel", 0)),
+        approve_above=_approve_above(given.get("approve_above", 0)),
         keep_s=_keep(given.get("keep", "7 days")),
         views=_views(given.get("views", "")),
         spark=tuple(sorted(spark.items())),
@@ -700,6 +705,14 @@ def _parallel(given: int) -> int:
     if given < 0:
         message = f"`parallel` = {given} is no number of sources"
         hint = "1 builds one after the other, 0 as many at once as Spark runs tasks"
+        raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE))
+    return given
+
+
+def _approve_above(given: int) -> int:
+    if given < 0:
+        message = f"`approve_above` = {given} is no number of bytes"
+        hint = "0 lets builds read any number of bytes"
         raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE))
     return given
 

@@ -38,6 +38,9 @@ def sync(
     again: Annotated[
         bool, typer.Option("--again", help="Read all that is needed anew, whatever is held.")
     ] = False,
+    approve: Annotated[
+        bool, typer.Option("--approve", help="Read more at once than `approve_above` lets builds.")
+    ] = False,
 ) -> None:
     """Bring the copies of external tables up to date, as builds do before they read them."""
     chosen, ingestion = _chosen(given, selection), given.builder.ingestion
@@ -51,7 +54,7 @@ def sync(
             continue
         try:
             with quiet(given):
-                ingestion.sync(source, again=again)
+                ingestion.sync(source, again=again, approved=approve)
         except PersistError as error:
             error.location = error.location or source.location
             raise
@@ -135,6 +138,7 @@ def _holding_json(found: Holding) -> Mapping[str, Any]:
             "predicate": told["missing"],
             "columns": list(found.pending.columns) if found.pending and found.why else [],
             "again": told["again"],
+            "approval": told["approval"],
             "read": told["read"],
         },
         "error": told["error"],
@@ -169,6 +173,7 @@ def external_json(found: Holding) -> dict[str, Any]:
         "missing": as_text(pending.missing) if pending and pending.missing != FALSE else None,
         "why": found.why,
         "again": found.again,
+        "approval": found.approval,
         "read": {"files": read.files, "rows": read.rows, "bytes": read.bytes} if read else None,
         "error": found.problem.message if found.problem else None,
     }
@@ -200,6 +205,9 @@ def print_holding(found: Holding) -> None:
         rows = f"at most {read.rows} rows" if read.rows is not None else "rows that are not counted"
         files = f"{read.files} of {read.of} file{'s' * (read.of != 1)}"
         out.print(f"  to read: {files}, {rows}, {read.bytes} bytes")
+    if found.approval:
+        how = f"persist external sync {found.source.key} --approve"
+        out.print(f"  [yellow]to be approved:[/] {escape(how)}", soft_wrap=True)
 
 
 def held_json(given: Invocation, source: Source) -> dict[str, Any]:

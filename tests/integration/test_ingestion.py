@@ -24,7 +24,7 @@ from malloy import there
 
 from persist_assets.builder import Builder
 from persist_assets.collector import collect
-from persist_assets.errors import GoneError, StorageError
+from persist_assets.errors import GoneError, StorageError, UnapprovedError
 from persist_assets.holdings import find_holding
 from persist_assets.ingestion import COPIES, copy_id
 from persist_assets.model import Needed
@@ -172,6 +172,70 @@ def test_who_sees_a_change_by_one_of_two_names_is_built(
     assert len(builder.ledger.fetch_copies()) == 1
 
 
+@pytest.mark.proves("F26")
+def test_what_is_large_is_not_read_before_it_is_approved(
+    enter: Make, make_project: Callable[..., Path]
+) -> None:
+    some = N + " where category = 'a' group by category;\n"
+    more = some.replace("view n", "view m").replace("'a'", "'b'")
+    root = make_project({"m.sql": TABLE + some})
+    put(root, (1, "a", 1))
+    put(root, *((n, "b", 1) for n in range(2, 500)))
+    table = deltalake.DeltaTable(str(root / "lake"))
+    settings = (root / "persist.toml").read_text()
+    small, large = sorted(pa.table(table.get_add_actions())["size_bytes"].to_pylist())
+
+    def start(most: int = small) -> tuple[Builder, Any]:
+        (root / "persist.toml").write_text(f"approve_above = {most}\n{settings}")
+        builder = enter(root)
+        source = builder.project.sources[0]
+        return builder, find_holding(builder.ingestion, source)
+
+    builder, found = start(small - 1)
+    assert found.approval
+    with pytest.raises(UnapprovedError, match=rf"1 of 2 files .* {small} bytes"):
+        build(builder)
+    assert builder.ingestion.find(builder.project.sources[0]) is None
+    builder, found = start()
+    assert not found.approval
+    assert build(builder) == {"n": "build"}
+    # More rows are needed, in a file that is larger; what is held and published stays.
+    (root / "sources" / "m.sql").write_text(TABLE + some + more)
+    builder, found = start()
+    assert (found.approval, found.read.bytes) == (True, large)
+    source = builder.project.sources[0]
+    with pytest.raises(UnapprovedError) as raised:
+        build(builder)
+    assert raised.value.hint == "approve it: persist external sync m/external_table --approve"
+    held = builder.ingestion.find(source)
+    assert held is not None
+    assert held.rows == 1
+    # An environment that does not need them is not asked to approve them.
+    needs = builder.ledger.fetch_needs(held.copy_id)
+    assert [text for text, _ in needs["dev"]] == ["category = 'a'"]
+    builder, _ = start()
+    builder.ingestion.sync(source, approved=True)
+    builder, found = start()
+    assert (found.approval, found.why) == (False, None)
+    assert build(builder) == {"n": "reuse", "m": "build"}
+    # What changes is followed, whatever it takes.
+    put(root, *((n, "b", 1) for n in range(500, 2000)))
+    builder, found = start()
+    assert found.read.bytes > small
+    assert not found.approval
+    assert build(builder) == {"n": "reuse", "m": "build"}
+    # Another table in its place is read anew.
+    shutil.rmtree(root / "lake")
+    put(root, *((n, "b", 1) for n in range(500)))
+    builder, found = start()
+    assert found.approval
+    with pytest.raises(UnapprovedError):
+        build(builder)
+    builder, _ = start()
+    builder.ingestion.sync(source, approved=True)
+    assert build(start()[0]) == {"n": "build", "m": "build"}
+
+
 def _held_values(builder: Builder, source: Any) -> dict[str, bool]:
     """Return of the columns of a copy whether its files have values of them."""
     paths = builder.ingestion.pin(builder.ingestion.find(source)).files
@@ -233,6 +297,7 @@ def test_of_names_for_one_copy_each_says_which_columns_it_brings(
     whole = TABLE.replace('"uri"', '"skip_unused_columns": false, "uri"')
     one = N + " where category = 'a' group by category;"
     other = one.replace("view n", "view m").replace("external_table", "whole_table")
+    other = other.replace("'a'", "'b'")
     text = TABLE + whole.replace("external_table (", "whole_table (") + one + other
     root = make_project({"m.sql": text})
     put(root, (1, "a", 1))
