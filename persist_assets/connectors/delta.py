@@ -33,7 +33,13 @@ from persist_assets.errors import GoneError, StorageError
 from persist_assets.growth import in_order
 from persist_assets.model import Piece
 from persist_assets.storage.files import delta_place, reached, unreachable
-from persist_assets.storage.raw import OF_DELTA, file_location, open_delta
+from persist_assets.storage.raw import (
+    OF_DELTA,
+    check_commits,
+    deletion_vectors,
+    file_location,
+    open_delta,
+)
 from persist_assets.storage.tables import told_by_files
 from persist_assets.storage.types import type_of_json
 from persist_assets.stores import spark_pattern
@@ -154,7 +160,8 @@ class DeltaConnector:
                     f" which is before {start}, where it is to start"
                 )
         self._check(table)
-        self._check_commits(table)
+        with self._reached() as (system, root):
+            check_commits(table, self.location, system, root)
         self._pinned = table
         return self._name(table)
 
@@ -238,21 +245,6 @@ class DeltaConnector:
         there = [(f.name, f.type) for f in _fields(table)]
         check_columns(self.columns, there, f"the Delta table at {self.location}")
 
-    def _check_commits(self, table: Any) -> None:
-        """Raise where a commit is empty: its rows would be left out, and nobody told."""
-        from pyarrow import fs
-
-        with self._reached() as (system, root):
-            log = system.get_file_info(fs.FileSelector(f"{root}_delta_log"))
-        for file in log:
-            number = _COMMIT.fullmatch(file.base_name)
-            if number and file.size == 0 and int(number[1]) <= table.version():
-                raise StorageError(
-                    f"{self.location}/_delta_log/{file.base_name} is empty: it was not written to"
-                    " its end, and what it says is not known",
-                    hint="have this commit of the Delta table written again",
-                )
-
     # ---------------------------------------------------------------------------------- files
 
     def _pruned(self, table: Any, conditions: Sequence[str]) -> tuple[list[_File], int]:
@@ -319,19 +311,10 @@ class DeltaConnector:
 
         Of files that are not wanted it is None: their rows may be many.
         """
-        import pyarrow as pa
-        from deltalake.exceptions import DeltaError
-
         if "deletionVectors" not in (table.protocol().reader_features or ()):
             return {}
         found: dict[str, frozenset[int] | None] = {}
-        try:
-            vectors = pa.RecordBatchReader.from_stream(table.deletion_vectors())
-        except (DeltaError, OSError) as error:
-            failed = f"a deletion vector of the Delta table at {self.location} cannot be read"
-            raised = unreachable(self.location, error, failed)
-            raise GoneError(raised.message) if _GONE.search(str(error)) else raised from error
-        for batch in vectors:
+        for batch in deletion_vectors(table, self.location):
             for path, vector in zip(*batch.columns, strict=True):
                 place = file_location(path.as_py(), self.location)
                 found[place] = _numbers(vector.values) if place in wanted else None
@@ -739,8 +722,6 @@ def _log(version: int) -> str:
     return f"_delta_log/{version:020}.json"
 
 
-_COMMIT = re.compile(r"(\d{20})\.json")
-_GONE = re.compile(r"(?i)not found|no such file")
 _BECAME, _RECORDED = "_persist_became", "recorded"
 _CHANGE_TYPE, _VECTOR = "_change_type", "deletionVector"
 _IN_COMMITS = "delta.enableInCommitTimestamps"

@@ -302,8 +302,60 @@ def _gone(location: str, version: int) -> GoneError:
     )
 
 
+def check_commits(table: Any, location: str, system: Any, root: str) -> None:
+    """Raise where a commit of a Delta table is empty: nobody would tell that its rows lack.
+
+    Parameters
+    ----------
+    system, root
+        The file system that the table is in, and what is before the paths of its files there.
+
+    Raises
+    ------
+    StorageError
+        One was not written to its end.
+    """
+    from pyarrow import fs
+
+    for file in system.get_file_info(fs.FileSelector(f"{root}_delta_log")):
+        number = _COMMIT.fullmatch(file.base_name)
+        if number and file.size == 0 and int(number[1]) <= table.version():
+            raise StorageError(
+                f"{location}/_delta_log/{file.base_name} is empty: it was not written to its end,"
+                " and what it says is not known",
+                hint="have this commit of the Delta table written again",
+            )
+
+
+def deletion_vectors(table: Any, location: str) -> Any:
+    """Return the `pyarrow.RecordBatchReader` of a Delta table's deletion vectors.
+
+    Raises
+    ------
+    GoneError
+        A file of them is gone.
+    StorageError
+        One cannot be read.
+    """
+    import pyarrow as pa
+    from deltalake.exceptions import DeltaError
+
+    try:
+        return pa.RecordBatchReader.from_stream(table.deletion_vectors())
+    except (DeltaError, OSError) as error:
+        failed = f"a deletion vector of the Delta table at {location} cannot be read"
+        raised = unreachable(location, error, failed)
+        raise GoneError(raised.message) if _LOST.search(str(error)) else raised from error
+
+
+_COMMIT = re.compile(r"(\d{20})\.json")
+_LOST = re.compile(r"(?i)not found|no such file")
+
+
 def _pin_delta(location: str) -> Pin:
     table = open_delta(location)
+    with reached(location) as (system, root):
+        check_commits(table, location, system, root.rstrip("/") + "/")
     metadata = table.metadata()
     protocol = table.protocol()
     features: list[str] = list(protocol.reader_features or ())
@@ -312,7 +364,7 @@ def _pin_delta(location: str) -> Pin:
         unknown.discard("columnMapping")
     else:
         unknown.add("columnMapping")
-    if "deletionVectors" in unknown and not _has_deletion_vectors(table):
+    if "deletionVectors" in unknown and not _has_deletion_vectors(table, location):
         unknown.discard("deletionVectors")
     if unknown:
         raise StorageError(
@@ -337,10 +389,8 @@ def digest_of_files(paths: Iterable[str]) -> str:
     return hashlib.sha256(json.dumps(sorted(paths)).encode()).hexdigest()[:12]
 
 
-def _has_deletion_vectors(table: Any) -> bool:
-    import pyarrow as pa
-
-    return pa.table(table.deletion_vectors()).num_rows > 0
+def _has_deletion_vectors(table: Any, location: str) -> bool:
+    return any(batch.num_rows for batch in deletion_vectors(table, location))
 
 
 def _paths(table: Any) -> list[str]:

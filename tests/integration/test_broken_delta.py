@@ -16,6 +16,8 @@ from foreign import delta_connector
 
 from persist_assets.builder import Builder
 from persist_assets.errors import GoneError, StorageError
+from persist_assets.model import RawTable
+from persist_assets.storage.raw import pin_raw
 
 FOREIGN = ROOT / "tests" / "data" / "foreign"
 SOURCES = """
@@ -149,6 +151,21 @@ def test_a_broken_part_of_a_log_is_named(tmp_path: Path, table: str, pattern: st
         connector.prune(None, connector.pin())
     assert type(raised.value) is StorageError
     assert file.name in raised.value.message
+
+
+def test_so_it_is_of_raw_tables(tmp_path: Path) -> None:
+    put(tmp_path, 1)
+    put(tmp_path, 2)
+    raw = RawTable("delta", "lake")
+    pin_raw(raw, str(tmp_path / "lake"))
+    file = empty_commit(tmp_path)
+    with pytest.raises(StorageError, match=f"{file} is empty"):
+        pin_raw(raw, str(tmp_path / "lake"))
+    root = shutil.copytree(FOREIGN / "table-with-dv-small", tmp_path / "t")
+    (file,) = root.glob("*.bin")
+    cut(file)
+    with pytest.raises(StorageError, match=file.name):
+        pin_raw(raw, str(root))
 
 
 def test_a_deletion_vector_that_is_gone_is_told_as_such(tmp_path: Path) -> None:
