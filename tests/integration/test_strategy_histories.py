@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from conftest import SPARK_TOML
 from histories import Zygote
-from strategies import Histories, Tally, explore
+from strategies import KINDS, Histories, Tally, explore
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +25,7 @@ def test_random_histories_of_every_strategy_equal_a_build_from_scratch(
     tally = explore(50, spark, zygote, SPARK_TOML, shrink=False)
     print(tally)
     assert tally.histories >= 50
+    assert len(tally.tables) > 0.8 * len(KINDS), "of nearly every kind"
     for kind in ("whole", "added", "windows", "partitions", "reused"):
         assert tally.builds[kind] > 5, kind
     assert tally.killed.total() > 10
