@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 import threading
 import uuid
+from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from persist_assets.audit import (
     Measured,
@@ -31,7 +33,7 @@ from persist_assets.stores import spark_pattern, spark_uri
 from persist_assets.watermarks import EXACT, from_text, greatest, ledger_text, spelled, to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -60,6 +62,11 @@ _ROWS_OF_A_FILE = 250_000
 _BYTES_OF_A_FILE = 6 * 2**20
 """As many a file of such a table is to have, as Spark counts them."""
 _LEAST_TASKS = "spark.sql.files.minPartitionNum"
+
+
+_SHOWN: WeakKeyDictionary[SparkSession, Counter[str]] = WeakKeyDictionary()
+"""How many engines of this process have views in a session, by their names."""
+_SHOWN_LOCK = threading.Lock()
 
 
 def no_session() -> SparkSession:
@@ -224,17 +231,37 @@ class Engine:
         """
         with self._views_lock:
             if name not in self._views:
-                with translated(f"reading {name}"):
-                    load().createOrReplaceTempView(quote(name))
+                session = self.session
+                with _SHOWN_LOCK:
+                    _SHOWN.setdefault(session, Counter())[name] += 1
                 self._views.add(name)
+                try:
+                    with translated(f"reading {name}"):
+                        load().createOrReplaceTempView(quote(name))
+                except BaseException:
+                    self._forget(name)
+                    raise
         return name
 
-    def forget(self, names: Iterable[str]) -> None:
-        """Drop views that nobody will read any more."""
-        for name in names:
-            self._views.discard(name)
-            with suppress(Exception):  # a session that is gone has none
-                self.session.catalog.dropTempView(name)
+    def forget(self) -> None:
+        """Drop the views that this engine has made, which it makes again if it is asked for them.
+
+        Those stay that other engines of this process have in the session. Each keeps a plan there,
+        with a list of files, and there are new ones whenever data is.
+        """
+        with self._views_lock:
+            for name in [*self._views]:
+                self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        self._views.discard(name)
+        with _SHOWN_LOCK:
+            shown = _SHOWN[self.session]
+            shown[name] -= 1
+            if not shown[name]:
+                del shown[name]
+                with suppress(Exception):  # a session that is gone has none
+                    self.session.catalog.dropTempView(name)
 
     # ----------------------------------------------------------------------------------- RUN
 

@@ -168,7 +168,6 @@ class Reader:
         self._run = uuid.uuid4().hex[:12]
         self._called: dict[str, DataFrame] = {}
         self._calling: dict[str, threading.Lock] = {}
-        self._shown: set[str] = set()
 
     def pin(self, source: Source) -> Pin:
         """Return the version of a raw table that this run reads.
@@ -657,10 +656,9 @@ class Reader:
         return self.load(statement, read, source.computed, only)
 
     def forget(self) -> None:
-        """Let go of what functions returned, which nobody reads after this run."""
+        """Let go of what functions returned and of views, which nobody reads after this run."""
         self._called.clear()
-        self.engine.forget(self._shown)
-        self._shown.clear()
+        self.engine.forget()
 
     def _returned(self, source: Source, read: Mapping[SourceID, Snapshot | Route]) -> DataFrame:
         """Return what a function returns; in one run it is called once for what it reads."""
@@ -731,7 +729,6 @@ class Reader:
                 # Called before, for all views are made one after the other.
                 frame = self._returned(source, read)
                 self.engine.view(view, lambda f=frame: f)
-                self._shown.add(view)
             else:
                 part = (only or {}).get(source_id, Slice())
                 self.engine.view(

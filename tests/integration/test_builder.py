@@ -779,3 +779,45 @@ def test_a_killed_build_leaves_readers_alone_and_the_next_one_repairs(
     assert str(later.ledger.find_snapshot("dev", named(later, "p").build_id).version) in (
         later.settings.manifest_path.read_text()
     )
+
+
+def test_runs_leave_no_views_in_the_session_but_those_that_others_read(
+    make_builder: Callable[..., Builder], spark: Any
+) -> None:
+    def views() -> set[str]:
+        return {t.name for t in spark.catalog.listTables() if t.isTemporary}
+
+    before = views()
+    first = make_builder()
+    first.build(named(first, "p"))
+    first.close()
+    assert views() == before
+    second, third = (make_builder(root=first.settings.root) for _ in range(2))
+    assert [rows(b, "v") for b in (second, third)] == [[(2, "x"), (3, "y"), (4, None)]] * 2
+    shown = views() - before
+    assert shown
+    second.close()
+    assert views() - before == shown, "of the same rows, and still the other's"
+    assert rows(third, "v") == [(2, "x"), (3, "y"), (4, None)]
+    third.close()
+    assert views() == before
+    assert rows(second, "v") == [(2, "x"), (3, "y"), (4, None)], "made again where it is wanted"
+    second.close()
+    assert views() == before
+
+
+def test_a_view_that_cannot_be_made_is_nobodys(
+    make_builder: Callable[..., Builder], spark: Any
+) -> None:
+    builder = make_builder()
+
+    def fail() -> Any:
+        raise StorageError("gone")
+
+    for _ in range(2):
+        with pytest.raises(StorageError, match="gone"):
+            builder.engine.view("none", fail)
+    assert builder.engine.view("none", lambda: spark.range(1)) == "none"
+    assert spark.table("none").count() == 1
+    builder.close()
+    assert "none" not in {t.name for t in spark.catalog.listTables()}
