@@ -680,6 +680,12 @@ def _compile_function(compilation: Compilation, unit: _Unit) -> None:
     declaration = replace(declaration, function=shown)
     meaning = understand_function(declaration, upstream, compilation.connection)
     unit.meaning = meaning
+    for note in meaning.notes:
+        message, place = f"`{declaration.name}` {note}", declaration.location
+        hint = "let what it returns follow from its parameters alone"
+        compilation.problems.append(
+            Problem("python-nondeterministic", message, place, hint, severity="warning")
+        )
     # What it does not look at may draw lots too.
     above = [compilation.units[b].key for b in unit.bindings]
     unit.key = digest("function", unit.source_id, declaration.persisted, meaning.build_id, above)

@@ -82,7 +82,7 @@ def check(given: Invocation) -> None:
         for problem in project.problems:
             print_problem(problem)
         for source in project.sources:
-            for note in source.notes:
+            for note in () if source.function else source.notes:  # theirs are warnings
                 err.print(
                     f"{source.location}: [cyan]note[/]: {escape(source.name)} {escape(note)}",
                     soft_wrap=True,

@@ -113,3 +113,23 @@ def test_a_diff_with_a_revision_sees_helpers(root: Path) -> None:
         ("late_by_carrier@sources/delays.py", "changed"),
         ("worst@sources/raw.sql", "changed"),
     ]
+
+
+def test_what_is_not_deterministic_is_warned_of(root: Path) -> None:
+    path = root / "sources" / "delays.py"
+    code = "from pyspark.sql.functions import current_date\n\n\n@table\ndef today(flights):\n"
+    writes = "    flights.write.parquet('x')\n"
+    path.write_text(f"{DELAYS}\n\n{code}{writes}    return flights.limit(current_date())\n")
+    for command in ("check", "plan"):
+        done = persist(command, cwd=root)
+        assert done.returncode == 0
+        told = [line for line in done.stderr.splitlines() if "today" in line]
+        assert len(told) == 3
+        assert all(": warning: `today` " in line for line in told)
+        assert "draws lots with limit" in done.stderr
+        assert "reads the clock with current_date" in done.stderr
+        assert "writes by itself" in done.stderr
+    (step,) = (
+        s for s in document("plan", cwd=root)["steps"] if s["source_id"].startswith("today@")
+    )
+    assert [note.split()[0] for note in step["notes"]] == ["draws", "reads"]

@@ -41,6 +41,13 @@ def wrong(text: str, **files: str) -> list[str]:
     ]
 
 
+def warned(text: str, **files: str) -> list[str]:
+    """Return what is said of functions of which nobody knows what they return."""
+    found = project(text, **files).problems
+    assert all(p.severity == "warning" for p in found), [str(p) for p in found]
+    return [str(p) for p in found if p.code == "python-nondeterministic"]
+
+
 def only(text: str, name: str = "f", **files: str) -> Source:
     found = project(text, **files)
     assert not found.errors, [str(p) for p in found.errors]
@@ -913,9 +920,13 @@ DRAWS = [
 @pytest.mark.parametrize(("head", "use", "word"), DRAWS)
 def test_lots_are_seen(head: str, use: str, word: str) -> None:
     helper = "from pyspark.sql import functions as F\ndef x(y): return y.select(F.rand())"
-    found = only(t("flights", f"return {use}", before=head), helper=helper)
+    text = t("flights", f"return {use}", before=head)
+    found = only(text, helper=helper)
     assert found.volatile
-    assert found.notes == (f"draws lots with {word}: another build may have other rows",)
+    note = f"draws lots with {word}: another build may have other rows"
+    assert found.notes == (note,)
+    (told,) = warned(text, helper=helper)
+    assert told.startswith(f"{found.location}: warning: `f` {note} [python-nondeterministic]\n")
 
 
 CLOCKS = [
@@ -937,10 +948,14 @@ CLOCKS = [
 
 @pytest.mark.parametrize(("head", "use", "clock", "word"), CLOCKS)
 def test_clocks_are_seen(head: str, use: str, clock: str, word: str) -> None:
-    found = only(t("flights", f"return g({use})", before=head))
+    text = t("flights", f"return g({use})", before=head)
+    found = only(text)
     assert found.reads_clock == clock
     soon = "at once" if clock == "instant" else "the next day"
-    assert found.notes == (f"reads the clock with {word}: it is out of date {soon}",)
+    note = f"reads the clock with {word}: it is out of date {soon}"
+    assert found.notes == (note,)
+    (told,) = warned(text)
+    assert f"warning: `f` {note}" in told
 
 
 @pytest.mark.parametrize(
@@ -956,8 +971,10 @@ def test_clocks_are_seen(head: str, use: str, clock: str, word: str) -> None:
     ],
 )
 def test_what_is_certain_draws_nothing(head: str, use: str) -> None:
-    found = only(t("flights", f"return {use}", before=head))
+    text = t("flights", f"return {use}", before=head)
+    found = only(text)
     assert not found.volatile
+    assert not warned(text)
     assert found.reads_clock is None
     assert found.notes == ()
 
@@ -1014,9 +1031,9 @@ LIBRARIES = "import os, shutil, importlib, requests\nimport pandas as pd\nfrom p
 def test_what_a_function_does_by_itself_is_warned_of(use: str, code: str | None) -> None:
     text = LIBRARIES + t("flights, spark: SparkSession", f"return {use}")
     problems = project(text).problems
-    assert [(p.code, p.severity, p.location.line) for p in problems] == (
-        [(code, "warning", 9)] if code else []
-    )
+    lots = ["python-nondeterministic"] if "os.environ" in use or "os.getenv" in use else []
+    assert [p.code for p in problems] == [*lots, *([code] if code else [])]
+    assert all((p.severity, p.location.line) == ("warning", 9) for p in problems[len(lots) :])
 
 
 @pytest.mark.parametrize("use", [use for use, code in EFFECTS if code == "python-reads"])
