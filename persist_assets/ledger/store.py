@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Row
 
     from persist_assets.ledger.tainting import Kept, Taint
-    from persist_assets.model import AsOf, BuildID, Runs, SourceID
+    from persist_assets.model import AsOf, BuildID, BuildState, Runs, SourceID
     from persist_assets.wants import PartitionRef, Want
 
     Given = ParamSpec("Given")
@@ -535,6 +535,27 @@ class Ledger(WantLog, CoverageLog, TaintLog):
         with self._read() as connection:
             rows = connection.execute(sa.select(ranked).where(ranked.c.recency == 1))
             return {row.source_id: _build(row) for row in rows}
+
+    @repeated
+    def fetch_attempts(
+        self, environment: str
+    ) -> dict[SourceID, dict[BuildState, tuple[int, datetime]]]:
+        """Return of every source how many builds ended in a state, and when the last one did."""
+        query = (
+            sa.select(
+                builds.c.source_id,
+                builds.c.state,
+                sa.func.count(),
+                sa.func.max(builds.c.finished_at),
+            )
+            .where(builds.c.environment == environment, builds.c.state != "started")
+            .group_by(builds.c.source_id, builds.c.state)
+        )
+        found: dict[SourceID, dict[BuildState, tuple[int, datetime]]] = {}
+        with self._read() as connection:
+            for source_id, state, n, last in connection.execute(query):
+                found.setdefault(source_id, {})[state] = (n, last)
+        return found
 
     @repeated
     def fetch_environments(self) -> list[str]:

@@ -45,6 +45,8 @@ BUILD_LOG = "serve-build.log"
 """The file below `.persist` that processes which build write to."""
 _TICK_S = 30.0
 """How often it is looked whether more can be built, in seconds."""
+_SOON_S = 5.0
+"""How long who asks for numbers waits for what plans, in seconds."""
 _LOOK_S = 0.2
 """How often the log is looked at while somebody waits for it, in seconds."""
 
@@ -143,6 +145,16 @@ class Graph:
             self._project = (seen, sound(project))
         engine = Engine(self.settings, no_session)
         return Builder(self.settings, self._project[1], self.ledger, engine, clock=self.clock)
+
+    async def project(self) -> Project | None:
+        """Return the sources as they are now, or as they were last seen where plans take long.
+
+        None where there are none, and nobody has seen any.
+        """
+        with suppress(TimeoutError, PersistError):
+            async with asyncio.timeout(_SOON_S):
+                await asyncio.shield(self.plan(self.builder))
+        return self._project and self._project[1]
 
     def _signature(self) -> object:
         """Return what is another one when files of the sources have changed."""

@@ -1,0 +1,100 @@
+"""What `/metrics` tells of sources."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from growing import ONE, put
+
+from persist_assets.builder import Builder
+from persist_assets.errors import CheckFailedError
+from persist_assets.service.access import Caller
+from persist_assets.service.api import show_metrics
+from persist_assets.service.graph import Graph
+
+START = datetime(2024, 6, 1, 12, tzinfo=UTC)
+SQL = f"""{ONE}
+--@ persist freshness.window="1h"
+CREATE VIEW `größe` AS SELECT ts, x FROM t;
+--@ persist
+--@ check {{ row_count.max=1 }}
+CREATE VIEW small AS SELECT ts FROM t;
+--@ persist partition=daily time_column=day start="2024-01-01" end="2024-01-04"
+CREATE VIEW daily AS SELECT CAST(ts AS DATE) AS day, x FROM t;
+"""
+
+
+def told(graph: Graph) -> dict[str, dict[str, float]]:
+    """Return by gauge the values of sources."""
+
+    async def ask() -> str:
+        answer = await show_metrics(graph, Caller("test", "read"), {})
+        await graph.close()
+        return answer.body.decode()  # pyright: ignore
+
+    found: dict[str, dict[str, float]] = {}
+    for line in asyncio.run(ask()).splitlines():
+        match = re.fullmatch(
+            r'persist_source_(\w+)\{environment="dev",source="m/(\w+)"\} (\S+)', line
+        )
+        if match:
+            found.setdefault(match[1], {})[match[2]] = float(match[3])
+    return found
+
+
+@pytest.mark.proves("P29")
+def test_each_source_is_told_of(
+    make_project: Callable[..., Path], enter: Callable[..., Builder]
+) -> None:
+    root = make_project({"m.sql": SQL})
+    put(root, 0, (0, "a"))
+    now = START
+
+    def start() -> Builder:
+        return enter(root, clock=lambda: now)
+
+    def metrics(later: timedelta = timedelta()) -> dict[str, dict[str, float]]:
+        builder = start()
+        clock = lambda: datetime.now(UTC) + later  # noqa: E731
+        return told(Graph(builder.settings, builder.ledger, clock=clock))
+
+    names = {"größe", "small", "daily"}
+    before = metrics()
+    assert before == {"failed_builds": dict.fromkeys(names, 0), "tainted": dict.fromkeys(names, 0)}
+    builder = start()
+    for source in builder.project.persisted:
+        builder.build(source)
+    found = metrics()
+    assert found["rows"] == dict.fromkeys(names, 1)
+    assert found["failed_builds"] == dict.fromkeys(names, 0)
+    builds = {b.source_id: b for b in builder.ledger.fetch_last_builds("dev").values()}
+    for name in names:
+        ended = builds[f"{name}@sources/m.sql"].finished_at
+        assert ended is not None
+        assert found["last_success_timestamp_seconds"][name] == pytest.approx(ended.timestamp())
+    age = found["age_seconds"]["größe"]
+    assert found["late_seconds"] == {"größe": pytest.approx(age - 3600, abs=1)}
+
+    # What fails does not take the last success away; what is tainted is counted.
+    put(root, 1, (1, "b"), (2, "c"))
+    small = start()
+    with pytest.raises(CheckFailedError):
+        small.build(small.project.by_id["small@sources/m.sql"])
+    small.ledger.taint("dev", {"m/daily/2024-01-01": "b", "m/daily/2024-01-02": "b"}, by="test")
+    small.ledger.taint("dev", {"m/gone": "b"}, by="test")
+    later = metrics()
+    assert later["failed_builds"] == {"größe": 0, "daily": 0, "small": 1}
+    assert later["tainted"] == {"größe": 0, "daily": 2, "small": 0}
+    last = "last_success_timestamp_seconds"
+    assert later[last] == found[last]
+    assert later["rows"] == found["rows"]
+
+    # Only of sources that the project has.
+    (root / "sources" / "m.sql").write_text(SQL.replace("small", "tiny"))
+    assert metrics()["failed_builds"] == {"größe": 0, "daily": 0, "tiny": 0}
+    assert "small" not in str(metrics())
