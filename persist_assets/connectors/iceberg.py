@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from persist_assets.model import Column, External
 
 OF_ICEBERG = "iceberg:"
-"""What versions begin with: the number of a snapshot and the table's id."""
+"""What versions begin with. Behind it: the number of a snapshot, the table's id, and of which
+schema its columns are where that is not the snapshot's own, as columns change without one."""
 _EMPTY = -1
 """The snapshot of a table that has none yet."""
 _BROKEN = (
@@ -104,7 +105,7 @@ class IcebergConnector:
             return held
         table = self._open()
         end = external.end_version
-        if held is not None and end is not None and held == self._name(table, end):
+        if held is not None and end is not None and _parts(held)[:2] == (end, _uuid(table)):
             return held  # it may expire, and be in no line any more
         if external.mode == "snapshot":
             number = self._at_start(table)
@@ -120,7 +121,7 @@ class IcebergConnector:
                     f" from {start}, where it is to start"
                 )
         version = self._name(table, number)
-        self._check(table, number)
+        self._check(table, version)
         return version
 
     def start(self) -> str | None:
@@ -152,20 +153,24 @@ class IcebergConnector:
             hint="it may have expired; what is there can be read again as a whole",
         )
 
-    def _name(self, table: Any, number: int | None) -> str:
-        return f"{OF_ICEBERG}{number}:{table.metadata.table_uuid}"
+    def _name(self, table: Any, number: int) -> str:
+        snapshot, current = table.snapshot_by_id(number), table.metadata.current_schema_id
+        own = snapshot.schema_id if snapshot is not None else None
+        name = f"{OF_ICEBERG}{number}:{_uuid(table)}"
+        is_own = own == current or (own is not None and number != _head(table))
+        return name if is_own else f"{name}:{current}"
 
     def _load(self, version: str) -> tuple[Any, int]:
         table = self._open()
-        number = int(version.removeprefix(OF_ICEBERG).partition(":")[0])
-        if self._name(table, number) != version:
+        number, of_table, _ = _parts(version)
+        if of_table != _uuid(table):
             raise GoneError(
                 f"the Iceberg table at {self.location} is another one than when it was pinned",
                 hint="it was made anew in its place: read it again as a whole",
             )
         if number != _EMPTY and table.snapshot_by_id(number) is None:
             raise self._gone(number)
-        self._check(table, number)
+        self._check(table, version)
         return table, number
 
     # ------------------------------------------------------------------------------- metadata
@@ -227,19 +232,27 @@ class IcebergConnector:
             newest += 1
         return f"{directory}/v{newest}{_METADATA}"
 
-    def _schema(self, table: Any, number: int) -> Any:
-        """Return the schema of a snapshot: of the newest, the table's."""
-        snapshot = table.snapshot_by_id(number) if number != _head(table) else None
-        if snapshot is None or snapshot.schema_id is None:
+    def _schema(self, table: Any, version: str) -> Any:
+        number, _, schema = _parts(version)
+        snapshot = table.snapshot_by_id(number)
+        if schema is None and snapshot is not None:
+            schema = snapshot.schema_id
+        if schema is None:
             return table.schema()
-        return table.schemas()[snapshot.schema_id]
+        found = table.schemas().get(schema)
+        if found is None:
+            raise GoneError(
+                f"schema {schema} of the Iceberg table at {self.location} is not there",
+                hint="what is there can be read again as a whole",
+            )
+        return found
 
-    def _check(self, table: Any, number: int) -> None:
+    def _check(self, table: Any, version: str) -> None:
         """Raise where columns cannot be read correctly, or are not as they are declared."""
-        there = [(f["name"], type_of_json(f["type"])) for f in self._fields(table, number)]
+        there = [(f["name"], type_of_json(f["type"])) for f in self._fields(table, version)]
         check_columns(self.columns, there, f"the Iceberg table at {self.location}")
 
-    def _fields(self, table: Any, number: int) -> list[dict[str, Any]]:
+    def _fields(self, table: Any, version: str) -> list[dict[str, Any]]:
         """Return the fields of a version, in Spark's JSON with their ids.
 
         Raises
@@ -247,7 +260,13 @@ class IcebergConnector:
         StorageError
             One cannot be read correctly.
         """
-        return [self._field(f) for f in self._schema(table, number).fields]
+        return [self._field(f) for f in self._schema(table, version).fields]
+
+    def _declared(self, table: Any, version: str) -> dict[str, dict[str, Any]]:
+        """Return the fields of a version that are declared, by their names in lower case."""
+        named = {c.name.lower() for c in self.columns}
+        fields = {f["name"].lower(): f for f in self._fields(table, version)}
+        return {name: f for name, f in fields.items() if name in named or not named}
 
     def _field(self, field: Any) -> dict[str, Any]:
         if getattr(field, "initial_default", None) is not None:
@@ -378,7 +397,7 @@ class IcebergConnector:
         """Return what reading a version for a predicate costs; see `protocol.Connector`."""
         table, number = self._load(version)
         tasks = self._tasks(table, number)
-        fields = self._fields(table, number)
+        fields = self._fields(table, version)
         conditions = conditions_of(self.external, predicate, start=True)
         kept = [t.file for t in tasks if self._may_fit(table, t.file, fields, conditions)]
         return _cost(kept, len(tasks))
@@ -393,7 +412,7 @@ class IcebergConnector:
     ) -> DataFrame:
         """Return rows of a version; see `protocol.Connector`."""
         table, number = self._load(version)
-        fields = self._fields(table, number)
+        fields = self._fields(table, version)
         conditions = conditions_of(self.external, predicate, start=True)
         tasks = self._tasks(table, number)
         kept = [t for t in tasks if self._may_fit(table, t.file, fields, conditions)]
@@ -511,18 +530,24 @@ class IcebergConnector:
         """
         if since == until:
             return Changes()
-        if since.split(":")[2:] != until.split(":")[2:]:
+        first, of_table, _ = _parts(since)
+        if of_table != _parts(until)[1]:
             return Changes(again="it is another table, made in the place of the old one")
         table, last = self._load(until)
-        first = int(since.removeprefix(OF_ICEBERG).partition(":")[0])
         line = _line(table, last)
         if first != _EMPTY and first not in line:
             return Changes(again=f"snapshot {last} does not follow from {first}, or that expired")
-        if first == _EMPTY and table.snapshot_by_id(line[-1]).parent_snapshot_id is not None:
+        oldest = table.snapshot_by_id(line[-1]) if line else None
+        if first == _EMPTY and oldest is not None and oldest.parent_snapshot_id is not None:
             return Changes(again="its first snapshots expired")
-        fields = self._fields(table, last)
-        if first != _EMPTY and self._fields(table, first) != fields:
-            return Changes(again=f"its columns changed after snapshot {first}")
+        if first != _EMPTY:  # of no rows it is no matter what their columns were
+            try:
+                before = self._declared(table, since)
+            except GoneError as error:
+                return Changes(again=error.message)
+            if before != self._declared(table, until):
+                return Changes(again=f"its columns changed after snapshot {first}")
+        fields = self._fields(table, until)
         new = line[: line.index(first)] if first in line else line
         files: list[Any] = []
         for number in reversed(new):
@@ -533,6 +558,12 @@ class IcebergConnector:
                     files += self._appended(table, snapshot)
                 except GoneError as error:
                     return Changes(again=error.message)
+            elif operation != "replace" and self.external.append_only:
+                raise StorageError(
+                    f"rows of the Iceberg table at {self.location} were changed or deleted by"
+                    f" snapshot {number}, and it is declared as append_only",
+                    hint="take 'append_only' out of its declaration",
+                )
             elif operation != "replace":
                 return Changes(again=f"snapshot {number} is not an append but: {operation}")
         conditions = conditions_of(self.external, predicate, start=False)
@@ -597,6 +628,22 @@ def _cost(files: Sequence[Any], of: int) -> Pruned:
     """Return what reading some data files costs, of so many."""
     rows, sizes = (f.record_count for f in files), (f.file_size_in_bytes for f in files)
     return Pruned(len(files), of, sum(rows), sum(sizes))
+
+
+def _parts(version: str) -> tuple[int, str, int | None]:
+    """Return the snapshot of a version, the table's id, and the schema if it is not its own.
+
+    Examples
+    --------
+    >>> _parts("iceberg:5:1f-2e"), _parts("iceberg:5:1f-2e:3")
+    ((5, '1f-2e', None), (5, '1f-2e', 3))
+    """
+    number, of_table, *schema = version.removeprefix(OF_ICEBERG).split(":")
+    return int(number), of_table, int(schema[0]) if schema else None
+
+
+def _uuid(table: Any) -> str:
+    return str(table.metadata.table_uuid)
 
 
 def _head(table: Any) -> int:

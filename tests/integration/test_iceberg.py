@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import shutil
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -13,128 +11,28 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT, need
+from conftest import ROOT
 from foreign import bag
+from icebergs import POINTS, Written, need_iceberg
 
 from persist_assets.connectors import connect
-from persist_assets.connectors.protocol import CHANGE, INSERT, Connector
+from persist_assets.connectors.protocol import CHANGE, INSERT, Changes, Connector
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.model import Column, External, RawTable
 from persist_assets.session import open_session
 from persist_assets.settings import load_settings
 
 FOREIGN = ROOT / "tests" / "data" / "foreign_iceberg"
-POINTS = pa.schema([("id", pa.int64()), ("c", pa.string()), ("x", pa.float64())])
 
 
 @pytest.fixture(autouse=True)
 def iceberg() -> None:
-    there = importlib.util.find_spec("pyiceberg")
-    need("it" if there else None, "install persist-assets[iceberg]")
+    need_iceberg()
 
 
 def connector(spark: Any, root: Path | str, *columns: Column, **said: Any) -> Connector:
     external = External("iceberg_input", **said)
     return connect(RawTable("iceberg", str(root), (), external), str(root), columns, lambda: spark)
-
-
-class Written:
-    """An Iceberg table that pyiceberg writes, with a hint at its newest metadata."""
-
-    def __init__(self, tmp_path: Path) -> None:
-        from pyiceberg.catalog.sql import SqlCatalog
-
-        self.root = tmp_path / "n" / "t"
-        self.catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}")  # fmt: skip
-        self.catalog.create_namespace("n")
-        self.table = self.catalog.create_table("n.t", POINTS, location=f"file://{self.root}")
-        self.hint()
-
-    def hint(self) -> None:
-        newest = self.table.metadata_location.rpartition("/")[2].removesuffix(".metadata.json")
-        (self.root / "metadata" / "version-hint.text").write_text(newest)
-
-    def append(self, *rows: tuple[int, str, float | None]) -> None:
-        columns = zip(*rows, strict=True)
-        names = [f.name for f in self.table.schema().fields]
-        arrays = {n: list(v) for n, v in zip(names, columns, strict=True)}
-        types = self.table.schema().as_arrow()
-        self.table.append(pa.table(arrays, schema=pa.schema([(f.name, f.type) for f in types])))
-        self.hint()
-
-    def delete_positions(
-        self, *positions: int, place: str | None = None, equality: bool = False
-    ) -> None:
-        """Delete rows of the one data file by their numbers, as other writers do.
-
-        Parameters
-        ----------
-        place
-            Of another data file.
-        equality
-            Said to be by the values of columns.
-        """
-        from pyiceberg.manifest import (
-            DataFile,
-            DataFileContent,
-            FileFormat,
-            ManifestContent,
-            ManifestEntry,
-            ManifestEntryStatus,
-            ManifestWriterV2,
-            write_manifest_list,
-        )
-        from pyiceberg.typedef import Record
-
-        class Deletes(ManifestWriterV2):
-            def content(self) -> ManifestContent:
-                return ManifestContent.DELETES
-
-            @property
-            def _meta(self) -> dict[str, str]:
-                return {**super()._meta, "content": "deletes"}
-
-        table = self.table
-        (task,) = table.scan().plan_files()
-        named = place or task.file.file_path
-        place = self.root / "data" / "deletes.parquet"
-        rows = {"file_path": [named] * len(positions), "pos": list(positions)}
-        pq.write_table(pa.table(rows), place)
-        number = 4711
-        parent = table.current_snapshot()
-        file = DataFile.from_args(
-            content=DataFileContent.EQUALITY_DELETES
-            if equality
-            else DataFileContent.POSITION_DELETES,
-            file_path=f"file://{place}",
-            file_format=FileFormat.PARQUET,
-            partition=Record(),
-            record_count=len(positions),
-            file_size_in_bytes=place.stat().st_size,
-        )
-        file.spec_id = 0
-        manifest = table.io.new_output(f"file://{self.root}/metadata/deletes-m0.avro")
-        with Deletes(table.spec(), table.schema(), manifest, number, "null") as writer:
-            writer.add_entry(
-                ManifestEntry.from_args(
-                    status=ManifestEntryStatus.ADDED, snapshot_id=number, data_file=file
-                )
-            )
-        listed = f"file://{self.root}/metadata/snap-{number}.avro"
-        with write_manifest_list(2, table.io.new_output(listed), number, parent.snapshot_id, 2, "null") as lists:  # fmt: skip
-            lists.add_manifests([*parent.manifests(table.io), writer.to_manifest_file()])
-        place = Path(table.metadata_location.removeprefix("file://"))
-        told = json.loads(place.read_text())
-        at = parent.timestamp_ms + 1
-        told["snapshots"].append(
-            {"snapshot-id": number, "parent-snapshot-id": parent.snapshot_id, "sequence-number": 2, "timestamp-ms": at,
-             "manifest-list": listed, "summary": {"operation": "delete"}, "schema-id": 0}
-        )  # fmt: skip
-        told |= {"current-snapshot-id": number, "last-sequence-number": 2, "last-updated-ms": at}
-        told["refs"]["main"]["snapshot-id"] = number
-        told["snapshot-log"].append({"snapshot-id": number, "timestamp-ms": at})
-        (place.parent / "00009-deletes.metadata.json").write_text(json.dumps(told))
-        (place.parent / "version-hint.text").write_text("00009-deletes")
 
 
 @pytest.mark.proves("F11")
@@ -267,6 +165,72 @@ def test_appends_are_followed_and_nothing_else(spark: Any, tmp_path: Path) -> No
     assert "is not an append" in again
     assert "does not follow" in (source.changes(last, first, None, ["id"]).again or "")
     assert "another table" in (source.changes("iceberg:1:other", last, None, ["id"]).again or "")
+
+
+@pytest.mark.proves("F14")
+def test_appends_are_followed_where_manifests_are_merged(spark: Any, tmp_path: Path) -> None:
+    merged = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "2"}
+    written = Written(tmp_path, **merged)
+    source = connector(spark, written.root)
+    versions = [source.pin()]
+    for n in range(4):
+        written.append((n, "a", None))
+        versions.append(source.pin())
+    assert len(written.table.current_snapshot().manifests(written.table.io)) == 1
+    for n, since in enumerate(versions[:-1]):
+        frame = source.changes(since, versions[-1], None, ["id"]).frame
+        assert frame is not None
+        assert sorted(r.id for r in frame.collect()) == [*range(n, 4)]
+
+
+@pytest.mark.proves("F26")
+def test_columns_that_change_without_a_snapshot_are_a_version(spark: Any, tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    declared = Column("id", "bigint"), Column("c", "string")
+    source = connector(spark, written.root, *declared)
+    empty = source.pin()
+    written.append((1, "a", 1.0))
+    first = source.pin()
+    assert source.changes(empty, first, None, ["id"]).only_came
+    # Others may come and go: nothing that is declared is another.
+    with written.table.update_schema() as update:
+        update.delete_column("x").add_column("y", written.table.schema().find_type("id"))
+    written.hint()
+    second = source.pin()
+    assert second != first
+    assert source.changes(first, second, None, ["id"]) == Changes()
+    with written.table.update_schema() as update:
+        update.rename_column("c", "z")
+    with written.table.update_schema() as update:
+        update.add_column("c", written.table.schema().find_type("z"))
+    written.hint()
+    third = source.pin()
+    again = f"its columns changed after snapshot {first.split(':')[1]}"
+    assert source.changes(second, third, None, ["id"]).again == again
+    written.append((2, "b", None, "d"))
+    # Each is what it was when it was named.
+    rows = {v: bag(source.snapshot(None, ["id", "c"], v).collect()) for v in (first, second, third)}
+    assert rows == {first: bag([(1, "a")]), second: bag([(1, "a")]), third: bag([(1, None)])}
+    assert source.changes(third, source.pin(), None, ["id"]).only_came
+    end = connector(spark, written.root, *declared, end_version=int(first.split(":")[1]))
+    assert end.pin(third) == third
+    assert end.pin() == first
+    with pytest.raises(GoneError, match="schema 9 of the Iceberg table"):
+        source.snapshot(None, ["id"], f"{first}:9")
+
+
+@pytest.mark.proves("F26")
+def test_rows_that_go_break_a_promise_to_append_only(spark: Any, tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    written.append((1, "a", 1.0), (2, "b", None))
+    source = connector(spark, written.root, append_only=True)
+    first = source.pin()
+    written.append((3, "a", 1.0))
+    written.compact()
+    assert source.changes(first, source.pin(), None, ["id"]).only_came
+    written.delete([3])
+    with pytest.raises(StorageError, match="and it is declared as append_only"):
+        source.changes(first, source.pin(), None, ["id"])
 
 
 @pytest.mark.proves("F26")
