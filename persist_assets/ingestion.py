@@ -580,7 +580,8 @@ class _Sync:
     def follow(self, held: LocalCopy, head: str) -> LocalCopy:
         """Hold the rows of a later version."""
         now, wanted = self.connector, (held.predicate, held.columns)
-        found = _changes(now, self.source, held.version, head, *wanted)
+        with translated(f"following `{self.source.name}`"):
+            found = _changes(now, self.source, held.version, head, *wanted)
         if found.again is not None:
             return self._anew(held, head, found.again)
         with translated(f"following `{self.source.name}`"):

@@ -613,7 +613,8 @@ class Reader:
             return self.engine.read_files("parquet", pin, source.columns, {})
         connector = self.ingestion.connector(source)
         try:
-            rows = connector.snapshot(route.predicate, route.columns, route.version)
+            with translated(f"reading `{source.name}`"):
+                rows = connector.snapshot(route.predicate, route.columns, route.version)
         except GoneError as error:
             raise GoneError(
                 f"`{source.name}` is asked for more than its copy holds, and version"

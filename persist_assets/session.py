@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from persist_assets.errors import (
     BuildError,
+    GoneError,
     JavaMissingError,
     PersistError,
     SettingsError,
@@ -240,6 +241,9 @@ _BROKEN_FILE = re.compile(
 )
 
 
+_GONE_FILE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (?:file:)?(\S+?)\.?(?:\s|$)")
+
+
 _NO_FILE_SYSTEM = re.compile(
     r'No FileSystem for scheme "(\w+)"|Class org\S*\.fs\.(\w+)\.\S+ not found'
 )
@@ -254,6 +258,8 @@ def translated(doing: str) -> Generator[None]:
     StorageError
         The disk is the reason, or a file that cannot be read, or that the Spark server is gone, or
         lacks what reads a store.
+    GoneError
+        A file that is to be read is not there any more.
     BuildError
         Something else is.
     """
@@ -272,6 +278,10 @@ def translated(doing: str) -> Generator[None]:
                 f"{doing} failed: Spark has no jar that reads {unread[1] or unread[2]}://",
                 hint=_jar_hint(unread[1] or unread[2]),
             ) from error
+        gone = _GONE_FILE.search(str(error))
+        if gone:
+            message, hint = f"{doing} failed: {gone[1]} is gone", "run it again: others deleted it"
+            raise GoneError(message, hint=hint) from error
         broken = _BROKEN_FILE.search(str(error))
         if broken:
             said = f": {broken[2]}" if broken[2] else ""

@@ -1,0 +1,276 @@
+"""Commits that others make while rows are brought, between naming a version and reading it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, wait_for
+from deltalake import DeltaTable
+from icebergs import need_iceberg
+from test_ingestion import build, told
+
+from persist_assets.builder import Builder
+from persist_assets.engine import Engine
+from persist_assets.errors import GoneError
+from persist_assets.model import LocalCopy
+
+Make = Callable[..., Builder]
+COMMITS = """
+import random, sys, threading
+from pathlib import Path
+import deltalake, pyarrow as pa
+from icebergs import Written
+
+kind, root = sys.argv[1:]
+schema = pa.schema([("id", pa.int64()), ("k", pa.string()), ("n", pa.int64())])
+berg = Written(Path(root), schema) if kind == "iceberg" else None
+ids = iter(range(10**9))
+
+
+def rows(n):
+    return pa.Table.from_pylist([{"id": i, "k": "ab"[i % 2], "n": 0} for i, _ in zip(ids, range(n))], schema)
+
+
+def commit(what):
+    if berg is not None:
+        if what == "append":
+            berg.put(rows(4))
+        elif what == "delete":
+            berg.delete([0, 1])
+        else:
+            some = pa.Table.from_pylist([{"id": i, "k": "b", "n": 1} for i in (2, 3)], schema)
+            berg.replace([2, 3], some)
+        return
+    if what == "append":
+        said = {"delta.enableChangeDataFeed": str(kind == "feed").lower()}
+        deltalake.write_deltalake(root, rows(4), mode="append", configuration=said)
+        return
+    table = deltalake.DeltaTable(root)
+    if what == "update":
+        table.update(updates={"n": "n + 1", "k": "'b'"}, predicate="id IN (2, 3)")
+    elif what == "delete":
+        table.delete("id IN (0, 1)")
+    elif what == "vacuum":
+        table.optimize.compact()
+        table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    else:
+        table.update(updates={"n": "n + 1"}, predicate=f"id % 7 = {random.randrange(7)}")
+
+
+def storm(stop):
+    while not stop.is_set():
+        commit(random.choice(["append", "delete", "other"]))
+
+
+commit("append")
+for line in sys.stdin:
+    if line.strip() == "storm":
+        stop = threading.Event()
+        thread = threading.Thread(target=storm, args=[stop])
+        thread.start()
+    elif line.strip() == "calm":
+        stop.set()
+        thread.join()
+    else:
+        commit(line.strip())
+    print("done", flush=True)
+"""
+COLUMNS = "id bigint, k string, n bigint"
+VIEWS = """
+create materialized view v as select id, n from events where k = 'a';
+create materialized view c as select k, count(*) as rows, sum(n) as n from events
+where k in ('a', 'b') group by k;
+"""
+MORE = "create materialized view w as select id from events where k = 'b';"
+
+
+class Others:
+    """A process that commits to the table of a project when it is told to."""
+
+    def __init__(self, root: Path, kind: str) -> None:
+        self.root, self.kind = root / "lake", kind
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", COMMITS, kind, str(self.root)],
+            cwd=ROOT / "tests",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def say(self, what: str) -> None:
+        """Tell it what to do, and wait until it has."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{what}\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "done\n"
+
+    def rows(self, held: LocalCopy) -> list[dict[str, Any]]:
+        """Return the rows of the version that is held, as others read them."""
+        number = int(held.version.split(":")[1])
+        if self.kind != "iceberg":
+            return DeltaTable(self.root, version=number).to_pyarrow_table().to_pylist()
+        from pyiceberg.table import StaticTable
+
+        directory = self.root / "n" / "t" / "metadata"
+        hint = (directory / "version-hint.text").read_text()
+        table = StaticTable.from_metadata(str(directory / f"{hint}.metadata.json"))
+        return table.scan(snapshot_id=number).to_arrow().to_pylist()
+
+    def has_passed(self, version: int) -> bool:
+        """Whether there is a version after a given one of Delta."""
+        return self.head() > version
+
+    def head(self) -> int:
+        """Return the number of the newest version."""
+        if self.kind != "iceberg":
+            return DeltaTable(self.root).version()
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        catalog = SqlCatalog("c", uri=f"sqlite:///{self.root}/c.db")
+        found = catalog.load_table("n.t").metadata.current_snapshot_id
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def others(make_project: Callable[..., Path]) -> Iterator[Callable[[str], tuple[Path, Others]]]:
+    """Return a function that makes a project over a table to which a process commits."""
+    started: list[Others] = []
+
+    def start(kind: str) -> tuple[Path, Others]:
+        if kind == "iceberg":
+            need_iceberg()
+        name, uri = ("iceberg", "lake/n/t") if kind == "iceberg" else ("delta_table", "lake")
+        connector = f'[{{"transport": {{"name": "{name}_input", "config": {{"uri": "{uri}"}}}}}}]'
+        table = f"create external table events ({COLUMNS}) with ('connectors' = '{connector}');"
+        root = make_project({"m.sql": table + VIEWS})
+        started.append(Others(root, kind))
+        return root, started[-1]
+
+    yield start
+    for some in started:
+        some.process.communicate()
+        assert some.process.returncode == 0
+
+
+def meanwhile(do: Callable[[], None]) -> Callable[..., Engine]:
+    """Return what makes engines whose session, as it opens for the first rows, lets `do` happen.
+
+    No row of anything is read before.
+    """
+
+    def make(settings: Any, get: Callable[[], Any]) -> Engine:
+        def opened() -> Any:
+            do()
+            return get()
+
+        return Engine(settings, opened)
+
+    return make
+
+
+def check(builder: Builder, others: Others) -> int:
+    """Check that all sources are those of the version that is held, and return its number."""
+    held = builder.ingestion.find(builder.project.by_key["m", "events"])
+    assert held is not None
+    rows = others.rows(held)
+    expected: dict[str, Counter[Any]] = {
+        "v": Counter((r["id"], r["n"]) for r in rows if r["k"] == "a"),
+        "w": Counter((r["id"],) for r in rows if r["k"] == "b"),
+        "c": Counter(
+            (k, sum(r["k"] == k for r in rows), sum(r["n"] for r in rows if r["k"] == k))
+            for k in {r["k"] for r in rows}
+        ),
+    }
+    for source in builder.project.persisted:
+        found = Counter(tuple(r) for r in builder.read(source).collect())
+        assert found == expected[source.name], (source.name, held.version)
+    return int(held.version.split(":")[1])
+
+
+@pytest.mark.proves("F14", "F18", "F19", "F23")
+@pytest.mark.parametrize("kind", ["delta", "feed", "iceberg"])
+def test_what_is_committed_before_rows_are_read_is_of_the_next_build(
+    others: Callable[[str], tuple[Path, Others]], enter: Make, kind: str
+) -> None:
+    root, writer = others(kind)
+    writer.say("append")
+    seen: list[int] = []
+
+    def commit(*what: str) -> Callable[..., Engine]:
+        def do() -> None:
+            seen.append(writer.head())
+            for one in what:
+                writer.say(one)
+            assert writer.head() != seen[-1]
+
+        return meanwhile(do)
+
+    # The first rows are brought, of one version, for both that read them.
+    build(enter(root, engine=commit("append", "update", "delete")))
+    assert check(enter(root), writer) == seen[-1]
+    # What came then is followed, and there is more meanwhile.
+    build(enter(root, engine=commit("delete", "append") if kind == "feed" else commit("append")))
+    assert check(enter(root), writer) == seen[-1]
+    # More rows are needed of a version that is not the newest any more, and less so as it is read.
+    with (root / "sources" / "m.sql").open("a") as file:
+        file.write(MORE)
+    build(enter(root, engine=commit("update", "append")))
+    assert check(enter(root), writer) == seen[-1]
+    builder = enter(root)
+    build(builder)
+    assert check(builder, writer) == writer.head()
+    assert len(seen) == 3
+    assert build(enter(root)) == {"v": "reuse", "c": "reuse", "w": "reuse"}
+
+
+@pytest.mark.proves("F18", "F19")
+@pytest.mark.parametrize("kind", ["delta", "feed"])
+def test_nothing_is_lost_or_doubled_while_others_do_not_stop(
+    others: Callable[[str], tuple[Path, Others]], enter: Make, kind: str
+) -> None:
+    root, writer = others(kind)
+    before = 0
+    writer.say("storm")
+    for number in range(4):
+        if number == 2:
+            with (root / "sources" / "m.sql").open("a") as file:
+                file.write(MORE)
+        wait_for(partial(writer.has_passed, before))
+        build(builder := enter(root))
+        before = check(builder, writer)
+    writer.say("calm")
+    build(builder := enter(root))
+    assert check(builder, writer) == writer.head()
+
+
+@pytest.mark.proves("F26")
+def test_where_files_go_before_they_are_read_nothing_is_published(
+    others: Callable[[str], tuple[Path, Others]], enter: Make
+) -> None:
+    root, writer = others("delta")
+    writer.say("append")
+    with pytest.raises(GoneError, match=r"reading `events` failed: /\S+\.parquet is gone"):
+        build(enter(root, engine=meanwhile(lambda: writer.say("vacuum"))))
+    builder = enter(root)
+    assert builder.ledger.fetch_copies() == []
+    assert told(builder) == []
+    build(builder)
+    assert check(builder, writer) == writer.head()
+    writer.say("update")
+    with pytest.raises(GoneError, match=r"following `events` failed: /\S+\.parquet is gone"):
+        build(enter(root, engine=meanwhile(lambda: writer.say("vacuum"))))
+    build(builder := enter(root))
+    assert check(builder, writer) == writer.head()
+    writer.say("update")
+    reader = enter(root, engine=meanwhile(lambda: writer.say("vacuum")))
+    with pytest.raises(GoneError, match=r"asked for more than its copy holds, .* is gone"):
+        reader.read(reader.project.by_key["m", "events"])
