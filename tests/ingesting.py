@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 import deltalake
 import duckdb
 import pyarrow as pa
+from icebergs import Written
 
 from persist_assets.builder import Builder
 from persist_assets.errors import GoneError
@@ -49,11 +51,110 @@ STEPS = (
     "clock",
     "nothing",
     "rewrite",
+    "vacuum",
+    "purge",
 )
 
 
 class Died(BaseException):
     """What a process that is killed would do."""
+
+
+class DeltaLake:
+    """A Delta table of others, and what they do to it."""
+
+    connector = "delta_table_input"
+
+    def __init__(self, root: Path, rows: pa.Table, rng: random.Random) -> None:
+        self.uri, self.rng = str(root / "lake"), rng
+        recorded = {"delta.enableChangeDataFeed": rng.choice(["true", "false"])}
+        deltalake.write_deltalake(self.uri, rows, configuration=recorded)
+
+    def append(self, rows: pa.Table) -> None:
+        deltalake.write_deltalake(self.uri, rows, mode="append")
+
+    def update(self, fifth: int) -> None:
+        k, x = self.rng.choice(["'a'", "'b'", "NULL"]), self.rng.choice(["3.0", "NULL"])
+        table = deltalake.DeltaTable(self.uri)
+        table.update(updates={"k": k, "x": x}, predicate=f"id % 5 = {fifth}")
+
+    def delete(self, fifth: int) -> None:
+        deltalake.DeltaTable(self.uri).delete(f"id % 5 = {fifth}")
+
+    def merge(self, rows: pa.Table) -> None:
+        table = deltalake.DeltaTable(self.uri)
+        merger = table.merge(rows, "s.id = t.id", source_alias="s", target_alias="t")
+        merger.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def optimize(self) -> None:
+        deltalake.DeltaTable(self.uri).optimize.compact()
+
+    def rewrite(self) -> None:
+        whole = deltalake.DeltaTable(self.uri).to_pyarrow_table()
+        deltalake.write_deltalake(self.uri, whole, mode="overwrite")
+
+    def vacuum(self, held: str | None) -> None:
+        """Delete the files of versions before one, and of all but the newest where there is none."""
+        table = deltalake.DeltaTable(self.uri)
+        first = table.version() if held is None else int(held.split(":")[1])
+        table.vacuum(
+            retention_hours=0,
+            enforce_retention_duration=False,
+            dry_run=False,
+            keep_versions=[*range(first, table.version() + 1)],
+        )
+
+    def rows(self, version: str) -> pa.Table:
+        number = int(version.split(":")[1])
+        return deltalake.DeltaTable(self.uri, version=number).to_pyarrow_table()
+
+
+class IcebergLake:
+    """An Iceberg table of others, and what they do to it."""
+
+    connector = "iceberg_input"
+
+    def __init__(self, root: Path, rows: pa.Table, rng: random.Random) -> None:
+        self.table, self.rng = Written(root / "lake", SCHEMA), rng
+        self.uri = str(self.table.root)
+        self.append(rows)
+
+    def append(self, rows: pa.Table) -> None:
+        self.table.put(rows)
+
+    def update(self, fifth: int) -> None:
+        k, x = self.rng.choice(["a", "b", None]), self.rng.choice([3.0, None])
+        some = [{**row, "k": k, "x": x} for row in self._whole() if row["id"] % 5 == fifth]
+        if some:
+            self.table.replace([row["id"] for row in some], pa.Table.from_pylist(some, SCHEMA))
+
+    def delete(self, fifth: int) -> None:
+        if some := [row["id"] for row in self._whole() if row["id"] % 5 == fifth]:
+            self.table.delete(some)
+
+    def merge(self, rows: pa.Table) -> None:
+        there = {row["id"] for row in self._whole()}
+        self.table.replace([n for n in rows["id"].to_pylist() if n in there] or [-1], rows)
+
+    def optimize(self) -> None:
+        if self._whole():
+            self.table.compact()
+
+    def rewrite(self) -> None:
+        if whole := self._whole():
+            self.table.replace([row["id"] for row in whole], pa.Table.from_pylist(whole, SCHEMA))
+
+    def vacuum(self, held: str | None) -> None:
+        """Forget the snapshots before one, and all but the newest where there is none."""
+        numbers = [s.snapshot_id for s in self.table.table.snapshots()]
+        first = numbers[-1] if held is None else int(held.split(":")[1])
+        self.table.expire(*numbers[: numbers.index(first)])
+
+    def rows(self, version: str) -> pa.Table:
+        return self.table.table.scan(snapshot_id=int(version.split(":")[1])).to_arrow()
+
+    def _whole(self) -> list[dict[str, Any]]:
+        return self.table.table.scan().to_arrow().to_pylist()
 
 
 class Life:
@@ -63,18 +164,21 @@ class Life:
     ----------
     enter
         The fixture that makes builders.
+    of
+        What kind of table it is.
     """
 
-    def __init__(self, root: Path, enter: Callable[..., Builder], rng: random.Random) -> None:
+    def __init__(
+        self,
+        root: Path,
+        enter: Callable[..., Builder],
+        rng: random.Random,
+        of: type[DeltaLake | IcebergLake] = DeltaLake,
+    ) -> None:
         self.root, self.enter, self.rng = root, enter, rng
-        self.lake = str(root / "lake")
         self.late = timedelta()
         self.chosen = ["a", "b", "c", "e"]
-        deltalake.write_deltalake(
-            self.lake,
-            self.rows(12),
-            configuration={"delta.enableChangeDataFeed": rng.choice(["true", "false"])},
-        )
+        self.lake = of(root, self.rows(12), rng)
         self.write()
 
     def rows(self, n: int) -> pa.Table:
@@ -94,7 +198,8 @@ class Life:
 
     def write(self) -> None:
         """Write the program down."""
-        connectors = f'[{{"transport": {{"name": "delta_table_input", "config": {{"uri": "{self.lake}"}}}}}}]'
+        config = {"name": self.lake.connector, "config": {"uri": self.lake.uri}}
+        connectors = json.dumps([{"transport": config}])
         text = f"CREATE EXTERNAL TABLE t ({COLUMNS}) WITH ('connectors' = '{connectors}');\n"
         text += "".join(f"CREATE VIEW {n} AS {q};\n" for n, q in INLINE.items())
         for name in self.chosen:
@@ -103,29 +208,26 @@ class Life:
 
     def step(self, kind: str) -> None:
         """Let something happen to the table, the program or the clock."""
-        rng, table = self.rng, deltalake.DeltaTable(self.lake)
-        which = f"id % 5 = {rng.randrange(5)}"
+        rng, lake = self.rng, self.lake
         match kind:
             case "append":
-                deltalake.write_deltalake(self.lake, self.rows(rng.randrange(1, 6)), mode="append")
+                lake.append(self.rows(rng.randrange(1, 6)))
             case "update":
-                updates = {
-                    "k": rng.choice(["'a'", "'b'", "NULL"]),
-                    "x": rng.choice(["3.0", "NULL"]),
-                }
-                table.update(updates=updates, predicate=which)
+                lake.update(rng.randrange(5))
             case "delete":
-                table.delete(which)
+                lake.delete(rng.randrange(5))
             case "merge":
                 some = self.rows(5)
                 some = some.group_by("id").aggregate([(c, "max") for c in ("k", "x", "d", "ts")])
-                some = some.rename_columns(["id", "k", "x", "d", "ts"]).cast(SCHEMA)
-                merger = table.merge(some, "s.id = t.id", source_alias="s", target_alias="t")
-                merger.when_matched_update_all().when_not_matched_insert_all().execute()
+                lake.merge(some.rename_columns(["id", "k", "x", "d", "ts"]).cast(SCHEMA))
             case "optimize":
-                table.optimize.compact()
+                lake.optimize()
             case "rewrite":
-                deltalake.write_deltalake(self.lake, table.to_pyarrow_table(), mode="overwrite")
+                lake.rewrite()
+            case "vacuum":
+                lake.vacuum(self.held())
+            case "purge":
+                lake.vacuum(None)
             case "program":
                 self.chosen = sorted(rng.sample(sorted(SOURCES), rng.randrange(2, 6)))
                 self.write()
@@ -133,6 +235,13 @@ class Life:
                 self.late += timedelta(days=rng.randrange(1, 5))
             case _:
                 pass
+
+    def held(self) -> str | None:
+        """Return the version that is held."""
+        builder = self.builder()
+        held = builder.ingestion.find(builder.project.sources[0])
+        builder.close()
+        return held and held.version
 
     def builder(self) -> Builder:
         """Return a builder that begins now, which is an old now at first."""
@@ -164,10 +273,7 @@ class Life:
         builder = self.builder()
         held = builder.ingestion.find(builder.project.sources[0])
         assert held is not None
-        table = deltalake.DeltaTable(self.lake)
-        version = int(held.version.split(":")[1])
-        table.load_as_version(version)
-        whole = table.to_pyarrow_table().cast(SCHEMA)
+        whole = self.lake.rows(held.version).cast(SCHEMA)
         with duckdb.connect() as db:
             db.execute("SET TimeZone = 'UTC'")
             db.register("t", whole)
@@ -177,7 +283,7 @@ class Life:
                 source = next(s for s in builder.project.persisted if s.name == name)
                 wanted = bag(db.execute(SOURCES[name]).fetchall())
                 found = bag(builder.read(source).collect())
-                assert found == wanted, (name, version, held)
+                assert found == wanted, (name, held)
         rows = sorted(map(str, whole.to_pylist()))
         assert held.rows <= len(rows)
         builder.close()

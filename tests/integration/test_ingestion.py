@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import need
-from ingesting import POINTS, STEPS, Life
+from ingesting import POINTS, STEPS, DeltaLake, IcebergLake, Life
 from malloy import there
 
 from persist_assets.builder import Builder
@@ -454,6 +454,31 @@ def test_after_every_step_all_sources_equal_their_query_over_the_whole_table(
         life.check()
         for _ in range(rng.randrange(1, 4)):
             life.step(rng.choice(STEPS))
+
+
+@pytest.mark.proves("F18", "F19")
+@pytest.mark.parametrize("of", [DeltaLake, IcebergLake])
+def test_files_of_versions_before_the_one_that_is_held_may_go(
+    enter: Make,
+    make_project: Callable[..., Path],
+    caplog: pytest.LogCaptureFixture,
+    of: type[DeltaLake | IcebergLake],
+) -> None:
+    life = Life(make_project({}), enter, random.Random(3), of)
+    life.build()
+    gone = 0
+    for steps in (("append", "update"), ("optimize", "append"), ("delete", "program"), ("merge",)):
+        for kind in steps:
+            life.step(kind)
+        before = {*Path(life.lake.uri).rglob("*.parquet")}
+        life.step("vacuum")
+        gone += len(before - {*Path(life.lake.uri).rglob("*.parquet")})
+        life.build()
+        life.check()
+    assert gone
+    assert "gone" not in caplog.text
+    assert "expired" not in caplog.text
+    assert [t["why"] for t in told(enter(life.root))].count("it is new") == 1
 
 
 @pytest.mark.proves("F26")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from conftest import drawn_seed, wait_for
-from ingesting import POINTS, STEPS, Life
+from ingesting import POINTS, STEPS, DeltaLake, IcebergLake, Life
 
 from persist_assets.builder import Builder
 
@@ -49,7 +49,8 @@ def test_random_lives(enter: Callable[..., Builder], make_project: Callable[...,
     steps = deaths = 0
     for number in range(LIVES):
         rng = random.Random(seed + number)
-        life = Life(make_project({}, name=f"life{number}"), enter, rng)
+        of = rng.choice([DeltaLake, IcebergLake])
+        life = Life(make_project({}, name=f"life{number}"), enter, rng, of)
         for _ in range(ROUNDS):
             if rng.random() < 0.4:
                 deaths += 1
