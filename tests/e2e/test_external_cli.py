@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from commands import document, persist
 from deltalake import write_deltalake
+from icebergs import Written
 from typer.testing import CliRunner
 
 from persist_assets.cli import app
@@ -156,3 +157,73 @@ def test_what_is_needed_is_told_held_and_asked(root: Path) -> None:
     error = json.loads(refused.stdout)["error"]
     assert error["code"] == "NotHeldError"
     assert error["message"].startswith("`events`: the copy of version 2 may lack rows: asked for")
+
+
+@pytest.mark.proves("F3", "F13", "F22")
+def test_an_iceberg_table_is_told_held_and_asked(make_shared_project: Callable[..., Path]) -> None:
+    program = SOURCES.replace("delta_table_input", "iceberg_input").replace('events"}', 'n/t"}')
+    root = make_shared_project({"m.sql": program})
+    lake = Written(root / "lake", iceberg_rows([], "", 0).schema)
+    for ids, category, days in (
+        ([1, 2], "invoices", 10),
+        ([3], "invoices", 300),
+        ([4], "deposits", 1),
+    ):
+        lake.put(iceberg_rows(ids, category, days))
+    first = external(root)
+    assert (first["source_id"], first["version"]) == (EVENTS, lake.head())
+    assert (first["why"], first["before"]) == ("nothing of `events` is held yet", None)
+    assert (first["read"]["files"], first["read"]["rows"]) == (1, 2)
+    (status,) = told(root, "external", "status")
+    assert (status["coverage"], status["head"], status["rows"]) == (None, lake.head(), 0)
+    number = lake.head().split(":")[1]
+    route, rows = asked(root, "select id from events")
+    assert (rows, route["from"], route["version"]) == ([1, 2, 3, 4], "forwarded", lake.head())
+
+    (synced,) = document("external", "sync", cwd=root)
+    assert (synced["rows"], synced["coverage"]["version"]) == (2, lake.head())
+    assert synced["pending"]["why"] is None
+    done = persist("query", "select id from recent", "--local", cwd=root)
+    assert done.stdout.split() == ["id", "1", "2"]
+    assert f"events from its local copy, version {number}" in done.stderr
+
+    held = lake.head()
+    lake.put(iceberg_rows([5], "invoices", 1))
+    newer = lake.head().split(":")[1]
+    assert external(root)["why"] == f"`events` has version {newer}, the copy is at {number}"
+    # The answer is of the version that is held, wherever it comes from.
+    route, rows = asked(root, "select id from events")
+    assert (rows, route["from"], route["version"]) == ([1, 2, 3, 4], "forwarded", held)
+    count = ["query", "select count(*) from events", "--local", "--json", "--project", str(root)]
+    refused = CliRunner().invoke(app, count)
+    assert refused.exit_code == 1
+    error = json.loads(refused.stdout)["error"]
+    assert error["code"] == "NotHeldError"
+    assert error["message"].startswith(f"`events`: the copy of version {number} may lack rows")
+
+    lake.delete([1])
+    done = persist("external", "sync", cwd=root)
+    assert done.returncode == 0
+    assert "`m/events` is read anew as a whole: snapshot" in done.stderr
+    (status,) = told(root, "external", "status")
+    assert (status["rows"], status["coverage"]["version"]) == (2, lake.head())
+    route, rows = asked(root, "select id from recent")
+    assert (rows, route["from"], route["version"]) == ([2, 5], "local", lake.head())
+
+
+def iceberg_rows(ids: list[int], category: str, days: int) -> pa.Table:
+    ts = dt.datetime.now(dt.UTC) - dt.timedelta(days=days)
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "category": pa.array([category] * len(ids), pa.string()),
+            "ts": pa.array([ts] * len(ids), pa.timestamp("us", "UTC")),
+        }
+    )
+
+
+def asked(root: Path, sql: str) -> tuple[Any, list[int]]:
+    """Return where a query found the rows of the external table, and what it answers."""
+    answer = document("query", sql, cwd=root)
+    (route,) = (r for r in answer["route"] if r["source_id"] == EVENTS)
+    return route, sorted(row[0] if isinstance(row, list) else row["id"] for row in answer["rows"])
