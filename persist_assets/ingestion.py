@@ -421,7 +421,7 @@ class Ingestion:
         holder = f"a build on {socket.gethostname()}, process {os.getpid()}"
         with self.ledger.lease(f"copy {own}", holder):
             needs, environment = self.needs(source), self.settings.environment
-            needed = self.ledger.fetch_needs(own).get(environment, ())
+            version, needed = self.ledger.fetch_needs(own).get(environment, (p.FORMAT, ()))
             self.ledger.record_needs(own, environment, needs)
             wanted = self._wanted(source, needs)
             held = self.ledger.find_copy(own)
@@ -437,7 +437,8 @@ class Ingestion:
                     held = task.follow(held, head)
             except UnapprovedError:
                 # Else it would be asked of all other environments too.
-                self.ledger.record_needs(own, environment, needed)
+                if version == p.FORMAT:
+                    self.ledger.record_needs(own, environment, needed)
                 raise
             return task.retire(held)
 

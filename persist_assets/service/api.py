@@ -12,7 +12,6 @@ import logging
 import os
 import time
 import uuid
-from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -444,8 +443,7 @@ def _of_sources(graph: Graph, project: Project) -> Iterator[tuple[str, str, Mapp
     settings, ledger, now = graph.settings, graph.ledger, graph.clock()
     attempts = ledger.fetch_attempts(settings.environment)
     manifest = ledger.fetch_manifest(*settings.environments)
-    named = [project.find_named(ref) for ref in ledger.fetch_tainted(settings.environment)]
-    tainted = Counter(found[0].source_id for found in named if found)
+    marks = ledger.fetch_tainted(*settings.environments)
     success, failed, rows, age, late, spoilt = (dict[str, float]() for _ in range(6))
     for source in project.persisted:
         label = f",source={json.dumps(source.key, ensure_ascii=False)}"
@@ -453,8 +451,8 @@ def _of_sources(graph: Graph, project: Project) -> Iterator[tuple[str, str, Mapp
         if "succeeded" in ended:
             success[label] = ended["succeeded"][1].timestamp()
         failed[label] = ended["failed"][0] if "failed" in ended else 0
-        spoilt[label] = tainted[source.source_id]
         snapshot = manifest.get(source.build_id)
+        spoilt[label] = len(marks.get(snapshot.build_uid, ())) if snapshot else 0
         if snapshot is not None:
             rows[label] = snapshot.rows
             age[label] = (now - snapshot.known_at).total_seconds()
@@ -469,7 +467,7 @@ def _of_sources(graph: Graph, project: Project) -> Iterator[tuple[str, str, Mapp
     yield "source_rows", "Rows of the table of a source.", rows
     yield "source_age_seconds", "Since when a table is not known to be of the present.", age
     yield "source_late_seconds", "By how much a table is older than its freshness window.", late
-    yield "source_tainted", "Tainted partitions of a source; 1 of one that has none.", spoilt
+    yield "source_tainted", "Tainted partitions of a source; 1 where all of it is.", spoilt
 
 
 async def show_description(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
