@@ -533,8 +533,7 @@ class _Sync:
         predicate = self.wanted.predicate
         made, cost = self._read(predicate, self.wanted.columns, version)
         if self.external.mode == "follow":
-            made, cost = made.where("false"), Pruned()
-        self._approve(cost)
+            made = made.where("false")
         return self._put(
             None,
             made,
@@ -562,7 +561,6 @@ class _Sync:
                 hint=f"read all of it anew: persist external sync {self.source.key} --again",
                 location=self.source.location,
             ) from error
-        self._approve(cost)
         whole = len(pending.columns) > len(held.columns)
         kept = () if whole else self._files(held)
         rows = cost.rows or 0
@@ -639,7 +637,6 @@ class _Sync:
                 most = max(len(files), _MOST_FILES_ANEW)
                 if len(touched) > most and self.external.starts_anywhere:
                     made, read = self._read(p.from_text(held.predicate), held.columns, head)
-                    self._approve(read)
                     files = ()
                 else:
                     rest = self._without(self._local(held, [*touched]).select(*names), gone)
@@ -760,7 +757,6 @@ class _Sync:
         log.warning("`%s` is read anew as a whole: %s", self.source.key, why)
         predicate, columns = self.wanted.predicate, self.wanted.columns
         made, cost = self._read(predicate, columns, head)
-        self._approve(cost)
         expected = cost.rows or 0
         return self._put(
             held, made, head, predicate, columns, read=cost, expected=expected, why=why
@@ -819,12 +815,20 @@ class _Sync:
     def _read(
         self, predicate: Term, columns: Sequence[str], version: str
     ) -> tuple[DataFrame, Pruned]:
-        """Return rows of a version, and what reading them costs."""
+        """Return rows of a version, and what reading them costs; in mode follow they are not read.
+
+        Raises
+        ------
+        UnapprovedError
+            It costs more than it may.
+        """
+        text = p.as_condition(predicate)
+        is_read = self.external.mode != "follow"
+        cost = self.connector.prune(text, version) if is_read else Pruned()
+        self._approve(cost)
         with translated(f"reading `{self.source.name}`"):
             order = next(iter(self._telling(columns)), None)
-            text = p.as_condition(predicate)
-            made = self.connector.snapshot(text, columns, version, order=order)
-            return made, self.connector.prune(text, version)
+            return self.connector.snapshot(text, columns, version, order=order), cost
 
     def _approve(self, cost: Pruned) -> None:
         """Raise where more would be read of a version than may be."""

@@ -103,8 +103,18 @@ def test_what_is_needed_is_told_held_and_asked(root: Path) -> None:
     (status,) = told(root, "external", "status")
     assert (status["source_id"], status["coverage"], status["rows"]) == (EVENTS, None, 0)
 
-    (synced,) = document("external", "sync", cwd=root)
-    assert synced["rows"] == 3
+    # It is more than may be read unless somebody says so.
+    settings = root / "persist.toml"
+    settings.write_text(f"approve_above = 1\n{settings.read_text()}")
+    assert external(root) == first | {"approval": True}
+    words = CliRunner().invoke(app, ["plan", "--project", str(root)]).stdout
+    assert "to be approved: persist external sync m/events --approve" in words
+    refused = persist("external", "sync", "--json", cwd=root)
+    assert refused.returncode == 1, refused.stderr
+    assert json.loads(refused.stdout)["error"]["code"] == "UnapprovedError"
+
+    (synced,) = document("external", "sync", "--approve", cwd=root)
+    assert (synced["rows"], synced["pending"]["approval"]) == (3, False)
     assert synced["coverage"]["version"] == synced["head"] == first["version"]
     assert synced["pending"]["why"] is None
     assert external(root)["read"]["files"] == 0
