@@ -795,14 +795,36 @@ def reached_by(
     order, zone
         The partitions there are, and the session's time zone.
     """
+    theirs, parted = upstream.annotation.partition, parted_by(upstream)
+    if theirs is None or not parted:
+        return order.get(source.source_id, ())
+    found = boxes(theirs, [kind for _, kind in parted], keys, order[upstream.source_id])
+    return reached_within(project, source, upstream, [box[0] for box in found], order, zone)
+
+
+def reached_within(
+    project: Project,
+    source: Source,
+    upstream: Source,
+    spans: Iterable[Span],
+    order: Mapping[SourceID, Sequence[str]],
+    zone: str,
+) -> Collection[str]:
+    """Return the partitions of a source whose rows may follow from windows of what it reads.
+
+    Parameters
+    ----------
+    spans
+        Of the time column of `upstream`, or the one that parts it.
+    order, zone
+        As for `reached_by`.
+    """
     every = order.get(source.source_id, ())
     partition, columns = source.annotation.partition, parted_by(source)
-    theirs, parted = upstream.annotation.partition, parted_by(upstream)
     trace = trace_to_partitions(source, upstream)
-    if partition is None or theirs is None or trace is None or not columns:
+    if partition is None or trace is None or not columns:
         return every
-    found = boxes(theirs, [kind for _, kind in parted], keys, order[upstream.source_id])
-    within = {trace.column.column.lower(): merged_spans(box[0] for box in found)}
+    within = {trace.column.column.lower(): merged_spans(spans)}
     change = {upstream.source_id: Change((Piece(""),), within=within)}
     led = touched(project, [trace], change, columns[0][1], zone)
     return every if led is None else reached(partition, columns[0][1], every, led[0])

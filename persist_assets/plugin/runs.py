@@ -23,7 +23,7 @@ from persist_assets.engine import Engine, no_session
 from persist_assets.errors import PersistError, SettingsError, Terminated
 from persist_assets.ledger.store import Ledger
 from persist_assets.model import Source, SourceID
-from persist_assets.planner import needed
+from persist_assets.planner import reached_by, reached_within
 from persist_assets.plugin.assets import (
     AGAIN_TAG,
     FORCE_TAG,
@@ -265,7 +265,8 @@ def run_again(
     builder
         Of the same environment; it plans, and builds nothing.
     cascade
-        Build all that reads the source too, as a whole; of partitions, those that follow.
+        Build all that reads the source too, as a whole; of partitions, those that are known to
+        follow.
 
     Returns
     -------
@@ -277,7 +278,7 @@ def run_again(
     SettingsError
         The source has no such window, or a text is none of its column's type.
     """
-    builder.span(source, low, high)
+    span = builder.span(source, low, high)
     project = builder.project
     chosen, found = {source.source_id}, [source]
     asked = dict[SourceID, Collection[str]]()
@@ -291,17 +292,16 @@ def run_again(
                 chosen.add(reader.source_id)
                 found.append(reader)
                 if reader.annotation.partition is not None:
-                    above = [s for s in project.inputs(reader) if s.source_id in asked]
-                    asked[reader.source_id] = [
-                        key
-                        for key in order[reader.source_id]
-                        if len(above) < len(inputs & chosen)
-                        or any(
-                            {*needed(project, reader, s, [key], order, zone)}
-                            & {*asked[s.source_id]}
-                            for s in above
-                        )
-                    ]
+                    keys = set[str]()
+                    for above in project.inputs(reader):
+                        if above.source_id in asked:
+                            some = asked[above.source_id]
+                            keys |= {*reached_by(project, reader, above, some, order, zone)}
+                        elif above is source:
+                            keys |= {*reached_within(project, reader, above, [span], order, zone)}
+                        elif above.source_id in chosen:
+                            keys |= {*order[reader.source_id]}
+                    asked[reader.source_id] = [k for k in order[reader.source_id] if k in keys]
     forced = sorted({*asked} | (chosen - {source.source_id}))
     more = {**asked_tag(asked, order), FORCE_TAG: json.dumps(forced)}
     if source.source_id not in asked:
