@@ -31,7 +31,7 @@ from persist_assets.growth import (
 )
 from persist_assets.session import translated
 from persist_assets.storage.raw import Pin
-from persist_assets.storage.tables import find_table, live_files
+from persist_assets.storage.tables import find_table, live_files, nulls_in
 from persist_assets.stores import spark_pattern
 from persist_assets.watermarks import (
     Span,
@@ -252,9 +252,8 @@ def _is_bounded(source: Source) -> bool:
 
 def _has_timeless(engine: Engine, source: Source, base: Snapshot) -> bool:
     """Whether a table may have rows without a time, which follow from rows of any."""
-    table = find_table(engine.settings.table_root(base.table), base.version)
-    name = (source.annotation.time_column or "").lower()
-    return table is None or any(f.nulls.get(name, 1) > 0 for f in live_files(table).values())
+    root, column = engine.settings.table_root(base.table), source.annotation.time_column or ""
+    return nulls_in(root, base.version, column) != 0
 
 
 def _past(seen: Value, lookback_s: int) -> tuple[tuple[tuple[Value, None]]]:

@@ -24,6 +24,7 @@ from persist_assets.cli.app import (
 )
 from persist_assets.errors import (
     SettingsError,
+    StorageError,
 )
 from persist_assets.growth import column_type
 from persist_assets.manifest import fetch_document
@@ -34,6 +35,7 @@ from persist_assets.model import (
     SourceID,
 )
 from persist_assets.settings import find_root
+from persist_assets.storage.tables import nulls_in
 
 # ----------------------------------------------------------------------------------------- manifest
 
@@ -212,6 +214,7 @@ def state(
             "last_max_value": snapshot.watermark if snapshot else None,
             "type": column_type(snapshot.columns, snapshot.time_column or "") if snapshot else None,
             "rows": snapshot.rows if snapshot else None,
+            "timeless": _count_timeless(given, snapshot) if snapshot else None,
         }
     if given.as_json:
         print_json(told)
@@ -220,11 +223,27 @@ def state(
     for source_id, values in told.items():
         rows = "" if values["rows"] is None else f"{values['rows']:,}"
         upto = values["last_max_value"] or ""
+        if values["timeless"]:
+            upto = f"{upto}, {values['timeless']:,} without".removeprefix(", ")
         table.add_row(escape(source_id), values["last_run"] or "", escape(upto), rows)
     if told:
         out.print(table)
     else:
         out.print(f"nothing was built in {given.settings.environment} yet")
+
+
+def _count_timeless(given: Invocation, snapshot: Snapshot) -> int | None:
+    """Return how many rows of a table have no watermark, as its files tell; None where they do not.
+
+    The ledger knows of each build's own rows alone, and of increments not even that.
+    """
+    if snapshot.time_column is None or snapshot.view is not None:
+        return None
+    root = given.settings.table_root(snapshot.table)
+    try:
+        return nulls_in(root, snapshot.version, snapshot.time_column)
+    except StorageError:
+        return None
 
 
 def _history_json(given: Invocation, source: Source, limit: int) -> list[dict[str, Any]]:

@@ -446,6 +446,26 @@ def live_files(
     return found
 
 
+def nulls_in(root: str, version: int, column: str) -> int | None:
+    """Return how many rows of a table have no value in a column; None where files do not tell.
+
+    Raises
+    ------
+    StorageError
+        Whether it is there cannot be told.
+    """
+    table = find_table(root, version)
+    if table is None:
+        return None
+    total = 0
+    for file in live_files(table, column=column).values():
+        count = file.nulls.get(column.lower())
+        if count is None:
+            return None
+        total += count
+    return total
+
+
 def told_by_files(actions: Any, name: str) -> list[Any]:
     """Return what is told of each file, None where nothing is, or a value that Python has not."""
     try:
