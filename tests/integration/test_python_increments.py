@@ -226,3 +226,25 @@ def test_a_table_of_a_function_is_followed_by_what_reads_it(make: Make) -> None:
     build(builder)
     how, snapshot, _ = build(builder, "r")
     assert (how in ("whole", "added"), snapshot.rows) == (True, 3)
+
+
+@pytest.mark.proves("K8")
+def test_a_filter_leaves_partitions_all_rows(make: Make) -> None:
+    """What comes after it may look further back than the windows that are built."""
+    builder = make(f"""{HEAD}
+from pyspark.sql import Window
+
+@table(partition="daily", time_column="ts", start="2024-01-01", end="2024-01-05")
+def f(t):
+    before = F.lag("x").over(Window.orderBy("ts"))
+    return t.transform(incremental_filter("ts")).withColumn("x", F.concat_ws(" after ", "x", before))
+""")
+    root = builder.settings.root
+    put(root, 0, *((day, "abcd"[day]) for day in range(4)))
+    for keys in (["2024-01-03"], ["2024-01-02", "2024-01-04"], None):
+        builder = make(root=root)
+        source = next(s for s in builder.project.sources if s.name == "f")
+        with builder.work(source, keys=keys) as work:
+            snapshot = builder.publish(work)
+        assert len(work.step.keys or ()) == len(keys or "1")
+    assert texts(builder, snapshot) == ["a", "b after a", "c after b", "d after c"]
