@@ -281,7 +281,8 @@ def taint(builder: Builder, ref: PartitionRef, *, by: str) -> list[PartitionRef]
                 same = [s for s in kept if s.build_id == source.build_id]
                 for uid, shared in with_rows_of(snapshot, bad, same, parts).items():
                     marks.setdefault(uid, set()).update(shared)
-        refs = {full: place.source.build_id} | refs
+        if place.key is not None or place.source.source_id not in order:
+            refs = {full: place.source.build_id} | refs
         present = {s.build_uid for b, s in manifest.items() if b in project.by_build_id}
         return Taint(refs, _with_readers(marks, kept, present))
 

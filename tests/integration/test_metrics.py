@@ -13,6 +13,7 @@ from growing import ONE, put
 
 from persist_assets.builder import Builder
 from persist_assets.errors import CheckFailedError
+from persist_assets.requests import taint
 from persist_assets.service.access import Caller
 from persist_assets.service.api import show_metrics
 from persist_assets.service.graph import Graph
@@ -85,8 +86,8 @@ def test_each_source_is_told_of(
     small = start()
     with pytest.raises(CheckFailedError):
         small.build(small.project.by_id["small@sources/m.sql"])
-    small.ledger.taint("dev", {"m/daily/2024-01-01": "b", "m/daily/2024-01-02": "b"}, by="test")
-    small.ledger.taint("dev", {"m/gone": "b"}, by="test")
+    for key in ("2024-01-01", "2024-01-02"):
+        taint(start(), f"m/daily/{key}", by="test")
     later = metrics()
     assert later["failed_builds"] == {"größe": 0, "daily": 0, "small": 1}
     assert later["tainted"] == {"größe": 0, "daily": 2, "small": 0}
