@@ -6,12 +6,15 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from commands import clean_environ, document, persist
-from growing import PLAIN, put
+from growing import ONE, PLAIN, put
 
 
 @pytest.mark.proves("P8", "P9", "P10", "P15", "P21")
@@ -27,7 +30,8 @@ def test_a_table_grows_and_says_up_to_where(make_shared_project: Callable[..., P
     assert (built["rows"], built["version"]) == (4, 1)
     state = document("state", cwd=root)["q@sources/m.sql"]
     assert state.pop("last_run").endswith("+00:00")
-    assert state == {"last_max_value": "2024-01-06T00:00:00Z", "type": "timestamp", "rows": 4}
+    upto = "2024-01-06T00:00:00Z"
+    assert state == {"last_max_value": upto, "type": "timestamp", "rows": 4, "timeless": 0}
     (again,) = document("build", cwd=root)["builds"]
     assert (again["action"], again["version"]) == ("reused", 1)
     (anew,) = document("build", "--full-refresh", cwd=root)["builds"]
@@ -54,6 +58,14 @@ def test_a_table_grows_and_says_up_to_where(make_shared_project: Callable[..., P
         for n in (0, 1)
         for line in (log / f"{n:020}.json").read_text().splitlines()
     )
+    # Rows without a time are counted, whichever build they came with.
+    put(root, 2, (None, "d"), (None, "e"))
+    document("build", cwd=root)
+    put(root, 3, (6, "f"))
+    document("build", cwd=root)
+    state = document("state", cwd=root)["q@sources/m.sql"]
+    assert (state["rows"], state["timeless"]) == (7, 2)
+    assert "2024-01-07T00:00:00Z, 2 without" in persist("state", cwd=root).stdout
 
 
 @pytest.mark.proves("P20", "P21")
@@ -150,6 +162,26 @@ def test_a_window_is_computed_again_and_with_it_what_reads_it(
         assert (refused.returncode, said in refused.stderr) == (2, True), refused.stderr
 
 
+@pytest.mark.proves("P13")
+def test_partitions_follow_from_a_window_of_a_table(
+    make_shared_project: Callable[..., Path],
+) -> None:
+    assumed = PLAIN.replace("watermark=ts", "watermark=ts assume=exact")
+    root = make_shared_project({"m.sql": assumed + READERS})
+    put(root, 0, (0, "a"), (3, "b"), (5, "c"))
+    document("build", cwd=root)
+    window = ("--from", "2024-01-02", "--to", "2024-01-04", "--cascade")
+    told = document("rerun", "q", *window, cwd=root)["builds"]
+    assert {b["source_id"][0]: (b["action"], b["partitions"]) for b in told} == {
+        "q": ("built", None),
+        "r": ("built", None),
+        "d": ("built", [["2024-01-02", "2024-01-04"]]),
+    }
+    assert [s["action"] for s in document("plan", cwd=root)["steps"]] == ["reuse"] * 3
+    asked = "SELECT count(*) AS days, sum(n) AS n FROM d"
+    assert document("query", asked, cwd=root)["rows"] == [[3, 3]]
+
+
 @pytest.mark.proves("K8")
 def test_some_partitions_are_built_and_no_others(make_shared_project: Callable[..., Path]) -> None:
     root = make_shared_project({"m.sql": PLAIN + READERS})
@@ -171,3 +203,46 @@ def test_some_partitions_are_built_and_no_others(make_shared_project: Callable[.
     ):
         refused = persist("build", "d", *options, cwd=root)
         assert (refused.returncode, said in refused.stderr) == (code, True), refused.stderr
+
+
+@pytest.mark.proves("K8", "P22")
+def test_a_range_of_partitions_goes_over_a_change_of_clocks(
+    make_shared_project: Callable[..., Path],
+) -> None:
+    zone = 'timezone="Europe/Berlin"'
+    text = f"""{ONE}
+    --@ persist partition=daily time_column=ts start="2024-03-25" end="2024-04-05" {zone}
+    CREATE VIEW d AS SELECT ts, x FROM t;
+    --@ persist partition=hourly time_column=ts start="2024-03-30" end="2024-04-02"
+    CREATE VIEW h AS SELECT ts, x FROM t;
+    --@ persist partition=monthly time_column=ts start="2024-02-01" end="2024-06-01" {zone}
+    CREATE VIEW m AS SELECT ts, x FROM t;
+    """
+    root = make_shared_project({"m.sql": text})
+    moments = {
+        "a": "2024-03-30T22:59:59.999999+00:00",
+        "b": "2024-03-30T23:00:00+00:00",
+        "c": "2024-03-31T00:59:59+00:00",
+        "d": "2024-03-31T01:00:00+00:00",
+        "e": "2024-03-31T21:59:59.999999+00:00",
+        "f": "2024-03-31T22:00:00+00:00",
+    }
+    stamps = pa.array(
+        [datetime.fromisoformat(m) for m in moments.values()], pa.timestamp("us", "UTC")
+    )
+    (root / "raw").mkdir(exist_ok=True)
+    pq.write_table(pa.table({"ts": stamps, "x": [*moments]}), root / "raw" / "p.parquet")
+
+    def rows(name: str, between: str) -> tuple[Any, str]:
+        (built,) = document("build", name, "--partition-range", between, cwd=root)["builds"]
+        asked = f"SELECT array_join(sort_array(collect_list(x)), '') AS x FROM {name}"
+        return built["partitions"], document("query", asked, cwd=root)["rows"][0][0]
+
+    alone, days = "2024-03-31...2024-03-31", "2024-03-30...2024-04-01"
+    assert rows("d", alone) == ([["2024-03-31", "2024-03-31"]], "bcde")
+    others = [["2024-03-30", "2024-03-30"], ["2024-04-01", "2024-04-01"]]
+    assert rows("d", days) == (others, "abcdef")
+    hours = "2024-03-31-00:00...2024-03-31-01:00"
+    assert rows("h", hours) == ([["2024-03-31-00:00", "2024-03-31-01:00"]], "cd")
+    assert rows("m", "2024-03-01...2024-03-01") == ([["2024-03-01", "2024-03-01"]], "abcde")
+    assert rows("m", "2024-04-01...2024-05-01")[1] == "abcdef"
