@@ -255,6 +255,7 @@ class Builder(Reader):
         self.request = request
         self._parked: dict[SourceID, Work] = {}
         self._temporary: dict[SourceID, Snapshot] = {}
+        self._beneath: dict[str, frozenset[str]] = {}
         self._temporary_locks: dict[SourceID, threading.Lock] = {}
         self._temporary_root: str | None = None
         self._closing = ExitStack()
@@ -1028,7 +1029,7 @@ class Builder(Reader):
         manifest = {b: s for b, s in world.manifest.items() if b not in spoilt}
         read = self.reading(source.bindings, manifest, temporary, world.expired, sliced, tables)
         only = self._unshared(source, read, only)
-        work.used = frozenset(s.build_uid for s in read.values())
+        work.used = self._uids(read)
         since = None
         trusted = source.annotation.assume is not None
         if source.function is None and increment is not None:
@@ -1473,6 +1474,11 @@ class Builder(Reader):
             found[source.source_id] = known
         return found
 
+    def _uids(self, read: Mapping[SourceID, Snapshot]) -> frozenset[str]:
+        """Return the snapshots that rows are computed from, those under temporary tables too."""
+        uids = {s.build_uid for s in read.values()}
+        return frozenset(uids.union(*(self._beneath.get(uid, ()) for uid in uids)))
+
     def _keep_temporarily(
         self, source: Source, world: World, found: Mapping[SourceID, Snapshot], rests_on: AsOf
     ) -> Snapshot:
@@ -1489,6 +1495,7 @@ class Builder(Reader):
         read = self.routed([source.source_id], below) if source.checks else below
         frame = self.compute(source, read)
         build_uid = uuid.uuid4().hex
+        self._beneath[build_uid] = self._uids(below)
         table = f"{self._temporary_root}/{source.name}-{build_uid[:12]}"
         checks = bound(source.checks, self.clock())
         columns = self.engine.columns(frame, source.name)

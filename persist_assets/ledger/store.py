@@ -404,14 +404,13 @@ class Ledger(WantLog, CoverageLog, TaintLog):
             Says which, of what its readers read, and of all snapshots there are.
         """
         kept = sa.select(builds).where(
-            builds.c.state == "succeeded",
-            builds.c.collected_at.is_(None),
-            builds.c.build_uid == builds.c.snapshot_uid,
+            builds.c.state == "succeeded", builds.c.collected_at.is_(None)
         )
         with self._write() as connection:  # so that nothing is published meanwhile
             rows = connection.execute(_published(*environments))
             manifest = {row.build_id: _snapshot(row) for row in rows}
-            taint = decide(manifest, [_snapshot(row) for row in connection.execute(kept)])
+            found = {row.snapshot_uid: _snapshot(row) for row in connection.execute(kept)}
+            taint = decide(manifest, found.values())
             self._taint(connection, environments[0], taint, by=by)
         return taint
 

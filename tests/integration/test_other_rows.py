@@ -309,6 +309,26 @@ def test_what_was_read_counts_though_it_was_built_again_meanwhile(
     assert tainted(enter(root)) == {"r"}
 
 
+def test_what_was_read_by_a_temporary_table_counts(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    file = root / "sources" / "m.sql"
+    file.write_text(
+        f"{file.read_text()}--@ persist materialized=temporary\n"
+        "CREATE VIEW passing AS SELECT a FROM p;\n"
+        "--@ persist\nCREATE VIEW last AS SELECT max(a) AS a FROM passing;\n"
+    )
+    build(enter(root), "p")
+    builder = enter(root)
+    with (
+        pytest.raises(ConflictError, match="`last` was computed from was tainted meanwhile"),
+        builder.work(named(builder, "last")) as work,
+    ):
+        taint(enter(root), "m/p", by="me")
+        builder.publish(work)
+    builder.close()
+
+
 def test_an_import_brings_what_is_known_of_the_rows(
     root: Path, enter: Callable[..., Builder], tmp_path: Path
 ) -> None:
