@@ -206,6 +206,11 @@ class Quick(Engine):
         super().__init__(settings, lambda: None)  # pyright: ignore[reportArgumentType]
         self.known: dict[str, Files] = {}
 
+    @property
+    def session(self) -> Any:
+        """What has the views: there is no Spark."""
+        return self
+
     def read_files(self, form: str, pin: Any, columns: Sequence[Column], options: Any) -> Any:
         return Files(self, [c.name for c in columns], pin.files or ())
 

@@ -21,6 +21,7 @@ from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from time import monotonic
 from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
@@ -41,6 +42,8 @@ from persist_assets.ledger.store import LEASE_S, Ledger
 from persist_assets.model import Snapshot, Source
 from persist_assets.partitions import expand
 from persist_assets.planner import older_code
+from persist_assets.session import create_session
+from persist_assets.settings import load_settings
 from persist_assets.storage.tables import read_version
 
 Row = tuple[Any, ...]
@@ -1364,4 +1367,28 @@ def explore(
     tally = Tally()
     given = {"spark": spark, "zygote": zygote, "toml": toml, "tally": tally, "contents": {}}
     repeat(Histories, given, n, seed=seed, steps=steps, first=first, shrink=shrink)
+    return tally
+
+
+def explore_apart(
+    n: int, toml: str, *, seed: int, steps: int, first: int, until: float | None = None
+) -> Tally:
+    """Check so many histories in a Spark of this process' own, and return what they came to.
+
+    Parameters
+    ----------
+    until
+        No more begin then; as `time.monotonic` tells it.
+    """
+    tally, zygote = Tally(), Zygote("strategies")
+    with tempfile.TemporaryDirectory() as root:
+        (Path(root) / "persist.toml").write_text(toml)
+        spark = create_session(load_settings(Path(root)))
+        spark.sparkContext.setLogLevel("OFF")
+        for number in range(first, first + n, 5):
+            if until is not None and monotonic() >= until:
+                break
+            tally += explore(5, spark, zygote, toml, seed=seed, steps=steps, first=number)
+        spark.stop()
+    zygote.close()
     return tally
