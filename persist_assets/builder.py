@@ -522,9 +522,8 @@ class Builder(Reader):
         with self._lock:
             parked = [(w.build.build_uid, w.kept) for w in self._parked.values()]
         for uid, kept in parked:
-            left = marks.get(kept.snapshot_uid, frozenset()).difference(kept.but) if kept else ()
-            if left:
-                marks[uid] = marks.get(uid, frozenset()).union(left)
+            if kept and (left := kept.tainted(marks.get(kept.snapshot_uid, ()))):
+                marks[uid] = marks.get(uid, frozenset()) | left
         return marks
 
     def find_written(self, build_uid: str) -> Snapshot | None:
@@ -693,8 +692,11 @@ class Builder(Reader):
             work = Work(source, step, build, lease, table, before=before)
             own = world.manifest.get(source.build_id)
             if kept := step.base or step.goes_on_from:
-                within = step.base is None or kept == own
-                work.kept = Kept(kept.build_uid, step.keys or (), own=within)
+                known = kept.partitions
+                stays = filled_keys(order, known.filled) if known else frozenset(("",))
+                stays = stays.difference(step.keys or ())
+                own_base = step.base is None or kept == own
+                work.kept = Kept(kept.build_uid, stays, own=own_base)
             self.ledger.record_started(
                 build,
                 table,

@@ -797,7 +797,8 @@ def _made(unit: _Unit, declaration: Declaration, query: Query, meaning: Meaning)
 def _kept_how(declaration: Declaration) -> tuple[object, ...]:
     """Return what of an annotation the meaning of a query follows from."""
     annotation = declaration.annotation
-    said = (annotation.refresh, annotation.time_column, annotation.assume)
+    how = (annotation.assume, annotation.goes_on)
+    said = (annotation.refresh, annotation.time_column, *how)
     return (*said, *_merged_how(declaration))
 
 

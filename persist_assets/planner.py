@@ -362,8 +362,11 @@ def _step(
     elif not young:
         newer = _without_draw(snapshot.as_of, source) != expected
         same_rows = newer and bool(snapshot.inputs) and snapshot.inputs == now
-        others = frozenset[str]() if newer else other_rows(snapshot.inputs, now)
-        reasons += _why_other_rows(project, source, others)
+        others = other_rows(snapshot.inputs, now)
+        if newer:  # what changed of the data tells of all but what is of older code
+            others = _other_code(source, snapshot.as_of, expected)
+        else:
+            reasons += _why_other_rows(project, source, others)
         if newer and not same_rows:
             if source.source_id in world.expired:
                 reasons.append(Reason("age", "its table is older than its freshness window"))
@@ -373,7 +376,7 @@ def _step(
         if computed and not (whole or again) and source.annotation.refresh == "incremental":
             increment, why = _increment(project, source, snapshot, world, coming, expected)
             reasons.append(why)
-    if again and not whole and increment is None and snapshot is not None:
+    if again and not (whole or mixed) and increment is None and snapshot is not None:
         increment, why = _increment(project, source, snapshot, world, coming, expected, again)
         reasons.append(why)
     if tainted:
@@ -434,6 +437,12 @@ def other_rows(before: Iterable[RawVersion], now: AsOf | None) -> frozenset[Buil
     after = {v.raw: v.version for v in now or () if v.version.startswith(CONTENT)}
     told = [v for v in before if v.version.startswith(CONTENT)]
     return frozenset(v.raw for v in told if after.get(v.raw, v.version) != v.version)
+
+
+def _other_code(source: Source, before: AsOf, now: AsOf) -> frozenset[BuildID]:
+    """Return of what other tables, by their BuildIDs, rows of older code came, or went."""
+    told = {v for v in {*before} ^ {*now} if v.raw.startswith(OLDER)}
+    return frozenset(v.raw.removeprefix(OLDER) for v in told) - {source.build_id}
 
 
 def _follows(project: Project, source: Source, others: Collection[BuildID]) -> bool:
@@ -688,7 +697,9 @@ def _current(
         newer, others = group.as_of != expected, other_rows(group.inputs, now)
         if group.inputs == now or not (newer or others):
             continue
-        if newer or _follows(project, source, others):
+        if newer:
+            others = _other_code(source, group.as_of, expected)
+        if _follows(project, source, others):
             keys = _stale(project, source, table, group, keys, world, coming, expected)
         found -= {*keys}
     return frozenset(found)

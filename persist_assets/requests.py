@@ -28,7 +28,7 @@ from persist_assets.ledger.tainting import Taint
 from persist_assets.manifest import export_manifest
 from persist_assets.partitions import filled_keys, window_end, with_rows_of
 from persist_assets.partitions import keys as partition_keys
-from persist_assets.planner import CONTENT, is_history, reached_by, with_needed
+from persist_assets.planner import CONTENT, is_history, older_code, reached_by, with_needed
 from persist_assets.pool import Pool
 from persist_assets.wants import (
     Evaluation,
@@ -42,7 +42,7 @@ from persist_assets.wants import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from persist_assets.builder import Builder, Work
     from persist_assets.ledger.store import Ledger
@@ -276,7 +276,8 @@ def taint(builder: Builder, ref: PartitionRef, *, by: str) -> list[PartitionRef]
             named += [source.key] if whole and parts is None else []
             refs |= dict.fromkeys(named, source.build_id)
             if snapshot is not None and whole:
-                marks.setdefault(snapshot.build_uid, set()).add("")
+                for uid in _sharing_rows(snapshot, kept):
+                    marks.setdefault(uid, set()).add("")
             elif snapshot is not None and parts is not None:
                 same = [s for s in kept if s.build_id == source.build_id]
                 for uid, shared in with_rows_of(snapshot, bad, same, parts).items():
@@ -289,6 +290,18 @@ def taint(builder: Builder, ref: PartitionRef, *, by: str) -> list[PartitionRef]
     taint = builder.ledger.taint(builder.settings.environments, decide, by=by)
     export_manifest(builder.settings, builder.ledger)
     return [*taint.refs]
+
+
+def _sharing_rows(snapshot: Snapshot, kept: Iterable[Snapshot]) -> Iterator[str]:
+    """Yield the snapshots that may have rows of another one, which itself has them of several."""
+    own = _writers(snapshot)
+    yield snapshot.build_uid
+    yield from (s.build_uid for s in kept if not own.isdisjoint(_writers(s)))
+
+
+def _writers(snapshot: Snapshot) -> set[str]:
+    """Return the builds that wrote rows of a snapshot."""
+    return {snapshot.build_uid, *snapshot.parts, older_code(snapshot) or ""} - {""}
 
 
 def _with_readers(

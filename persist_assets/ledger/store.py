@@ -409,8 +409,8 @@ class Ledger(WantLog, CoverageLog, TaintLog):
         with self._write() as connection:  # so that nothing is published meanwhile
             rows = connection.execute(_published(*environments))
             manifest = {row.build_id: _snapshot(row) for row in rows}
-            found = {row.snapshot_uid: _snapshot(row) for row in connection.execute(kept)}
-            taint = decide(manifest, found.values())
+            known = [_snapshot(row) for row in connection.execute(kept)]
+            taint = decide(manifest, known)
             self._taint(connection, environments[0], taint, by=by)
         return taint
 

@@ -43,17 +43,23 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a build keeps of the rows of a snapshot: all but those of the partitions it computes.
+    """What a build keeps of the rows of a snapshot.
 
     Attributes
     ----------
+    keys
+        The partitions whose rows stay; of a table without any an empty key.
     own
         Whether the environment reads it itself; else it is another one's.
     """
 
     snapshot_uid: str
-    but: Collection[str] = ()
+    keys: Collection[str]
     own: bool = True
+
+    def tainted(self, marks: Collection[str]) -> frozenset[str]:
+        """Return what stays tainted, of what is tainted of the snapshot."""
+        return frozenset(self.keys if "" in marks else {*self.keys}.intersection(marks))
 
 
 class TaintLog(EventLog):
@@ -88,9 +94,11 @@ class TaintLog(EventLog):
         self, connection: Connection, environment: str, build_uid: str, kept: Kept
     ) -> None:
         """Let what is tainted of the rows that a build keeps be so in its own snapshot."""
-        there = _marks(connection, taints.c.snapshot_uid == kept.snapshot_uid)
-        left = [(e if kept.own else environment, key) for e, _, key in there]
-        _mark(connection, [(e, build_uid, key) for e, key in left if key not in kept.but])
+        marks: dict[str, set[str]] = {}
+        for said_in, _, key in _marks(connection, taints.c.snapshot_uid == kept.snapshot_uid):
+            marks.setdefault(said_in if kept.own else environment, set()).add(key)
+        left = [(where, key) for where, keys in marks.items() for key in kept.tainted(keys)]
+        _mark(connection, [(where, build_uid, key) for where, key in left])
 
     def _bring_taints(
         self,

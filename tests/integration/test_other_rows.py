@@ -18,6 +18,7 @@ from persist_assets.builder import Builder
 from persist_assets.environments import import_manifest, promote, roll_back
 from persist_assets.errors import BuildError, ConflictError
 from persist_assets.ledger.store import Ledger
+from persist_assets.ledger.tainting import Taint
 from persist_assets.model import Column, Snapshot, Source
 from persist_assets.outside import _query
 from persist_assets.plugin.sensors import run_requests
@@ -235,6 +236,22 @@ def test_of_a_partition_that_is_not_there_nothing_is_tainted(
     build(builder, "p")
     assert builder.build(named(builder, "parted"), keys=["0"]).action == "built"
     assert taint(enter(root), "m/parted/1", by="me") == ["m/parted/1"]
+    assert tainted(enter(root)) == set()
+
+
+def test_of_a_table_that_is_tainted_as_a_whole_partitions_are_good_one_by_one(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    builder = enter(root)
+    build(builder, "p", "parted")
+    parted = named(builder, "parted")
+    uid = builder.manifest()[parted.build_id].build_uid
+    builder.ledger.taint(["dev"], lambda *_: Taint({}, {uid: [""]}), by="me")
+    assert builder.tainted(builder.manifest()) == {parted.source_id: {"0", "1"}}
+    assert builder.build(parted, keys=["0"]).action == "built"
+    builder = enter(root)
+    assert builder.tainted(builder.manifest()) == {parted.source_id: {"1"}}
+    assert builder.build(parted, keys=["1"]).action == "built"
     assert tainted(enter(root)) == set()
 
 

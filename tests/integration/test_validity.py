@@ -701,6 +701,44 @@ def test_a_table_goes_on_with_new_code_and_says_so(make: Make) -> None:
     assert build(builder, "reader").build_uid != read.build_uid
 
 
+@pytest.mark.proves("P8")
+def test_what_reads_a_table_of_older_code_is_computed_anew_when_that_may_have_none_any_more(
+    make: Make,
+) -> None:
+    builder = make(READ, at=9)
+    root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
+    write_deltalake(str(root / "raw"), rows_at((1, "a", 0)))
+    assert texts(builder, *NAMES) == [["a"]] * 3
+    changed = READ.replace("id, a, at FROM t", "id, upper(a) AS a, at FROM t")
+    code.write_text(changed)
+    write_deltalake(str(root / "raw"), rows_at((2, "b", 1)), mode="append")
+    assert texts(make(root=root, at=9), *NAMES) == [["B", "a"]] * 3
+    code.write_text(changed.replace(" on_change=continue", ""))
+    assert texts(make(root=root, at=9), *NAMES) == [["A", "B"]] * 3
+
+
+def test_tables_that_share_rows_are_tainted_together(make: Make) -> None:
+    builder = make(GOING_ON.replace(" on_change=continue", ""))
+    root = builder.settings.root
+    write_deltalake(str(root / "raw"), rows_at((1, "a", 0)))
+    build(builder)
+    (first, *_) = builder.ledger.fetch_history("dev")
+    write_deltalake(str(root / "raw"), rows_at((2, "b", 1)), mode="append")
+    builder = make(root=root, at=1)
+    build(builder)
+    (second, *_) = builder.ledger.fetch_history("dev")
+    p = named(builder, "p")
+    taint(builder, p.key, by="me")
+    # Whichever of the two builds wrote what is wrong, it is not read.
+    roll_back(builder.settings, builder.ledger, to=first.change_id)
+    assert p.source_id in builder.tainted(builder.manifest())
+    builder = make(root=root, at=2)
+    build(builder)
+    assert p.source_id not in builder.tainted(builder.manifest())
+    roll_back(builder.settings, builder.ledger, to=second.change_id)
+    assert p.source_id in builder.tainted(builder.manifest())
+
+
 def test_a_table_does_not_go_on_from_tainted_rows(make: Make) -> None:
     builder = make(GOING_ON)
     root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"

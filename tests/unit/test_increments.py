@@ -520,6 +520,25 @@ def test_what_is_remembered_of_a_query_knows_what_is_assumed_of_it() -> None:
     assert meaning(ASSUMED + TWO_DAYS, Memory(first.known)).build_id != known.build_id
 
 
+def test_what_is_remembered_of_a_reader_knows_whether_what_it_reads_goes_on() -> None:
+    def read(more: str, memory: Memory) -> set[str]:
+        text = (
+            f"{RAW}--@ persist refresh=incremental watermark=ts{more}\n"
+            "CREATE VIEW p AS SELECT ts FROM ev;\n"
+            "--@ persist refresh=incremental watermark=ts\nCREATE VIEW r AS SELECT ts FROM p;"
+        )
+        project = compilation_of({"m.sql": text}, memory=memory).project
+        growth = project.by_id["r@sources/m.sql"].growth
+        assert growth is not None
+        return {short(s) for s in growth.reads}
+
+    first = Memory()
+    assert read("", first) == {"ev"}
+    second = Memory(first.known)
+    assert read(" on_change=continue", second) == {"p"}
+    assert read("", Memory({**second.known, **first.known})) == {"ev"}
+
+
 def test_groups_cannot_be_merged_incrementally() -> None:
     project = project_of("SELECT ts, count(*) AS n FROM ev GROUP BY ts", more=" merge_key=ts")
     assert "alone can be merged" in project.problems[0].message
