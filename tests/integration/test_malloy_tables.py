@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import need
+from growing import ONE, check, kind_of, put
 from malloy import there
 
 from persist_assets.builder import Builder
@@ -18,6 +20,7 @@ from persist_assets.compiler import resolve_query
 from persist_assets.engine import Engine
 from persist_assets.errors import SourcesError, StrictError
 from persist_assets.ledger.store import Ledger
+from persist_assets.model import Snapshot
 from persist_assets.project import load, load_project, require
 from persist_assets.settings import load_settings
 
@@ -247,3 +250,61 @@ def test_malloy_reads_a_history_of_its_own_as_a_table(run: Callable[..., Run]) -
     )
     with pytest.raises(SourcesError, match=r"now.malloy:3.*\n?.*all versions of `kept`"):
         run()
+
+
+GROWING = f"""{FLAG}
+source: rows is spark.table('t')
+#@ persist refresh=incremental merge_key=x watermark=ts
+source: latest is rows -> {{ select: x, ts }}
+#@ persist partition=daily time_column=d start="2024-01-01" end="2024-01-11"
+source: daily is rows -> {{ group_by: d is ts::date; aggregate: n is count(), last is x.max() }}
+"""
+
+
+def day(n: int) -> date:
+    return date(2024, 1, 1) + timedelta(n)
+
+
+@pytest.mark.parametrize(
+    ("name", "hows", "wanted"),
+    [
+        ("latest", ["whole", "added"], {"a": day(8), "b": day(5), "c": day(8)}),
+        (
+            "daily",
+            [[str(day(n)) for n in range(10)], [str(day(2)), str(day(8))]],
+            {day(0): (1, "a"), day(2): (2, "c"), day(5): (1, "b"), day(8): (2, "c")},
+        ),
+    ],
+    ids=["merge_key", "partition"],
+)
+@pytest.mark.proves("M4", "P8", "K8")
+def test_what_is_merged_or_has_partitions_grows_to_what_a_build_from_scratch_gives(
+    run: Callable[..., Run], name: str, hows: list[Any], wanted: dict[Any, Any]
+) -> None:
+    root = run().settings.root
+    (root / "sources" / "t.sql").write_text(ONE.replace("'raw'", "'raw/raw'"))
+    (root / "sources" / "grows.malloy").write_text(GROWING)
+
+    def build(**more: Any) -> tuple[Any, Snapshot]:
+        now = run()
+        with now.builder.work(now.source(name), **more) as work:
+            snapshot = now.builder.publish(work)
+        check(now.builder, now.source(name), name)
+        how = kind_of(work)
+        return how if how == "reused" or not work.step.keys else [*work.step.keys], snapshot
+
+    put(root / "raw", 0, (0, "a"), (2, "c"), (5, "b"))
+    assert build()[0] == hows[0]
+    put(root / "raw", 1, (2, "a"))  # late
+    put(root / "raw", 2, (8, "a"), (8, "c"))
+    how, grown = build()
+    assert how == hows[1]
+    assert build()[0] == "reused"
+    now = run()
+    read = {row[0]: row[1:] for row in now.rows(name)}
+    if name == "latest":
+        read = {key: ts.astimezone(UTC).date() for key, (ts,) in read.items()}
+    assert read == wanted
+    _, anew = build(force=True)
+    assert anew.version != grown.version
+    assert (anew.rows, anew.content, anew.watermark) == (grown.rows, grown.content, grown.watermark)
