@@ -91,6 +91,45 @@ def test_late_rows_ties_and_nulls_come_once(make_builder: Make) -> None:
     assert (how, same.version) == ("reused", snapshot.version)
 
 
+@pytest.mark.parametrize(
+    ("more", "query", "hows"),
+    [
+        ("", "SELECT ts, x FROM t", ["added", "added"]),
+        ("", "SELECT ts, x, count(*) AS n FROM t GROUP BY ALL", ["windows", "windows"]),
+        ("", "SELECT CAST(ts AS STRING) AS ts, x FROM t", ["added", "added"]),
+        ("merge_key=x", "SELECT ts, x FROM t", ["added", "added"]),
+        ("assume=exact", "SELECT max(ts) AS ts, x FROM t GROUP BY x", ["whole", "windows"]),
+    ],
+    ids=["added", "windows", "texts", "merged", "assumed"],
+)
+@pytest.mark.proves("P8", "P22")
+def test_where_no_row_has_a_time_there_is_no_watermark_until_one_has(
+    make_builder: Make, caplog: pytest.LogCaptureFixture, more: str, query: str, hows: list[str]
+) -> None:
+    builder = make_builder(
+        f"{ONE}--@ persist refresh=incremental watermark=ts {more}\nCREATE VIEW q AS {query};"
+    )
+    root = builder.settings.root
+    put(root, 0, (None, "a"), (None, "b"))
+    how, snapshot = built(builder)
+    assert (how, snapshot.rows, snapshot.watermark) == ("whole", 2, None)
+    said = "2 rows were computed that have no `ts`; they count as in no time"
+    assert f"{said}, and there is no watermark" in caplog.text
+    assert built(make_builder(root=root))[0] == "reused"
+    put(root, 1, (3, "c"), (5, "d"))
+    caplog.clear()
+    how, snapshot = built(make_builder(root=root))
+    assert (how, snapshot.rows, snapshot.watermark and snapshot.watermark[:10]) == (
+        hows[0], 4, "2024-01-06",
+    )  # fmt: skip
+    assert "no watermark" not in caplog.text
+    put(root, 2, (7, "e"), (None, "f"))
+    how, snapshot = built(make_builder(root=root))
+    assert (how, snapshot.rows, snapshot.watermark and snapshot.watermark[:10]) == (
+        hows[1], 6, "2024-01-08",
+    )  # fmt: skip
+
+
 @pytest.mark.proves("P8", "P34")
 def test_rows_that_came_meet_all_rows_of_another_table_made_of_theirs(make_builder: Make) -> None:
     builder = make_builder(f"""{ONE}
