@@ -130,6 +130,21 @@ def test_where_no_row_has_a_time_there_is_no_watermark_until_one_has(
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("query", ["SELECT x FROM t", "SELECT x, count(*) AS n FROM t GROUP BY x"])
+@pytest.mark.proves("P8", "P22")
+def test_texts_are_in_the_order_that_spark_has_of_them(make_builder: Make, query: str) -> None:
+    root = make_builder(
+        f"{ONE}--@ persist refresh=incremental watermark=x\nCREATE VIEW q AS {query};"
+    ).settings.root
+    given = [("10", "9", "B", "a"), ("z", "zz"), ("é", "B"), ("\U0001f600",), ("\uff61", "é")]
+    for number, texts in enumerate(given):
+        put(root, number, *((number, x) for x in texts))
+        how, snapshot = built(make_builder(root=root))
+        assert (how == "whole") == (number == 0)
+        told = snapshot.watermark
+        assert told == ["a", "zz", "é", "\U0001f600", "\U0001f600"][number]
+
+
 @pytest.mark.proves("P8", "P34")
 def test_rows_that_came_meet_all_rows_of_another_table_made_of_theirs(make_builder: Make) -> None:
     builder = make_builder(f"""{ONE}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -386,6 +387,17 @@ def test_numbers_are_compared_as_numbers() -> None:
     values = [watermarks.from_text(t, "int") for t in ("9", "10")]
     assert values == sorted(values)  # pyright: ignore
     assert watermarks.from_text("1.10", "decimal(4,2)") == Decimal("1.1")
+
+
+@pytest.mark.proves("P22")
+def test_texts_are_compared_by_their_code_points() -> None:
+    # By the code units of UTF-16 the last would come before the one before it.
+    texts = ["", "10", "9", "B", "a", "z", "zz", "é", "\uff61", "\U0001f600"]
+    values = [watermarks.from_text(t, "string") for t in texts]
+    assert values == sorted(values)  # pyright: ignore
+    for low, high in pairwise(texts):
+        assert watermarks.greatest([high, None, low], "string") == high
+        assert not watermarks.overlap((low, low), (high, None))
 
 
 @pytest.mark.parametrize(
