@@ -105,8 +105,9 @@ class CoverageLog(EventLog):
             else:
                 this = copies.c.copy_id == copy.copy_id
                 connection.execute(copies.update().where(this).values(**values))
-            held = {"copy_id": copy.copy_id, "version": copy.version, "predicate": copy.predicate}
-            self._append(connection, "external-synced", {**held, "rows": copy.rows, **told})
+            names = "copy_id", "version", "committed", "predicate", "rows"
+            held = {name: getattr(copy, name) for name in names}
+            self._append(connection, "external-synced", {**held, **told})
 
     @repeated
     def forget_copies(self, copy_ids: Sequence[str]) -> None:

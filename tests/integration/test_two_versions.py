@@ -1,0 +1,167 @@
+"""Sources of one external table, published one after the other or at once: of which versions they are."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from ingesting import Died, bag
+
+from persist_assets.builder import Builder
+from persist_assets.errors import PersistError
+from persist_assets.model import Snapshot, Source
+from persist_assets.requests import evaluate_now, run_request
+from persist_assets.wants import Want
+
+Make = Callable[..., Builder]
+CONNECTOR = {"transport": {"name": "delta_table_input", "config": {"uri": "lake"}}}
+PROGRAM = f"""
+CREATE EXTERNAL TABLE t (id BIGINT, n BIGINT) WITH ('connectors' = '{json.dumps([CONNECTOR])}');
+--@ persist
+CREATE VIEW a AS SELECT id, n FROM t WHERE n < 100;
+--@ persist
+CREATE VIEW b AS SELECT a.id, 100 DIV u.n AS q FROM a JOIN t u ON a.id = u.id;
+--@ persist
+CREATE VIEW c AS SELECT id FROM t WHERE n >= 100;
+"""
+BOTH = """
+--@ persist
+CREATE VIEW d AS SELECT a.id AS one, b.id AS other FROM a FULL JOIN b ON a.id = b.id;
+"""
+
+
+def put(root: Path, *rows: tuple[int, int]) -> None:
+    """Append rows: an id, a number."""
+    ids, numbers = zip(*rows, strict=True)
+    table = pa.table({"id": pa.array(ids, pa.int64()), "n": pa.array(numbers, pa.int64())})
+    write_deltalake(str(root / "lake"), table, mode="append")
+
+
+def named(builder: Builder, name: str) -> Source:
+    return next(s for s in builder.project.persisted if s.name == name)
+
+
+def snapshots(builder: Builder) -> dict[str, Snapshot]:
+    there = builder.manifest()
+    found = {s.name: there.get(s.build_id) for s in builder.project.persisted}
+    return {name: snapshot for name, snapshot in found.items() if snapshot is not None}
+
+
+def versions(builder: Builder) -> dict[str, list[int]]:
+    """Return of which versions of the table sources say that their rows are."""
+    events = builder.ledger.fetch_events(limit=10_000)
+    synced = [dict(e.data) for e in events if e.kind == "external-synced"]
+    of = {s["committed"]: int(s["version"].split(":")[1]) for s in synced}
+    return {
+        name: [of[int(v.version.split(":")[1])] for v in snapshot.as_of]
+        for name, snapshot in snapshots(builder).items()
+    }
+
+
+def check(root: Path, builder: Builder) -> None:
+    """Check that sources are their queries over the whole table, at the version that they say."""
+    for name, (version,) in versions(builder).items():
+        whole = DeltaTable(root / "lake", version=version).to_pyarrow_table().to_pylist()
+        low = [(r["id"], r["n"]) for r in whole if r["n"] < 100]
+        wanted = {
+            "a": lambda low=low: low,
+            "b": lambda low=low: [(i, 100 // n) for i, n in low],
+            "c": lambda whole=whole: [(r["id"],) for r in whole if r["n"] >= 100],
+            "d": lambda low=low: [(i, i) for i, _ in low],
+        }[name]()
+        assert bag(builder.read(named(builder, name)).collect()) == bag(wanted), (name, version)
+
+
+def build(builder: Builder, *names: str) -> dict[str, str]:
+    done: dict[str, str] = {}
+    for source in builder.project.persisted:
+        if not names or source.name in names:
+            with builder.work(source) as work:
+                done[source.name] = work.step.action
+                builder.publish(work)
+    return done
+
+
+@pytest.mark.proves("F19", "F24")
+@pytest.mark.parametrize("how", ["fails", "dies"])
+def test_a_run_that_ends_between_publications_leaves_each_source_true_to_its_own_version(
+    enter: Make, make_project: Callable[..., Path], how: str
+) -> None:
+    root = make_project({"m.sql": PROGRAM})
+    put(root, (1, 5), (2, 10), (3, 100))
+    first = enter(root)
+    build(first)
+    assert versions(first) == {"a": [0], "b": [0], "c": [0]}
+    put(root, (4, 0 if how == "fails" else 20))
+    ends = enter(root)
+    if how == "fails":
+        with pytest.raises(PersistError, match=r"(?i)zero"):
+            build(ends)
+    else:
+        build(ends, "a")
+        with pytest.raises(Died), ends.work(named(ends, "b")):
+            raise Died
+    ends.close()
+    then = enter(root)
+    assert versions(then) == {"a": [1], "b": [0], "c": [0]}
+    check(root, then)
+    (step,) = then.plan([named(then, "b").source_id]).steps
+    assert step.action == "build"
+    # Who joins them sees both, and says so.
+    (root / "sources" / "m.sql").write_text(PROGRAM + BOTH)
+    mixing = enter(root)
+    build(mixing, "d")
+    assert sorted(versions(mixing)["d"]) == [0, 1]
+    DeltaTable(root / "lake").delete("n = 0")
+    now = enter(root)
+    assert build(now) == {
+        "a": "build" if how == "fails" else "reuse", "b": "build", "c": "reuse", "d": "build",
+    }  # fmt: skip
+    newest = 2 if how == "fails" else 1
+    assert versions(now) == {"a": [newest], "b": [newest], "c": [0], "d": [newest]}
+    check(root, now)
+
+
+@pytest.mark.proves("F19")
+def test_what_is_wanted_together_is_published_at_once_or_not_at_all(
+    enter: Make, make_project: Callable[..., Path]
+) -> None:
+    root = make_project({"m.sql": PROGRAM})
+    put(root, (1, 5), (3, 100))
+    ledger = enter(root).ledger
+
+    def want(*names: str) -> tuple[list[str], bool]:
+        """Ask for sources, and run the request that is made; return what it is for."""
+        now = datetime.now(UTC)
+        ledger.create_wants([Want(uuid.uuid4().hex, f"m/{n}", "dev", now) for n in names])
+        _, request = evaluate_now(enter(root), "want", force=True)
+        assert request is not None
+        return sorted(request.partitions), run_request(enter(root).anew(request), request)
+
+    assert want("a", "b") == (["m/a", "m/b"], True)
+    before = enter(root)
+    assert versions(before) == {"a": [0], "b": [0]}
+    put(root, (4, 0))
+    assert want("a", "b") == (["m/a", "m/b"], False)
+    # `b` reads `a`, which was computed by then.
+    failed = enter(root)
+    assert snapshots(failed) == snapshots(before)
+    check(root, failed)
+    # What failed does not keep the others back a second time.
+    DeltaTable(root / "lake").delete("n = 0")
+    assert want() == (["m/a"], True)
+    apart = enter(root)
+    assert versions(apart) == {"a": [2], "b": [0]}
+    check(root, apart)
+    assert want() == (["m/b"], True)
+    put(root, (5, 20))
+    assert want("a", "b") == (["m/a", "m/b"], True)
+    both = enter(root)
+    assert versions(both) == {"a": [3], "b": [3]}
+    check(root, both)
