@@ -1,0 +1,130 @@
+"""How stores of external tables are reached: what the environment says goes to readers, and nowhere else."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from conftest import compiled
+
+from persist_assets.connectors import connect
+from persist_assets.connectors.access import (
+    delta_access,
+    follow_references,
+    iceberg_access,
+    spark_access,
+)
+from persist_assets.errors import StorageError
+from persist_assets.frontends.sql import parse_sql
+from persist_assets.model import External
+
+SECRETS = {"LAKE_ID": "AKIA-hidden-1", "LAKE_KEY": "hidden-2", "LAKE_TOKEN": "hidden-3"}
+KEYS = {
+    "aws_access_key_id": "${env:LAKE_ID}",
+    "aws_secret_access_key": "${env:LAKE_KEY}",
+    "aws_session_token": "${env:LAKE_TOKEN}",
+}
+FOR_SPARK = {
+    "fs.s3a.access.key": "AKIA-hidden-1",
+    "fs.s3a.secret.key": "hidden-2",
+    "fs.s3a.session.token": "hidden-3",
+    "fs.s3a.impl.disable.cache": "true",
+}
+PLACE = {"aws_region": "eu-west-1", "aws_endpoint": "http://minio:9000", "aws_allow_http": "true"}
+ICEBERG = {
+    "s3.access-key-id": "${env:LAKE_ID}",
+    "s3.secret-access-key": "${env:LAKE_KEY}",
+    "s3.session-token": "${env:LAKE_TOKEN}",
+}
+
+
+def written(config: dict[str, str], name: str = "delta_table_input") -> str:
+    connectors = json.dumps([{"transport": {"name": name, "config": config}}])
+    return f"CREATE EXTERNAL TABLE t (id BIGINT) WITH ('connectors' = '{connectors}')"
+
+
+def external(config: dict[str, str], name: str = "delta_table_input") -> External:
+    (declaration,), problems = parse_sql(written(config, name), "a.sql")
+    assert not problems, [str(p) for p in problems]
+    assert declaration.raw is not None
+    assert declaration.raw.external is not None
+    return declaration.raw.external
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "expected"),
+    [
+        ("delta_table_input", {}, {}),
+        ("delta_table_input", KEYS, FOR_SPARK),
+        ("iceberg_input", ICEBERG, FOR_SPARK),
+        (
+            "delta_table_input",
+            KEYS | PLACE,
+            FOR_SPARK
+            | {
+                "fs.s3a.endpoint.region": "eu-west-1",
+                "fs.s3a.endpoint": "http://minio:9000",
+                "fs.s3a.path.style.access": "true",
+            },
+        ),
+        (
+            "delta_table_input",
+            {"aws_region": "eu-west-1"},
+            {"fs.s3a.endpoint.region": "eu-west-1", "fs.s3a.impl.disable.cache": "true"},
+        ),
+    ],
+)
+def test_spark_is_handed_what_the_environment_says_for_one_read(
+    name: str, config: dict[str, str], expected: dict[str, str]
+) -> None:
+    found = follow_references(external({"uri": "s3://lake/t", **config}, name), SECRETS)
+    assert spark_access(found) == expected
+
+
+def test_all_readers_of_a_store_are_told_the_same() -> None:
+    found = follow_references(external({"uri": "s3://lake/t", **KEYS, **PLACE}), SECRETS)
+    for told in (delta_access(found), iceberg_access(found), spark_access(found)):
+        assert {*SECRETS.values(), "eu-west-1", "http://minio:9000"} <= {*told.values()}
+
+
+@pytest.mark.parametrize(
+    ("uri", "option"),
+    [
+        ("abfss://lake@account.dfs.core.windows.net/t", "azure_storage_account_key"),
+        ("gs://lake/t", "google_application_credentials"),
+    ],
+)
+def test_of_other_stores_readers_are_told_nothing_as_the_environment_does(
+    uri: str, option: str
+) -> None:
+    assert spark_access(follow_references(external({"uri": uri}), SECRETS)) == {}
+    (_, problems) = parse_sql(written({"uri": uri, option: "${env:LAKE_KEY}"}), "a.sql")
+    (problem,) = problems
+    assert f"`{option}`" in problem.message
+    assert "environment" in f"{problem.message} {problem.hint}"
+
+
+def test_no_secret_is_in_what_is_printed_or_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    project = compiled({"m.sql": written({"uri": str(tmp_path / "lake"), **KEYS})})
+    (source,) = project.sources
+    assert source.raw is not None
+
+    def nothing() -> object:
+        raise AssertionError("Spark is not asked")
+
+    connector = connect(source.raw, str(tmp_path / "lake"), source.columns, nothing)
+    with pytest.raises(StorageError) as raised:
+        connector.pin()
+    said = repr(connector), repr(source), repr(source.raw), str(raised.value), caplog.text
+    assert not [value for value in SECRETS.values() if value in "".join(said)]
+    monkeypatch.delenv("LAKE_KEY")
+    with pytest.raises(StorageError, match="LAKE_KEY is not set") as unset:
+        connect(source.raw, str(tmp_path / "lake"), source.columns, nothing)
+    assert not [v for v in SECRETS.values() if v in f"{unset.value} {unset.value.hint}"]
