@@ -471,7 +471,8 @@ class DeltaConnector:
         ]
         if len(marked) > _MOST_DELETED:
             raise StorageError(
-                f"the Delta table at {self.location} has {len(marked)} rows in deletion vectors",
+                f"the Delta table at {self.location} has {len(marked):,} rows in deletion vectors"
+                f" of files that are read: more than {_MOST_DELETED:,} are not supported",
                 hint="REORG TABLE … APPLY (PURGE) rewrites its files without them",
             )
         where = [f"_metadata.file_name AS {FILE}", f"_metadata.row_index AS {ROW}"]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from commands import persist
 from conftest import ROOT
 from deltalake import DeltaTable, write_deltalake
 from foreign import delta_connector
+from pyroaring import BitMap64
 
 from persist_assets.builder import Builder
 from persist_assets.errors import GoneError, StorageError
@@ -175,3 +180,43 @@ def test_a_deletion_vector_that_is_gone_is_told_as_such(tmp_path: Path) -> None:
     connector = delta_connector(None, root)
     with pytest.raises(GoneError, match=file.name):
         connector.prune(None, connector.pin())
+
+
+def mark(root: Path, rows: int, deleted: int) -> None:
+    """Have the file of a table hold so many rows, and its deletion vector the first of them."""
+    (file,), (vector,) = root.glob("*.parquet"), root.glob("*.bin")
+    pq.write_table(pa.table({"value": pa.array(range(rows), pa.int32())}), file)
+    bitmap = struct.pack("<I", 1681511377) + BitMap64(range(deleted)).serialize()
+    size, crc = struct.pack(">I", len(bitmap)), struct.pack(">I", zlib.crc32(bitmap))
+    vector.write_bytes(b"\x01" + size + bitmap + crc)
+    for commit in (root / "_delta_log").glob("*.json"):
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        for action in actions:
+            if add := action.get("add"):
+                add["size"] = file.stat().st_size
+                add["stats"] = json.dumps(json.loads(add["stats"]) | {"numRecords": rows, "maxValues": {"value": rows - 1}})  # fmt: skip
+                if told := add.get("deletionVector"):
+                    told |= {"sizeInBytes": len(bitmap), "cardinality": deleted}
+        commit.write_text("\n".join(json.dumps(action) for action in actions))
+
+
+def test_more_than_a_million_deleted_rows_are_refused_with_what_helps(
+    spark: Any, tmp_path: Path
+) -> None:
+    most = 1_000_000
+    few = shutil.copytree(FOREIGN / "table-with-dv-small", tmp_path / "few")
+    mark(few, 100_003, 100_000)
+    source = delta_connector(spark, few)
+    kept = source.snapshot(None, ["value"], source.pin())
+    assert sorted(r.value for r in kept.collect()) == [100_000, 100_001, 100_002]
+    root = shutil.copytree(FOREIGN / "table-with-dv-small", tmp_path / "many")
+    mark(root, most + 3, most + 1)
+    source = delta_connector(spark, root)
+    with pytest.raises(StorageError) as raised:
+        source.snapshot(None, ["value"], source.pin())
+    assert f"the Delta table at {root} has 1,000,001 rows in" in raised.value.message
+    assert "REORG TABLE" in (raised.value.hint or "")
+    assert "PURGE" in (raised.value.hint or "")
+    # Rows of files that cannot hold what is asked for do not count.
+    assert source.prune(f"value > {most + 100}", source.pin()).files == 0
+    assert source.snapshot(f"value > {most + 100}", ["value"], source.pin()).collect() == []
