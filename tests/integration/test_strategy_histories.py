@@ -33,19 +33,33 @@ def test_random_histories_of_every_strategy_equal_a_build_from_scratch(
 
 
 @pytest.mark.proves("P23")
+# The fourth transaction publishes, of a table of versions the fifth.
 @pytest.mark.parametrize(
     "place",
-    [("files", 0), ("files", 1), ("delta", 0), ("delta", 1), ("export", 0), ("export", 1)],
+    [
+        ("files", 0),
+        ("files", 1),
+        ("delta", 0),
+        ("delta", 1),
+        ("commit", 3),
+        ("commit", 4),
+        ("after a transaction", 3),
+        ("after a transaction", 4),
+        ("export", 0),
+        ("export", 1),
+    ],
     ids=lambda place: f"{place[0]} {place[1]}",
 )
+@pytest.mark.parametrize("kind", ["windows", "added", "latest", "daily", "kept"])
 def test_a_builder_may_be_killed_at_every_commit_point(
-    spark: Any, zygote: Zygote, place: tuple[str, int]
+    spark: Any, zygote: Zygote, kind: str, place: tuple[str, int]
 ) -> None:
     given = {"spark": spark, "zygote": zygote, "toml": SPARK_TOML}
     made: Any = type("Killed", (Histories,), {**given, "tally": Tally(), "contents": {}})
     history = made()
-    history.start(chosen={"windows"}, rows=[(0, 0, 1, 2), (3, 0, 1, 2)], built=True)
-    history.happen([("append", 0, [(1, 0, 2, 2)], 0)])
+    history.start(chosen={kind}, rows=[(0, 0, 1, 2), (3, 0, 1, 2)], built=True)
+    # A newer row of a key, and one of a new key on a day that is over.
+    history.happen([("append", 0, [(0, 1, 1, 4), (1, 0, 2, 2)], 0)])
     history.do_kill(5, place)
     history.teardown()
     assert history.tally.killed.total() == 1
