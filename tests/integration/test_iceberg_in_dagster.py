@@ -54,8 +54,11 @@ def test_versions_of_an_iceberg_table_are_followed(
     (record,) = instance.fetch_materializations(INVOICES, limit=1).records
     assert record.asset_materialization is not None
     line = str(record.asset_materialization.metadata["external tables"].value).splitlines()[2]
-    name, at, n_held, bytes_held, n_written, bytes_written = line.strip("| ").split(" | ")
-    assert (name, at, n_held, n_written) == ("`m/events`", f"`{lake.head()}`", "2", "2")
+    name, at, _, n_held, bytes_held, n_read, _, n_written, bytes_written = line.strip("| ").split(
+        " | "
+    )
+    assert (name, at) == ("`m/events`", f"`{lake.head()}`")
+    assert (n_held, n_read, n_written) == ("2", "2", "2")
     assert bytes_held == bytes_written == f"{held['bytes held']:,}"
 
     # Rows that nobody reads, and rows that are written anew: one run, which computes nothing.

@@ -212,7 +212,7 @@ def test_what_is_large_is_not_read_before_it_is_approved(
     assert held.rows == 1
     # An environment that does not need them is not asked to approve them.
     needs = builder.ledger.fetch_needs(held.copy_id)
-    assert [text for text, _ in needs["dev"]] == ["category = 'a'"]
+    assert [text for text, _ in needs["dev"][1]] == ["category = 'a'"]
     builder, _ = start()
     builder.ingestion.sync(source, approved=True)
     builder, found = start()
