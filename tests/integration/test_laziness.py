@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from commands import persist, printed
+from deltalake import write_deltalake
 
 from persist_assets.builder import Builder
 
@@ -41,11 +42,14 @@ DAYS, A_DAY = 20, 500
 START = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
 
 
-def put(root: Path, name: str, *days: int) -> None:
+def put(root: Path, name: str, *days: int, delta: bool = False) -> None:
     """Write a file of raw data whose groups of rows are days."""
     stamps = [START + dt.timedelta(days=d, seconds=n) for d in days for n in range(A_DAY)]
     columns = {"ts": pa.array(stamps, pa.timestamp("us", "UTC"))}
     columns["only_raw"] = pa.array(range(len(stamps)), pa.int32())
+    if delta:
+        write_deltalake(root / "raw", pa.table(columns), mode="append")
+        return
     (root / "raw").mkdir(exist_ok=True)
     pq.write_table(pa.table(columns), root / "raw" / f"{name}.parquet", row_group_size=A_DAY)
 
@@ -62,9 +66,10 @@ class Scans:
         self._bus.waitUntilEmpty()
         return [e.executionId() for e in listed(self._status.executionsList())]
 
-    def told(self) -> tuple[int, list[str]]:
-        """Return how many rows were scanned, and how each scan was planned."""
-        rows, plans = 0, list[str]()
+    def told(self) -> tuple[int, int, list[str]]:
+        """Return how many rows and files were scanned, and how each scan was planned."""
+        counted = {"number of output rows": 0, "number of files read": 0}
+        plans = list[str]()
         for execution in (e for e in self._executions() if e > self._before):
             values = self._status.executionMetrics(execution)
             for node in listed(self._status.planGraph(execution).allNodes()):
@@ -72,9 +77,10 @@ class Scans:
                     plans.append(node.desc())
                     for metric in listed(node.metrics()):
                         told = values.get(metric.accumulatorId())
-                        if metric.name() == "number of output rows" and told.isDefined():
-                            rows += int(told.get().replace(",", ""))
-        return rows, plans
+                        if metric.name() in counted and told.isDefined():
+                            counted[metric.name()] += int(told.get().replace(",", ""))
+        rows, files = counted.values()
+        return rows, files, plans
 
 
 def listed(sequence: Any) -> list[Any]:
@@ -82,10 +88,10 @@ def listed(sequence: Any) -> list[Any]:
     return [sequence.apply(n) for n in range(sequence.size())]
 
 
-def build(builder: Builder) -> int:
+def build(builder: Builder, again: tuple[str, str] | None = None) -> int:
     """Build f, and return how many rows it has."""
     source = next(s for s in builder.project.sources if s.name == "f")
-    snapshot = builder.build(source).snapshot
+    snapshot = builder.build(source, again=again).snapshot
     assert snapshot is not None
     return snapshot.rows
 
@@ -120,12 +126,51 @@ def test_of_raw_data_only_what_can_matter_is_scanned(
     put(root, "1", DAYS)
     scans = Scans(spark)
     assert build(enter(root)) == (DAYS + 1) * A_DAY
-    rows, plans = scans.told()
+    rows, _, plans = scans.told()
     assert plans and all(pushed in plan.split("PushedFilters: ")[1] for plan in plans), plans
     assert rows == days * A_DAY
     scans = Scans(spark)
     assert build(enter(root)) == (DAYS + 1) * A_DAY
-    assert scans.told() == (0, [])  # nothing changed: nothing is read
+    assert scans.told() == (0, 0, [])  # nothing changed: nothing is read
+
+
+GROUPED = PROVEN.replace("only_raw + 1 AS n FROM t", "max(only_raw) AS n FROM t GROUP BY 1")
+
+
+@pytest.mark.skipif(
+    os.environ.get("PERSIST_TEST_SPARK") == "shared", reason="a server tells no client its status"
+)
+@pytest.mark.proves("P13", "P16")
+@pytest.mark.parametrize(
+    ("form", "files", "read"),
+    [
+        # A function may need what is later than the window, so the filter keeps that.
+        ("parquet", {"f.py": FILTERED}, (11 * A_DAY, 6)),
+        # Of files that nobody lists the values of, Spark asks each which rows may be in the window.
+        ("parquet", {"f.sql": PROVEN}, (A_DAY, 6)),
+        ("parquet", {"f.sql": GROUPED}, (A_DAY, 6)),
+        ("delta", {"f.sql": PROVEN}, (3 * A_DAY, 1)),
+        ("delta", {"f.sql": GROUPED}, (3 * A_DAY, 1)),
+    ],
+    ids=["a function", "parquet", "groups of parquet", "delta", "groups of delta"],
+)
+def test_a_rerun_scans_what_its_window_needs(
+    make_project: Callable[..., Path],
+    enter: Callable[..., Builder],
+    spark: Any,
+    form: str,
+    files: dict[str, str],
+    read: tuple[int, int],
+) -> None:
+    root = make_project({"raw.sql": RAW.replace("parquet", form), **files})
+    for n in range(6):
+        put(root, str(n), *range(3 * n, 3 * n + 3), delta=form == "delta")
+    whole = build(enter(root))
+    assert whole == 18 * A_DAY
+    scans = Scans(spark)
+    assert build(enter(root), again=("2024-01-08", "2024-01-08")) == whole
+    *found, plans = scans.told()
+    assert (tuple(found), len(plans)) == (read, 1), plans
 
 
 @pytest.mark.proves("P16")
