@@ -815,6 +815,8 @@ class Histories(RuleBasedStateMachine):
     toml: ClassVar[str]
     contents: ClassVar[dict[Any, str]]
     """What rows measured, anywhere: the same rows always the same."""
+    only: ClassVar[str | None] = None
+    """What is chosen, whatever would have been."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -836,7 +838,7 @@ class Histories(RuleBasedStateMachine):
         self.tally.histories += 1
         self.root = Path(tempfile.mkdtemp(prefix="strategies-"))
         self.clock = Clock(BEGIN)
-        self.names = closed(chosen)
+        self.names = closed({self.only} if self.only else chosen)
         self.code = dict.fromkeys(self.names, 0)
         self.bases = [b for b in SCHEMAS if any(b in KINDS[n].reads for n in self.names)]
         (self.root / "persist.toml").write_text(self.toml)
@@ -1362,10 +1364,18 @@ def explore(
     steps: int = 4,
     first: int = 0,
     shrink: bool = True,
+    only: str | None = None,
 ) -> Tally:
-    """Check so many histories, and return what they came to; see `machine.repeat`."""
+    """Check so many histories, and return what they came to; see `machine.repeat`.
+
+    Parameters
+    ----------
+    only
+        The source that all of them are of, with those that it reads.
+    """
     tally = Tally()
     given = {"spark": spark, "zygote": zygote, "toml": toml, "tally": tally, "contents": {}}
+    given["only"] = only
     repeat(Histories, given, n, seed=seed, steps=steps, first=first, shrink=shrink)
     return tally
 
