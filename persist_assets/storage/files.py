@@ -161,8 +161,8 @@ _HINTS = {
     r"NoSuchBucket|NO_SUCH_BUCKET|bucket does not exist": "create the bucket, or name another",
     r"AccessDenied|ACCESS_DENIED|Forbidden|InvalidAccessKeyId|INVALID_ACCESS_KEY|Signature"
     r"|SIGNATURE|Unauthorized|ExpiredToken|InvalidToken|InvalidClientTokenId|credential"
-    r"|\b40[13]\b|169\.254\.169\.254": "check the credentials, for S3 AWS_ACCESS_KEY_ID and"
-    " AWS_SECRET_ACCESS_KEY, and what they permit",
+    r"|(?:[Ss]tatus|[Cc]ode)\W*40[13]\b|169\.254\.169\.254": "check the credentials, for S3"
+    " AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and what they permit",
     r"tcp connect|[Tt]imeout|timed out|Could not connect|dns error|resolve host|NETWORK_CONNECTION"
     r"|error sending request": 'check the endpoint: [store."s3://BUCKET"] or AWS_ENDPOINT_URL',
 }

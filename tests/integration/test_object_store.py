@@ -45,6 +45,7 @@ from persist_assets.storage.files import (
     know_stores,
     list_files,
     reached,
+    unreachable,
 )
 from persist_assets.storage.raw import find_columns, missing_columns, pin_raw
 from persist_assets.storage.tables import (
@@ -458,7 +459,9 @@ def test_wrong_credentials_are_told(bucket: str, server: Server) -> None:
         server.ask("POST", "/moto-api/reset-auth", b"inf")
 
 
-def test_an_endpoint_that_nobody_serves_is_told_soon() -> None:
+def test_an_endpoint_that_nobody_serves_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     know_stores([Store("unreachable", "http://127.0.0.1:1", None)])
     where, started = "s3://unreachable/t", time.monotonic()
     for ask in (
@@ -474,6 +477,24 @@ def test_an_endpoint_that_nobody_serves_is_told_soon() -> None:
         assert not isinstance(caught.value, GoneError)
         assert "check the endpoint" in (caught.value.hint or "")
     assert time.monotonic() - started < 30
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("Error performing GET in 403.2ms, after 2 retries: tcp connect error", "the endpoint"),
+        ("Error performing GET in 1.401s, key/403/a: tcp connect error", "the endpoint"),
+        ("Server returned non-2xx status code: 403: ", "the credentials"),
+        ("Http Status Code: 401", "the credentials"),
+        ("Client error with status 403 Forbidden", "the credentials"),
+        ("connecting to 169.254.169.254: tcp connect error", "the credentials"),
+    ],
+)
+def test_what_to_check_comes_from_what_was_said_and_from_no_number_in_it(
+    said: str, hint: str
+) -> None:
+    assert f"check {hint}" in (unreachable("s3://b/t", OSError(said)).hint or "")
+    assert unreachable("/here/t", OSError(said)).hint is None
 
 
 def test_what_nobody_knows_is_refused(make_project: Callable[..., Path]) -> None:
