@@ -363,7 +363,7 @@ class Builder(Reader):
         own = self.settings.environment
         current = self.ledger.fetch_current(own) if wanted else {}
         read = self.ledger.fetch_current(*self.settings.environments) if wanted else {}
-        tainted = self.ledger.fetch_tainted(*self.settings.environments) if wanted else {}
+        tainted = self.marks() if wanted else {}
         for source in wanted:
             known = current if not source.keeps_history else read
             last = known.get(source.source_id)
@@ -1570,19 +1570,7 @@ class Builder(Reader):
             )
         self._commit(work)
         told = self._publication(work)
-        self.ledger.publish(
-            told.build,
-            told.snapshot,
-            told.checks,
-            lease=told.lease,
-            moves=told.moves,
-            refs=told.refs,
-            kept=told.kept,
-            used=told.used,
-            environments=told.environments,
-            taken=told.taken,
-            malloy=self.project.malloy,
-        )
+        self.ledger.publish(told, malloy=self.project.malloy)
         self._published_are([work])
         return told.snapshot
 
@@ -1628,12 +1616,12 @@ class Builder(Reader):
             work.snapshot,
             work.checks,
             work.lease,
-            not inherited,
-            work.refs,
-            work.kept,
-            work.used,
-            self.settings.environments,
-            work.taken,
+            moves=not inherited,
+            refs=work.refs,
+            kept=work.kept,
+            used=work.used,
+            environments=self.settings.environments,
+            taken=work.taken,
         )
 
     def _published_are(self, works: Iterable[Work]) -> None:

@@ -61,9 +61,11 @@ def fetch_document(settings: Settings, ledger: Ledger) -> dict[str, Any]:
     """
     published = ledger.fetch_published(*settings.environments)
     tainted = ledger.fetch_tainted(*settings.environments)
-    for build_id, build in [*published.items()]:
-        if build.snapshot is not None and build.snapshot.build_uid in tainted:
-            del published[build_id]
+    published = {
+        build_id: build
+        for build_id, build in published.items()
+        if build.snapshot is not None and build.snapshot.build_uid not in tainted
+    }
     # Read last: what has changed its meaning since is not in `published`, and so in no entry.
     return manifest_document(settings, published, ledger.fetch_malloy(settings.environment))
 

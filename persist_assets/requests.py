@@ -267,21 +267,22 @@ def taint(builder: Builder, ref: PartitionRef, *, by: str) -> list[PartitionRef]
         for source_id, keys in spoilt.items():
             source = project.by_id[source_id]
             snapshot = manifest.get(source.build_id)
-            parts = order.get(source_id)
-            known = snapshot.partitions if snapshot else None
-            there = filled_keys(parts, known.filled) if parts and known else {*(parts or ())}
-            bad = [key for key in keys if snapshot and key in there]
-            whole = snapshot is not None and (parts is None or (known is None and bool(bad)))
-            named = [ref_of(source.key, key) for key in bad]
-            named += [source.key] if whole and parts is None else []
-            refs |= dict.fromkeys(named, source.build_id)
-            if snapshot is not None and whole:
-                for uid in _sharing_rows(snapshot, kept):
-                    marks.setdefault(uid, set()).add("")
-            elif snapshot is not None and parts is not None:
+            if snapshot is None:
+                continue
+            parts, known = order.get(source_id), snapshot.partitions
+            if parts is None:
+                bad = [None]
+            else:
+                there = filled_keys(parts, known.filled) if known else {*parts}
+                bad = [key for key in keys if key in there]
+            refs |= {ref_of(source.key, key): source.build_id for key in bad}
+            if parts is None or (known is None and bad):  # nobody knows which rows are of which
+                shared = dict.fromkeys(_sharing_rows(snapshot, kept), ("",))
+            else:
                 same = [s for s in kept if s.build_id == source.build_id]
-                for uid, shared in with_rows_of(snapshot, bad, same, parts).items():
-                    marks.setdefault(uid, set()).update(shared)
+                shared = with_rows_of(snapshot, [k for k in bad if k], same, parts)
+            for uid, some in shared.items():
+                marks.setdefault(uid, set()).update(some)
         if place.key is not None or place.source.source_id not in order:
             refs = {full: place.source.build_id} | refs
         present = {s.build_uid for b, s in manifest.items() if b in project.by_build_id}

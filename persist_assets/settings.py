@@ -701,20 +701,20 @@ def _http_url(what: str, url: str) -> str:
     return url
 
 
-def _parallel(given: int) -> int:
+def _number(key: str, given: int, of: str, hint: str) -> int:
     if given < 0:
-        message = f"`parallel` = {given} is no number of sources"
-        hint = "1 builds one after the other, 0 as many at once as Spark runs tasks"
+        message = f"`{key}` = {given} is no number of {of}"
         raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE))
     return given
+
+
+def _parallel(given: int) -> int:
+    hint = "1 builds one after the other, 0 as many at once as Spark runs tasks"
+    return _number("parallel", given, "sources", hint)
 
 
 def _approve_above(given: int) -> int:
-    if given < 0:
-        message = f"`approve_above` = {given} is no number of bytes"
-        hint = "0 lets builds read any number of bytes"
-        raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE))
-    return given
+    return _number("approve_above", given, "bytes", "0 lets builds read any number of bytes")
 
 
 def _keep(given: str) -> int:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from persist_assets.errors import ConflictError
 from persist_assets.ledger.connection import Database
-from persist_assets.ledger.store import Lease, Ledger
+from persist_assets.ledger.store import Lease, Ledger, Publication
 from persist_assets.model import Build, Event, ManifestChange, Snapshot
 
 AT_ONCE = 8
@@ -108,7 +108,7 @@ class Worker:
             present = Snapshot(
                 uid, build.source_id, build_id, table, version, (), "c", version, 1, now
             )
-        self.ledger.publish(build, present, [], lease=lease)
+        self.ledger.publish(Publication(build, present, [], lease=lease))
         self.known.append(build_id)
 
     def promote(self) -> None:

@@ -169,17 +169,9 @@ class Ledger(WantLog, CoverageLog, TaintLog):
 
     @repeated
     def publish(
-        self,
-        build: Build,
-        snapshot: Snapshot,
-        checks: Sequence[CheckResult],
-        *,
-        lease: Lease | None = None,
-        moves: bool = True,
-        malloy: Mapping[BuildID, BuildID] | None = None,
-        **more: Any,
+        self, publication: Publication, *, malloy: Mapping[BuildID, BuildID] | None = None
     ) -> None:
-        """Let readers of the build's environment see what it produced: see `Publication`.
+        """Let readers of the build's environment see what it produced.
 
         Parameters
         ----------
@@ -190,9 +182,8 @@ class Ledger(WantLog, CoverageLog, TaintLog):
         ------
         ConflictError
             The lease is lost: somebody else may write the table by now; or the snapshot was
-            collected. Nothing was published.
+            collected, or what it was computed from tainted. Nothing was published.
         """
-        publication = Publication(build, snapshot, checks, lease, moves, **more)
         with self._write() as connection:
             self._publish(connection, publication, malloy)
 
@@ -239,7 +230,7 @@ class Ledger(WantLog, CoverageLog, TaintLog):
             self._keep_taints(connection, build.environment, build.build_uid, publication.kept)
         name = build.source_id.partition("@")[0]
         self._refuse_tainted(connection, name, publication.used, publication.environments)
-        self._refuse_tainted(connection, name, publication.taken, ())
+        self._refuse_tainted(connection, name, publication.taken)
         values = {
             "state": "succeeded",
             "action": build.action,
@@ -409,8 +400,7 @@ class Ledger(WantLog, CoverageLog, TaintLog):
         with self._write() as connection:  # so that nothing is published meanwhile
             rows = connection.execute(_published(*environments))
             manifest = {row.build_id: _snapshot(row) for row in rows}
-            known = [_snapshot(row) for row in connection.execute(kept)]
-            taint = decide(manifest, known)
+            taint = decide(manifest, [_snapshot(row) for row in connection.execute(kept)])
             self._taint(connection, environments[0], taint, by=by)
         return taint
 

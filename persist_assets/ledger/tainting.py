@@ -95,7 +95,7 @@ class TaintLog(EventLog):
     ) -> None:
         """Let what is tainted of the rows that a build keeps be so in its own snapshot."""
         marks: dict[str, set[str]] = {}
-        for said_in, _, key in _marks(connection, taints.c.snapshot_uid == kept.snapshot_uid):
+        for said_in, _, key in _marks(connection, [kept.snapshot_uid]):
             marks.setdefault(said_in if kept.own else environment, set()).add(key)
         left = [(where, key) for where, keys in marks.items() for key in kept.tainted(keys)]
         _mark(connection, [(where, build_uid, key) for where, key in left])
@@ -114,17 +114,15 @@ class TaintLog(EventLog):
         sources
             The others; none: all.
         """
-        said = taints.c.environment.in_(sources) if sources else sa.true()
-        for some in in_parts([*snapshot_uids]):
-            there = _marks(connection, sa.and_(said, taints.c.snapshot_uid.in_(some)))
-            _mark(connection, [(environment, uid, key) for _, uid, key in there])
+        there = _marks(connection, snapshot_uids, sources)
+        _mark(connection, [(environment, uid, key) for _, uid, key in there])
 
     def _refuse_tainted(
         self,
         connection: Connection,
         name: str,
         snapshot_uids: Iterable[str],
-        environments: Collection[str],
+        environments: Collection[str] = (),
     ) -> None:
         """Refuse rows that come from what is tainted by now, in environments, or in any.
 
@@ -133,27 +131,32 @@ class TaintLog(EventLog):
         ConflictError
             They do.
         """
-        said = taints.c.environment.in_(environments) if environments else sa.true()
-        for some in in_parts([*snapshot_uids]):
-            if _marks(connection, sa.and_(said, taints.c.snapshot_uid.in_(some))):
-                raise ConflictError(
-                    f"what `{name}` was computed from was tainted meanwhile", hint="build again"
-                )
+        if _marks(connection, snapshot_uids, environments):
+            raise ConflictError(
+                f"what `{name}` was computed from was tainted meanwhile", hint="build again"
+            )
 
 
 _Mark = tuple[str, str, str]
 """Where it is said, of which snapshot, and of which partition."""
 
 
-def _marks(connection: Connection, test: sa.ColumnElement[bool]) -> list[_Mark]:
-    return [(e, uid, key) for e, uid, key in connection.execute(sa.select(taints).where(test))]
+def _marks(
+    connection: Connection, snapshot_uids: Iterable[str], environments: Collection[str] = ()
+) -> set[_Mark]:
+    """Return the marks of snapshots, those that were said in environments, or all."""
+    query, found = sa.select(taints), set[_Mark]()
+    if environments:
+        query = query.where(taints.c.environment.in_(environments))
+    for some in in_parts([*snapshot_uids]):
+        rows = connection.execute(query.where(taints.c.snapshot_uid.in_(some)))
+        found |= {(where, uid, key) for where, uid, key in rows}
+    return found
 
 
 def _mark(connection: Connection, marks: Collection[_Mark]) -> None:
     """Record marks that are not there yet."""
-    for some in in_parts(sorted({uid for _, uid, _ in marks})):
-        known = {*_marks(connection, taints.c.snapshot_uid.in_(some))}
-        new = sorted({m for m in marks if m[1] in some} - known)
-        if new:
-            columns = taints.columns.keys()
-            connection.execute(taints.insert(), [dict(zip(columns, m, strict=True)) for m in new])
+    new = sorted({*marks} - _marks(connection, {uid for _, uid, _ in marks}))
+    for some in in_parts(new):
+        columns = taints.columns.keys()
+        connection.execute(taints.insert(), [dict(zip(columns, m, strict=True)) for m in some])

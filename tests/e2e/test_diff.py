@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from persist_assets.cli import app
 from persist_assets.compare import what_it_reads
-from persist_assets.ledger.store import Ledger
+from persist_assets.ledger.store import Ledger, Publication
 from persist_assets.model import Build, Snapshot
 from persist_assets.project import load_project
 from persist_assets.settings import load_settings
@@ -67,7 +67,7 @@ def published(root: Path, environment: str) -> None:
             uid, source.source_id, source.build_id, source.table, 0, (), "c", 1, 1, now
         )
         ledger.record_started(build, source.table)
-        ledger.publish(build, snapshot, [])
+        ledger.publish(Publication(build, snapshot, []))
     ledger.close()
 
 

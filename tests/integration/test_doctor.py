@@ -21,7 +21,7 @@ from conftest import SPARK_TOML, need
 from persist_assets.builder import Builder
 from persist_assets.doctor import Report, examine
 from persist_assets.errors import StorageError
-from persist_assets.ledger.store import Ledger
+from persist_assets.ledger.store import Ledger, Publication
 from persist_assets.model import Build, Snapshot
 from persist_assets.settings import load_settings
 
@@ -300,7 +300,9 @@ def test_the_command_tells_what_it_looked_at_and_ends_with_zero_if_all_is_well(r
     ledger = Ledger(load_settings(root).ledger)
     ledger.record_started(made, "p-b")
     ledger.publish(
-        made, Snapshot("u", made.source_id, made.build_id, "p-b", 0, (), "c", 1, 1, now), ()
+        Publication(
+            made, Snapshot("u", made.source_id, made.build_id, "p-b", 0, (), "c", 1, 1, now), ()
+        )
     )
     ledger.record_started(replace(made, build_uid="v"), "p-b")
     ledger.close()

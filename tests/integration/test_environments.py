@@ -17,7 +17,7 @@ import pytest
 from persist_assets.builder import Builder
 from persist_assets.environments import promote, roll_back
 from persist_assets.errors import ConflictError, NotFoundError, SettingsError
-from persist_assets.ledger.store import Ledger
+from persist_assets.ledger.store import Ledger, Publication
 from persist_assets.model import Build, Snapshot, Source
 from persist_assets.project import load_project
 from persist_assets.settings import load_settings
@@ -356,7 +356,7 @@ def test_a_thousand_sources_are_promoted_and_rolled_back_in_a_second_each(tmp_pa
         made = Build(f"{n}", f"s{n}@s.sql", f"b{n}", "d", "dev", "run", "started", "built", now)
         snapshot = Snapshot(f"{n}", made.source_id, made.build_id, f"t{n}", 0, (), "c", 1, 1, now)
         ledger.record_started(made, snapshot.table)
-        ledger.publish(made, snapshot, ())
+        ledger.publish(Publication(made, snapshot, ()))
     manifest = ledger.fetch_manifest("dev")
     started = time.perf_counter()
     change = ledger.promote(("dev",), "prod", manifest)

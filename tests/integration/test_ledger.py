@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from persist_assets.errors import ConflictError, LedgerError
 from persist_assets.ledger import tables
-from persist_assets.ledger.store import LEASE_S, Ledger
+from persist_assets.ledger.store import LEASE_S, Ledger, Publication
 from persist_assets.model import (
     Build,
     CheckResult,
@@ -66,7 +66,7 @@ def publish(
     snapshot = a_snapshot(build, version)
     ledger.record_started(build, snapshot.table)
     checks = [CheckResult("c", True, True, 0, "a not null")]
-    ledger.publish(build, snapshot, checks, malloy=malloy)
+    ledger.publish(Publication(build, snapshot, checks), malloy=malloy)
     return snapshot
 
 
@@ -144,7 +144,9 @@ def test_what_malloys_build_ids_mean_is_what_was_said_last(open_ledger: Open) ->
             pass
         build = a_build("5")
         ledger.record_started(build, "t")
-        ledger.publish(build, a_snapshot(build), [], lease=lost, malloy={"m": "build-a"})
+        ledger.publish(
+            Publication(build, a_snapshot(build), [], lease=lost), malloy={"m": "build-a"}
+        )
     assert ledger.fetch_malloy("dev") == {}
 
 
@@ -195,7 +197,7 @@ def test_what_nobody_can_reach_is_given_up_and_never_named_again(open_ledger: Op
     reader = a_build("3", "b")
     ledger.record_started(reader, "v")
     shown = replace(a_snapshot(reader), table="v", view=view)
-    ledger.publish(reader, shown, [])
+    ledger.publish(Publication(reader, shown, []))
     new = publish(ledger, a_build("2"), version=1)
     assert ledger.fetch_manifest("dev")["build-b"].view == view
     future, defined = datetime.now(UTC) + timedelta(days=1), {"build-a": ["a@s.sql"]}
@@ -220,7 +222,7 @@ def test_what_nobody_can_reach_is_given_up_and_never_named_again(open_ledger: Op
     again = replace(a_build("4"), action="reused")
     ledger.record_started(again, old.table)
     with pytest.raises(ConflictError, match="was collected"):
-        ledger.publish(again, old, [])
+        ledger.publish(Publication(again, old, []))
     assert ledger.find_pinned_version(new.table) == 1
 
 
@@ -237,7 +239,7 @@ def test_what_a_view_reads_stays_though_only_another_build_published_it(open_led
     stored = a_view(first, "1")
     for build in (first, second):
         ledger.record_started(build, stored.table)
-    ledger.publish(second, stored, [])
+    ledger.publish(Publication(second, stored, []))
     ledger.record_failed(first, "its run ended before its turn came")
     publish(ledger, a_build("4"), version=1)
     future = datetime.now(UTC) + timedelta(days=1)
@@ -254,9 +256,9 @@ def test_a_view_of_what_was_collected_meanwhile_is_not_published(open_ledger: Op
     publish(ledger, a_build("3"), version=1)
     ledger.collect(datetime.now(UTC) + timedelta(days=1), "dev", {"build-a": ["a@s.sql"]})
     with pytest.raises(ConflictError, match="was collected"):
-        ledger.publish(view, a_view(view, "1"), [])
+        ledger.publish(Publication(view, a_view(view, "1"), []))
     assert set(ledger.fetch_manifest("dev")) == {"build-a"}
-    ledger.publish(view, a_view(view, "3"), [])
+    ledger.publish(Publication(view, a_view(view, "3"), []))
 
 
 def test_whoever_reads_sees_one_state(open_ledger: Open) -> None:
@@ -346,7 +348,7 @@ def test_an_expired_lease_is_taken_over_and_its_holder_cannot_publish(open_ledge
     with ledger.lease("x", "slow") as lost:
         age_leases(ledger, LEASE_S + 1)
         with ledger.lease("x", "quick"), pytest.raises(ConflictError, match="lease on x was lost"):
-            ledger.publish(build, snapshot, [], lease=lost)
+            ledger.publish(Publication(build, snapshot, [], lease=lost))
     assert ledger.fetch_manifest("dev") == {}
     assert "lease-broken" in [e.kind for e in ledger.fetch_events()]
 

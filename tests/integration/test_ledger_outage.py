@@ -24,7 +24,7 @@ from test_ledger import a_build, a_snapshot, publish
 
 from persist_assets.errors import ConflictError, LedgerError, LedgerUnreachableError
 from persist_assets.ledger import connection, store
-from persist_assets.ledger.store import Ledger
+from persist_assets.ledger.store import Ledger, Publication
 from persist_assets.ledger.tables import leases
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def test_a_lease_survives_an_outage_that_is_shorter(
             other.lease("x", "second", wait_s=0.1),
         ):
             pass
-        ledger.publish(build, a_snapshot(build), [], lease=lease)
+        ledger.publish(Publication(build, a_snapshot(build), [], lease=lease))
     assert expires_at() is None
 
 
@@ -308,7 +308,7 @@ def test_a_commit_that_was_not_answered_is_repeated_only_if_it_did_not_happen(
         build = a_build("3")
         ledger.record_started(build, "t")
         between.cut = cut
-        ledger.publish(build, a_snapshot(build), [])
+        ledger.publish(Publication(build, a_snapshot(build), []))
         assert between.cut is None
         changes = ledger.fetch_history("dev")
         events = ledger.fetch_events()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import ROOT, need
 
-from persist_assets.ledger.store import Ledger
+from persist_assets.ledger.store import Ledger, Publication
 from persist_assets.manifest import export_manifest
 from persist_assets.model import Build, Snapshot
 from persist_assets.settings import load_settings
@@ -49,7 +49,7 @@ def test_our_manifest_is_read_by_malloys_own_loader(node: str, tmp_path: Path) -
         build = Build(uid, "x@a.sql", uid * 64, "d", "dev", None, "started", "built", now)
         made = Snapshot(uid, "x@a.sql", uid * 64, f"x-{uid}", 3, (), "c", 7, 70, now)
         ledger.record_started(build, made.table)
-        ledger.publish(build, made, [])
+        ledger.publish(Publication(build, made, []))
     export_manifest(settings, ledger)
     entries = run(node, "load_manifest.js", str(settings.manifest_path))["entries"]
     assert set(entries) == {"a" * 64, "b" * 64}

@@ -35,7 +35,7 @@ from persist_assets.cli import app
 from persist_assets.engine import Engine
 from persist_assets.environments import promote
 from persist_assets.errors import ConflictError, GoneError, SettingsError, StorageError
-from persist_assets.ledger.store import Ledger
+from persist_assets.ledger.store import Ledger, Publication
 from persist_assets.model import Build, RawTable, Snapshot
 from persist_assets.project import load_project, require
 from persist_assets.settings import load_settings
@@ -360,7 +360,7 @@ def test_a_project_lives_in_a_bucket(project: Path, bucket: str) -> None:
         "one", source.source_id, source.build_id, source.table, version, as_of, "c", 3,
         staged.bytes, datetime.now(UTC),
     )  # fmt: skip
-    ledger.publish(build, made, [])
+    ledger.publish(Publication(build, made, []))
     ledger.close()
     assert world.missing == []
     assert [s["action"] for s in told(project, "plan")["steps"]] == ["reuse"]
