@@ -635,9 +635,12 @@ class _Sync:
                 touched = self._touched(held, moved, gone)
                 files = tuple(f for f in files if f not in touched)
                 most = max(len(files), _MOST_FILES_ANEW)
+                anew = None
                 if len(touched) > most and self.external.starts_anywhere:
-                    made, read = self._read(p.from_text(held.predicate), held.columns, head)
-                    files = ()
+                    with suppress(UnapprovedError):  # what is held does as well, if slower
+                        anew = self._read(p.from_text(held.predicate), held.columns, head)
+                if anew is not None:
+                    (made, read), files = anew, ()
                 else:
                     rest = self._without(self._local(held, [*touched]).select(*names), gone)
                     made = self._parted(rest.unionByName(made), held, moved)

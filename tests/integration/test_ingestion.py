@@ -608,8 +608,9 @@ def test_rows_are_counted_of_which_no_column_is_needed(
 
 
 @pytest.mark.proves("F16", "F20")
+@pytest.mark.parametrize("may_be_read", [True, False])
 def test_where_most_of_a_copy_changes_it_is_brought_anew(
-    enter: Make, make_project: Callable[..., Path]
+    enter: Make, make_project: Callable[..., Path], may_be_read: bool
 ) -> None:
     some = N + " where category = 'a' group by category;\n"
     root = make_project({"m.sql": TABLE + some + some.replace("view n", "view m").replace("'a'", "'b'")})  # fmt: skip
@@ -621,6 +622,9 @@ def test_where_most_of_a_copy_changes_it_is_brought_anew(
         now.ingestion.sync(now.project.sources[0])
     table = deltalake.DeltaTable(str(root / "lake"))
     table.update(updates={"category": "'c'"}, predicate="category = 'a'")
+    if not may_be_read:  # then from the rows that are held
+        settings = (root / "persist.toml").read_text()
+        (root / "persist.toml").write_text(f"approve_above = 1\n{settings}")
     now = enter(root)
     assert build(now) == {"n": "build", "m": "reuse"}
     synced = [(t["deleted"], t["written"]) for t in told(now) if t.get("deleted")]
