@@ -813,7 +813,7 @@ def _merged_how(declaration: Declaration) -> tuple[object, ...]:
         return (validity.key, validity.watch, validity.hard_deletes, by)
     merged = (merge.key, merge.on_tie, by) if merge else ()
     lookback = declaration.annotation.trusted_lookback_s
-    return (*merged, "lookback", lookback, by) if lookback else merged
+    return merged if lookback is None else (*merged, "lookback", lookback, by)
 
 
 # ---------------------------------------------------------------------------------- annotations

@@ -390,13 +390,13 @@ class Annotation:
         return Validity(self.key, self.watch, self.hard_deletes)
 
     @property
-    def trusted_lookback_s(self) -> int:
-        """The lookback that decides which late rows the table has; 0 where none does.
+    def trusted_lookback_s(self) -> int | None:
+        """The lookback that decides which late rows the table has; None where none does.
 
         What is proven to be new comes however late it is. Nothing is proven of all changes, so
-        whoever says ``assume=exact`` trusts the lookback as well.
+        whoever says ``assume=exact`` trusts the lookback as well, also that there is none.
         """
-        return self.lookback_s if self.assume is not None else 0
+        return self.lookback_s if self.assume is not None else None
 
     @property
     def goes_on(self) -> bool:

@@ -251,8 +251,9 @@ def _is_incremental(declaration: Declaration) -> bool:
 def _is_kept(declaration: Declaration) -> bool:
     """Whether a table does not have just the rows that its query says."""
     annotation = declaration.annotation
-    made = (annotation.merge, annotation.partition, annotation.validity)
-    return any(one is not None for one in made) or annotation.trusted_lookback_s > 0
+    lookback = annotation.trusted_lookback_s
+    made = (annotation.merge, annotation.partition, annotation.validity, lookback)
+    return any(one is not None for one in made)
 
 
 def _deciding(declaration: Declaration) -> set[str] | None:
@@ -278,7 +279,8 @@ def _merged(declaration: Declaration, build_id: BuildID) -> BuildID:
     if validity is not None:
         columns = [sorted(c.lower() for c in some) for some in (validity.key, validity.watch)]
         return digest("history", build_id, *columns, by.lower(), validity.hard_deletes)
-    if lookback := declaration.annotation.trusted_lookback_s:
+    lookback = declaration.annotation.trusted_lookback_s
+    if lookback is not None:
         build_id = digest("lookback", build_id, lookback, by.lower())
     if merge is None:
         return build_id
@@ -386,11 +388,9 @@ def _meaning(
     else:
         seen = own if declaration.persisted else origins
         draws = binding.is_volatile(block)
-        # Readers of what may have other rows than its query's, which is assumed to have them or
-        # goes on with those of older code, follow the table.
+        # Readers of what may go on with rows of older code follow the table.
         said = declaration.annotation
-        other = said.assume is not None or (said.refresh == "incremental" and said.goes_on)
-        followed = declaration.persisted and other
+        followed = declaration.persisted and said.refresh == "incremental" and said.goes_on
         if names and 0 < len(block.leaves) <= MAX_LEAVES and not followed:
             flat = _as_given(fold, binding, block, increments)
             if binding.is_large(flat, closed=True):

@@ -454,6 +454,31 @@ def test_what_is_assumed_takes_the_rows_from_the_lookback_on(make_builder: Make)
     assert step.action == "reuse"
 
 
+@pytest.mark.proves("P35")
+def test_what_one_source_assumes_is_not_what_another_has(make_builder: Make) -> None:
+    query = "SELECT max(ts) AS ts, x FROM t GROUP BY x;\n"
+    builder = make_builder(
+        f"{ONE}--@ persist refresh=incremental watermark=ts assume=exact\nCREATE VIEW q AS {query}"
+        f"--@ persist\nCREATE VIEW all_of_it AS {query}"
+        "--@ persist\nCREATE VIEW n AS SELECT count(*) AS n FROM q;\n"
+        "--@ persist\nCREATE VIEW n_of_all AS SELECT count(*) AS n FROM all_of_it;"
+    )
+    root = builder.settings.root
+    names = ("q", "all_of_it", "n", "n_of_all")
+    put(root, 0, (0, "a"), (5, "b"))
+    for name in names:
+        built(builder, name)
+    put(root, 1, (4, "late"), (9, "new"))
+    builder = make_builder(root=root)
+    for name in names:  # what came late is not in what assumes that nothing does
+        with builder.work(named(builder, name)) as work:
+            builder.publish(work)
+    builder = make_builder(root=root)
+    assert [builder.read(named(builder, n)).collect()[0].n for n in names[2:]] == [3, 4]
+    ids = [s.source_id for s in builder.project.persisted]
+    assert {s.action for s in builder.plan(ids).steps} == {"reuse"}
+
+
 def test_the_plan_says_what_is_computed(make_builder: Make) -> None:
     builder = make_builder(PLAIN)
     root = builder.settings.root
