@@ -339,7 +339,12 @@ def _step(
         ]
         fitting = [s for s in fitting if not other_rows(s.inputs, now)]
         snapshot, gone, mixed = (fitting[0], False, False) if fitting else (snapshot, gone, mixed)
-    young = snapshot is not None and not gone and _is_young(source, snapshot, expected, world)
+    young = (
+        snapshot is not None
+        and not (gone or mixed or whole or again)  # then what it reads is read now
+        and fits(snapshot)
+        and _is_young(source, snapshot, expected, world)
+    )
     if snapshot is not None and young:
         expected = _without_draw(snapshot.as_of, source)
     last = world.history.get(source.source_id)

@@ -276,6 +276,23 @@ def test_data_without_versions_is_never_known_to_be_the_same() -> None:
     assert told(plan(made, ["q@sources/a.sql"], later)) == {"q": []}
 
 
+@pytest.mark.parametrize("because", ["nothing", "forced", "tainted", "strategy"])
+def test_who_is_computed_before_it_is_due_rests_on_what_it_reads_then(because: str) -> None:
+    made = project(f'{RAW}--@ persist freshness.window="1h"\nCREATE VIEW p AS SELECT a FROM j;')
+    first, second = ({"j@sources/a.sql": f"{UNVERSIONED}{n}"} for n in "12")
+    world = replace(built(made, replace(fresh(made), versions=first)), versions=second)
+    (p,) = made.persisted
+    if because == "tainted":
+        world = replace(world, tainted={p.source_id: frozenset({""})})
+    if because == "strategy":
+        kept = replace(world.manifest[p.build_id], view="SELECT a FROM j")
+        world = replace(world, manifest={p.build_id: kept})
+    (step,) = everything(made, world, force=because == "forced").steps
+    assert step.action == ("reuse" if because == "nothing" else "build")
+    last = "1" if because == "nothing" else "2"
+    assert [v.version for v in step.as_of] == [f"{UNVERSIONED}{last}"]
+
+
 @pytest.mark.parametrize(
     ("function", "day", "instant", "codes"),
     [
