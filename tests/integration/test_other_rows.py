@@ -398,6 +398,19 @@ def test_what_is_taken_from_elsewhere_is_not_tainted_there_meanwhile(
     assert build(enter(root, "qa"), "q") == ["built"]
 
 
+def test_what_others_go_on_with_is_not_read_where_it_was_tainted_and_built_again(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    settings = root / "persist.toml"
+    settings.write_text(f'{settings.read_text()}\n[env.prod]\n[env.dev]\nreads = "prod"\n')
+    assert build(enter(root, "prod"), "q") == ["built"]
+    assert taint(enter(root), "m/q", by="me") == ["m/q", "m/same"]
+    assert build(enter(root), "q") == ["built"]
+    assert build(enter(root, "prod"), "q") == ["reused"]  # later than that
+    assert tainted(enter(root)) == set()
+    assert build(enter(root), "q") == ["reused"]
+
+
 def test_a_run_is_asked_for_again_where_data_is_again_what_it_was(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
