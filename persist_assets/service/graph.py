@@ -86,6 +86,7 @@ class Graph:
         self._planning = ThreadPoolExecutor(1, "persist-plan")
         self._asking = ThreadPoolExecutor(2, "persist-ask")
         self._project: tuple[object, Project] | None = None
+        self._looking: asyncio.Future[Builder] | None = None
         self._position = 0
         self._moved, self._awaited, self._wanted = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -151,9 +152,11 @@ class Graph:
 
         None where there are none, and nobody has seen any.
         """
+        if self._looking is None or self._looking.done():  # who gave up left it for the next
+            self._looking = asyncio.ensure_future(self.plan(self.builder))
         with suppress(TimeoutError, PersistError):
             async with asyncio.timeout(_SOON_S):
-                await asyncio.shield(self.plan(self.builder))
+                await asyncio.shield(self._looking)
         return self._project and self._project[1]
 
     def _signature(self) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -99,3 +100,38 @@ def test_each_source_is_told_of(
     (root / "sources" / "m.sql").write_text(SQL.replace("small", "tiny"))
     assert metrics()["failed_builds"] == {"größe": 0, "daily": 0, "tiny": 0}
     assert "small" not in str(metrics())
+
+
+class Counting(Graph):
+    """Counts how often it looks at the sources."""
+
+    looks = 0
+
+    def builder(self) -> Builder:
+        self.looks += 1
+        return super().builder()
+
+
+@pytest.mark.proves("P29")
+def test_who_asks_while_plans_take_long_does_not_have_more_to_be_done(
+    make_project: Callable[..., Path],
+    enter: Callable[..., Builder],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("persist_assets.service.graph._SOON_S", 0.05)
+    builder = enter(make_project({"m.sql": SQL}))
+    graph = Counting(builder.settings, builder.ledger)
+
+    async def ask() -> None:
+        done = threading.Event()
+        planning = asyncio.ensure_future(graph.plan(done.wait))
+        for _ in range(3):
+            answer = await show_metrics(graph, Caller("test", "read"), {})
+            assert "persist_source" not in answer.body.decode()  # pyright: ignore
+        done.set()
+        await planning
+        assert await graph.project() is not None
+        await graph.close()
+
+    asyncio.run(ask())
+    assert graph.looks in (1, 2)  # that which was left to it, or its own
