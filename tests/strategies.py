@@ -106,6 +106,8 @@ class Kind:
     goes_on
         Its table goes on with rows of older code. Returns at which of its times rows are that
         follow from a row that it reads.
+    closes
+        It keeps versions of its rows: whether those of a key end when that goes.
     adds
         Its rows of a time may be of older code and of new code, each of rows that came under it.
     """
@@ -121,6 +123,12 @@ class Kind:
     ties: Callable[[Iterable[Row]], bool] | None = None
     goes_on: Callable[[Row], Any] | None = None
     adds: bool = False
+    closes: bool | None = None
+
+    @property
+    def is_told(self) -> bool:
+        """Whether its rows follow from which builds there were, not from the data of now alone."""
+        return self.promised or self.goes_on is not None or self.closes is not None
 
 
 def _summed(rows: Iterable[Row], key: Callable[[Row], Row]) -> list[Row]:
@@ -430,6 +438,18 @@ KINDS: Mapping[str, Kind] = {
             "SELECT k, v + 1 AS v FROM dim",
         ),
         lambda rows, n: [(k, v + n) for k, v in rows],
+        closes=True,
+    ),
+    "ignored": Kind(
+        ("dim",),
+        "--@ persist refresh=snapshot key=k watch=v hard_deletes=ignore",
+        (
+            "SELECT k, v FROM dim WHERE k > 0",
+            "SELECT d.k, d.v FROM dim AS d WHERE 0 < d.k",
+            "SELECT k, v + 1 AS v FROM dim WHERE k > 0",
+        ),
+        lambda rows, n: [(k, v + n) for k, v in rows if k is not None and k > 0],
+        closes=False,
     ),
     "strict": Kind(
         ("ev",),
@@ -846,7 +866,7 @@ class Histories(RuleBasedStateMachine):
         self.raw = RawData(self.root)
         for name in self.bases:
             self.raw.append(name, self.timed(rows), 0)
-        self.versions: list[Row] = []
+        self.versions: dict[str, list[Row]] = {}
         self.promised: dict[str, tuple[Counter[Row], str | None]] = {}
         self.owed: set[str] = set()
         self.built: dict[str, list[tuple[Counter[Row], Counter[Row]]]] = {}
@@ -1087,8 +1107,7 @@ class Histories(RuleBasedStateMachine):
 
     def learn(self, meant: Meant, forced: Sequence[str], run: Keeping | None = None) -> None:
         """Note which builds of tables that are no functions of the data there were."""
-        told = [n for n in self.names if n == "kept" or KINDS[n].promised or KINDS[n].goes_on]
-        for name in told:
+        for name in (name for name in self.names if KINDS[name].is_told):
             ledger = run.ledger if run else Ledger(f"sqlite:///{self.root}/.persist/ledger.db")
             builds = ledger.fetch_builds(source_id=f"{name}@{KINDS[name].file}")
             if run is None:
@@ -1097,9 +1116,10 @@ class Histories(RuleBasedStateMachine):
             for build in sorted(new, key=lambda b: b.finished_at or b.started_at):
                 self.seen.add(build.build_uid)
                 assert build.snapshot
-                if name == "kept":
+                if (closes := KINDS[name].closes) is not None:
                     assert build.snapshot.current_at
-                    turn(self.versions, meant.rows("kept"), build.snapshot.current_at)
+                    versions, now = self.versions.setdefault(name, []), build.snapshot.current_at
+                    turn(versions, meant.rows(name), now, closes=closes)
                 elif KINDS[name].goes_on:
                     found = self.check_older(name, build.snapshot, meant)
                     base = Counter(meant.raw[KINDS[name].reads[0]])
@@ -1259,7 +1279,8 @@ class Histories(RuleBasedStateMachine):
         if KINDS[name].goes_on:
             self.check_older(name, snapshot, replace(meant, tables={}))
             return
-        wanted = Counter(self.versions if name == "kept" else meant.rows(name))
+        kept = KINDS[name].closes is not None
+        wanted = Counter(self.versions.get(name, ()) if kept else meant.rows(name))
         part = KINDS[name].part
         if keys is not None and part:
             found = Counter({r: n for r, n in found.items() if _key(part, r) in keys})
@@ -1276,7 +1297,7 @@ class Histories(RuleBasedStateMachine):
             if name in tied or older_code(manifest[source.build_id]):
                 continue
             snapshot = manifest[source.build_id]
-            if name == "kept":
+            if KINDS[name].closes is not None:
                 frame = builder.load_snapshot(snapshot)
             else:
                 stored = any(KINDS[n].part or KINDS[n].goes_on for n in KINDS.keys() & kind.reads)
@@ -1333,8 +1354,14 @@ class Meant:
         return [r for r in rows if _is_in(kind.part, r, self.now)] if kind.part else rows
 
 
-def turn(versions: list[Row], rows: Iterable[Row], now: datetime) -> None:
-    """Let a history of (k, v, from, to) go on: rows are what is so now."""
+def turn(versions: list[Row], rows: Iterable[Row], now: datetime, *, closes: bool) -> None:
+    """Let a history of (k, v, from, to) go on: rows are what is so now.
+
+    Parameters
+    ----------
+    closes
+        Whether versions of keys that are gone end.
+    """
     current = {row[0]: row for row in versions if row[3] is None}
     for k, v in rows:
         old = current.pop(k, None)
@@ -1345,7 +1372,7 @@ def turn(versions: list[Row], rows: Iterable[Row], now: datetime) -> None:
             since = max(now, old[2] + TICK)
             versions[versions.index(old)] = (*old[:3], since)
             versions.append((k, v, since, None))
-    for old in current.values():
+    for old in current.values() if closes else ():
         versions[versions.index(old)] = (*old[:3], max(now, old[2] + TICK))
 
 
