@@ -66,6 +66,7 @@ AHEAD = timedelta(days=7)
 _BATCH = timedelta(days=1)
 """How long rows that nobody needs any more are kept at least, unless the program changes."""
 _FILE, _NET, _READ = "_persist_file", "_persist_net", "_persist_read"
+_HERE, _THERE = "_persist_here", "_persist_there"
 _TELLING = ("timestamp", "bigint", "timestamp_ntz", "int", "date", "string")
 """Types of columns of which two tell most rows from others, the best first."""
 _FEW_FILES = 3
@@ -115,6 +116,8 @@ class Pending:
         The rows that are needed.
     is_new
         The table has a newer version than the copy.
+    unheld
+        Those to be read of which no column is held.
     """
 
     version: str
@@ -122,6 +125,7 @@ class Pending:
     columns: tuple[str, ...]
     wanted: Term
     is_new: bool
+    unheld: Term
 
     @property
     def is_nothing(self) -> bool:
@@ -345,15 +349,15 @@ class Ingestion:
     def _pending(self, held: LocalCopy | None, wanted: Coverage, head: str) -> Pending:
         if held is None or held.format != p.FORMAT:
             needed = wanted.predicate
-            return Pending(head, needed, wanted.columns, needed, held is None)
+            return Pending(head, needed, wanted.columns, needed, held is None, needed)
         columns = tuple(sorted({*held.columns, *wanted.columns}))
         has = p.from_text(held.predicate)
         # Alternatives that are held need no file to be looked at.
         more = p.some(w for w in _alternatives(wanted.predicate) if not p.implies(has, w))
-        missing = p.difference(more, has)
+        missing = unheld = p.difference(more, has)
         if len(columns) > len(held.columns):
             missing = p.union((has, wanted.predicate))
-        return Pending(head, missing, columns, wanted.predicate, head != held.version)
+        return Pending(head, missing, columns, wanted.predicate, head != held.version, unheld)
 
     def ahead(self, source: Source, held: LocalCopy | None, pending: Pending) -> Ahead:
         """Return what would be read to bring a copy up to date. Reads no rows, starts no Spark.
@@ -552,8 +556,12 @@ class _Sync:
             return held
         has = p.from_text(held.predicate)
         predicate = p.union((has, self.wanted.predicate))
+        whole = len(pending.columns) > len(held.columns)
         try:
-            made, cost = self._read(pending.missing, pending.columns, held.version)
+            if whole and self.key and {*self.key} <= {*held.columns}:
+                made, cost = self._beside(held, pending)
+            else:
+                made, cost = self._read(pending.missing, pending.columns, held.version)
         except GoneError as error:
             raise GoneError(
                 f"`{self.source.name}` needs more rows of version {held.version}, which is gone:"
@@ -561,7 +569,6 @@ class _Sync:
                 hint=f"read all of it anew: persist external sync {self.source.key} --again",
                 location=self.source.location,
             ) from error
-        whole = len(pending.columns) > len(held.columns)
         kept = () if whole else self._files(held)
         rows = cost.rows or 0
         return self._put(
@@ -575,6 +582,32 @@ class _Sync:
             expected=rows if whole else held.rows + rows,
             why="columns are needed" if whole else "rows are needed",
         )
+
+    def _beside(self, held: LocalCopy, pending: Pending) -> tuple[DataFrame, Pruned]:
+        """Return the rows that are held with the columns that they lack, and those that are not.
+
+        Of the first nothing is read but these columns and the primary key, which tells whose they
+        are.
+        """
+        from pyspark.sql import functions as F
+
+        cost = self._cost(pending.missing, held.version)
+        lacking = [c for c in pending.columns if c not in held.columns]
+        columns = [quote(c) for c in pending.columns]
+        there = self._local(held, self._files(held)).drop(_FILE).withColumn(_HERE, F.lit(1))
+        more = self._rows(p.from_text(held.predicate), [*self.key, *lacking], held.version)
+        both = there.join(more.withColumn(_THERE, F.lit(1)), [*self.key], "full")
+        told = (
+            f"the copy of {self.source.key} has other keys than the table: bring it anew by persist"
+            f" external sync {self.source.key} --again"
+        )
+        failed = f"raise_error({literal(told, 'string')})"
+        met = f"CASE WHEN {_HERE} + {_THERE} = 2 THEN true ELSE {failed} END"
+        made = both.where(met).select(*columns)
+        if pending.unheld != p.FALSE:
+            new = self._rows(pending.unheld, pending.columns, held.version)
+            made = made.unionByName(new.select(*columns))
+        return made, cost
 
     def follow(self, held: LocalCopy, head: str) -> LocalCopy:
         """Hold the rows of a later version."""
@@ -825,18 +858,27 @@ class _Sync:
         UnapprovedError
             It costs more than it may.
         """
-        text = p.as_condition(predicate)
-        is_read = self.external.mode != "follow"
-        cost = self.connector.prune(text, version) if is_read else Pruned()
-        self._approve(cost)
-        with translated(f"reading `{self.source.name}`"):
-            order = next(iter(self._telling(columns)), None)
-            return self.connector.snapshot(text, columns, version, order=order), cost
+        cost = self._cost(predicate, version)
+        return self._rows(predicate, columns, version), cost
 
-    def _approve(self, cost: Pruned) -> None:
-        """Raise where more would be read of a version than may be."""
+    def _rows(self, predicate: Term, columns: Sequence[str], version: str) -> DataFrame:
+        """Return columns of the rows of a version for which a predicate is true."""
+        order = next(iter(self._telling(columns)), None)
+        with translated(f"reading `{self.source.name}`"):
+            return self.connector.snapshot(p.as_condition(predicate), columns, version, order=order)
+
+    def _cost(self, predicate: Term, version: str) -> Pruned:
+        """Return what reading rows of a version costs.
+
+        Raises
+        ------
+        UnapprovedError
+            It is more than it may be.
+        """
+        is_read = self.external.mode != "follow"
+        cost = self.connector.prune(p.as_condition(predicate), version) if is_read else Pruned()
         if self.approved or not self.needs_approval(cost.bytes):
-            return
+            return cost
         raise UnapprovedError(
             f"{cost.files} of {cost.of} files of `{self.source.name}` would be read,"
             f" {cost.bytes} bytes: more than `approve_above` lets a build read by itself",

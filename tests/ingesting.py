@@ -166,6 +166,8 @@ class Life:
         The fixture that makes builders.
     of
         What kind of table it is.
+    keyed
+        Whether its ids are a primary key, and declared as one.
     """
 
     def __init__(
@@ -174,25 +176,28 @@ class Life:
         enter: Callable[..., Builder],
         rng: random.Random,
         of: type[DeltaLake | IcebergLake] = DeltaLake,
+        *,
+        keyed: bool = False,
     ) -> None:
-        self.root, self.enter, self.rng = root, enter, rng
+        self.root, self.enter, self.rng, self.keyed, self.n_ids = root, enter, rng, keyed, 0
         self.late = timedelta()
         self.chosen = ["a", "b", "c", "e"]
         self.lake = of(root, self.rows(12), rng)
         self.write()
 
     def rows(self, n: int) -> pa.Table:
-        """Return some rows; ids come again."""
+        """Return some rows; ids come again, unless they are a key."""
         rng, now = self.rng, datetime.now(UTC)
+        first, self.n_ids = self.n_ids, self.n_ids + n
         rows = [
             {
-                "id": rng.randrange(40),
+                "id": number if self.keyed else rng.randrange(40),
                 "k": rng.choice(["a", "b", "it's", None]),
                 "x": rng.choice([None, float("nan"), 0.0, 1.0, 3.0, 6.0, 8.0]),
                 "d": date(2024, 1, 1) + timedelta(days=rng.randrange(9)),
                 "ts": now - timedelta(days=rng.randrange(40), hours=1),
             }
-            for _ in range(n)
+            for number in range(first, first + n)
         ]
         return pa.Table.from_pylist(rows, SCHEMA)
 
@@ -200,7 +205,8 @@ class Life:
         """Write the program down."""
         config = {"name": self.lake.connector, "config": {"uri": self.lake.uri}}
         connectors = json.dumps([{"transport": config}])
-        text = f"CREATE EXTERNAL TABLE t ({COLUMNS}) WITH ('connectors' = '{connectors}');\n"
+        columns = COLUMNS.replace("BIGINT", "BIGINT PRIMARY KEY", self.keyed)
+        text = f"CREATE EXTERNAL TABLE t ({columns}) WITH ('connectors' = '{connectors}');\n"
         text += "".join(f"CREATE VIEW {n} AS {q};\n" for n, q in INLINE.items())
         for name in self.chosen:
             text += f"--@ persist {HOW.get(name, '')}\nCREATE VIEW {name} AS {SOURCES[name]};\n"
@@ -218,6 +224,9 @@ class Life:
                 lake.delete(rng.randrange(5))
             case "merge":
                 some = self.rows(5)
+                if self.keyed:
+                    again = pa.array(sorted(rng.sample(range(self.n_ids), 5)), pa.int64())
+                    some = some.set_column(0, "id", again)
                 some = some.group_by("id").aggregate([(c, "max") for c in ("k", "x", "d", "ts")])
                 lake.merge(some.rename_columns(["id", "k", "x", "d", "ts"]).cast(SCHEMA))
             case "optimize":
@@ -235,6 +244,27 @@ class Life:
                 self.late += timedelta(days=rng.randrange(1, 5))
             case _:
                 pass
+
+    def live(self, rounds: int, *, dying: float) -> tuple[int, int]:
+        """Let things happen, and compare so many times; return how many steps and deaths there were.
+
+        Parameters
+        ----------
+        dying
+            How likely a process that builds dies.
+        """
+        rng, steps, deaths = self.rng, 0, 0
+        for _ in range(rounds):
+            if rng.random() < dying:
+                deaths += 1
+                self.build(rng.choice(POINTS))
+            self.build()
+            self.check()
+            happens = rng.choices(STEPS, k=rng.randrange(1, 4))
+            steps += len(happens)
+            for kind in happens:
+                self.step(kind)
+        return steps, deaths
 
     def held(self) -> str | None:
         """Return the version that is held."""

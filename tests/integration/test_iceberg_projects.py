@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from icebergs import Written
-from ingesting import POINTS, STEPS, IcebergLake, Life
+from ingesting import IcebergLake, Life
 from test_ingestion import build, told
 
 from persist_assets.builder import Builder
@@ -318,12 +318,6 @@ def test_columns_that_become_others_are_read_anew_without_new_rows(
 def test_after_every_step_all_sources_equal_their_query_over_the_whole_table(
     make_project: Callable[..., Path], enter: Make
 ) -> None:
-    rng = random.Random(5)
-    life = Life(make_project({}), enter, rng, IcebergLake)
-    for number in range(6):
-        if number % 3 == 2:
-            life.build(rng.choice(POINTS))
-        life.build()
-        life.check()
-        for _ in range(rng.randrange(1, 4)):
-            life.step(rng.choice(STEPS))
+    life = Life(make_project({}), enter, random.Random(5), IcebergLake)
+    _, deaths = life.live(6, dying=0.4)
+    assert deaths

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import random
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -19,12 +21,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import need
-from ingesting import POINTS, STEPS, DeltaLake, IcebergLake, Life
+from ingesting import DeltaLake, IcebergLake, Life
 from malloy import there
+from scans import Scans
 
 from persist_assets.builder import Builder
 from persist_assets.collector import collect
-from persist_assets.errors import GoneError, StorageError, UnapprovedError
+from persist_assets.errors import BuildError, GoneError, StorageError, UnapprovedError
 from persist_assets.holdings import find_holding
 from persist_assets.ingestion import COPIES, copy_id
 from persist_assets.model import Needed
@@ -403,6 +406,60 @@ def test_a_primary_key_that_is_broken_is_told_and_nothing_changes(
     assert build(enter(root)) == {"n": "reuse"}
 
 
+@pytest.mark.skipif(
+    os.environ.get("PERSIST_TEST_SPARK") == "shared", reason="a server tells no client its status"
+)
+@pytest.mark.proves("F15", "F16")
+@pytest.mark.parametrize("change", ["a column", "a column and rows", "a broken copy", "no key"])
+def test_of_rows_that_are_held_only_columns_that_lack_are_read(
+    enter: Make, make_project: Callable[..., Path], spark: Any, change: str
+) -> None:
+    table = TABLE.replace("id bigint", "x int, id bigint")
+    if change == "no key":
+        table = table.replace(" primary key", "")
+    one = "create materialized view v as select id, {} from external_table where category in ({})"
+    root = make_project({"m.sql": table + one.format("x", "'a', 'c'")})
+    schema = pa.schema([("x", pa.int32()), *SCHEMA])
+    raw = [
+        {"x": -n, "id": n, "category": c, "ts": datetime(2024, 1, n, tzinfo=UTC)}
+        for n, c in enumerate("abababc", 1)
+    ]
+    for some in (raw[:3], raw[3:]):
+        deltalake.write_deltalake(
+            str(root / "lake"), pa.Table.from_pylist(some, schema), mode="append"
+        )
+    build(builder := enter(root))
+    source = builder.project.sources[0]
+    wider = one.format("x, ts", "'a', 'b', 'c'" if change == "a column and rows" else "'a', 'c'")
+    (root / "sources" / "m.sql").write_text(table + wider)
+    if change == "a broken copy":
+        held = builder.ingestion.find(source)
+        assert held is not None
+        for file in Path(builder.ingestion.root(held.copy_id)).rglob("*.parquet"):
+            if "_delta_log" not in file.parts:
+                pq.write_table(pq.read_table(file).slice(1), file)
+                file.with_name(f".{file.name}.crc").unlink()
+        with pytest.raises(BuildError, match="other keys than the table: bring it anew by"):
+            build(enter(root))
+        assert builder.ingestion.find(source) == held
+        enter(root).ingestion.sync(source, again=True)
+    scans = Scans(spark, "(category,")
+    (builder := enter(root)).ingestion.sync(builder.project.sources[0])
+    *_, plans = scans.told()
+    found = sorted(
+        sorted(text.split(",")) for text in re.findall(r"ReadSchema: struct<(.*?)>", str(plans))
+    )
+    beside = ["category:string", "id:bigint", "ts:timestamp"]
+    whole = [*beside, "x:int"]
+    wanted = {"a column": [beside], "a column and rows": [beside, whole], "no key": [whole]}
+    assert found == wanted.get(change, [])
+    assert build(builder) == {"v": "build"}
+    found = builder.read(_named(builder, "v")).collect()
+    rows = {(r.id, r.x, r.ts.astimezone(UTC)) for r in found}
+    letters = "abc" if change == "a column and rows" else "ac"
+    assert rows == {(r["id"], r["x"], r["ts"]) for r in raw if r["category"] in letters}
+
+
 @pytest.mark.proves("F25")
 def test_the_clock_alone_gives_rows_up(enter: Make, make_project: Callable[..., Path]) -> None:
     root = make_project({"m.sql": TABLE + V1})
@@ -442,18 +499,13 @@ def test_a_version_that_is_gone_is_told_and_read_anew_only_when_asked_for(
 
 
 @pytest.mark.proves("F19", "F23", "F24")
+@pytest.mark.parametrize("keyed", [False, True])
 def test_after_every_step_all_sources_equal_their_query_over_the_whole_table(
-    enter: Make, make_project: Callable[..., Path]
+    enter: Make, make_project: Callable[..., Path], keyed: bool
 ) -> None:
-    rng = random.Random(7)
-    life = Life(make_project({}), enter, rng)
-    for number in range(10):
-        if number % 3 == 2:
-            life.build(rng.choice(POINTS))
-        life.build()
-        life.check()
-        for _ in range(rng.randrange(1, 4)):
-            life.step(rng.choice(STEPS))
+    life = Life(make_project({}), enter, random.Random(7), keyed=keyed)
+    _, deaths = life.live(7, dying=0.4)
+    assert deaths
 
 
 @pytest.mark.proves("F18", "F19")

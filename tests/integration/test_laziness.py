@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from commands import persist, printed
 from deltalake import write_deltalake
+from scans import Scans
 
 from persist_assets.builder import Builder
 
@@ -54,40 +55,6 @@ def put(root: Path, name: str, *days: int, delta: bool = False) -> None:
     pq.write_table(pa.table(columns), root / "raw" / f"{name}.parquet", row_group_size=A_DAY)
 
 
-class Scans:
-    """What Spark scans of the raw data from now on, as its own status tells."""
-
-    def __init__(self, spark: Any) -> None:
-        self._status = spark._jsparkSession.sharedState().statusStore()
-        self._bus = spark.sparkContext._jsc.sc().listenerBus()
-        self._before = max(self._executions(), default=-1)
-
-    def _executions(self) -> list[int]:
-        self._bus.waitUntilEmpty()
-        return [e.executionId() for e in listed(self._status.executionsList())]
-
-    def told(self) -> tuple[int, int, list[str]]:
-        """Return how many rows and files were scanned, and how each scan was planned."""
-        counted = {"number of output rows": 0, "number of files read": 0}
-        plans = list[str]()
-        for execution in (e for e in self._executions() if e > self._before):
-            values = self._status.executionMetrics(execution)
-            for node in listed(self._status.planGraph(execution).allNodes()):
-                if node.name().startswith("Scan parquet") and "only_raw" in node.desc():
-                    plans.append(node.desc())
-                    for metric in listed(node.metrics()):
-                        told = values.get(metric.accumulatorId())
-                        if metric.name() in counted and told.isDefined():
-                            counted[metric.name()] += int(told.get().replace(",", ""))
-        rows, files = counted.values()
-        return rows, files, plans
-
-
-def listed(sequence: Any) -> list[Any]:
-    """Return what a sequence of Scala's holds."""
-    return [sequence.apply(n) for n in range(sequence.size())]
-
-
 def build(builder: Builder, again: tuple[str, str] | None = None) -> int:
     """Build f, and return how many rows it has."""
     source = next(s for s in builder.project.sources if s.name == "f")
@@ -120,16 +87,16 @@ def test_of_raw_data_only_what_can_matter_is_scanned(
 ) -> None:
     root = make_project({"raw.sql": RAW, **files})
     put(root, "0", *range(DAYS))
-    scans = Scans(spark)
+    scans = Scans(spark, "only_raw")
     assert build(enter(root)) == DAYS * A_DAY
     assert scans.told()[0] >= DAYS * A_DAY
     put(root, "1", DAYS)
-    scans = Scans(spark)
+    scans = Scans(spark, "only_raw")
     assert build(enter(root)) == (DAYS + 1) * A_DAY
     rows, _, plans = scans.told()
     assert plans and all(pushed in plan.split("PushedFilters: ")[1] for plan in plans), plans
     assert rows == days * A_DAY
-    scans = Scans(spark)
+    scans = Scans(spark, "only_raw")
     assert build(enter(root)) == (DAYS + 1) * A_DAY
     assert scans.told() == (0, 0, [])  # nothing changed: nothing is read
 
@@ -180,7 +147,7 @@ def test_a_rerun_scans_what_its_window_needs(
         put(root, str(n), *range(3 * n, 3 * n + 3), delta=form == "delta")
     whole = build(enter(root))
     assert whole == 18 * A_DAY
-    scans = Scans(spark)
+    scans = Scans(spark, "only_raw")
     assert build(enter(root), again=("2024-01-08", "2024-01-08")) == whole
     *found, plans = scans.told()
     assert (tuple(found), len(plans)) == (read, 1), plans

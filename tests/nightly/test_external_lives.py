@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from conftest import drawn_seed, wait_for
-from ingesting import POINTS, STEPS, DeltaLake, IcebergLake, Life
+from ingesting import DeltaLake, IcebergLake, Life
 
 from persist_assets.builder import Builder
 
@@ -50,16 +50,10 @@ def test_random_lives(enter: Callable[..., Builder], make_project: Callable[...,
     for number in range(LIVES):
         rng = random.Random(seed + number)
         of = rng.choice([DeltaLake, IcebergLake])
-        life = Life(make_project({}, name=f"life{number}"), enter, rng, of)
-        for _ in range(ROUNDS):
-            if rng.random() < 0.4:
-                deaths += 1
-                life.build(rng.choice(POINTS))
-            life.build()
-            life.check()
-            for _ in range(rng.randrange(1, 4)):
-                steps += 1
-                life.step(rng.choice(STEPS))
+        keyed = rng.random() < 0.5
+        life = Life(make_project({}, name=f"life{number}"), enter, rng, of, keyed=keyed)
+        found = life.live(ROUNDS, dying=0.4)
+        steps, deaths = steps + found[0], deaths + found[1]
     print(f"{LIVES} lives, {steps} steps, {deaths} deaths, {LIVES * ROUNDS} times compared")
 
 
