@@ -23,6 +23,7 @@ from persist_assets.ledger.store import Ledger
 from persist_assets.project import load_project, require
 from persist_assets.session import create_session
 from persist_assets.settings import Settings, load_settings
+from persist_assets.storage.tables import read_version
 
 ROWS = 10_000_000
 SETTINGS = """
@@ -59,12 +60,13 @@ CREATE VIEW merged AS {QUERY};
 
 @dataclass(frozen=True)
 class Cost:
-    """What a build took, and wrote."""
+    """What a build took and wrote, and how many files of how many it wrote anew."""
 
     seconds: float
     cpu_s: float
     rows: int
     how: str
+    anew: tuple[int, int] | None
 
 
 class Year:
@@ -114,12 +116,20 @@ class Year:
         source = self.project.by_id[f"{name}@sources/m.sql"]
         before, begun = cpu_seconds(), time.monotonic()
         with builder.work(source, force=force) as work:
-            builder.publish(work)
+            now = builder.publish(work)
         seconds, used = time.monotonic() - begun, cpu_seconds() - before
         builder.close()
         ledger.close()
         how = "; ".join(r.message for r in work.step.reasons)
-        return Cost(seconds, used, work.staged.rows if work.staged else 0, how)
+        anew = None
+        if work.step.increment is not None:
+            base = work.step.increment.base
+            before, after = (
+                {*read_version(self.settings.table_root(s.table), s.version).files}
+                for s in (base, now)
+            )
+            anew = len(before - after), len(before)
+        return Cost(seconds, used, work.staged.rows if work.staged else 0, how, anew)
 
 
 def append(staged: Any, root: str, commit: Any) -> None:
@@ -199,6 +209,8 @@ def main(root: Path, rows: int) -> None:
             floor = floor.replace("everything", "the same rows unpartitioned")
         ours = f"{part.seconds:.2f} s ({part.seconds / whole.seconds:.3f}×), {part.cpu_s:.2f} CPU s"
         ours += f" ({part.cpu_s / whole.cpu_s:.3f}×), {part.rows:,} rows written"
+        if part.anew is not None and part.anew[0]:
+            ours += ", {} of {} files written anew".format(*part.anew)
         told = f"{rows:,} rows of a year: {what}"
         print(json.dumps([told, floor, ours, WANTED.get(what, "≤ 0.05×")]), flush=True)
 
