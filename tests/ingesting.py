@@ -133,8 +133,11 @@ class IcebergLake:
             self.table.delete(some)
 
     def merge(self, rows: pa.Table) -> None:
-        there = {row["id"] for row in self._whole()}
-        self.table.replace([n for n in rows["id"].to_pylist() if n in there] or [-1], rows)
+        there = {row["id"] for row in self._whole()}.intersection(rows["id"].to_pylist())
+        if there:
+            self.table.replace(sorted(there), rows)
+        else:
+            self.append(rows)
 
     def optimize(self) -> None:
         if self._whole():
