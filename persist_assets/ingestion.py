@@ -607,6 +607,9 @@ class _Sync:
         if pending.unheld != p.FALSE:
             new = self._rows(pending.unheld, pending.columns, held.version)
             made = made.unionByName(new.select(*columns))
+        order = next(iter(self._telling(pending.columns)), None)
+        if order is not None:  # else files are in that of the key, and all changes are in all
+            made = made.repartitionByRange(quote(order)).sortWithinPartitions(quote(order))
         return made, cost
 
     def follow(self, held: LocalCopy, head: str) -> LocalCopy:

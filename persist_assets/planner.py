@@ -1135,7 +1135,7 @@ def _what_changed(source: Source, last: Build) -> str:
     named = (*difference.changed, *difference.added, *(new for _, new in difference.renamed))
     alone = not difference.rows and len(difference.columns) == 1 and len(named) == 1
     line = line_of(source, named[0]) if alone else source.location.line
-    what = in_words(difference) or "the order of its columns changed"
+    what = in_words(difference) or "its annotation, or the order of its columns, changed"
     return f"{what} in {source.location.path}:{line}"
 
 

@@ -666,8 +666,8 @@ class Ledger(WantLog, CoverageLog, TaintLog):
         ----------
         environments
             It, and those that it reads: of a BuildID's snapshots the one that was built, or
-            found to be up to date, last is read, and of equals the one published last. What is
-            tainted is read only where nothing else is.
+            found to be up to date, last is read, and of equals the one published last. To find
+            what is tainted up to date does not count.
         """
         query = _published(*environments)
         with self._read() as connection:
@@ -1103,17 +1103,18 @@ _ENTRY = manifest_entries.c.build_uid == builds.c.build_uid
 def _published(*environments: str) -> sa.Select[Any]:
     """Return the query of what environments have published, a BuildID's best snapshot last.
 
-    That is the one that was found to be right last, of those of which nothing is tainted if any.
+    That is the one that was found to be right last. One of which something is tainted counts from
+    when it was built: to find it up to date again makes it no better.
     """
     marked = sa.exists().where(
         taints.c.snapshot_uid == builds.c.snapshot_uid, taints.c.environment.in_(environments)
     )
-    best = sa.case((marked, 0), else_=1), builds.c.finished_at, manifest_entries.c.published_at
+    since = sa.case((marked, builds.c.built_at), else_=builds.c.finished_at)
     return (
         sa.select(builds)
         .join(manifest_entries, _ENTRY)
         .where(manifest_entries.c.environment.in_(environments))
-        .order_by(builds.c.build_id, *best)
+        .order_by(builds.c.build_id, since, manifest_entries.c.published_at)
     )
 
 

@@ -259,14 +259,10 @@ def _is_kept(declaration: Declaration) -> bool:
 def _deciding(declaration: Declaration) -> set[str] | None:
     """Return the columns by which it is decided which rows of a query its table has.
 
-    None where all of them may be.
+    None where all of them may be, or when it was built: what is trusted lacks what came late.
     """
-    annotation = declaration.annotation
-    if annotation.partition is not None:
-        return {d.column.lower() for d in annotation.partition.dimensions}
-    if annotation.merge is not None or annotation.validity is not None:
-        return None
-    return {(annotation.time_column or "").lower()}
+    partition = declaration.annotation.partition
+    return None if partition is None else {d.column.lower() for d in partition.dimensions}
 
 
 def _merged(declaration: Declaration, build_id: BuildID) -> BuildID:

@@ -479,6 +479,37 @@ def test_what_one_source_assumes_is_not_what_another_has(make_builder: Make) -> 
     assert {s.action for s in builder.plan(ids).steps} == {"reuse"}
 
 
+@pytest.mark.proves("P35")
+def test_readers_of_what_is_trusted_follow_the_rows_that_it_has(make_builder: Make) -> None:
+    def text(more: str, name: str = "q") -> str:
+        return (
+            "--@ persist refresh=incremental watermark=ts assume=exact\n"
+            f"CREATE VIEW {name} AS SELECT max(ts) AS ts, x{more} FROM t GROUP BY x;\n"
+            f"--@ persist\nCREATE VIEW n_of_{name} AS SELECT count(*) AS n FROM {name};\n"
+        )
+
+    def counted(*names: str) -> list[int]:
+        builder = make_builder(root=root)
+        for name in names:
+            with builder.work(named(builder, name)) as work:
+                builder.publish(work)
+        read = [named(builder, name) for name in names if name.startswith("n_of_")]
+        return [builder.read(source).collect()[0].n for source in read]
+
+    builder = make_builder(ONE + text(""))
+    root = builder.settings.root
+    put(root, 0, (0, "a"), (5, "b"))
+    assert counted("q", "n_of_q") == [2]
+    put(root, 1, (4, "late"), (9, "new"))
+    assert counted("q", "n_of_q") == [3]
+    # Another source of the same rows, and then this one: both are built when all are there.
+    both = text("") + text(", count(*) AS n", "p")
+    (root / "sources" / "m.sql").write_text(ONE + both)
+    assert counted("p", "n_of_p", "q", "n_of_q") == [4, 3]
+    (root / "sources" / "m.sql").write_text(ONE + text(", count(*) AS n"))
+    assert counted("q", "n_of_q") == [4]
+
+
 def test_the_plan_says_what_is_computed(make_builder: Make) -> None:
     builder = make_builder(PLAIN)
     root = builder.settings.root

@@ -411,6 +411,29 @@ def test_what_others_go_on_with_is_not_read_where_it_was_tainted_and_built_again
     assert build(enter(root), "q") == ["reused"]
 
 
+def test_what_is_tainted_is_not_replaced_by_what_is_older(
+    root: Path, enter: Callable[..., Builder]
+) -> None:
+    settings = root / "persist.toml"
+    settings.write_text(f'{settings.read_text()}\n[env.prod]\n[env.dev]\nreads = "prod"\n')
+    build(enter(root), "p", "q")
+    dev, q, parted = enter(root), *(named(enter(root), n) for n in ("q", "parted"))
+    assert dev.build(parted, keys=["0"]).action == "built"
+    pq.write_table(pa.table({"a": pa.array([3], pa.int32())}), root / "raw" / "1.parquet")
+    assert build(enter(root, "prod"), "p", "q", "parted") == ["built", "built", "built"]
+    assert taint(enter(root), "m/q", by="me") == ["m/q", "m/same"]
+    assert taint(enter(root), "m/parted/1", by="me") == ["m/parted/1"]
+    builder = enter(root)
+    assert tainted(builder) == {"q", "same", "parted"}
+    assert sorted(r.a for r in builder.read(q).collect()) == [1, 2, 3]
+    assert sorted(r.a for r in builder.read(parted).collect()) == [1, 2, 3]
+    # Of the same data, too.
+    assert build(builder, "q") == ["built"]
+    assert build(enter(root, "prod"), "q", force=True) == ["built"]
+    assert taint(enter(root), "m/q", by="me") == ["m/q", "m/same"]
+    assert build(enter(root), "q") == ["built"]
+
+
 def test_a_run_is_asked_for_again_where_data_is_again_what_it_was(
     root: Path, enter: Callable[..., Builder]
 ) -> None:

@@ -513,10 +513,12 @@ def test_readers_of_what_is_trusted_see_its_table() -> None:
 
     assert len({read(ASSUMED + one) for one in ("", TWO_DAYS, AN_HOUR)}) == 3
     assert read("") == read(TWO_DAYS)
-    # What they do not read is not theirs, unless it decides which rows there are.
-    two = ASSUMED + TWO_DAYS
-    assert read(two) == read(two, "ts, usr, amt") == read(two, "ts, usr, amt + 1 AS amt")
-    assert read(two) != read(two, "ts + INTERVAL 1 HOUR AS ts, usr")
+    # Which rows another table lacks, that has one column more, depends on when it was built.
+    for some in (ASSUMED, ASSUMED + TWO_DAYS):
+        assert (
+            len({read(some), read(some, "ts, usr, amt"), read(some, "ts, usr, amt + 1 AS amt")})
+            == 3
+        )
 
 
 def test_what_is_remembered_of_a_query_knows_what_is_assumed_of_it() -> None:
