@@ -848,9 +848,15 @@ def _check_annotations(compilation: Compilation) -> None:
             why = obstacle(source)
             if why is not None and annotation.assume is None:
                 message = f"every build of `{source.name}` computes all of it: {why}"
-                hint = "take out refresh=incremental; or assume=exact, if you know better"
+                whole = "make it a @table" if source.function else "take out refresh=incremental"
+                hint = f"{whole}; or assume=exact, if you know better"
                 compilation.problems.append(
                     Problem("increment", message, place, hint, severity="warning")
+                )
+            if annotation.lookback_s and annotation.assume is None:
+                message = "`lookback` has no effect: without assume=exact late rows always come"
+                compilation.problems.append(
+                    Problem("increment", message, places["lookback"], severity="warning")
                 )
             kind = time_type(source)
             if annotation.time_column and kind is not None and not is_ordered(kind):

@@ -41,6 +41,7 @@ from persist_assets.model import (
     Snapshot,
     Source,
     Step,
+    in_units,
     merge_as_of,
     mixed,
 )
@@ -571,9 +572,11 @@ def _changes(
 
 def _what_is_computed(project: Project, source: Source, increment: Increment) -> str:
     if increment.past:
+        lookback = source.annotation.lookback_s
+        late = f", and of up to {in_units(lookback)} before," if lookback else ""
         return (
-            f"only rows later than {increment.base.watermark} are computed: assume=exact says that"
-            " the others are as they were"
+            f"only rows from {increment.base.watermark} on{late} are computed: assume=exact says"
+            " that the others are as they were"
         )
     column = source.annotation.time_column
     asked = " and ".join(f"{to_text(a)} to {to_text(b)}" for a, b in increment.again)

@@ -221,6 +221,7 @@ class Reader:
                     try:
                         copy = copy or self.ingestion.sync(source)
                     except PersistError as error:
+                        error.location = error.location or source.location
                         self._unsynced[source.source_id] = error
                         raise
                     self._copies[source.source_id] = copy

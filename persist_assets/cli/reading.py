@@ -186,7 +186,7 @@ def _change_cell(value: Any) -> str:
     """Return a cell for people who look for differences: nothing is rounded."""
     if isinstance(value, _Pair):
         return f"{_change_cell(value.before)} [yellow]→[/] {_change_cell(value.after)}"
-    return _shown(_cell(value), exact=True)
+    return _shown(_cell(value))
 
 
 def _change_json(change: Change) -> dict[str, Any]:
@@ -359,22 +359,20 @@ def _cell(value: Any) -> Any:
             return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
-def _shown(value: Any, *, exact: bool = False) -> str:
-    """Return a cell for people's eyes; numbers are rounded unless it has to be exact."""
-    return "[dim]NULL[/]" if value is None else escape(_plain(value, exact))
+def _shown(value: Any) -> str:
+    """Return a cell for people's eyes."""
+    return "[dim]NULL[/]" if value is None else escape(_plain(value))
 
 
-def _plain(value: Any, exact: bool) -> str:
+def _plain(value: Any) -> str:
     match value:
         case None:
             return "NULL"
-        case float():
-            return repr(value) if exact else f"{value:.6g}"
         case dict():
             within = cast("dict[str, Any]", value).items()
-            return f"{{{', '.join(f'{k}: {_plain(v, exact)}' for k, v in within)}}}"
+            return f"{{{', '.join(f'{k}: {_plain(v)}' for k, v in within)}}}"
         case list():
-            return f"[{', '.join(_plain(v, exact) for v in cast('list[Any]', value))}]"
+            return f"[{', '.join(_plain(v) for v in cast('list[Any]', value))}]"
         case _:
             return str(value)
 

@@ -284,6 +284,12 @@ def run_again(
     asked = dict[SourceID, Collection[str]]()
     if source.annotation.partition is not None:
         asked[source.source_id] = builder.keys_between(source, low, high)
+        there = builder.keys()[source.source_id]
+        if not asked[source.source_id]:
+            raise SettingsError(
+                f"`{source.key}` has no partition from {low} to {high}",
+                hint=f"it has {there[0]} to {there[-1]}" if there else "it has none",
+            )
     order, zone = builder.keys(), builder.settings.timezone.key
     if cascade:
         for reader in project.persisted:
