@@ -180,6 +180,11 @@ def test_partitions_follow_from_a_window_of_a_table(
     assert [s["action"] for s in document("plan", cwd=root)["steps"]] == ["reuse"] * 3
     asked = "SELECT count(*) AS days, sum(n) AS n FROM d"
     assert document("query", asked, cwd=root)["rows"] == [[3, 3]]
+    shown = persist("query", "SELECT sum(n) * 411522.63033333D AS x FROM d", cwd=root)
+    assert "1234567.89" in shown.stdout
+    refused = persist("rerun", "d", "--from", "2020-01-01", "--to", "2020-01-02", cwd=root)
+    assert refused.returncode == 2
+    assert "`m/d` has no partition from 2020-01-01 to 2020-01-02" in refused.stderr
 
 
 @pytest.mark.proves("K8")

@@ -338,6 +338,13 @@ def test_check_says_that_all_of_it_is_computed_every_time() -> None:
     assert not project_of("SELECT max(ts) AS ts FROM ev", more=" assume=exact").problems
 
 
+def test_a_lookback_that_nothing_is_assumed_with_is_warned_of() -> None:
+    (problem,) = project_of("SELECT ts FROM ev", more=' lookback="1 day"').problems
+    assert (problem.code, problem.severity) == ("increment", "warning")
+    assert "has no effect" in problem.message
+    assert not project_of("SELECT ts FROM ev", more=' lookback="1 day" assume=exact').problems
+
+
 @pytest.mark.parametrize(
     ("query", "more", "said"),
     [
