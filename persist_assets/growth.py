@@ -27,6 +27,7 @@ Touched = tuple[tuple[Span, ...], bool]
 """The values that a column may have, and whether NULL is one."""
 _MOST_SPANS = 16
 _GROUP_BYTES = 3 * 2**20
+_NO_SUM = "what is added to a table that it reads does not just add rows to it"
 _MOST_GROUPS = 80
 """Spark plans each group by itself; what is replaced later is the rows of a group, or of two."""
 
@@ -54,8 +55,7 @@ def grow(
     shrunk = {s for s, change in changed.items() if change.lost}
     found = obstacle(source)
     if found is None and len(known) < len(changes):
-        names = ", ".join(sorted(project.by_id[s].name for s in changes.keys() - known.keys()))
-        found = f"what changed in {names} cannot be told"
+        found = f"what changed in {_names(project, changes.keys() - known.keys())} cannot be told"
     if found is None:
         found = None if shrunk or again else _sum(source, base, known)
     if again and not changed and len(known) == len(changes) and source.annotation.merge is None:
@@ -64,13 +64,18 @@ def grow(
         found = _windows(project, source, base, changed)
         found = replace(found, again=again) if found else None
     if found is None:
-        names = ", ".join(sorted(project.by_id[s].name for s in shrunk or changed))
         said = "rows of {} changed or went" if shrunk else "its rows do not follow from those of {}"
-        found = said.format(names)
-    assumed = source.annotation.assume is not None and base.watermark is not None and not shrunk
+        found = said.format(_names(project, shrunk or changed))
+    assumed = source.annotation.assume is not None and base.watermark is not None
     if isinstance(found, str) and assumed and is_ordered(time_type(source, base)):
-        return Increment(base, past=True, again=again)
+        if not shrunk:
+            return Increment(base, past=True, again=again)
+        found = f"rows of {_names(project, shrunk)} changed or went"
     return found
+
+
+def _names(project: Project, sources: Iterable[SourceID]) -> str:
+    return ", ".join(sorted(project.by_id[s].name for s in sources))
 
 
 def _sum(source: Source, base: Snapshot, known: Mapping[SourceID, Change]) -> Increment | None:
@@ -312,11 +317,11 @@ def obstacle(source: Source) -> str | None:
         return "it reads the clock: its rows change by themselves"
     windows = source.windows
     if source.annotation.merge is not None and not growth.sums:
-        return "no table's new rows are its own new rows, which alone can be merged"
+        return f"{_NO_SUM}, and only added rows can be merged"
     if growth.sums or (windows is not None and not growth.reads <= windows.loose):
         return None
     if windows is None:
-        return "no table's new rows are its own new rows, and it has no watermark"
+        return f"{_NO_SUM}, and it has no watermark"
     return (
         f"its rows of a time do not follow from those of `{source.annotation.time_column}` in the"
         " tables it reads"
