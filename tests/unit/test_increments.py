@@ -563,7 +563,7 @@ def test_what_is_remembered_of_a_reader_knows_whether_what_it_reads_goes_on() ->
 
 def test_groups_cannot_be_merged_incrementally() -> None:
     project = project_of("SELECT ts, count(*) AS n FROM ev GROUP BY ts", more=" merge_key=ts")
-    assert "alone can be merged" in project.problems[0].message
+    assert "only added rows can be merged" in project.problems[0].message
 
 
 def test_readers_of_what_is_merged_see_its_table_not_its_query() -> None:
