@@ -1182,7 +1182,9 @@ def _why_other_data(
             what = f"other rows of {name} are of older code"
             yield Reason("upstream", what, mixing.source_id if mixing else None)
         elif upstream is None:
-            yield Reason("input", "it rests on data that is no longer read")
+            yield Reason(
+                "input", "it rests on data that is no longer read, or declared otherwise now"
+            )
         elif version.startswith(UNVERSIONED):
             message = f"the data of {upstream.name} does not tell whether it changed"
             yield Reason("unversioned", message, upstream.source_id)

@@ -194,7 +194,7 @@ def test_a_changed_column_rebuilds_its_source_and_its_readers_only() -> None:
                 "p": ["upstream: column b of t changed"],
                 "q": ["upstream: column b of p changed"],
                 "r": [
-                    "input: it rests on data that is no longer read",
+                    "input: it rests on data that is no longer read, or declared otherwise now",
                     "input: the data of t changed",
                 ],
             },
