@@ -405,6 +405,8 @@ def _step(
         expected = merge_as_of([expected, own]) if same_rows else snapshot.as_of
     if action == "reuse" and same_rows:
         reasons.append(Reason("same-rows", "the data is newer, the rows it reads are the same"))
+    if action == "reuse" and last is not None and last.build_id == source.build_id:
+        reasons += _how_it_failed(last)  # a check, which a build asks of what is there too
     base = snapshot if action == "reuse" else increment and increment.base
     if base is not None:
         older = older_code(base) if base.build_id == source.build_id else base.build_uid

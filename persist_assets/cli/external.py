@@ -207,7 +207,9 @@ def print_holding(found: Holding) -> None:
         out.print(f"  to read: {files}, {rows}, {read.bytes} bytes")
     if found.approval:
         how = f"persist external sync {found.source.key} --approve"
-        out.print(f"  [yellow]to be approved:[/] {escape(how)}", soft_wrap=True)
+        readers = sorted({need["reader"].partition("@")[0] for need in told["needs"]})
+        until = f"until then builds of {', '.join(readers)} fail"
+        out.print(f"  [yellow]to be approved:[/] {escape(how)} ({escape(until)})", soft_wrap=True)
 
 
 def held_json(given: Invocation, source: Source) -> dict[str, Any]:

@@ -257,11 +257,10 @@ def plan_tree(project: Project, planned: Plan) -> Tree:
             if s.source_id in steps and branches.get(s.source_id) is not parent
         ]
         reads = f" [dim](reads {', '.join(also)} too)[/]" if also else ""
-        if step.action == "build":
-            why = "; ".join(r.message for r in step.reasons)
-            label = f"[yellow]build[/] {escape(source.key)} [dim]{escape(why)}[/]{reads}"
-        else:
-            label = f"[green]reuse[/] {escape(source.key)}{reads}"
+        colour = "yellow" if step.action == "build" else "green"
+        why = "; ".join(r.message for r in step.reasons)
+        said = f" [dim]{escape(why)}[/]" if why else ""
+        label = f"[{colour}]{step.action}[/] {escape(source.key)}{said}{reads}"
         branches[step.source_id] = branch = parent.add(label)
         for note in source.notes:
             branch.add(f"[dim]note: {escape(note)}[/]")

@@ -261,6 +261,20 @@ def test_a_failure_is_told_beside_the_reason() -> None:
     ]
 
 
+def test_what_is_up_to_date_and_failed_a_check_says_so() -> None:
+    made = project()
+    world = built(made)
+    failed = build(named(made, "p"), None, "row_count\nof 4")
+    step = everything(made, replace(world, history={failed.source_id: failed})).steps[0]
+    assert (step.action, [r.message for r in step.reasons]) == (
+        "reuse",
+        ["failed last time: row_count"],
+    )
+    other = replace(failed, build_id="of other code")
+    step = everything(made, replace(world, history={failed.source_id: other})).steps[0]
+    assert (step.action, step.reasons) == ("reuse", ())
+
+
 def test_data_without_versions_is_never_known_to_be_the_same() -> None:
     made = project(
         f"{RAW}--@ persist\nCREATE VIEW p AS SELECT a FROM j;\n--@ persist\nCREATE VIEW q AS SELECT a FROM p"
