@@ -2,8 +2,8 @@
 
 Seconds on the wall and of all processors, in one warm session: everything is built first, then
 all of it again; then one per cent is appended, one day of the year replaced, and one per cent of
-the keys merged. Whatever is measured was done before in the same session, with other rows: else the
-JVM compiles what is new to it, and a second of that stands beside twenty of work.
+the keys merged. Whatever is measured was done three times before in the same session, with other
+rows: else the JVM compiles what is new to it, and seconds of that stand beside twenty of work.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import resource
 import sys
 import time
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from persist_assets.builder import Builder
 from persist_assets.engine import Engine
@@ -25,7 +26,12 @@ from persist_assets.session import create_session
 from persist_assets.settings import Settings, load_settings
 from persist_assets.storage.tables import read_version
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 ROWS = 10_000_000
+WARM, TURNS = 3, 6
+"""So often everything is done that is measured, and so many of the first do not count."""
 SETTINGS = """
 [spark]
 "spark.master" = "local[*]"
@@ -165,32 +171,40 @@ def measure(root: Path, rows: int = ROWS) -> dict[str, tuple[Cost, Cost]]:
     names = ("plain", "appended", "partitioned", "by_day", "merged")
     for name in names:
         year.build(name)
-    again = [{name: year.build(name, force=True) for name in names[:3]} for _ in range(3)]
-    whole = {name: _middle([costs[name] for costs in again]) for name in names[:3]}
-    whole |= {name: year.build(name, force=True) for name in names[3:]}
-    found = {"backfill": (whole["partitioned"], whole["plain"])}  # of all its partitions
-    for turn in (1, 2):
+    again = [{name: year.build(name, force=True) for name in names[:4]} for _ in range(TURNS)]
+    whole = {name: _middle([costs[name] for costs in again]) for name in names[:4]}
+    whole["merged"] = year.build("merged", force=True)
+    parts: dict[str, list[Cost]] = {}
+    turns = iter(range(1, 100))
+
+    def build(what: str, *names: str) -> None:
+        for name in names:
+            parts.setdefault(f"{what} {name}", []).append(year.build(name))
+
+    for turn in islice(turns, TURNS):
         year.put(turn * rows, turn * rows + percent, 364 + turn, 1)
-        for name in ("appended", "merged"):
-            found[f"append {name}"] = (year.build(name), whole[name])
+        build("append", "appended", "merged")
         for name in ("partitioned", "by_day"):
             year.build(name)
-    for turn in (3, 4):
-        year.put(turn * rows, turn * rows + 1000, 100 * turn - 100, 1)
-        for name in ("partitioned", "by_day"):
-            found[f"one day {name}"] = (year.build(name), whole[name])
+    for turn in islice(turns, TURNS):
+        year.put(turn * rows, turn * rows + 1000, 29 * turn, 1)
+        build("one day", "partitioned", "by_day")
         year.build("merged")
-    for turn in (5, 6):
-        first = int(rows * 0.1 * turn)
-        year.put(turn * rows, turn * rows + percent, 362 + turn, 1, ids=first)
-        found["merge"] = (year.build("merged"), whole["merged"])
-    found["nothing"] = (year.build("merged"), whole["merged"])
+    for turn in islice(turns, TURNS):
+        first = int(rows * 0.06 * (turn - 2 * TURNS))
+        year.put(turn * rows, turn * rows + percent, 364 + turn, 1, ids=first)
+        parts.setdefault("merge", []).append(year.build("merged"))
+    parts["nothing"] = [year.build("merged") for _ in range(TURNS)]
+    found = {"backfill": (whole["partitioned"], whole["plain"])}  # of all its partitions
+    for what, costs in parts.items():
+        found[what] = _middle(costs), whole.get(what.rpartition(" ")[2], whole["merged"])
     return found
 
 
-def _middle(costs: list[Cost]) -> Cost:
-    """Return what is neither the least nor the most."""
-    return sorted(costs, key=lambda c: c.cpu_s)[len(costs) // 2]
+def _middle(costs: Sequence[Cost]) -> Cost:
+    """Return of those that came when the JVM had compiled all what is neither least nor most."""
+    warm = sorted(costs[WARM:], key=lambda c: c.cpu_s)
+    return warm[len(warm) // 2]
 
 
 WANTED = {

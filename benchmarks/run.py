@@ -326,7 +326,9 @@ def main() -> None:
         "|---|---|---|---|",
         *(f"| {' | '.join(row)} |" for row in rows),
     ]
-    (ROOT / "docs" / "benchmarks.md").write_text("\n".join(lines) + "\n")
+    page = ROOT / "docs" / "benchmarks.md"
+    _, _, said = page.read_text().rpartition(" |\n")  # below the table: what people wrote of it
+    page.write_text("\n".join(lines) + f"\n{said}")
 
 
 if __name__ == "__main__":
