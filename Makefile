@@ -10,7 +10,9 @@ export PYTHONUTF8 := 1
 BRIDGE := persist_assets/frontends/malloy_bridge
 BUNDLE := $(BRIDGE)/dist/bridge.cjs
 
-.PHONY: help setup bridge demo ui test nightly bench lint types acceptance lock clean
+TEST_NODE := tests/node/node_modules/.package-lock.json
+
+.PHONY: help setup bridge test-tools demo ui test nightly bench lint types acceptance lock clean
 
 help: ## Show this list.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -25,28 +27,37 @@ $(VENV)/installed: pyproject.toml requirements.lock
 bridge: $(BUNDLE) ## Bundle Malloy's compiler.
 
 $(BUNDLE): $(wildcard $(BRIDGE)/src/* $(BRIDGE)/*.json $(BRIDGE)/*.mjs) | $(VENV)/installed
-	@$(BIN)/python scripts/bridge.py
+	@$(BIN)/python scripts/npm.py $(BRIDGE) "ci --no-audit --no-fund" "run build"
+
+test-tools: setup $(BUNDLE) $(TEST_NODE) ## Install what only tests need, and name missing programs.
+	@command -v chromium >/dev/null || { echo "the tests need Chromium: apt-get install chromium"; exit 1; }
+	@$(BIN)/python tests/jvm.py
+
+$(TEST_NODE): tests/node/package-lock.json | $(VENV)/installed
+	@$(BIN)/python scripts/npm.py tests/node "ci --no-audit --no-fund"
+	@touch $@
 
 demo: setup ## Prepare real data, build everything through Dagster, and show it.
 	@$(BIN)/python examples/flights/demo.py
 
 ui: setup ## Start Dagster's UI on the demo.
-	@$(BIN)/python -c "from persist_assets.plugin.runs import write_home; from pathlib import Path; write_home(Path('$(DAGSTER_HOME)'))"
+	@$(BIN)/python -c "from persist_assets.home import write_home; from pathlib import Path; write_home(Path('$(DAGSTER_HOME)'))"
 	$(BIN)/dagster dev -w workspace.yaml -h 127.0.0.1 -p $${PORT:-3000}
 
 # The files that take longest come first, so that both processes end at the same time.
-test: setup ## Run all tests, in two processes.
-	@$(BIN)/python tests/jvm.py
+test: test-tools ## Run all tests, in two processes.
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
-		tests/e2e tests/integration tests/unit
+		$(PYTEST_OPTIONS) tests/e2e tests/integration tests/unit
 
-nightly: setup ## Run random queries and TPC-H against Spark, and tests on each kind of it.
+# The order follows from the date, so that it is another one each day and can be repeated.
+nightly: test-tools ## Run random queries and TPC-H against Spark, tests on each kind of it, and all tests in random order.
 	PERSIST_TEST_SPARK=local $(BIN)/python -m pytest -s tests/nightly
 	PERSIST_TEST_SPARK=local-cluster $(BIN)/python -m pytest $(ON_SPARK)
 	PERSIST_TEST_SPARK=shared $(BIN)/python -m pytest $(ON_SPARK)
+	$(MAKE) test PYTEST_OPTIONS="--random-order --random-order-seed=$$(date +%Y%m%d)"
 
-bench: setup ## Measure speed and reuse, and write docs/benchmarks.md.
-	$(BIN)/python benchmarks/run.py
+bench: setup ## Measure speed and reuse, and write docs/benchmarks.md (OPTIONS=--small: only run everything).
+	$(BIN)/python benchmarks/run.py $(OPTIONS)
 
 lint: setup
 	$(BIN)/ruff format --check .
@@ -56,7 +67,7 @@ types: setup
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 acceptance: setup ## Write docs/acceptance.md from the rows and the tests that prove them.
-	$(BIN)/python scripts/acceptance.py
+	$(BIN)/python scripts/acceptance.py $(OPTIONS)
 
 lock: setup ## Pin every dependency for development and CI.
 	$(BIN)/python scripts/lock.py

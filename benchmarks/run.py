@@ -39,7 +39,9 @@ def cpu(command: list[str], cwd: Path, times: int, before: Any = None) -> float:
         if before:
             before()
         start = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(command, cwd=cwd, check=True, capture_output=True, env=_environment(cwd))
+        subprocess.run(
+            command, cwd=cwd, check=True, stdout=subprocess.DEVNULL, env=_environment(cwd)
+        )
         end = resource.getrusage(resource.RUSAGE_CHILDREN)
         taken.append(end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime)
     return statistics.median(taken)
@@ -54,7 +56,7 @@ def generate(out: Path, n: int, rows: int = 0) -> Path:
     """Make a project of `n` sources."""
     script = str(ROOT / "benchmarks" / "gen_project.py")
     arguments = ["--n", str(n), "--format", "persist", "--out", str(out), "--rows", str(rows)]
-    subprocess.run([sys.executable, script, *arguments], check=True, capture_output=True)
+    subprocess.run([sys.executable, script, *arguments], check=True, stdout=subprocess.DEVNULL)
     (out / "definitions.py").write_text(
         "from persist_assets import load_sources\n\ndefs = load_sources('sources')\n"
     )
@@ -89,7 +91,7 @@ def pretend_built(root: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from persist_assets.ledger.store import Ledger
+    from persist_assets.ledger.store import Ledger, Publication
     from persist_assets.model import Build, Snapshot
     from persist_assets.planner import World, as_of
     from persist_assets.project import load_project
@@ -124,7 +126,7 @@ def pretend_built(root: Path) -> None:
             "built", now,
         )  # fmt: skip
         ledger.record_started(build, source.table)
-        ledger.publish(build, snapshot, ())
+        ledger.publish(Publication(build, snapshot, []))
         manifest[source.build_id] = snapshot
     ledger.close()
 
@@ -205,7 +207,7 @@ def hammered(kind: str, seconds: int) -> tuple[str, str, str, str]:
     What they do is checked as in the tests: nothing lost, nothing done twice.
     """
     script = [sys.executable, str(ROOT / "tests" / "hammer.py"), kind, str(seconds)]
-    done = subprocess.run(script, check=True, capture_output=True, text=True)
+    done = subprocess.run(script, check=True, stdout=subprocess.PIPE, text=True)
     said = json.loads(done.stdout)
     return (
         f"8 processes at one {KINDS[kind]} ledger for {seconds} s: builds, promotions, rollbacks,"
@@ -219,21 +221,48 @@ def hammered(kind: str, seconds: int) -> tuple[str, str, str, str]:
 def rows_of(script: str, *arguments: str) -> list[tuple[str, str, str, str]]:
     """Return what another benchmark prints: a row in JSON on each line."""
     command = [sys.executable, str(ROOT / "benchmarks" / script), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
 
 
-def main() -> None:
-    """Measure, print, and write the table."""
+SMALL = {
+    "sources": 100,
+    "times": 1,
+    "changes": 5,
+    "large": 200,
+    "rows": 1_000,
+    "scale": "0.01",
+    "year": 40_000,
+    "seconds": 2,
+    "wants": 10_000,
+}
+"""Sizes that show in minutes that every benchmark runs; their figures mean nothing."""
+
+
+def _sizes() -> argparse.Namespace:
+    """Return how large each benchmark is, from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--times", type=int, default=3)
-    parser.add_argument("--changes", type=int, default=200)
-    parser.add_argument("--large", type=int, default=10_000)
+    parser.add_argument("--sources", type=int, default=1_000, help="of the generated project")
+    parser.add_argument("--times", type=int, default=3, help="runs of which the median counts")
+    parser.add_argument("--changes", type=int, default=200, help="changed columns")
+    parser.add_argument("--large", type=int, default=10_000, help="sources of the large project")
     parser.add_argument("--rows", type=int, default=200_000, help="of each raw table built on")
     parser.add_argument("--scale", default="1", help="of TPC-H's data")
     parser.add_argument("--year", type=int, default=10_000_000, help="rows that parts are of")
     parser.add_argument("--seconds", type=int, default=30, help="of work on each ledger")
-    given = parser.parse_args()
+    parser.add_argument("--wants", type=int, default=100_000, help="and ten times as many events")
+    parser.add_argument(
+        "--small", action="store_true", help="run all in minutes, and write no page"
+    )
+    sizes = parser.parse_args()
+    if sizes.small:
+        vars(sizes).update(SMALL)
+    return sizes
+
+
+def main() -> None:
+    """Measure, print, and write the table."""
+    sizes = _sizes()
     rows: list[tuple[str, str, str, str]] = []
 
     def tell(what: str, floor: str, ours: str, wanted: str) -> None:
@@ -241,58 +270,63 @@ def main() -> None:
         print(f"{what}: {ours} (wanted {wanted}; {floor})", flush=True)
 
     with tempfile.TemporaryDirectory() as temporary:
-        root = generate(Path(temporary, "p"), 1000, rows=100)
+        root = generate(Path(temporary, "p"), sizes.sources, rows=100)
         persist, dagster = str(BIN / "persist"), str(BIN / "dagster")
 
         def forget() -> None:
             shutil.rmtree(root / ".persist", ignore_errors=True)
 
-        floor = cpu([sys.executable, "-c", FLOOR, str(root / "sources")], root, given.times)
-        cold = cpu([persist, "check"], root, given.times, forget)
+        floor = cpu([sys.executable, "-c", FLOOR, str(root / "sources")], root, sizes.times)
+        cold = cpu([persist, "check"], root, sizes.times, forget)
         parsed = f"sqlglot's parse and qualify alone: {floor:.2f}"
-        tell("`persist check`, 1,000 sources, cold", parsed, f"{cold:.2f}", "≤ 3.0")
-        warm = cpu([persist, "check"], root, given.times)
+        tell(f"`persist check`, {sizes.sources:,} sources, cold", parsed, f"{cold:.2f}", "≤ 3.0")
+        warm = cpu([persist, "check"], root, sizes.times)
         tell("the same, warm", "", f"{warm:.2f}", "≤ 0.9")
         pretend_built(root)
-        planned = cpu([persist, "plan"], root, given.times)
-        tell("`persist plan`, 1,000 built, nothing changed", "", f"{planned:.2f}", "≤ 1.2")
+        planned = cpu([persist, "plan"], root, sizes.times)
+        tell(
+            f"`persist plan`, {sizes.sources:,} built, nothing changed",
+            "",
+            f"{planned:.2f}",
+            "≤ 1.2",
+        )
         validate = [dagster, "definitions", "validate", "-f", "definitions.py"]
-        ours = cpu(validate, root, given.times)
+        ours = cpu(validate, root, sizes.times)
         trivial = Path(temporary, "trivial")
         trivial.mkdir()
-        (trivial / "definitions.py").write_text(TRIVIAL % 1000)
-        theirs = cpu(validate, trivial, given.times)
+        (trivial / "definitions.py").write_text(TRIVIAL % sizes.sources)
+        theirs = cpu(validate, trivial, sizes.times)
         tell(
-            "`dagster definitions validate`, 1,000 sources, warm",
+            f"`dagster definitions validate`, {sizes.sources:,} sources, warm",
             f"as many trivial assets: {theirs:.2f}",
             f"{ours:.2f} ({ours / theirs:.2f}×)",
             "≤ 1.3×",
         )
         for measures, wanted in ((False, "≤ 0.50"), (True, "≤ 0.40")):
-            share = rebuilt(root, given.changes, measures=measures)
+            share = rebuilt(root, sizes.changes, measures=measures)
             what = "measures" if measures else "any column"
             tell(
-                f"sources rebuilt after a changed column, {what}, {given.changes} changes, sums",
+                f"sources rebuilt after a changed column, {what}, {sizes.changes} changes, sums",
                 "by table: 1.00",
                 f"{share:.2f}",
                 wanted,
             )
-        if given.large:
-            large = generate(Path(temporary, "large"), given.large)
+        if sizes.large:
+            large = generate(Path(temporary, "large"), sizes.large)
             taken = cpu([persist, "check"], large, 1)
-            ratio = (taken / given.large) / (cold / 1000)
-            what = f"`persist check`, {given.large:,} sources, cold, cost of one"
-            tell(what, "against 1,000", f"{taken:.1f} s, {ratio:.2f}×", "≤ 1.3×")
+            ratio = (taken / sizes.large) / (cold / sizes.sources)
+            what = f"`persist check`, {sizes.large:,} sources, cold, cost of one"
+            tell(what, f"against {sizes.sources:,}", f"{taken:.1f} s, {ratio:.2f}×", "≤ 1.3×")
         spark = [
-            ("20 sources", generate(Path(temporary, "twenty"), 20, given.rows), "≤ 1.15×"),
+            ("20 sources", generate(Path(temporary, "twenty"), 20, sizes.rows), "≤ 1.15×"),
             (
-                f"TPC-H scale {given.scale}, 22 queries as sources",
-                builds.tpch(Path(temporary, "tpch"), given.scale),
+                f"TPC-H scale {sizes.scale}, 22 queries as sources",
+                builds.tpch(Path(temporary, "tpch"), sizes.scale),
                 "≤ 1.05×",
             ),
         ]
         for what, made, wanted in spark:
-            seconds = builds.measure(made, given.times)
+            seconds = builds.measure(made, sizes.times)
             bare = seconds.pop("bare")
             tell(
                 f"{what}, built in one warm session, s on the wall",
@@ -300,7 +334,7 @@ def main() -> None:
                 ", ".join(f"{way} {s:.1f} ({s / bare:.2f}×)" for way, s in seconds.items()),
                 wanted,
             )
-        trivial_s, small_s = builds.launched(Path(temporary, "launched"), given.times)
+        trivial_s, small_s = builds.launched(Path(temporary, "launched"), sizes.times)
         tell(
             "a small source, `dagster asset materialize`, warm Spark, s on the wall",
             f"a trivial asset: {trivial_s:.1f}",
@@ -308,12 +342,15 @@ def main() -> None:
             "≤ +3",
         )
         for script in ("increments.py", "external.py"):
-            for row in rows_of(script, str(Path(temporary, script)), str(given.year)):
+            for row in rows_of(script, str(Path(temporary, script)), str(sizes.year)):
                 tell(*row)
     for kind in KINDS:
-        tell(*hammered(kind, given.seconds))
-        for row in rows_of("wants.py", kind):
+        tell(*hammered(kind, sizes.seconds))
+        for row in rows_of("wants.py", kind, str(sizes.wants)):
             tell(*row)
+    if sizes.small:
+        print("all benchmarks ran; figures of this size mean nothing")
+        return
     lines = [
         "# Benchmarks",
         "",

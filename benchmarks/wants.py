@@ -1,6 +1,7 @@
 """Measure what deciding about many wants costs, and a page of many events.
 
-In a ledger of its own: `python benchmarks/wants.py sqlite`, or `postgres`.
+In a ledger of its own: `python benchmarks/wants.py sqlite 100000`, or `postgres`. There are ten
+times as many events as wants.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from postgres import Postgres
 
-WANTS, EVENTS, PAGE = 100_000, 1_000_000, 1000
+PAGE = 1000
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 
 
-def fill(ledger: Ledger) -> None:
+def fill(ledger: Ledger, n_wants: int, n_events: int) -> None:
     """Record wants and events as many processes would have over years."""
     with ledger._write() as connection:
-        for first in range(0, WANTS, 10_000):
+        for first in range(0, n_wants, 10_000):
             connection.execute(
                 wants.insert(),
                 [
@@ -51,7 +52,7 @@ def fill(ledger: Ledger) -> None:
                     for n in range(first, first + 10_000)
                 ],
             )
-        for first in range(1, EVENTS + 1, 20_000):
+        for first in range(1, n_events + 1, 20_000):
             connection.execute(
                 events.insert(),
                 [
@@ -70,7 +71,7 @@ def fill(ledger: Ledger) -> None:
                     for n in range(first, first + 20_000)
                 ],
             )
-        connection.execute(counters.update().values(value=EVENTS))
+        connection.execute(counters.update().values(value=n_events))
 
 
 def timed(act: Callable[[], Any], n: int = 5) -> tuple[float, Any]:
@@ -83,17 +84,20 @@ def timed(act: Callable[[], Any], n: int = 5) -> tuple[float, Any]:
     return statistics.median(took), found
 
 
-def measure(url: str, kind: str) -> Iterator[tuple[str, str, str, str]]:
+def measure(url: str, kind: str, n_wants: int) -> Iterator[tuple[str, str, str, str]]:
     """Yield what was measured: what, beside what, how long it took, what is wanted."""
     ledger = Ledger(url)
-    fill(ledger)
+    n_events = 10 * n_wants
+    fill(ledger, n_wants, n_events)
 
     def decide() -> Any:
         found = ledger.fetch_active("dev")
         return evaluate(found, NOW, current=(), available=("users:data/users",))
 
     seconds, found = timed(decide)
-    told = f"{WANTS:,} active wants in {kind}, {len(found.partitions):,} to be built: read, decided"
+    told = (
+        f"{n_wants:,} active wants in {kind}, {len(found.partitions):,} to be built: read, decided"
+    )
     yield told, "", f"{seconds:.2f} s", "≤ 1 s"
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     took: list[float] = []
@@ -108,12 +112,12 @@ def measure(url: str, kind: str) -> Iterator[tuple[str, str, str, str]]:
         since = following
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     p50, p99 = statistics.median(took) * 1000, sorted(took)[int(len(took) * 0.99)] * 1000
-    told = f"{EVENTS:,} events in {kind}, {n:,} of them by a pattern, pages of {PAGE:,}"
+    told = f"{n_events:,} events in {kind}, {n:,} of them by a pattern, pages of {PAGE:,}"
     yield told, "", f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, +{grown:.0f} MiB", "p50 ≤ 20 ms"
     ledger.close()
 
 
-def main(kind: str) -> None:
+def main(kind: str, n_wants: int) -> None:
     """Print what was measured, as JSON, a line each."""
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as held:
         url = f"sqlite:///{temporary}/wants.db"
@@ -121,9 +125,9 @@ def main(kind: str) -> None:
             server = Postgres()
             held.callback(server.close)
             url = server.schema("wants")
-        for row in measure(url, {"sqlite": "SQLite", "postgres": "PostgreSQL"}[kind]):
+        for row in measure(url, {"sqlite": "SQLite", "postgres": "PostgreSQL"}[kind], n_wants):
             print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]))

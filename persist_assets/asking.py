@@ -13,6 +13,9 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any, cast
 
+from persist_assets.errors import SettingsError
+from persist_assets.settings import secret_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -32,12 +35,15 @@ def token_of(upstream: Upstream, environ: Mapping[str, str]) -> str | None:
     Raises
     ------
     NoAnswer
-        It takes one, and there is none.
+        It takes one, and there is none, or it may not be sent.
     """
     if upstream.token_env is None:
         return None
-    token = environ.get(upstream.token_env)
-    if not token:
+    try:
+        token = secret_of(upstream.token_env, environ)
+    except SettingsError as error:
+        raise NoAnswer(f"{error.message}: {error.hint}") from error
+    if token is None:
         raise NoAnswer(f"{upstream.token_env}, which holds the token for it, is not set")
     return token
 

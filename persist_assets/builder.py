@@ -25,6 +25,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from persist_assets.assertions import again, asked, bound, check_columns, failure
@@ -96,7 +97,13 @@ from persist_assets.planner import (
 )
 from persist_assets.reader import HasSnapshot, Reader, Slice
 from persist_assets.session import translated
-from persist_assets.storage.changes import delta_change, delta_pieces, keep_listing, raw_change
+from persist_assets.storage.changes import (
+    delta_change,
+    delta_pieces,
+    keep_listing,
+    listings_of,
+    raw_change,
+)
 from persist_assets.storage.files import delete_directory
 from persist_assets.storage.raw import Pin, pin_raw, still_holds
 from persist_assets.storage.tables import (
@@ -254,6 +261,8 @@ class Builder(Reader):
         self.origin = {"type": "api"} if origin is None else origin
         self.request = request
         self._parked: dict[SourceID, Work] = {}
+        self._open: dict[str, Work] = {}
+        self._has_left = False
         self._temporary: dict[SourceID, Snapshot] = {}
         self._beneath: dict[str, frozenset[str]] = {}
         self._temporary_locks: dict[SourceID, threading.Lock] = {}
@@ -430,7 +439,7 @@ class Builder(Reader):
         if len(then) != 1:
             return None
         place, form = self.raw_place(source)
-        return raw_change(self.settings.warehouse, place, then[0], self.pin(source), form)
+        return raw_change(self._listings, place, then[0], self.pin(source), form)
 
     def _change_of_table(
         self, source: Source, as_of: AsOf, world: World, inputs: AsOf
@@ -830,6 +839,8 @@ class Builder(Reader):
     @contextmanager
     def _recorded(self, work: Work) -> Generator[None]:
         """Record a build as failed, and remove its files, if the block does not publish it."""
+        with self._lock:
+            self._open[work.build.build_uid] = work
         try:
             yield
             if work.state == "open":
@@ -843,6 +854,9 @@ class Builder(Reader):
                 root = self.settings.table_root(work.table)
                 self._discard_uncommitted(root, work.build.build_uid)
             raise
+        finally:
+            with self._lock:
+                self._open.pop(work.build.build_uid, None)
 
     def park(
         self,
@@ -922,6 +936,19 @@ class Builder(Reader):
             parked, self._parked = self._parked, {}
         for work in parked.values():
             self._record_failed(work, "its run ended before its turn came")
+
+    def leave_behind(self) -> None:
+        """Record that builds under way have failed, and give their leases back.
+
+        They hang, and their run has ended. If they go on, they publish nothing.
+        """
+        with self._lock:
+            self._has_left = True
+            works = [*self._open.values()]
+        for work in works:
+            log.warning("action=leave-behind source=%s", work.source.source_id)
+            self._record_failed(work, "interrupted: it did not end by itself")
+            self.ledger.give_back(work.lease)
 
     def _tidy(self, table: str) -> None:
         """Remove what dead builds of a table left behind."""
@@ -1130,7 +1157,12 @@ class Builder(Reader):
         growths = [s.growth for s in self.project.sources if s.growth is not None]
         for source in leaves:
             if any(source.source_id in g.reads for g in growths):
-                keep_listing(self.settings.warehouse, self.pin(source))
+                keep_listing(self._listings, self.pin(source))
+
+    @cached_property
+    def _listings(self) -> str:
+        """The directory with the listings of raw data that builds of this ledger keep."""
+        return listings_of(self.settings.warehouse, self.ledger.log_id())
 
     def _time_column(self, source: Source) -> str | None:
         """Return the column whose watermark the table of a source has."""
@@ -1489,7 +1521,7 @@ class Builder(Reader):
                 token = uuid.uuid4().hex
                 lease = self.ledger.lease(temporary_lease(token), self._holder())
                 self._closing.enter_context(lease)
-                root = self.settings.table_name(f"{TEMPORARY}/{token}")
+                root = self.settings.table_name(f"{TEMPORARY}/{self.ledger.log_id()}/{token}")
                 self._closing.callback(delete_directory, self.settings.table_root(root))
                 self._temporary_root = root
         below = self.reading(source.bindings, world.manifest, found, world.expired)
@@ -1639,6 +1671,8 @@ class Builder(Reader):
 
     def _commit(self, work: Work) -> None:
         """Make what was written a version of its table, once."""
+        if self._has_left:
+            raise BuildError(f"the run that builds `{work.source.name}` has ended")
         staged = work.staged
         written = Written(staged.rows, staged.bytes) if staged else Written(0, 0)
         work.build = replace(work.build, written=written)
@@ -1700,7 +1734,7 @@ class Builder(Reader):
 
 
 TEMPORARY = ".temporary"
-"""The directory of a warehouse that holds tables of runs, under the names of their leases."""
+"""The directory of a warehouse that holds tables of runs, by ledger and the names of leases."""
 
 
 def temporary_lease(token: str) -> str:

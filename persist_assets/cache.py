@@ -4,14 +4,23 @@ The invariant: it saves time and decides nothing. Every entry is found by a dige
 follows from, the file belongs to one release of this code and of the parser, it is read whole or
 not at all, and replaced in one step, so that processes that load at once do not disturb each
 other.
+
+The file is a pickle, and loading a pickle runs code. So it never lies in a project, which may be a
+stranger's, but in the user's own cache directory, and nothing is unpickled unless its signature
+was made with a key that only this user can read.
 """
 
 from __future__ import annotations
 
+import hmac
 import logging
 import os
 import pickle
+import secrets
+import stat
 import sys
+import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
@@ -21,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from persist_assets.meaning.understanding import Meaning
+from persist_assets.settings import make_private, user_cache
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -76,14 +86,36 @@ def parsed(
     return Parsed(content, tuple(bare), tuple(problems), **more)
 
 
-def load_cache(path: Path) -> Cache:
-    """Return what a file holds; nothing where it is not there, not ours or not whole."""
+def cache_file(root: Path, kind: str) -> Path | None:
+    """Return the file that keeps what compiling a project found; None if the user has no home.
+
+    Parameters
+    ----------
+    root
+        The project root.
+    kind
+        Digest of the settings that change what compiling finds.
+    """
+    name = sha256(f"{root.absolute()}\0{kind}".encode(errors="surrogateescape")).hexdigest()
     try:
-        with path.open("rb") as file:
-            if hasattr(os, "getuid") and os.fstat(file.fileno()).st_uid != os.getuid():
-                return Cache()
-            stamp, digest, data = file.read(64), file.read(64), file.read()
-        if stamp.decode() == _stamp() and digest.decode() == sha256(data).hexdigest():
+        return user_cache() / "compiled" / f"{name[:32]}.cache"
+    except RuntimeError:
+        return None
+
+
+def load_cache(path: Path | None) -> Cache:
+    """Return the content of a file; nothing if it is missing, damaged or not this user's."""
+    if path is None:
+        return Cache()
+    try:
+        key = _read_key(path.parent)
+        if key is None:
+            return Cache()
+        with open(os.open(path, os.O_RDONLY | _NO_LINKS), "rb") as file:
+            if time.time() - os.fstat(file.fileno()).st_mtime > _FRESH_S:
+                os.utime(path)
+            stamp, signature, data = file.read(64), file.read(64), file.read()
+        if stamp == _stamp().encode() and hmac.compare_digest(signature, _sign(key, path, data)):
             files, meanings = pickle.loads(data)
             return Cache(files, meanings)
     except (OSError, ValueError):
@@ -91,18 +123,88 @@ def load_cache(path: Path) -> Cache:
     return Cache()
 
 
-def save_cache(path: Path, files: dict[str, Parsed], meanings: dict[str, Meaning]) -> None:
-    """Replace what a file holds; where that is not possible the next load just takes longer."""
-    packed = {key: meaning.packed() for key, meaning in meanings.items()}
-    data = pickle.dumps((files, packed), pickle.HIGHEST_PROTOCOL)
+def save_cache(path: Path | None, files: dict[str, Parsed], meanings: dict[str, Meaning]) -> None:
+    """Replace the content of a file; where that is impossible, the next load just takes longer."""
+    if path is None:
+        return
     temporary = path.with_name(f".{uuid4().hex}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(_stamp().encode() + sha256(data).hexdigest().encode() + data)
+        make_private(path.parent)
+        key = _read_key(path.parent) or _make_key(path.parent)
+        packed = {name: meaning.packed() for name, meaning in meanings.items()}
+        data = pickle.dumps((files, packed), pickle.HIGHEST_PROTOCOL)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(_stamp().encode() + _sign(key, path, data) + data)
         temporary.replace(path)
+        _forget_old(path.parent)
     except OSError as error:
         log.debug("action=save-cache path=%s error=%s", path, error)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+_NO_LINKS: int = getattr(os, "O_NOFOLLOW", 0)
+_KEY = "key"
+"""The file with the secret that signs: 32 random bytes."""
+_FRESH_S = 24 * 3600
+"""The time of a file in use is set anew once it is this old, in seconds."""
+_UNUSED_S = 90 * 24 * 3600
+"""A file that nobody has read for this long is deleted, in seconds."""
+
+
+def _read_key(directory: Path) -> bytes | None:
+    """Return the key; None if it is missing, or somebody else may have read or written it."""
+    try:
+        with open(os.open(directory / _KEY, os.O_RDONLY | _NO_LINKS), "rb") as file:
+            facts = os.fstat(file.fileno())
+            if hasattr(os, "getuid") and (
+                facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o077
+            ):
+                return None
+            key = file.read(33)
+    except OSError:
+        return None
+    return key if len(key) == 32 else None
+
+
+def _make_key(directory: Path) -> bytes:
+    """Return a new key, or the one that another process has just made.
+
+    Raises
+    ------
+    OSError
+        There is none, and none can be made.
+    """
+    temporary = directory / f".{uuid4().hex}"
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(secrets.token_bytes(32))
+    try:
+        os.link(temporary, directory / _KEY)
+    except FileExistsError:
+        if _read_key(directory) is None:  # it is not private, so nothing it signed counts
+            temporary.replace(directory / _KEY)
+    finally:
         temporary.unlink(missing_ok=True)
+    key = _read_key(directory)
+    if key is None:
+        raise PermissionError(f"the key in {directory} is not private")
+    return key
+
+
+def _sign(key: bytes, path: Path, data: bytes) -> bytes:
+    """Return the signature of data for one file, in hexadecimal digits."""
+    made = hmac.new(key, f"{path.name}\0{_stamp()}\0".encode(), sha256)
+    made.update(data)
+    return made.hexdigest().encode()
+
+
+def _forget_old(directory: Path) -> None:
+    """Delete the files that nobody has used for a long time: their projects may be gone."""
+    before = time.time() - _UNUSED_S
+    for file in directory.glob("*.cache"):
+        with suppress(OSError):
+            if file.stat().st_mtime < before:
+                file.unlink()
 
 
 @cache

@@ -1,5 +1,9 @@
 """Collection: what nobody can read any more is given up in the ledger, then its files are deleted.
 
+Only files of this ledger are deleted: builds that it names, copies that it made, and what lies in
+`.temporary/` and `.listings/` under its own id and under names of ours. No symbolic link below the
+warehouse is followed. So another ledger's files and a user's own stay, wherever they lie.
+
 The order makes it safe. Once the ledger has given a snapshot up, no manifest can come to name it
 again; only then are its files deleted, under the leases of those who build into the same table.
 Whoever dies in between leaves files that the next collection finds given up already.
@@ -8,20 +12,28 @@ Whoever dies in between leaves files that the next collection finds given up alr
 from __future__ import annotations
 
 import logging
+import re
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from persist_assets.builder import TEMPORARY, temporary_lease
-from persist_assets.errors import ConflictError
+from persist_assets.errors import ConflictError, StorageError
 from persist_assets.ingestion import COPIES, copy_id, copy_root
 from persist_assets.ledger.store import has_ended
 from persist_assets.manifest import export_manifest
 from persist_assets.settings import load_settings
-from persist_assets.storage.changes import LISTINGS, listed_version
-from persist_assets.storage.files import delete_directory, delete_file, list_files
-from persist_assets.storage.tables import LOG, delete_builds, delete_replaced, find_written
+from persist_assets.storage.changes import listed_version, listings_of
+from persist_assets.storage.files import delete_directory, delete_file, is_linked, list_own
+from persist_assets.storage.tables import (
+    LOG,
+    delete_builds,
+    delete_replaced,
+    delete_table,
+    find_table,
+    find_written,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -110,6 +122,9 @@ def _sweep(
 ) -> Collected | None:
     """Delete what is given up of a table, unless somebody builds into it right now."""
     root = settings.table_root(holding.table)
+    inside = root.startswith(f"{settings.project_warehouse.rstrip('/')}/")
+    if _is_linked(root, settings.project_warehouse if inside else root.rpartition("/")[0]):
+        return None
     written = find_written(root)
     doomed = _doomed(holding, written, now)
     if not doomed or dry_run:
@@ -174,6 +189,8 @@ def _sweep_copies(
     """
     for copy in ledger.fetch_copies():
         name, root = f"{COPIES}/{copy.copy_id}", copy_root(settings, copy.copy_id)
+        if _is_linked(root, settings.project_warehouse):
+            continue
         with ExitStack() as held:
             try:
                 lease = ledger.lease(f"copy {copy.copy_id}", "a collection", wait_s=0)
@@ -183,12 +200,15 @@ def _sweep_copies(
                 continue
             if ledger.find_copy(copy.copy_id) != copy:
                 continue
+            if not _is_table(root, copy.table_id):
+                log.warning("action=collect copy=%s skipped: another ledger's", copy.copy_id)
+                continue
             needing = ledger.fetch_needs(copy.copy_id).keys()
             if not needing - ({settings.environment} if copy.copy_id in left else set()):
-                size = sum(file.bytes for file in list_files(root))
+                size = sum(file.bytes for file in list_own(root))
                 if not dry_run:
                     ledger.forget_copies([copy.copy_id])
-                    delete_directory(root)
+                    delete_table(root)
                 yield Collected(name, (copy.committed,), size)
                 continue
             size = delete_replaced(root, copy.committed, LONGEST, dry_run=dry_run)
@@ -196,29 +216,60 @@ def _sweep_copies(
                 yield Collected(name, (), size)
 
 
+def _is_table(root: str, table_id: str) -> bool:
+    """Whether nothing shows that the table at a root is another one than we know."""
+    try:
+        table = find_table(root)
+    except StorageError:  # it is broken
+        return True
+    return table is None or table.metadata().id == table_id
+
+
 def _sweep_listings(settings: Settings, ledger: Ledger, now: datetime) -> None:
     """Delete what is known of the files of raw data at versions that no snapshot rests on."""
     needed = ledger.fetch_versions()
-    names = {settings.environment, *settings.declared}
-    for warehouse in {load_settings(settings.root, environment=n).warehouse for n in names}:
-        for file in list_files(f"{warehouse.rstrip('/')}/{LISTINGS}"):
+    for warehouse in _warehouses(settings):
+        directory = listings_of(warehouse, ledger.log_id())
+        if _is_linked(directory, warehouse):
+            continue
+        for file in list_own(directory):
             old = now.timestamp() - file.changed_ns / 1e9 > LONGEST.total_seconds()
-            if old and listed_version(file.location) not in needed:
+            version = listed_version(file.location)
+            if old and version is not None and version not in needed:
                 delete_file(file.location)
 
 
+_TOKEN = re.compile(r"[0-9a-f]{32}")
+
+
 def _sweep_temporary(settings: Settings, ledger: Ledger, *, dry_run: bool) -> Iterable[Collected]:
-    """Delete the temporary tables of runs that have ended."""
-    names = {settings.environment, *settings.declared}
-    for warehouse in {load_settings(settings.root, environment=n).warehouse for n in names}:
-        root = f"{warehouse.rstrip('/')}/{TEMPORARY}"
+    """Delete the temporary tables of runs of this ledger that have ended."""
+    own = f"{TEMPORARY}/{ledger.log_id()}"
+    for warehouse in _warehouses(settings):
+        root = f"{warehouse.rstrip('/')}/{own}"
+        if _is_linked(root, warehouse):
+            continue
         bytes_of: dict[str, int] = {}
-        for file in list_files(root):
+        for file in list_own(root):
             token = file.location.removeprefix(f"{root}/").partition("/")[0]
             bytes_of[token] = bytes_of.get(token, 0) + file.bytes
         for token, size in sorted(bytes_of.items()):
-            if ledger.is_leased(temporary_lease(token)):
+            if not _TOKEN.fullmatch(token) or ledger.is_leased(temporary_lease(token)):
                 continue
             if not dry_run:
                 delete_directory(f"{root}/{token}")
-            yield Collected(f"{TEMPORARY}/{token}", (), size)
+            yield Collected(f"{own}/{token}", (), size)
+
+
+def _warehouses(settings: Settings) -> set[str]:
+    """Return the warehouses of all environments."""
+    names = {settings.environment, *settings.declared}
+    return {load_settings(settings.root, environment=name).warehouse for name in names}
+
+
+def _is_linked(location: str, warehouse: str) -> bool:
+    """Whether a location lies behind a symbolic link below a warehouse; that is told."""
+    linked = is_linked(location, warehouse)
+    if linked:
+        log.warning("action=collect place=%s skipped: it lies behind a symbolic link", location)
+    return linked

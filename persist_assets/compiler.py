@@ -9,6 +9,7 @@ left out in silence.
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -18,8 +19,15 @@ from unicodedata import normalize
 from sqlglot import exp
 
 from persist_assets.contracts import breaches, incomparable, listed, promised_by
-from persist_assets.dialect import parse, plain
-from persist_assets.errors import Location, Problem, SourcesError, did_you_mean
+from persist_assets.dialect import char_size, parse, plain
+from persist_assets.errors import (
+    Location,
+    PersistError,
+    Problem,
+    SourcesError,
+    did_you_mean,
+    unexpected,
+)
 from persist_assets.frontends.malloy import ALL_ROWS_OF, SUFFIX
 from persist_assets.frontends.malloy import LANGUAGE as MALLOY
 from persist_assets.frontends.python import LANGUAGE as PYTHON
@@ -66,6 +74,7 @@ if TYPE_CHECKING:
         Callable,
         Collection,
         Container,
+        Generator,
         Iterable,
         Iterator,
         Mapping,
@@ -176,6 +185,22 @@ class Compilation:
         self.problems.append(Problem(code, message, unit.declaration.location, hint))
         unit.broken = True
 
+    @contextmanager
+    def contained(self, unit: _Unit) -> Generator[None]:
+        """Turn an exception that nobody expects into a problem of one declaration."""
+        try:
+            yield
+        except RecursionError:
+            # Whether it comes depends on who calls us: it may refuse, never decide meaning.
+            hint = "give parts of it names: WITH … AS (…)"
+            self.report("nesting", "this is nested too deeply to be read", unit, hint)
+        except PersistError:
+            raise
+        except Exception as error:
+            what = f"`{unit.declaration.name}`"
+            self.problems.append(unexpected(error, what, unit.declaration.location))
+            unit.broken, unit.source, unit.meaning = True, None, None
+
     def parsed(self, unit: _Unit) -> Query | None:
         """Return the query of a unit with its tree, by parsing its file again."""
         if unit.source_id not in self.trees:
@@ -216,7 +241,8 @@ class Compilation:
         unit.broken |= any(u.broken for u in read)
         whole = query.text.startswith(ALL_ROWS_OF)
         if not (unit.broken or whole):
-            _compile_query(self, unit)
+            with self.contained(unit):
+                _compile_query(self, unit)
         found, self.problems[before:] = self.problems[before:], []
         source = read[0].source if whole and not unit.broken else unit.source
         if source is not None and not source.columns:
@@ -243,12 +269,12 @@ class Compilation:
         """
         found = self._relations(tables)
         inlined = {s: r for s, r in found.items() if not self.units[s].declaration.persisted}
-        return tuple(
-            need
-            for reader, relation in found.items()
-            if reader not in inlined
-            for need in find_needs(reader, {**inlined, reader: relation}, tables)
-        )
+        needs: list[Need] = []
+        for reader, relation in found.items():
+            if reader not in inlined:
+                with self.contained(self.units[reader]):
+                    needs += find_needs(reader, {**inlined, reader: relation}, tables)
+        return tuple(needs)
 
     def needs_of_source(
         self, source_id: SourceID, tables: Collection[SourceID]
@@ -287,7 +313,10 @@ class Compilation:
         for source_id, unit in self.units.items():
             if unit.source is None or ends.isdisjoint(unit.bindings):
                 continue
-            found[source_id] = self._relation(unit)
+            if any(self.units[b].source is None for b in unit.bindings):
+                continue  # it failed meanwhile
+            with self.contained(unit):
+                found[source_id] = self._relation(unit)
             if not unit.declaration.persisted:
                 ends.add(source_id)
         return found
@@ -472,8 +501,9 @@ def _resolve_names(compilation: Compilation) -> None:
     }
     compilation.names = _Names(((u.asset_key, u.source_id) for u in units), guessed)
     for unit in units:
-        _resolve(compilation, unit)
-        _resolve_checks(compilation, unit)
+        with compilation.contained(unit):
+            _resolve(compilation, unit)
+            _resolve_checks(compilation, unit)
 
 
 def _resolve_checks(compilation: Compilation, unit: _Unit) -> None:
@@ -607,17 +637,13 @@ def _compile_meaning(compilation: Compilation) -> None:
         unit.broken |= any(compilation.units[b].broken for b in unit.bindings)
         if unit.broken:
             continue
-        if unit.declaration.raw is not None:
-            _compile_raw(compilation, unit)
-        elif unit.declaration.function is not None:
-            _compile_function(compilation, unit)
-        else:
-            try:
+        with compilation.contained(unit):
+            if unit.declaration.raw is not None:
+                _compile_raw(compilation, unit)
+            elif unit.declaration.function is not None:
+                _compile_function(compilation, unit)
+            else:
                 _compile_query(compilation, unit)
-            except RecursionError:
-                # Whether it comes depends on who calls us: it may refuse, never decide meaning.
-                hint = "give parts of it names: WITH … AS (…)"
-                compilation.report("nesting", "this is nested too deeply to be read", unit, hint)
 
 
 _BY_NAME = ("parquet", "delta", "orc")
@@ -641,6 +667,8 @@ def _compile_raw(compilation: Compilation, unit: _Unit) -> None:
                 return
     fields = [f"{c.name} {c.type}" for c in facts.columns]
     identity = ["raw", compilation.connection, raw.format, facts.place, facts.options]
+    if any(char_size(c.type) for c in facts.columns):
+        identity.append("CHAR is padded")  # earlier releases did not
     rows = digest(*identity, [] if raw.format in _BY_NAME else fields)
     columns = tuple(digest("column", rows, c.name.lower(), c.type) for c in facts.columns)
     source = Source(
@@ -823,112 +851,117 @@ def _check_annotations(compilation: Compilation) -> None:
     table_names: dict[str, Source] = {}
     tables: dict[str, Source] = {}
     for unit in compilation.units.values():
-        source = unit.source
-        if source is None or not (source.persisted or source.temporary):
-            continue
-        annotation = source.annotation
-        places = dict(annotation.keys)
-        if annotation.name:
-            other = table_names.setdefault(annotation.name.lower(), source)
-            if other.build_id != source.build_id:
-                message = (
-                    f"`{other.key}` has the table name `{other.annotation.name}` already, "
-                    f"at {other.location}"
-                )
-                compilation.problems.append(Problem("table-name", message, places["name"]))
-            other = tables.setdefault(source.build_id, source)
-            if other.annotation.name != annotation.name and source.language == MALLOY:
-                message = (
-                    f"`{source.key}` means what `{other.key}` means and is one table with it, "
-                    f"which has the name `{other.annotation.name}` already, at {other.location}"
-                )
-                compilation.problems.append(Problem("table-name", message, places["name"]))
-        if annotation.refresh == "incremental":
-            place = places["refresh"]
-            why = obstacle(source)
-            if why is not None and annotation.assume is None:
-                message = f"every build of `{source.name}` computes all of it: {why}"
-                whole = "make it a @table" if source.function else "take out refresh=incremental"
-                hint = f"{whole}; or assume=exact, if you know better"
-                compilation.problems.append(
-                    Problem("increment", message, place, hint, severity="warning")
-                )
-            if annotation.lookback_s and annotation.assume is None:
-                message = "`lookback` has no effect: without assume=exact late rows always come"
-                compilation.problems.append(
-                    Problem("increment", message, places["lookback"], severity="warning")
-                )
-            kind = time_type(source)
-            if annotation.time_column and kind is not None and not is_ordered(kind):
-                message = f"`{annotation.time_column}` is {kind}: its values tell no windows"
-                hint = "a watermark is a date, a timestamp, a whole or decimal number, or a text"
-                compilation.problems.append(Problem("watermark", message, place, hint))
-            if annotation.lookback_s and kind is not None and kind not in TIMES:
-                message = f"`lookback` counts time, and `{annotation.time_column}` is {kind}"
-                compilation.problems.append(Problem("watermark", message, places["lookback"]))
-        if annotation.partition is not None:
-            compilation.problems += _check_partition(source, places["partition"])
-        if annotation.strategy == "view" and (source.volatile or source.reads_clock):
-            what = "draws lots" if source.volatile else "looks at the clock"
-            message = f"`{source.name}` {what}: each reader of a view would see other rows"
-            hint = "take out materialized=view"
-            problem = Problem("view", message, places["materialized"], hint)
-            compilation.problems.append(problem)
-        within = _function_within(compilation, unit) if annotation.strategy == "view" else None
-        if within is not None:
-            own = within is unit
-            what = "is a function" if own else f"reads the function `{within.declaration.name}`"
-            message = f"`{source.name}` {what}, which no view can call"
-            hint = "take out materialized=view"
-            if not own:
-                hint += f", or give `{within.declaration.name}` a table"
-            problem = Problem("view", message, places["materialized"], hint)
-            compilation.problems.append(problem)
-        for check in annotation.checks:
-            other = compilation.units[check.against.source_id] if check.against else None
-            if other and other.source and other.source.columns:
-                compilation.problems += _check_relationship(source, check, other.source)
-        if not source.columns:
-            continue
-        compilation.problems += _check_contract(source)
-        compilation.problems += _check_times(source)
-        promised = promised_by(annotation.checks)
-        wanted = [
-            (c.location or places.get("check") or source.location, name)
-            for c in annotation.checks
-            for name in c.columns
-            if name.lower() not in promised
-        ]
-        if annotation.partition:
-            columns = [d.column for d in annotation.partition.dimensions]
-            wanted += [(places["partition"], name) for name in columns]
-        if annotation.merge:
-            wanted += [(places["merge_key"], name) for name in annotation.merge.key]
-        wanted += [(places["key"], name) for name in annotation.key]
-        wanted += [(places["watch"], name) for name in annotation.watch]
-        if annotation.time_column and not (annotation.partition and annotation.partition.time):
-            place = places.get("time_column") or places["watermark"]
-            wanted.append((place, annotation.time_column))
-            kind = time_type(source)
-            if annotation.validity and kind is not None and kind not in TIMES:
-                message = f"`{annotation.time_column}` is {kind}: nothing is valid from it on"
-                hint = "a date or a timestamp says from when on a row is so"
-                compilation.problems.append(Problem("watermark", message, place, hint))
-        for place, name in wanted:
-            compilation.problems += _missing_column(source, name, place)
-        if source.keeps_history:
-            made = {VALID_FROM, VALID_TO}
-            named = {k: [v] for k, v in (("watermark", annotation.time_column),) if v}
-            named |= {"key": [*annotation.key], "watch": [*annotation.watch]}
-            for key, names in named.items():
-                for name in made.intersection(n.lower() for n in names):
-                    message = f"`{name}` is what a history adds, not a column of its query"
-                    place = places.get(key) or places["time_column"]
-                    compilation.problems.append(Problem("unknown-column", message, place))
-        for check in annotation.checks:
-            if check.expression is not None:
-                place = check.location or places["check"]
-                compilation.problems += _check_condition(source, check.expression, place)
+        with compilation.contained(unit):
+            source = unit.source
+            if source is None or not (source.persisted or source.temporary):
+                continue
+            annotation = source.annotation
+            places = dict(annotation.keys)
+            if annotation.name:
+                other = table_names.setdefault(annotation.name.lower(), source)
+                if other.build_id != source.build_id:
+                    message = (
+                        f"`{other.key}` has the table name `{other.annotation.name}` already, "
+                        f"at {other.location}"
+                    )
+                    compilation.problems.append(Problem("table-name", message, places["name"]))
+                other = tables.setdefault(source.build_id, source)
+                if other.annotation.name != annotation.name and source.language == MALLOY:
+                    message = (
+                        f"`{source.key}` means what `{other.key}` means and is one table with it, "
+                        f"which has the name `{other.annotation.name}` already, at {other.location}"
+                    )
+                    compilation.problems.append(Problem("table-name", message, places["name"]))
+            if annotation.refresh == "incremental":
+                place = places["refresh"]
+                why = obstacle(source)
+                if why is not None and annotation.assume is None:
+                    message = f"every build of `{source.name}` computes all of it: {why}"
+                    whole = (
+                        "make it a @table" if source.function else "take out refresh=incremental"
+                    )
+                    hint = f"{whole}; or assume=exact, if you know better"
+                    compilation.problems.append(
+                        Problem("increment", message, place, hint, severity="warning")
+                    )
+                if annotation.lookback_s and annotation.assume is None:
+                    message = "`lookback` has no effect: without assume=exact late rows always come"
+                    compilation.problems.append(
+                        Problem("increment", message, places["lookback"], severity="warning")
+                    )
+                kind = time_type(source)
+                if annotation.time_column and kind is not None and not is_ordered(kind):
+                    message = f"`{annotation.time_column}` is {kind}: its values tell no windows"
+                    hint = (
+                        "a watermark is a date, a timestamp, a whole or decimal number, or a text"
+                    )
+                    compilation.problems.append(Problem("watermark", message, place, hint))
+                if annotation.lookback_s and kind is not None and kind not in TIMES:
+                    message = f"`lookback` counts time, and `{annotation.time_column}` is {kind}"
+                    compilation.problems.append(Problem("watermark", message, places["lookback"]))
+            if annotation.partition is not None:
+                compilation.problems += _check_partition(source, places["partition"])
+            if annotation.strategy == "view" and (source.volatile or source.reads_clock):
+                what = "draws lots" if source.volatile else "looks at the clock"
+                message = f"`{source.name}` {what}: each reader of a view would see other rows"
+                hint = "take out materialized=view"
+                problem = Problem("view", message, places["materialized"], hint)
+                compilation.problems.append(problem)
+            within = _function_within(compilation, unit) if annotation.strategy == "view" else None
+            if within is not None:
+                own = within is unit
+                what = "is a function" if own else f"reads the function `{within.declaration.name}`"
+                message = f"`{source.name}` {what}, which no view can call"
+                hint = "take out materialized=view"
+                if not own:
+                    hint += f", or give `{within.declaration.name}` a table"
+                problem = Problem("view", message, places["materialized"], hint)
+                compilation.problems.append(problem)
+            for check in annotation.checks:
+                other = compilation.units[check.against.source_id] if check.against else None
+                if other and other.source and other.source.columns:
+                    compilation.problems += _check_relationship(source, check, other.source)
+            if not source.columns:
+                continue
+            compilation.problems += _check_contract(source)
+            compilation.problems += _check_times(source)
+            promised = promised_by(annotation.checks)
+            wanted = [
+                (c.location or places.get("check") or source.location, name)
+                for c in annotation.checks
+                for name in c.columns
+                if name.lower() not in promised
+            ]
+            if annotation.partition:
+                columns = [d.column for d in annotation.partition.dimensions]
+                wanted += [(places["partition"], name) for name in columns]
+            if annotation.merge:
+                wanted += [(places["merge_key"], name) for name in annotation.merge.key]
+            wanted += [(places["key"], name) for name in annotation.key]
+            wanted += [(places["watch"], name) for name in annotation.watch]
+            if annotation.time_column and not (annotation.partition and annotation.partition.time):
+                place = places.get("time_column") or places["watermark"]
+                wanted.append((place, annotation.time_column))
+                kind = time_type(source)
+                if annotation.validity and kind is not None and kind not in TIMES:
+                    message = f"`{annotation.time_column}` is {kind}: nothing is valid from it on"
+                    hint = "a date or a timestamp says from when on a row is so"
+                    compilation.problems.append(Problem("watermark", message, place, hint))
+            for place, name in wanted:
+                compilation.problems += _missing_column(source, name, place)
+            if source.keeps_history:
+                made = {VALID_FROM, VALID_TO}
+                named = {k: [v] for k, v in (("watermark", annotation.time_column),) if v}
+                named |= {"key": [*annotation.key], "watch": [*annotation.watch]}
+                for key, names in named.items():
+                    for name in made.intersection(n.lower() for n in names):
+                        message = f"`{name}` is what a history adds, not a column of its query"
+                        place = places.get(key) or places["time_column"]
+                        compilation.problems.append(Problem("unknown-column", message, place))
+            for check in annotation.checks:
+                if check.expression is not None:
+                    place = check.location or places["check"]
+                    compilation.problems += _check_condition(source, check.expression, place)
 
 
 def _check_partition(source: Source, place: Location) -> Iterator[Problem]:

@@ -1,21 +1,22 @@
-"""Spark's SQL as sqlglot sees it: the one parser of the project, and Spark's names of types."""
+"""Spark's SQL as sqlglot sees it: the one parser of the project."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from functools import cache
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
-from sqlglot.errors import SqlglotError
 from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
+from persist_assets.spark_types import UnknownTypeError, read_type
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 SPARK = Spark()
 
@@ -125,6 +126,9 @@ def faithful(tokens: Sequence[Token], text: str) -> list[Token]:
                 token = Token(kind, word, previous.line, previous.col, previous.start, token.end)
             elif word != token.text:
                 token = Token(kind, word, token.line, token.col, token.start, token.end)
+        elif kind is TokenType.WINDOW and not _names_window(tokens, n):
+            # It is a function or a column: the parser would end a GROUP BY here.
+            token = Token(TokenType.VAR, word, token.line, token.col, token.start, token.end)
         elif (
             kind is TokenType.VAR
             and after is not None
@@ -136,11 +140,32 @@ def faithful(tokens: Sequence[Token], text: str) -> list[Token]:
     return out
 
 
+def _names_window(tokens: Sequence[Token], n: int) -> bool:
+    """Whether a word WINDOW begins a clause: ``WINDOW w AS (…)``."""
+    return n + 2 < len(tokens) and tokens[n + 2].token_type is TokenType.ALIAS
+
+
+def whole_strings(tokens: Sequence[Token], text: str) -> list[Token]:
+    """Return tokens in which strings that touch are one: ``'it''s'`` has a quote in it."""
+    out: list[Token] = []
+    for token in tokens:
+        before = out[-1] if out else None
+        strings = before is not None and before.token_type is TokenType.STRING
+        if strings and token.token_type is TokenType.STRING and before.end + 1 == token.start:  # pyright: ignore[reportOptionalMemberAccess]
+            previous = out.pop()
+            word = previous.text + text[token.start] + token.text
+            token = Token(
+                token.token_type, word, previous.line, previous.col, previous.start, token.end
+            )
+        out.append(token)
+    return out
+
+
 def parse(text: str) -> exp.Expr | None:
     """Return the tree of a text that is one query or expression, or None where it is none."""
     try:
-        trees = SPARK.parser().parse(faithful(tokenize(text), text), text)
-    except (SqlglotError, RecursionError):
+        trees = SPARK.parser().parse(typed(faithful(tokenize(text), text), text), text)
+    except Exception:  # sqlglot fails over some calls, for example map(a)
         return None
     return trees[0] if len(trees) == 1 else None
 
@@ -203,6 +228,18 @@ def what_is_lost(tokens: Sequence[Token], text: str) -> str | None:
     return None
 
 
+def char_size(kind: str | None) -> int | None:
+    """Return the n of CHAR(n), None of other types.
+
+    Examples
+    --------
+    >>> char_size("char(10)"), char_size("varchar(10)")
+    (10, None)
+    """
+    found = re.fullmatch(r"(?:char|character)\((\d+)\)", (kind or "").strip().lower())
+    return int(found[1]) if found else None
+
+
 def quote(name: str) -> str:
     """Return a name as a quoted identifier.
 
@@ -234,54 +271,153 @@ def unpruned(column: str, kind: str) -> str:
 
 
 _SIMPLE = {
+    exp.DType.BOOLEAN: "boolean",
+    exp.DType.INT: "int",
+    exp.DType.FLOAT: "float",
+    exp.DType.DOUBLE: "double",
+    exp.DType.TEXT: "string",
+    exp.DType.DATE: "date",
+    exp.DType.TIME: "time(6)",
     exp.DType.TIMESTAMPTZ: "timestamp",
     exp.DType.TIMESTAMPLTZ: "timestamp",
     exp.DType.TIMESTAMP: "timestamp",
     exp.DType.TIMESTAMPNTZ: "timestamp_ntz",
-    exp.DType.TEXT: "string",
-    exp.DType.VARBINARY: "binary",
-    exp.DType.NULL: "void",
 }
+"""The types of typed literals, and those that are also functions: ``DATE '…'``, ``int(a)``."""
 
 
 def type_name(kind: Any) -> str | None:
-    """Return Spark's name of a sqlglot type, as `DataType.simpleString` spells it, or None.
+    """Return Spark's name of a type in a tree that was parsed from `typed` tokens, or None.
 
     Examples
     --------
-    >>> type_name(exp.DataType.build("STRUCT<aB: INT, c: ARRAY<DEC(3)>>", dialect="spark"))
+    >>> cast = parse("CAST(a AS STRUCT<aB: INT, c: ARRAY<DEC(3)>>)")
+    >>> type_name(cast.args["to"])
     'struct<aB:int,c:array<decimal(3,0)>>'
     """
     if not isinstance(kind, exp.DataType):
-        return str(kind.sql("spark")).lower() if isinstance(kind, exp.Interval) else None
-    if kind.this in _SIMPLE:
-        return _SIMPLE[kind.this]
-    inner = kind.expressions
-    match kind.this:
-        case exp.DType.UNKNOWN | exp.DType.USERDEFINED:
-            return None
-        case exp.DType.DECIMAL:
-            digits = [p.this.name for p in inner] or ["10"]
-            return f"decimal({digits[0]},{digits[1] if len(digits) > 1 else '0'})"
-        case exp.DType.ARRAY | exp.DType.MAP:
-            names = [type_name(e) for e in inner]
-            return (
-                f"{kind.this.value.lower()}<{','.join(n or '?' for n in names)}>" if names else None
-            )
-        case exp.DType.STRUCT:
-            fields = [f"{f.name}:{type_name(f.args.get('kind'))}" for f in inner]
-            return f"struct<{','.join(fields)}>" if fields else None
-        case word if not any(value for key, value in kind.args.items() if key != "this"):
-            return _bare(word)
-        case _:
-            return _written(kind)
+        return None
+    if kind.this == exp.DType.USERDEFINED and kind.expressions:
+        return kind.expressions[0].name
+    return None if kind.expressions else _SIMPLE.get(kind.this)
 
 
-def _written(kind: exp.DataType) -> str:
-    return kind.sql("spark").lower().replace(", ", ",")
+def type_is_written(cast: exp.Cast) -> bool:
+    """Whether a cast has its type after AS or ``::``, else it is a function or a typed literal."""
+    return cast.to.this == exp.DType.USERDEFINED
 
 
-@cache
-def _bare(word: exp.DType) -> str:
-    """Return the name of a type that is one word: writing it takes sqlglot as long as a query."""
-    return _written(exp.DataType(this=word))
+_TYPED_LITERALS = frozenset(("DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"))
+_SUFFIXES = frozenset(
+    (TokenType.DCOLON, TokenType.DOT, TokenType.L_BRACKET, TokenType.COLON, TokenType.DOTCOLON)
+)
+"""What belongs to the whole of a typed literal: ``DATE '2024-01-10'::string``."""
+_NO_LITERAL_TYPES = frozenset((TokenType.INTERVAL, TokenType.NULL))
+
+
+def typed(tokens: Sequence[Token], text: str) -> list[Token]:
+    """Return tokens in which each type is the one that Spark reads.
+
+    sqlglot has a grammar of types of its own, and casts the text inside a typed literal before the
+    literal. So types that are cast to are written as user-defined types with the name that Spark
+    has for them, which `type_name` returns, and typed literals are put in parentheses.
+
+    Parameters
+    ----------
+    tokens
+        Of one query or expression, `faithful`.
+
+    Raises
+    ------
+    UnknownTypeError
+        Spark has no such type; `at` is an offset in the text.
+    """
+    casts: list[bool] = []
+    out: list[Token] = []
+    n = 0
+    while n < len(tokens):
+        token = tokens[n]
+        kind = token.token_type
+        if kind is TokenType.L_PAREN:
+            casts.append(n > 0 and tokens[n - 1].text.upper() in ("CAST", "TRY_CAST"))
+        elif kind is TokenType.R_PAREN and casts:
+            casts.pop()
+        after = tokens[n + 1] if n + 1 < len(tokens) else None
+        if kind is TokenType.DCOLON or (kind is TokenType.ALIAS and casts and casts[-1]):
+            out.append(token)
+            marked, n = marked_type(tokens, n + 1, text, lengths=False)
+            out += marked
+            continue
+        is_literal = after is not None and after.token_type is TokenType.STRING
+        if is_literal and kind in SparkParser.TYPE_TOKENS and kind not in _NO_LITERAL_TYPES:
+            assert after is not None
+            word = token.text.upper()
+            if word not in _TYPED_LITERALS and not suffixed(after.text):
+                literal = text[after.start : after.end + 1]
+                message = f"Spark has no literals of the type `{token.text}`"
+                hint = f"write CAST({literal} AS {token.text})"
+                raise UnknownTypeError(token.start, message, hint)
+            literal = [token, after]
+            if n + 2 < len(tokens) and tokens[n + 2].token_type in _SUFFIXES:
+                literal = [
+                    _beside(token, TokenType.L_PAREN, "("),
+                    *literal,
+                    _beside(after, TokenType.R_PAREN, ")"),
+                ]
+            out += literal
+            n += 2
+            continue
+        out.append(token)
+        n += 1
+    return out
+
+
+def marked_type(
+    tokens: Sequence[Token], at: int, text: str, *, lengths: bool, bare_varchar: bool = False
+) -> tuple[list[Token], int]:
+    """Return a type that begins at a token as the parser is to see it, and the index behind it.
+
+    Parameters
+    ----------
+    lengths, bare_varchar
+        See `spark_types.read_type`.
+
+    Raises
+    ------
+    UnknownTypeError
+        Spark has no such type; `at` is an offset in the text.
+    """
+    words = _Words(tokens, text)
+    try:
+        name, end = read_type(words, at, lengths=lengths, bare_varchar=bare_varchar)
+    except UnknownTypeError as error:
+        token = tokens[min(error.at, len(tokens) - 1)]
+        raise UnknownTypeError(token.start, error.message, error.hint) from error
+    first = tokens[at]
+    marked = [
+        _beside(first, TokenType.USERDEFINED, text[first.start : first.end + 1]),
+        _beside(first, TokenType.L_PAREN, "("),
+        _beside(first, TokenType.STRING, name),
+        _beside(first, TokenType.R_PAREN, ")"),
+    ]
+    return marked, end
+
+
+def _beside(token: Token, kind: TokenType, text: str) -> Token:
+    return Token(kind, text, token.line, token.col, token.start, token.end)
+
+
+class _Words(Sequence[str]):
+    """Tokens as they are written, each read when it is asked for."""
+
+    def __init__(self, tokens: Sequence[Token], text: str) -> None:
+        self.tokens, self.text = tokens, text
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return [self[i] for i in range(*at.indices(len(self)))]
+        token = self.tokens[at]
+        return self.text[token.start : token.end + 1]

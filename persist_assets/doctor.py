@@ -1,7 +1,8 @@
 """What is wrong with a project, its ledger and its tables: looked for, reported, not mended.
 
-No Spark is started unless that is asked for. The invariant: nothing that is there is changed, but
-for manifest files that are written anew if that is wanted.
+No Spark is started unless that is asked for. The invariant: nothing is changed without `fix`, and
+with it only exported manifests, databases of Dagster that nobody can open, and a ledger that was
+lost.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,12 +25,15 @@ from persist_assets.errors import (
     SourcesError,
     StorageError,
 )
+from persist_assets.home import find_home, find_split_databases, repair_databases
 from persist_assets.ledger.migrations import VERSION
 from persist_assets.ledger.store import Ledger
 from persist_assets.manifest import export_manifest, fetch_document
 from persist_assets.model import RawVersion
-from persist_assets.project import load_project, require
+from persist_assets.project import find_former_build_ids, load_project, require
 from persist_assets.reader import beneath
+from persist_assets.recovery import HINT, find_lost, restore
+from persist_assets.requests import TAKERS, find_untaken
 from persist_assets.session import check_java
 from persist_assets.settings import environments_of, load_settings
 from persist_assets.storage.files import know_stores, reached
@@ -98,7 +103,8 @@ def examine(
     spark
         Start Spark too.
     fix
-        Write exported manifests anew where they are not what the ledger says.
+        Restore a lost ledger from the exported manifests, write these anew where they are not
+        what the ledger says, and repair databases of Dagster that have more than one revision.
     """
     report = Report()
     settings = _look_at_settings(report, root, environment)
@@ -110,15 +116,19 @@ def examine(
     if ledger is not None and some.owns_ledger and not some.declared:
         _look_at_settings_of(report, root, ledger.fetch_environments(), settings)
     report.checked["environments"] = list(settings)
+    _look_at_home(report, some, fix=fix)
     meanings = {name: _look_at_sources(report, s) for name, s in settings.items()}
     _look_at_warehouses(report, settings)
+    ledger = _look_for_loss(report, ledger, settings, fix=fix)
     if ledger is not None:
         try:
             _look_at_environments(report, ledger, settings)
+            _look_at_build_ids(report, ledger, settings, meanings)
             _look_at_tables(report, ledger, settings, meanings)
             _look_at_files(report, ledger, settings, fix=fix)
             _look_at_work(report, ledger)
             _look_at_upstreams(report, ledger, settings)
+            _look_at_requests(report, ledger, settings)
         except PersistError as error:
             report.add_error("ledger", error)
         finally:
@@ -173,6 +183,21 @@ def _look_at_java(report: Report, settings: Any) -> None:
     report.checked["java"] = next(iter((said.stderr + said.stdout).splitlines()), java)
 
 
+def _look_at_home(report: Report, settings: Settings, *, fix: bool) -> None:
+    """Report databases of Dagster that nobody can open, or repair them."""
+    home = find_home(settings)
+    if fix:
+        for database in repair_databases(home) if find_split_databases(home) else ():
+            message = f"{database} had more than one revision and is repaired"
+            report.add("dagster-home", message, severity="note")
+    for database in find_split_databases(home):
+        report.add(
+            "dagster-home",
+            f"{database} has more than one revision, so Dagster cannot open it",
+            None if fix else "persist doctor --fix repairs it",
+        )
+
+
 def _look_at_sources(report: Report, settings: Settings) -> Mapping[BuildID, str]:
     """Return the SourceIDs of an environment's persisted sources by BuildID."""
     try:
@@ -224,6 +249,44 @@ def _open_ledger(report: Report, settings: Settings) -> Ledger | None:
     return ledger
 
 
+def _look_for_loss(
+    report: Report, ledger: Ledger | None, settings: Mapping[str, Settings], *, fix: bool
+) -> Ledger | None:
+    """Tell of environments whose ledger was lost, and restore what their manifests name."""
+    if ledger is None and any(
+        f.code == "ledger" and f.severity == "error" for f in report.findings
+    ):
+        return None  # it is there, and does not answer
+    try:
+        lost = {name: found for name, s in settings.items() if (found := find_lost(s, ledger))}
+        if not fix:
+            for name, found in lost.items():
+                report.add("ledger-lost", str(found), HINT, environment=name)
+            return ledger
+        if lost and ledger is None:
+            ledger = Ledger(next(iter(settings.values())).ledger)
+        done = restore([settings[name] for name in lost], ledger) if lost and ledger else {}
+    except PersistError as error:
+        report.add_error("ledger", error)
+        return ledger
+    for name, found in lost.items():
+        imported = done.get(name)
+        n = len(imported.moved) + imported.n_same if imported else 0
+        message = f"{found} {n} tables were restored from {settings[name].manifest_path}"
+        hint = None if n else "no manifest tells what its tables rest on: persist build"
+        report.add("ledger-lost", message, hint, environment=name, severity="note")
+        for refused in imported.refused if imported else ():
+            report.add(
+                "ledger-lost",
+                f"{refused.source_id or refused.build_id} was not restored: {refused.reason}",
+                "persist build computes it again",
+                severity="warning",
+                environment=name,
+                source_id=refused.source_id,
+            )
+    return ledger
+
+
 def _look_at_environments(report: Report, ledger: Ledger, settings: Mapping[str, Settings]) -> None:
     """Tell the environments of the ledger that `persist.toml` does not know any more."""
     one = next(iter(settings.values()))
@@ -240,6 +303,22 @@ def _look_at_environments(report: Report, ledger: Ledger, settings: Mapping[str,
                 # Another project of the ledger may have it.
                 severity="warning" if one.owns_ledger else "note",
                 environment=name,
+            )
+
+
+def _look_at_build_ids(
+    report: Report,
+    ledger: Ledger,
+    settings: Mapping[str, Settings],
+    meanings: Mapping[str, Mapping[BuildID, str]],
+) -> None:
+    """Report environments whose tables have BuildIDs of an older release, or of older settings."""
+    for name, current in meanings.items():
+        manifest = ledger.fetch_manifest(*settings[name].environments)
+        found = find_former_build_ids(settings[name], current, manifest)
+        if found is not None:
+            report.add(
+                found.code, found.message, found.hint, severity=found.severity, environment=name
             )
 
 
@@ -332,6 +411,8 @@ def _look_at_files(
             continue
         if exported == fetch_document(there, ledger):
             continue
+        if find_lost(there, ledger) is not None:
+            continue  # the file knows more than the ledger
         what = "is not there" if exported is None else "is not what the ledger says"
         message = f"the exported manifest {there.manifest_path} {what}"
         if fix:
@@ -355,6 +436,14 @@ def _look_at_upstreams(report: Report, ledger: Ledger, settings: Mapping[str, Se
             elif began_anew(ledger.fetch_cursor(environment, name)):
                 message = f"the history of the graph `{name}` began anew; it was read from there"
                 report.add("upstream", message, severity="note", environment=environment)
+
+
+def _look_at_requests(report: Report, ledger: Ledger, settings: Mapping[str, Settings]) -> None:
+    """Report environments in which nothing takes build requests."""
+    for environment in settings:
+        message = find_untaken(ledger, environment, datetime.now(UTC))
+        if message is not None:
+            report.add("no-runner", message, TAKERS, severity="warning", environment=environment)
 
 
 def _look_at_work(report: Report, ledger: Ledger) -> None:

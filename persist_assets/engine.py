@@ -11,6 +11,7 @@ import uuid
 from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -23,21 +24,26 @@ from persist_assets.audit import (
     read_measures,
     type_in,
 )
+from persist_assets.connectors.reading import AS_NAMED, check_rows, padded
 from persist_assets.dialect import quote, unpruned
 from persist_assets.errors import BuildError, StorageError
-from persist_assets.session import open_session, translated
-from persist_assets.storage.raw import Pin, missing_columns
+from persist_assets.frontends.options import CORRUPT, PARSED, corrupt_column, read_mode
+from persist_assets.model import Column
+from persist_assets.session import broken_file, open_session, translated
+from persist_assets.storage.files import reached
+from persist_assets.storage.headers import columns_in_order, first_records, is_header, line_of
+from persist_assets.storage.raw import Pin, missing_columns, partition_names, stored_rows
 from persist_assets.storage.tables import find_staged, read_snapshot, read_version
 from persist_assets.storage.types import delta_schema
 from persist_assets.stores import spark_pattern, spark_uri
 from persist_assets.watermarks import EXACT, from_text, greatest, ledger_text, spelled, to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from persist_assets.model import Check, CheckResult, Column, Snapshot, Source
+    from persist_assets.model import Check, CheckResult, Snapshot, Source
     from persist_assets.settings import Settings
     from persist_assets.storage.tables import Staged
     from persist_assets.substitution import Statement
@@ -88,6 +94,8 @@ class Engine:
         self._get_session = session
         self._session: SparkSession | None = None
         self._views: set[str] = set()
+        self._checked: set[str] = set()
+        self._parsed: dict[str, tuple[str, str | None, tuple[Column, ...], Mapping[str, str]]] = {}
         self._lock = threading.Lock()
         self._views_lock = threading.RLock()  # a stored query reads others
 
@@ -169,12 +177,41 @@ class Engine:
         options = dict(raw.options)
         if pin.files is not None:
             form = "parquet" if raw.format == "delta" else raw.format
+            self.check_rows(source.name, pin)
+            if form in PARSED:
+                return self._read_parsed(source, form, pin, options)
             return self.read_files(form, pin, source.columns, options)
         reader = self.session.read.options(**options).format(raw.format)
         place = spark_uri(self.settings.resolve(raw.location)) if raw.location else None
         frame = reader.load(place)
-        named = [f"CAST({quote(c.name)} AS {c.type}) AS {quote(c.name)}" for c in source.columns]
-        return frame.selectExpr(*named) if named else frame
+        named = [
+            f"CAST({quote(c.name)} AS {_read_type(c.type)}) AS {quote(c.name)}"
+            for c in source.columns
+        ]
+        return padded(frame.selectExpr(*named), source.columns) if named else frame
+
+    def check_rows(self, name: str, pin: Pin) -> None:
+        """Check that Spark reads the rows that a table's log promises, of each file once.
+
+        Raises
+        ------
+        StorageError
+            It does not, or a file of which the log does not say it cannot be read.
+        """
+        files = [f for f in pin.files or () if f in pin.rows and f not in self._checked]
+        if not files:
+            return
+        promised: dict[str, int] = {}
+        for file in files:
+            rows = pin.rows[file]
+            if rows is None:
+                with reached(file) as (system, path):
+                    rows = stored_rows(system, path)
+            promised[file] = rows
+        with translated(f"reading `{name}`"):
+            reader = self.session.read.options(**AS_NAMED).schema("_ int")
+            check_rows(reader.parquet(*map(spark_pattern, files)), promised, f"`{name}`")
+        self._checked |= promised.keys()
 
     def read_files(
         self,
@@ -184,13 +221,25 @@ class Engine:
         options: Mapping[str, str],
         *,
         file: str | None = None,
+        stored: Sequence[Column] | None = None,
     ) -> DataFrame:
-        """Return the rows of pinned files; `file`: with a column that says which one it is."""
-        schema = ", ".join(f"{quote(c.name)} {_read_type(c.type)}" for c in columns)
+        """Return the rows of pinned files.
+
+        Parameters
+        ----------
+        file
+            Of a column that says which file a row is of; None: there is none.
+        stored
+            The columns that the files have, by position; None: those that are read.
+        """
+        there = columns if stored is None else stored
+        schema = ", ".join(f"{quote(c.name)} {_read_type(c.type)}" for c in there)
         if not pin.files:
             told = f", {quote(file)} string" if file is not None else ""
             return self.session.createDataFrame([], schema + told)
-        reader = self.session.read.options(**options).schema(schema).format(form)
+        # What the table itself says of its files goes before.
+        reader = self.session.read.options(**AS_NAMED).options(**options)
+        reader = reader.schema(schema).format(form)
         if pin.base:
             reader = reader.option("basePath", spark_uri(pin.base))
         # Directories named like a partition that is not declared would become columns.
@@ -200,7 +249,99 @@ class Engine:
         ]
         if file is not None:
             names.append(f"_metadata.file_path AS {quote(file)}")
-        return frame.selectExpr(*names)
+        return padded(frame.selectExpr(*names), columns)
+
+    def _read_parsed(
+        self, source: Source, form: str, pin: Pin, options: Mapping[str, str]
+    ) -> DataFrame:
+        """Return the rows of text: columns by the names of a header, and bad records as declared.
+
+        Raises
+        ------
+        StorageError
+            A header lacks declared columns, or is not said to be one.
+        """
+        columns, files = source.columns, pin.files or ()
+        corrupt = corrupt_column(options).lower()
+        ours = {"mode": read_mode(options, columns), CORRUPT: corrupt_column(options)}
+        if form == "csv":  # else a record with too few or too many values may not be noticed
+            ours |= {"columnPruning": "false", "enforceSchema": "true"}
+        options = {**options, **ours}
+        parted = {*partition_names(files, pin.base or ""), corrupt}
+        groups: dict[tuple[Column, ...], list[str]] = {}
+        if form == "csv" and options.get("header", "").lower() != "false":
+            groups = self._by_header(source, files, options, parted)
+        else:
+            groups[columns] = [*files]
+        for stored, group in groups.items():
+            self._parsed |= dict.fromkeys(group, (form, pin.base, stored, options))
+        frames = [
+            self.read_files(form, replace(pin, files=tuple(group)), columns, options, stored=stored)
+            for stored, group in groups.items()
+        ]
+        empty = Pin(None, ())
+        return (
+            reduce(lambda some, more: some.union(more), frames)
+            if frames
+            else self.read_files(form, empty, columns, {})
+        )
+
+    def _by_header(
+        self,
+        source: Source,
+        files: Sequence[str],
+        options: Mapping[str, str],
+        parted: Collection[str],
+    ) -> dict[tuple[Column, ...], list[str]]:
+        """Return CSV files by the columns that they have, in the order in which they have them."""
+        columns = source.columns
+        groups: dict[tuple[Column, ...], list[str]] = {}
+        for file, record in first_records(files, options).items():
+            stored = columns
+            if record is None:
+                continue  # an empty file
+            if "header" in options:
+                elsewhere = tuple(c for c in columns if c.name.lower() in parted)
+                stored = (*columns_in_order(record, columns, parted, file), *elsewhere)
+            elif is_header(record, columns, parted):
+                raise StorageError(
+                    f"the first line of {file} is a header, and `{source.name}` does not say so:"
+                    f" {', '.join(record)}",
+                    hint="add OPTIONS (header true); or header false, if it is data",
+                    location=source.location,
+                )
+            groups.setdefault(stored, []).append(file)
+        return groups
+
+    @contextmanager
+    def _naming_bad_records(self) -> Generator[None]:
+        """Name the file and line of a record that is not as it is declared."""
+        try:
+            yield
+        except StorageError as error:
+            file = broken_file(error.__cause__)
+            place = next((f for f in self._parsed if file and spark_uri(f).endswith(file)), None)
+            record = None if place is None else self._bad_record(place)
+            if place is None or record is None:
+                raise
+            line = line_of(place, record, self._parsed[place][3])
+            at = place if line is None else f"{place}:{line}"
+            raise StorageError(
+                f"{at} is not as it is declared: {record.strip()[:200]}",
+                hint="mend it; or keep such records: declare a column `_corrupt_record STRING`",
+            ) from error
+
+    def _bad_record(self, file: str) -> str | None:
+        """Return the text of a record of a file that is not as it is declared, None without one."""
+        form, base, stored, options = self._parsed[file]
+        bad = Column("_persist_bad_record", "string")
+        options = {**options, "mode": "PERMISSIVE", CORRUPT: bad.name}
+        columns = (*stored, bad)
+        frame = self.read_files(form, Pin(None, (file,), base), columns, options, stored=columns)
+        with suppress(Exception):  # the first error says enough
+            for row in frame.where(f"{bad.name} IS NOT NULL").limit(1).collect():
+                return str(row[bad.name])
+        return None
 
     def load_snapshot(self, snapshot: Snapshot) -> DataFrame:
         """Return the rows of a snapshot.
@@ -252,6 +393,8 @@ class Engine:
         with self._views_lock:
             for name in [*self._views]:
                 self._forget(name)
+            self._checked.clear()
+            self._parsed.clear()
 
     def _forget(self, name: str) -> None:
         self._views.discard(name)
@@ -301,7 +444,7 @@ class Engine:
 
     def collect(self, frame: DataFrame, n: int) -> list[Any]:
         """Return the first rows of a frame, at most `n`."""
-        with translated("the query"):
+        with self._naming_bad_records(), translated("the query"):
             return frame.limit(n).collect()
 
     # --------------------------------------------------------------------------------- AUDIT
@@ -343,7 +486,8 @@ class Engine:
         """
         from pyspark.sql import functions as F
 
-        with ExitStack() as held, translated(f"computing `{name}`"):
+        naming = self._naming_bad_records()
+        with naming, ExitStack() as held, translated(f"computing `{name}`"):
             if bounds:
                 n = min(len(bounds) + 1, max(1, round(self.size(frame) / _BYTES_OF_A_FILE)))
                 chosen = [bounds[k * len(bounds) // n] for k in range(1, n)]

@@ -23,12 +23,12 @@ from persist_assets.storage.tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
     from persist_assets.builder import Builder
     from persist_assets.ledger.store import Ledger
-    from persist_assets.manifest import Entry
+    from persist_assets.manifest import Entry, ManifestFile
     from persist_assets.model import ManifestChange, Move, SourceID
     from persist_assets.settings import Settings
 
@@ -94,6 +94,7 @@ def roll_back(
     *,
     to: int | None = None,
     steps: int = 1,
+    run: str | None = None,
     why: str | None = None,
     builder: Builder | None = None,
 ) -> ManifestChange:
@@ -104,33 +105,40 @@ def roll_back(
     builder
         What sets views right by which others read sources, where the environment has such.
     to
-        The change right after which it was so; None: before the last `steps` changes.
+        The change right after which it was so; None: before the last `steps` steps that are not
+        taken back yet (`steps_of`).
+    run
+        Only what one run, or the change of this number, has published is taken back.
 
     Raises
     ------
     NotFoundError
-        There is no such change.
+        There is no such change, or no such run.
     ConflictError
-        A table of that time is gone, or the environment moved on meanwhile. Nothing was changed.
+        A table of that time is gone, the environment moved on meanwhile, or a later run published
+        the same tables as `run`. Nothing was changed.
     """
     environment = settings.environment
     history = ledger.fetch_history(environment)
-    # Collection forgets what nobody means any more: nothing that there would be to undo.
-    known = [c.change_id for c in history if c.kind != "collect"]
-    if to is None:
-        if not 0 < steps <= len(known):
+    if to is not None:
+        if all(c.change_id != to for c in history):
             raise NotFoundError(
-                f"{environment} has changed {len(known)} times, not {steps}",
-                hint="persist history tells the changes",
+                f"{environment} has no change {to}", hint="persist history shows the changes"
             )
-        to = known[steps] if steps < len(known) else 0
-    elif all(c.change_id != to for c in history):
-        raise NotFoundError(
-            f"{environment} has no change {to}", hint="persist history tells the changes"
+        # Collection forgets what nobody means any more: nothing that there would be to undo.
+        undone = [c for c in history if c.change_id > to and c.kind != "collect"]
+        if not undone:
+            raise ConflictError(f"{environment} is at change {to} already")
+    else:
+        present = steps_of(history)
+        chosen = (
+            _of_run(environment, history, present, run)
+            if run
+            else _last(environment, present, steps)
         )
-    undone = [c for c in history if c.change_id > to and c.kind != "collect"]
-    if not undone:
-        raise ConflictError(f"{environment} is at change {to} already")
+        undone = [c for step in chosen for c in step]
+        to = _Standing(history).change_without({c.change_id for c in undone})
+    undone = sorted(undone, key=lambda c: c.change_id, reverse=True)
     before = {move.build_id: move.before for change in undone for move in change.moves}
     gone = sorted(
         f"{snapshot.table} version {snapshot.version}"
@@ -139,11 +147,158 @@ def roll_back(
     )
     if gone:
         raise ConflictError(f"there is no way back: {', '.join(gone)} is gone")
-    ledger.roll_back(environment, to, expected=history[0].change_id, why=why)
+    expected = history[0].change_id
+    if to is not None:
+        ledger.roll_back(environment, to, expected=expected, why=why)
+    else:
+        moved = {c.change_id: c.moved for c in undone}
+        said = why or f"without {', '.join(map(str, sorted(moved)))}"
+        ledger.undo(environment, moved, expected=expected, why=said)
     export_manifest(settings, ledger)
     change = ledger.fetch_history(environment, limit=1)[0]
     _show_moved(builder, change.moves)
     return change
+
+
+Taken = tuple["ManifestChange", ...]
+"""The changes that one run made, or the one of a promotion or an import; the earliest first."""
+
+
+def steps_of(history: Sequence[ManifestChange]) -> list[Taken]:
+    """Return what a manifest's rows come from, step by step, the latest last.
+
+    A step is all that one run published, until it published an entry again; or a promotion, or an
+    import. What was taken back is none, nor is what was found to be up to date.
+
+    Parameters
+    ----------
+    history
+        The latest change first.
+    """
+    by_id = {c.change_id: c for c in history}
+    found: list[list[ManifestChange]] = []
+    last: dict[str | None, tuple[list[ManifestChange], set[str]]] = {}
+    for number in _Standing(history).numbers():
+        change = by_id[number]
+        step, entries = last.get(change.run_id, ([], set[str]()))
+        if change.run_id is None or not step or not entries.isdisjoint(change.moved):
+            step, entries = [], set[str]()
+            found.append(step)
+        step.append(change)
+        entries |= change.moved
+        last[change.run_id] = step, entries
+    return sorted((tuple(step) for step in found), key=lambda step: step[-1].change_id)
+
+
+class _Standing:
+    """On which changes a manifest rested after each change: none that was taken back.
+
+    Parameters
+    ----------
+    history
+        The latest change first.
+    """
+
+    def __init__(self, history: Sequence[ManifestChange]) -> None:
+        # Each node is a change after another node, so that equal sequences are one node.
+        self._nodes: list[tuple[int, int]] = [(0, 0)]
+        self._known: dict[tuple[int, int], int] = {}
+        self._after: dict[int, int] = {0: 0}
+        self._present = 0
+        for change in reversed(history):
+            if change.kind == "rollback" and change.back_to is not None:
+                self._present = self._after.get(change.back_to, 0)
+            elif change.kind == "rollback":
+                self._present = self._without({*change.undone})
+            elif change.kind != "collect" and change.moved:
+                self._present = self._node(self._present, change.change_id)
+            self._after[change.change_id] = self._present
+
+    def numbers(self) -> list[int]:
+        """Return the changes that the manifest rests on now, the earliest first."""
+        found: list[int] = []
+        node = self._present
+        while node:
+            node, number = self._nodes[node]
+            found.append(number)
+        return found[::-1]
+
+    def change_without(self, numbers: Collection[int]) -> int | None:
+        """Return the last change after which it rested on all but some changes; None: none."""
+        node = self._without(numbers)
+        return max((n for n, after in self._after.items() if after == node), default=None)
+
+    def _without(self, numbers: Collection[int]) -> int:
+        node = 0
+        for number in self.numbers():
+            if number not in numbers:
+                node = self._node(node, number)
+        return node
+
+    def _node(self, before: int, number: int) -> int:
+        pair = before, number
+        if pair not in self._known:
+            self._known[pair] = len(self._nodes)
+            self._nodes.append(pair)
+        return self._known[pair]
+
+
+def _last(environment: str, present: Sequence[Taken], steps: int) -> list[Taken]:
+    """Return the last steps, and those that published tables of them again meanwhile."""
+    if not 0 < steps <= len(present):
+        n = len(present)
+        raise NotFoundError(
+            f"{environment} has {n} step{'s' * (n != 1)} to take back, not {steps}",
+            hint="persist history shows the changes",
+        )
+    chosen = [*present[-steps:]]
+    while over := _over(chosen, present):
+        chosen.append(over)
+    return chosen
+
+
+def _over(chosen: Sequence[Taken], present: Sequence[Taken]) -> Taken | None:
+    """Return a step that published what others did, after them; None: there is none."""
+    first: dict[str, int] = {}
+    for change in (c for step in chosen for c in step):
+        for entry in change.moved:
+            first[entry] = min(change.change_id, first.get(entry, change.change_id))
+    for step in present:
+        later = (c.change_id > first.get(b, c.change_id) for c in step for b in c.moved)
+        if step not in chosen and any(later):
+            return step
+    return None
+
+
+def _of_run(
+    environment: str, history: Sequence[ManifestChange], present: Sequence[Taken], run: str
+) -> list[Taken]:
+    """Return the steps of a run, or the one of a change, that are not taken back."""
+
+    def fits(change: ManifestChange) -> bool:
+        return str(change.change_id) == run or (change.run_id or "").startswith(run)
+
+    runs = {c.run_id or str(c.change_id) for c in history if c.kind != "rollback" and fits(c)}
+    if not runs:
+        raise NotFoundError(
+            f"{environment} has no run {run}", hint="persist history shows runs and changes"
+        )
+    if len(runs) > 1:
+        raise NotFoundError(f"{len(runs)} runs begin with {run}", hint="write more of it")
+    chosen = [step for step in present if any(map(fits, step))]
+    if not chosen:
+        raise ConflictError(
+            f"{environment} has nothing of run {run} any more",
+            hint="it was taken back, or what it published was up to date before",
+        )
+    over = _over(chosen, present)
+    if over is not None:
+        later = over[-1].run_id or over[-1].change_id
+        raise ConflictError(
+            f"run {later} published tables of run {run} again",
+            hint=f"take that back first: persist rollback --run {later}",
+        )
+    return chosen
 
 
 def _show_moved(builder: Builder | None, moved: Iterable[Move | Snapshot]) -> None:
@@ -227,6 +382,28 @@ def import_manifest(
         raise NotFoundError(f"{file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:
         read = parse_manifest("")
+    said = f"import of {file.name}"
+    said = f"{said}: {why}" if why else said
+    return import_entries(settings, ledger, read, why=said, dry_run=dry_run, builder=builder)
+
+
+def import_entries(
+    settings: Settings,
+    ledger: Ledger,
+    read: ManifestFile,
+    *,
+    why: str,
+    dry_run: bool = False,
+    partial: bool = False,
+    builder: Builder | None = None,
+) -> Imported:
+    """Let readers of an environment see what a manifest file says: see `import_manifest`.
+
+    Parameters
+    ----------
+    partial
+        Import what is right although something is refused.
+    """
     present = ledger.fetch_manifest(*settings.environments)
     now = datetime.now(UTC)
     refused = [*read.refused]
@@ -251,11 +428,9 @@ def import_manifest(
             chosen.append(build)
     moved = tuple(b.snapshot for b in chosen if b.snapshot is not None)
     change = None
-    if not refused and not dry_run:
+    if (partial or not refused) and not dry_run:
         if chosen:
-            said = f"import of {file.name}"
-            said = f"{said}: {why}" if why else said
-            change = ledger.adopt(settings.environment, chosen, malloy=dict(read.malloy), why=said)
+            change = ledger.adopt(settings.environment, chosen, malloy=dict(read.malloy), why=why)
         export_manifest(settings, ledger)
         _show_moved(builder, moved)
     new = frozenset(adopted & {s.build_id for s in moved})

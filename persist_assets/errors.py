@@ -24,8 +24,10 @@ is (if it is somewhere), what is wrong, and what to do next. Anything else is a 
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -82,6 +84,21 @@ class Problem:
     def __str__(self) -> str:
         hint = f"\n    hint: {self.hint}" if self.hint else ""
         return f"{self.location}: {self.severity}: {self.message} [{self.code}]{hint}"
+
+
+def unexpected(error: Exception, what: str, location: Location) -> Problem:
+    """Return the problem of a part of the sources over which persist itself failed.
+
+    Parameters
+    ----------
+    what
+        What was looked at, as a message calls it.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if Path(__file__).parent in Path(f.filename).parents] or frames
+    where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+    message = f"persist failed over {what}: {type(error).__name__}: {error}{where}"
+    return Problem("internal", message, location, "this is a defect of persist: please report it")
 
 
 class PersistError(Exception):

@@ -318,7 +318,15 @@ def obstacle(source: Source) -> str | None:
     windows = source.windows
     if source.annotation.merge is not None and not growth.sums:
         return f"{_NO_SUM}, and only added rows can be merged"
-    if growth.sums or (windows is not None and not growth.reads <= windows.loose):
+    if growth.sums:
+        return None
+    if windows is not None and not growth.reads <= windows.loose:
+        column = source.annotation.time_column
+        if column and source.function is None and time_type(source) is None:
+            return (
+                f"the type of `{column}` is not certain before it is computed, so its windows are"
+                " not known; cast it: CAST(… AS timestamp)"
+            )
         return None
     if windows is None:
         return f"{_NO_SUM}, and it has no watermark"

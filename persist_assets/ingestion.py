@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import persist_assets.meaning.predicates as p
 from persist_assets.connectors import connect
 from persist_assets.connectors.protocol import CHANGE, INSERT, Changes, Pruned
-from persist_assets.dialect import quote
+from persist_assets.dialect import char_size, quote
 from persist_assets.errors import GoneError, StorageError, UnapprovedError
 from persist_assets.model import LocalCopy
 from persist_assets.session import translated
@@ -193,6 +193,9 @@ def copy_id(settings: Settings, source: Source) -> str:
     said = (raw.format, raw.options, external.key, external.append_only, external.timestamp_column)
     columns = [(c.name, c.type) for c in source.columns]
     told = (said, place, columns, settings.connection)
+    filters = external.filter or external.snapshot_filter
+    if filters and any(char_size(c.type) for c in source.columns):
+        told += ("filters pad CHAR",)  # earlier releases did not
     return sha256(repr(told).encode()).hexdigest()[:16]
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from persist_assets.bridge import PROGRAM, Connection, Refused, Session
 from persist_assets.cache import Parsed, parsed
-from persist_assets.errors import Location, Problem, SourcesError
+from persist_assets.errors import Location, PersistError, Problem, SourcesError, unexpected
 from persist_assets.frontends.malloy import (
     ALL_ROWS_OF,
     UNCERTAIN,
@@ -192,7 +192,14 @@ class Models:
             self.failed[path] = self._names(path, model.problems)
             return not answers.refused
         self.failed.pop(path, None)
-        declarations, problems = declare(model)
+        try:
+            declarations, problems = declare(model)
+        except PersistError:
+            raise
+        except Exception as error:
+            problem = unexpected(error, "this file", Location(path))
+            self.failed[path] = self._names(path, [problem])
+            return True
         problems += comments_that_say_persist(self.texts[path], path)
         declarations, more, looked = with_functions(declarations, self._find)
         asked = [*(ALL_ROWS_OF + t for t in model.tables), *model.selects]

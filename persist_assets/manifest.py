@@ -9,8 +9,10 @@ which names the first (`buildId`). The invariant: it names what the source means
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
+import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -20,14 +22,17 @@ from filelock import FileLock
 
 from persist_assets.meaning.identity import digest_connection
 from persist_assets.model import Column, RawVersion
-from persist_assets.settings import load_settings
+from persist_assets.settings import load_settings, make_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from persist_assets.ledger.store import Ledger
     from persist_assets.model import AsOf, Build, BuildID, SourceID
     from persist_assets.settings import Settings
+
+log = logging.getLogger(__name__)
 
 
 def manifest_document(
@@ -123,16 +128,67 @@ def export_manifest(settings: Settings, ledger: Ledger) -> None:
 
 def _export(settings: Settings, ledger: Ledger) -> None:
     path = settings.manifest_path
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(path.parent)
     with FileLock(f"{path}.lock"):
+        if not _may_replace(path, settings, ledger):
+            return
         document = fetch_document(settings, ledger)
         temporary = path.with_name(f".{path.name}.new")
+        temporary.unlink(missing_ok=True)
+        temporary.touch(mode=0o600)
         with temporary.open("w", encoding="utf-8") as file:
             json.dump(document, file, indent=2, sort_keys=True)
             file.write("\n")
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+
+
+def unknown_entries(path: Path, ledger: Ledger | None) -> int:
+    """Return how many entries of a manifest file name builds that a ledger does not know.
+
+    Parameters
+    ----------
+    ledger
+        None: there is none, so that it knows nothing.
+    """
+    try:
+        read = parse_manifest(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return 0
+    uids = {e.claim.build_uid for e in read.entries if e.claim is not None}
+    return len(uids - ledger.fetch_known(uids) if ledger is not None else uids)
+
+
+_own: set[tuple[Path, str]] = set()
+"""The files that this process has seen to be of a ledger, with that ledger."""
+
+
+def _may_replace(path: Path, settings: Settings, ledger: Ledger) -> bool:
+    """Whether a manifest file may be written anew.
+
+    One that names builds of another ledger is left alone as long as this one has published nothing
+    in the environment: it is all that tells of them. Later a copy of it stays.
+    """
+    own = path, ledger.log_id()
+    if own in _own:
+        return True
+    n = unknown_entries(path, ledger)
+    if n and not ledger.has_published(*settings.environments):
+        log.warning(
+            "%s names %d builds that the ledger does not know, and was left as it is:"
+            " persist doctor --fix restores them",
+            path,
+            n,
+        )
+        return False
+    if n:
+        copy = path.with_name(f"{path.stem}.before-{own[1][:8]}.json")
+        if not copy.exists():
+            shutil.copy2(path, copy)
+        log.warning("%s named %d builds that the ledger does not know: see %s", path, n, copy)
+    _own.add(own)
+    return True
 
 
 # ------------------------------------------------------------------------------------------ import

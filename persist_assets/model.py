@@ -1717,6 +1717,10 @@ class ManifestChange:
         The position of its event in the ledger's log.
     by
         Who asked for it.
+    back_to
+        Of a rollback, the change right after which the manifest is as it was; 0: before the first.
+    undone
+        Of a rollback that takes back single changes, these.
     """
 
     change_id: int
@@ -1727,6 +1731,14 @@ class ManifestChange:
     why: str | None
     run_id: str | None
     moves: tuple[Move, ...]
+    back_to: int | None = None
+    undone: tuple[int, ...] = ()
+
+    @property
+    def moved(self) -> frozenset[BuildID]:
+        """The entries that got other rows: not those whose table was found to be up to date."""
+        uids = {m.build_id: [s and s.build_uid for s in (m.before, m.after)] for m in self.moves}
+        return frozenset(b for b, (before, after) in uids.items() if before != after)
 
 
 @dataclass(frozen=True, slots=True)

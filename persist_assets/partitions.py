@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 
 from persist_assets.dialect import quote
 from persist_assets.errors import NotFoundError, did_you_mean
-from persist_assets.watermarks import TIMES, literal, overlap, within
+from persist_assets.watermarks import TIMES, literal, overlaps_any, within
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -49,6 +49,17 @@ def keys(partitioning: Partitioning, now: datetime) -> tuple[str, ...]:
 def _keys(partitioning: Partitioning, now: datetime) -> tuple[str, ...]:
     told = [_values(partitioning, dimension, now) for dimension in partitioning.dimensions]
     return tuple(_joined(partitioning, parts) for parts in product(*told))
+
+
+def is_key(partitioning: Partitioning, key: str, now: datetime) -> bool:
+    """Whether a key is one of `keys`; in constant time."""
+    hour = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    return key in _key_set(partitioning, hour)
+
+
+@lru_cache(maxsize=256)
+def _key_set(partitioning: Partitioning, now: datetime) -> frozenset[str]:
+    return frozenset(keys(partitioning, now))
 
 
 def _values(partitioning: Partitioning, dimension: Dimension, now: datetime) -> list[str]:
@@ -244,11 +255,11 @@ def reached(
     found: set[str] = set()
     known: dict[str, bool] = {}
     lead = partitioning.dimensions[0]
+    is_reached = overlaps_any(spans)
     for key in order:
         part = split(partitioning, key)[0]
         if part not in known:
-            own = side(partitioning, lead, part, kind)
-            known[part] = any(overlap(own, span) for span in spans)
+            known[part] = is_reached(side(partitioning, lead, part, kind))
         if known[part]:
             found.add(key)
     return frozenset(found)

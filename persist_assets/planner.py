@@ -56,7 +56,7 @@ from persist_assets.partitions import (
     split,
 )
 from persist_assets.partitions import in_words as keys_in_words
-from persist_assets.watermarks import overlap, to_text
+from persist_assets.watermarks import overlaps_any, to_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -609,7 +609,8 @@ def _partition_step(
 ) -> Step:
     """Return a step that computes the partitions that are not there, or may have other rows."""
     order = world.keys[source.source_id]
-    wanted = [key for key in order if asked is None or key in asked]
+    chosen = None if asked is None else frozenset(asked)
+    wanted = [key for key in order if chosen is None or key in chosen]
     own = world.manifest.get(source.build_id)
     gone = own is not None and source.build_id in world.missing
     tables = [] if own is None or gone else [own]
@@ -787,16 +788,16 @@ def needed(
     assert theirs is not None
     name, kind = trace.column.column.lower(), columns[0][1]
     wanted = boxes(partition, [k for _, k in columns], keys, order[source.source_id])
-    spans = [box[0] for box in wanted]
-    found: list[str] = []
+    is_wanted = overlaps_any(box[0] for box in wanted)
+    known: dict[str, bool] = {}
     for key in every:
         part = split(theirs, key)[0]
-        own = side(theirs, theirs.dimensions[0], part, parted[0][1])
-        change = {upstream.source_id: Change((Piece(""),), within={name: (own,)})}
-        led = touched(project, [trace], change, kind, zone)
-        if led is None or any(overlap(one, other) for one in led[0] for other in spans):
-            found.append(key)
-    return tuple(found)
+        if part not in known:
+            own = side(theirs, theirs.dimensions[0], part, parted[0][1])
+            change = {upstream.source_id: Change((Piece(""),), within={name: (own,)})}
+            led = touched(project, [trace], change, kind, zone)
+            known[part] = led is None or any(map(is_wanted, led[0]))
+    return tuple(key for key in every if known[split(theirs, key)[0]])
 
 
 def reached_by(

@@ -8,16 +8,18 @@ its retries and its publication. Failures wait for their step too.
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor, wait
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, suppress
+from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from persist_assets.errors import PersistError
 from persist_assets.holdings import externals
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterable, Mapping
-    from concurrent.futures import Future
+    from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 
     from persist_assets.builder import Builder, Work
     from persist_assets.model import Source, SourceID
@@ -26,6 +28,49 @@ MOST = 16
 """How many sources are built at once at most, unless a setting says otherwise."""
 _INSIST_S = 0.5
 """How often what is under way is told to end, in seconds."""
+_PATIENCE_S = 10.0
+"""How long builds may take to end when their run ends, in seconds."""
+
+
+class _Threads:
+    """Threads that build sources; unlike an executor's, they do not keep a process alive.
+
+    A function that hangs cannot be ended from outside, only left behind.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._calls: SimpleQueue[tuple[Future[Work], Callable[[], Work]] | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._run, daemon=True, name=f"build_{n}") for n in range(size)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, call: Callable[[], Work]) -> Future[Work]:
+        """Call a function as soon as a thread is free."""
+        future: Future[Work] = Future()
+        self._calls.put((future, call))
+        return future
+
+    def _run(self) -> None:
+        while (task := self._calls.get()) is not None:
+            future, call = task
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except BaseException as error:
+                    future.set_exception(error)
+            del task, future, call  # not kept while it waits for the next one
+
+    def close(self) -> None:
+        """Let threads end that have nothing to do any more."""
+        for _ in self._threads:
+            self._calls.put(None)
+
+    def join(self) -> None:
+        """Wait until all threads have ended; all calls have."""
+        for thread in self._threads:
+            thread.join()
 
 
 class Pool:
@@ -59,11 +104,12 @@ class Pool:
         self._asked, self._again = asked or {}, again or {}
         self._lock = threading.Lock()
         self._begun: dict[SourceID, Future[Work]] = {}
+        self._in_steps: set[SourceID] = set()
         self._readers: dict[SourceID, list[SourceID]] = {}
         self._missing: dict[SourceID, set[SourceID]] = {}
         self._order({s.source_id for s in sources})
         size = self._size()
-        self._threads = ThreadPoolExecutor(size, "build") if size > 1 else None
+        self._threads = _Threads(size) if size > 1 else None
         with self._lock:
             for source_id, missing in self._missing.items():
                 if not missing:
@@ -106,8 +152,57 @@ class Pool:
 
     def _begin(self, source_id: SourceID) -> None:
         """Begin a source that waits for nothing any more. The lock is held."""
-        if self._threads is not None and source_id not in self._late:
-            self._begun[source_id] = self._threads.submit(self._park, source_id)
+        if self._threads is not None and not self._is_for_step(source_id):
+            self._begun[source_id] = self._threads.submit(partial(self._park, source_id))
+
+    def _is_for_step(self, source_id: SourceID) -> bool:
+        """Whether only the step of a source may build it, or its step does so already."""
+        return source_id in self._late or source_id in self._in_steps
+
+    def _take(self, source_id: SourceID) -> Future[Work] | None:
+        """Return the build of a source that has begun, or None: its step has to build it.
+
+        Dagster ignores dependencies through sources that are not selected, so it may call the step
+        of a source before the steps of its ancestors. Ancestors are built first here too, except
+        those that wait for their own steps.
+        """
+        with self._lock:
+            above = self._unfinished(source_id)
+        if self._threads is None:
+            for ancestor in above:
+                ready = not self._missing[ancestor] and ancestor not in self._begun
+                if ready and not self._is_for_step(ancestor):
+                    self._begun[ancestor] = self._attempt(ancestor)
+        while True:
+            with self._lock:
+                if source_id in self._begun:
+                    return self._begun.pop(source_id)
+                futures = (self._begun.get(ancestor) for ancestor in above)
+                running = [future for future in futures if future and not future.done()]
+                if not running:
+                    self._in_steps.add(source_id)
+                    return None
+            wait(running, return_when=FIRST_COMPLETED)
+
+    def _unfinished(self, source_id: SourceID) -> list[SourceID]:
+        """Return the ancestors of a source that are not built yet, in dependency order."""
+        found: set[SourceID] = set()
+        stack = [*self._missing.get(source_id, ())]
+        while stack:
+            ancestor = stack.pop()
+            if ancestor not in found:
+                found.add(ancestor)
+                stack += self._missing.get(ancestor, ())
+        return [s for s in self._missing if s in found]
+
+    def _attempt(self, source_id: SourceID) -> Future[Work]:
+        """Build a source in this thread; its step gets the result, or the error."""
+        future: Future[Work] = Future()
+        try:
+            future.set_result(self._park(source_id))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
     def _park(self, source_id: SourceID) -> Work:
         builder = self._builder
@@ -133,8 +228,7 @@ class Pool:
         PersistError
             It failed; that is recorded.
         """
-        with self._lock:
-            begun = self._begun.pop(source.source_id, None)
+        begun = self._take(source.source_id)
         return self._park(source.source_id) if begun is None else begun.result()
 
     @contextmanager
@@ -147,8 +241,7 @@ class Pool:
             It failed; that is recorded.
         """
         keys, again = self._asked.get(source.source_id), self._again.get(source.source_id)
-        with self._lock:
-            begun = self._begun.pop(source.source_id, None)
+        begun = self._take(source.source_id)
         if begun is not None:
             with self._builder.resume(begun.result(), force=force, keys=keys, again=again) as work:
                 yield work
@@ -158,13 +251,29 @@ class Pool:
             self._done(source.source_id)
 
     def close(self) -> None:
-        """End what is under way, and forget what nobody asked for."""
-        if self._threads is not None:
-            with self._lock:
-                self._threads.shutdown(wait=False, cancel_futures=True)
-                self._threads = None
-                going = [begun for begun in self._begun.values() if not begun.cancelled()]
-            self._builder.over.set()
-            while wait(going, timeout=_INSIST_S).not_done:
+        """End what is under way, and forget what nobody asked for.
+
+        A function that does not end within ten seconds is left behind: its build is recorded as
+        failed, and its lease is given back.
+        """
+        try:
+            if self._threads is not None:
+                self._end(self._threads)
+        finally:
+            self._builder.abandon()
+
+    def _end(self, threads: _Threads) -> None:
+        with self._lock:
+            self._threads = None
+            threads.close()
+            going = [begun for begun in self._begun.values() if not begun.cancel()]
+        self._builder.over.set()
+        deadline = time.monotonic() + _PATIENCE_S
+        try:
+            while wait(going, timeout=_INSIST_S).not_done and time.monotonic() < deadline:
                 self._builder.engine.interrupt()
-        self._builder.abandon()
+        finally:
+            if all(begun.done() for begun in going):
+                threads.join()
+            else:
+                self._builder.leave_behind()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import json
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -10,15 +12,17 @@ from hashlib import sha256
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING
 
-from persist_assets.cache import Parsed, load_cache, parsed, save_cache
+from persist_assets.cache import Parsed, cache_file, load_cache, parsed, save_cache
 from persist_assets.compiler import Memory, RawFacts, asset_key, compile_project, source_id
 from persist_assets.errors import (
     Location,
+    PersistError,
     Problem,
     SettingsError,
     SourcesError,
     StorageError,
     did_you_mean,
+    unexpected,
 )
 from persist_assets.frontends import FRONTENDS
 from persist_assets.frontends.malloy import SUFFIX as MALLOY
@@ -26,16 +30,33 @@ from persist_assets.frontends.python import OUTSIDE, digest_of
 from persist_assets.malloy import Models, with_trees
 from persist_assets.meaning.identity import digest, digest_connection
 from persist_assets.meaning.pushdown import needed
-from persist_assets.settings import SETTINGS_FILE
+from persist_assets.settings import OUT_OF_PROJECT, SETTINGS_FILE, is_harmless
 from persist_assets.storage.files import know_stores
 from persist_assets.storage.raw import find_columns, public_options
+from persist_assets.wants import warn_unknown_graphs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        Callable,
+        Collection,
+        Generator,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from persist_assets.compiler import Compilation
     from persist_assets.frontends.modules import Find
-    from persist_assets.model import Declaration, Needed, Project, Query, Source, SourceID
+    from persist_assets.model import (
+        BuildID,
+        Declaration,
+        Needed,
+        Project,
+        Query,
+        Source,
+        SourceID,
+    )
     from persist_assets.settings import Settings
 
 
@@ -50,6 +71,42 @@ def load_project(settings: Settings) -> Project:
         There is no sources directory, it is empty, or there is nothing to compile Malloy with.
     """
     return load(settings).project
+
+
+def find_former_build_ids(
+    settings: Settings, current: Collection[BuildID], manifest: Collection[BuildID]
+) -> Problem | None:
+    """Return a warning if the tables of an environment have BuildIDs that hold harmless settings.
+
+    Parameters
+    ----------
+    current
+        The BuildIDs of the persisted sources. If any of them has a table, the project uses its
+        present BuildIDs, and there is nothing to warn of.
+    manifest
+        The BuildIDs that have a table in the environment.
+    """
+    counted = settings.formerly_counted
+    if not counted or not manifest or not current or any(b in manifest for b in current):
+        return None
+    declared = tuple((k, v) for k, v in counted if not is_harmless(k))
+    older = tuple(pair for pair in counted if pair not in declared)
+    for pairs in dict.fromkeys((counted, older, declared, *((pair,) for pair in declared))):
+        fixed = tuple(sorted((*settings.build_ids, *pairs)))
+        former = load_project(replace(settings, build_ids=fixed))
+        n = sum(source.build_id in manifest for source in former.persisted)
+        if pairs and n:
+            lines = (f"{json.dumps(k)} = {json.dumps(v)}" for k, v in fixed)
+            return Problem(
+                "former-build-ids",
+                f"BuildIDs no longer hold settings that cannot change rows, so a build in "
+                f"`{settings.environment}` makes {n} table{'s' * (n != 1)} again that could stay",
+                Location(SETTINGS_FILE),
+                hint="to keep the tables, add to persist.toml:\n"
+                + "\n".join(f"      {line}" for line in ("[spark.build_ids]", *lines)),
+                severity="warning",
+            )
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +170,7 @@ def load(settings: Settings) -> Loaded:
     contents: dict[str, bytes] = {}
     for path in paths:
         relative = path.relative_to(settings.root).as_posix()
-        data = _read(path, relative, problems)
+        data = _read(settings.root, path, relative, problems)
         if data is not None:
             contents[relative] = data
     return _compile(settings, contents, problems, settings.read_text, remember=True)
@@ -154,7 +211,7 @@ def _compile(
     know_stores(settings.stores)
     connection = digest_connection(settings.connection)
     kind = digest("cache", connection, *settings.raws, repr(settings.malloy))
-    place = settings.state_dir / "cache" / f"{kind[:16]}.pickle"
+    place = cache_file(settings.root, kind)
     with nothing_collected():
         before = load_cache(place)
         texts: dict[str, str] = {}
@@ -174,7 +231,13 @@ def _compile(
             if known is not None and any(digest_of(find(p)) != was for p, was in known.reads):
                 known = None
             if known is None or known.content != content:
-                declared, wrong, looked = FRONTENDS[suffix](text, path, find)
+                try:
+                    declared, wrong, looked = FRONTENDS[suffix](text, path, find)
+                except PersistError:
+                    raise
+                except Exception as error:
+                    problems.append(unexpected(error, "this file", Location(path)))
+                    continue
                 known = parsed(content, declared, wrong, reads=looked)
             else:
                 declared = known.declarations
@@ -216,7 +279,19 @@ def _compile(
         project = replace(compilation.project, queries=queries, needs=needs)
         if externals:
             project = replace(project, needs_of=_needs_by_source(compilation, externals))
+        problems = [*project.problems, *_unknown_graphs(settings, project)]
+        problems.sort(key=lambda p: (p.location, p.code, p.message))
+        project = replace(project, problems=tuple(problems))
     return Loaded(project, compilation, models)
+
+
+def _unknown_graphs(settings: Settings, project: Project) -> Iterator[Problem]:
+    """Yield warnings of graphs that annotations need and the settings do not declare."""
+    known = [upstream.name for upstream in settings.upstreams]
+    for source in project.sources:
+        want = source.annotation.want
+        for message, hint in warn_unknown_graphs(known, want.needs if want else ()):
+            yield Problem("unknown-graph", message, source.location, hint, severity="warning")
 
 
 def _needs_by_source(
@@ -308,8 +383,10 @@ def is_source(path: PurePath) -> bool:
     return path.suffix in (*FRONTENDS, MALLOY) and not hidden
 
 
-def _read(path: Path, relative: str, problems: list[Problem]) -> bytes | None:
+def _read(root: Path, path: Path, relative: str, problems: list[Problem]) -> bytes | None:
     try:
+        if path.is_symlink() and not path.resolve().is_relative_to(root):
+            raise PermissionError(errno.EPERM, OUT_OF_PROJECT)
         return path.read_bytes()
     except OSError as error:
         problems.append(

@@ -21,8 +21,8 @@ from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.connectors.reading import one_after_another
-from persist_assets.dialect import quote
+from persist_assets.connectors.reading import one_after_another, padded
+from persist_assets.dialect import char_size, quote
 from persist_assets.errors import (
     BuildError,
     GoneError,
@@ -624,12 +624,14 @@ class Reader:
                 location=source.location,
             ) from error
         named = {*route.columns}
-        return rows.selectExpr(
+        kinds = {c.name: "string" if char_size(c.type) else c.type for c in source.columns}
+        shaped = rows.selectExpr(
             *(
-                f"{quote(c.name) if c.name in named else 'NULL'} :: {c.type} AS {quote(c.name)}"
-                for c in source.columns
+                f"{quote(name) if name in named else 'NULL'} :: {kind} AS {quote(name)}"
+                for name, kind in kinds.items()
             )
         )
+        return padded(shaped, source.columns)
 
     def compute(
         self,
@@ -745,6 +747,9 @@ class Reader:
         if isinstance(snapshot, Route):
             return self._load_route(source, snapshot)
         if part.groups:
+            if snapshot is None and source.external is None:  # once, and not group by group
+                files = tuple(file for group in part.groups for file in group)
+                self.engine.check_rows(source.name, replace(self.pin(source), files=files))
             return one_after_another(
                 lambda files: self.load_slice(source, snapshot, Slice(files, part.where)),
                 part.groups,

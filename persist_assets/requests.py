@@ -26,11 +26,11 @@ from persist_assets.errors import (
 )
 from persist_assets.ledger.tainting import Taint
 from persist_assets.manifest import export_manifest
-from persist_assets.partitions import filled_keys, window_end, with_rows_of
-from persist_assets.partitions import keys as partition_keys
+from persist_assets.partitions import filled_keys, is_key, window_end, with_rows_of
 from persist_assets.planner import CONTENT, is_history, older_code, reached_by, with_needed
 from persist_assets.pool import Pool
 from persist_assets.wants import (
+    UNDER_WAY,
     Evaluation,
     Want,
     blame,
@@ -39,6 +39,7 @@ from persist_assets.wants import (
     request_document,
     split_graph,
     want_document,
+    warn_unknown_graphs,
 )
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from persist_assets.builder import Builder, Work
     from persist_assets.ledger.store import Ledger
     from persist_assets.model import BuildID, Project, Snapshot, Source, SourceID
+    from persist_assets.settings import Settings
     from persist_assets.wants import PartitionRef, Request
 
 log = logging.getLogger(__name__)
@@ -55,6 +57,15 @@ _AHEAD = timedelta(days=3660)
 """Partitions that begin so long from now can be wanted already."""
 _PATIENCE = timedelta(hours=6)
 """So long a request waits for a run to begin."""
+_SOON = timedelta(minutes=2)
+"""So long it may take until a run begins a request; Dagster's take half a minute."""
+TAKERS = (
+    "run `persist serve --build`, turn on the sensor `persist_wants` and Dagster's daemon, "
+    "or run `persist evaluate --build`"
+)
+"""What takes build requests."""
+_LATE_AT_ONCE = 5_000
+"""So many missed deadlines are looked at together."""
 LONGEST_S = 100 * 366 * 86_400
 """The longest duration of a want, in seconds."""
 YEARS = (1900, 2999)
@@ -98,7 +109,7 @@ def _key(builder: Builder, source: Source, key: str, ref: PartitionRef) -> str |
         return None
     if not key:
         return None
-    if key not in partition_keys(partition, builder.started_at + _AHEAD):
+    if not is_key(partition, key, builder.started_at + _AHEAD):
         there = builder.keys()[source.source_id]
         some = f"there are those from {there[0]} to {there[-1]}" if there else None
         raise NotFoundError(
@@ -126,19 +137,31 @@ class _Asked:
     asked: Mapping[SourceID, Collection[str]]
 
 
-def _asked(builder: Builder, refs: Iterable[PartitionRef]) -> _Asked:
-    project, order = builder.project, builder.keys()
-    places: dict[PartitionRef, Place] = {}
-    wanted: dict[SourceID, set[str]] = {}
+def _places(builder: Builder, refs: Iterable[PartitionRef]) -> dict[PartitionRef, Place]:
+    """Return what references name, of those that name something that can be built by now."""
+    found: dict[PartitionRef, Place] = {}
     for ref in dict.fromkeys(refs):
         try:
             place = resolve(builder, ref)
         except NotFoundError:
             continue  # it was there when it was wanted
-        source_id = place.source.source_id
-        if place.key is not None and place.key not in order[source_id]:
+        partition = place.source.annotation.partition
+        if (
+            place.key is not None
+            and partition is not None
+            and not is_key(partition, place.key, builder.started_at)
+        ):
             continue  # its window has not ended
-        places[ref] = place
+        found[ref] = place
+    return found
+
+
+def _asked(builder: Builder, refs: Iterable[PartitionRef]) -> _Asked:
+    project, order = builder.project, builder.keys()
+    places = _places(builder, refs)
+    wanted: dict[SourceID, set[str]] = {}
+    for place in places.values():
+        source_id = place.source.source_id
         if source_id in order:
             all_there_are = order[source_id] if place.key is None else (place.key,)
             wanted.setdefault(source_id, set()).update(all_there_are)
@@ -192,13 +215,13 @@ def evaluate_now(
     now = builder.clock()
     record_dead(ledger, environment, now)
     record_late(builder)
-    open_requests = {r.request_id for r in ledger.fetch_requests(environment, is_open=True)}
+    open_requests = {request_id for request_id, *_ in ledger.fetch_open_requests(environment)}
     wants = [
         want
         for want in ledger.fetch_active(environment)
-        if want.state != "building" or want.request_id in open_requests
+        if want.state not in UNDER_WAY or want.request_id in open_requests
     ]
-    refs = {want.partition_ref for want in wants if want.state != "building"}
+    refs = {want.partition_ref for want in wants if want.state not in UNDER_WAY}
     current = find_current(builder, refs) if refs else set[str]()
     needed = {d for want in wants for d in want.external_dependencies}
     found = evaluate(
@@ -340,7 +363,7 @@ def _with_readers(
 
 def _not_yet(builder: Builder, refs: Iterable[PartitionRef]) -> set[PartitionRef]:
     """Return the partitions that cannot be built: their windows go on, or they are gone."""
-    return {*refs} - _asked(builder, refs).places.keys()
+    return {*refs} - _places(builder, refs).keys()
 
 
 def next_due(builder: Builder) -> datetime | None:
@@ -394,12 +417,14 @@ def check_want(builder: Builder, want: Want) -> tuple[Want, list[str]]:
             raise SettingsError(
                 f"`{needed}` names no graph", hint="for example users:data/users/2024-01-01"
             )
-    known = [upstream.name for upstream in builder.settings.upstreams]
-    for graph in sorted({split_graph(d)[0] for d in want.external_dependencies} - {*known}):
-        hint = did_you_mean(graph, known)
-        more = f": {hint}" if hint else ""
-        warnings.append(f"nobody tells of `{graph}`: persist.toml has no such upstream{more}")
+    warnings += warn_unknown(builder.settings, want.external_dependencies)
     return replace(want, partition_ref=ref_of(place.source.key, place.key)), warnings
+
+
+def warn_unknown(settings: Settings, refs: Iterable[PartitionRef]) -> list[str]:
+    """Return a warning for each graph of references that the settings do not declare."""
+    known = [upstream.name for upstream in settings.upstreams]
+    return [f"{message}; {hint}" for message, hint in warn_unknown_graphs(known, refs)]
 
 
 def _check_texts(want: Want) -> None:
@@ -470,39 +495,68 @@ def explained(builder: Builder, ref: PartitionRef) -> dict[str, Any]:
 def find_available(builder: Builder, refs: Collection[PartitionRef]) -> set[PartitionRef]:
     """Return which of some partitions are available, of this graph's and of others'."""
     environment, found = builder.settings.environment, set[str]()
-    for graph in {split_graph(ref)[0] for ref in refs}:
-        there = builder.ledger.fetch_available(environment, graph)
-        found |= {
-            ref for ref in refs if split_graph(ref)[0] == graph and split_graph(ref)[1] in there
-        }
+    by_graph: dict[str, dict[str, PartitionRef]] = {}
+    for ref in refs:
+        graph, name = split_graph(ref)
+        by_graph.setdefault(graph, {})[name] = ref
+    for graph, names in by_graph.items():
+        there = builder.ledger.fetch_available(environment, graph, refs=[*names])
+        found.update(names[name] for name in there)
     return found
 
 
 def record_dead(ledger: Ledger, environment: str, now: datetime) -> None:
     """Record requests as failed whose run has ended without telling why, or has never begun."""
-    for request in ledger.fetch_requests(environment, is_open=True):
-        asked = request.requested_at
-        if request.state == "started" and not ledger.is_leased(_lease(request.request_id)):
-            ledger.fail_request(request.request_id, "its run ended without telling why")
-        elif request.state == "requested" and asked and now - asked > _PATIENCE:
-            ledger.fail_request(request.request_id, "nobody has begun it")
+    for request_id, state, at in ledger.fetch_open_requests(environment):
+        if state == "started" and not ledger.is_leased(_lease(request_id)):
+            ledger.fail_request(request_id, "its run ended without telling why")
+        elif state == "requested" and now - at > _PATIENCE:
+            ledger.fail_request(request_id, "nobody has begun it")
+
+
+def find_untaken(ledger: Ledger, environment: str, now: datetime) -> str | None:
+    """Return in words since when nothing takes build requests; None if something does, or may."""
+    requests = ledger.fetch_open_requests(environment)
+    if any(state == "started" and ledger.is_leased(_lease(i)) for i, state, _ in requests):
+        return None  # the others may wait for its end
+    waiting = [at for _, state, at in requests if state == "requested"]
+    if not waiting or now - waiting[0] < _SOON:
+        return None
+    n = len(waiting)
+    oldest = waiting[0].strftime("%Y-%m-%d %H:%M UTC")
+    return (
+        f"nothing takes build requests: {n} wait{'s' * (n == 1)}"
+        f"{', the oldest' * (n > 1)} since {oldest}"
+    )
 
 
 def record_late(builder: Builder) -> int:
     """Record the wants that missed their deadlines, and whose fault that is; return how many."""
+    n, now = 0, builder.clock()
+    environment = builder.settings.environment
+    while late := builder.ledger.fetch_late(environment, now, limit=_LATE_AT_ONCE):
+        recorded = _record_late(builder, late)
+        n += recorded
+        if len(late) < _LATE_AT_ONCE or not recorded:
+            break
+    return n
+
+
+def _record_late(builder: Builder, late: Sequence[Want]) -> int:
+    """Record which wants missed their deadlines, and whose fault that is; return how many."""
     ledger, environment = builder.ledger, builder.settings.environment
-    late = ledger.fetch_late(environment, builder.clock())
     available = find_available(builder, {d for want in late for d in want.external_dependencies})
     graphs = {split_graph(d)[0] for want in late for d in want.external_dependencies} - {""}
     problems = {graph: ledger.find_upstream_problem(environment, graph) for graph in graphs}
-    running = {b.source_id for b, *_ in ledger.fetch_under_way()} if late else set[str]()
+    running = {b.source_id for b, *_ in ledger.fetch_under_way()}
     names = [s.key for s in builder.project.persisted if s.source_id in running]
+    requests = {i: ledger.find_request(i) for i in {want.request_id for want in late} if i}
     told = [
         (
             want,
             blame(
                 want,
-                ledger.find_request(want.request_id) if want.request_id else None,
+                requests.get(want.request_id or ""),
                 missing=[(d, None) for d in want.external_dependencies if d not in available],
                 problems=problems,
                 running=next(iter(names), None),
@@ -510,7 +564,7 @@ def record_late(builder: Builder) -> int:
         )
         for want in late
     ]
-    return ledger.record_misses(told) if told else 0
+    return ledger.record_misses(told)
 
 
 def _lease(request_id: str) -> str:

@@ -26,6 +26,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from contextlib import suppress
@@ -39,9 +40,10 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from persist_assets.errors import StorageError
+from persist_assets.settings import user_cache
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from persist_assets.settings import Settings
 
@@ -99,7 +101,7 @@ def server_directory(settings: Settings) -> Path:
     """Return where the state of the server is kept that a project shares."""
     kind = [version("pyspark"), sys.executable, settings.shared_port, sorted(_static(settings))]
     name = sha256(json.dumps(kind).encode()).hexdigest()[:12]
-    home = os.environ.get("PERSIST_SPARK_HOME") or Path.home() / ".cache" / "persist_assets"
+    home = os.environ.get("PERSIST_SPARK_HOME") or user_cache()
     return Path(home, "spark", name).absolute()
 
 
@@ -127,6 +129,137 @@ def count_clients(directory: Path) -> int:
     return sum(_held(mark) for mark in marks.iterdir()) if marks.is_dir() else 0
 
 
+@dataclass(slots=True)
+class Job:
+    """A query that a client has Spark compute.
+
+    Attributes
+    ----------
+    operation
+        Spark's id of it.
+    pid, project
+        The process that asked for it, and the root of its project.
+    started_at
+        When Spark first told of it, in seconds since the epoch.
+    tasks, completed, running
+        How many tasks it has, and how many of them are completed and running.
+    waits_since
+        Since when none of its tasks has run, in seconds since the epoch; None: one runs.
+    """
+
+    operation: str
+    pid: int
+    project: str
+    started_at: float
+    tasks: int = 0
+    completed: int = 0
+    running: int = 0
+    waits_since: float | None = None
+
+
+WAIT_S = 30.0
+"""After how long a job is said to wait for Spark, in seconds."""
+STUCK_S = 60.0
+"""After how long a server is ended if a job waits and no client's job runs, in seconds."""
+_LOOKS = 5
+"""How many times in a row no client's job may be seen running before a server is ended."""
+
+
+class Jobs:
+    """The jobs of this process, which Spark tells of every two seconds: a progress handler.
+
+    A job that was cancelled can go on for minutes and use all processors of a server. No client
+    has it any more. So a server in which jobs wait and no client's job runs is ended.
+
+    Parameters
+    ----------
+    project
+        The root of the project that they are of.
+    directory
+        Of the state of the shared server, where other processes find them (`list_jobs`); None: it
+        is another server.
+    warn
+        Gets every job that has waited for `WAIT_S`, once.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        directory: Path | None,
+        warn: Callable[[Job], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._project, self._directory, self._warn, self._clock = project, directory, warn, clock
+        mark = None if directory is None else _IN_USE.get(directory)
+        self._file = None if mark is None else _jobs_of(Path(mark.lock_file))
+        self._looks = 0
+        self._jobs: dict[str, Job] = {}
+        self._warned: set[str] = set()
+        self._lock = threading.Lock()
+
+    def __call__(
+        self,
+        stages: Iterable[Any] | None,
+        inflight_tasks: int,
+        operation_id: str | None,
+        done: bool,
+    ) -> None:
+        """Note how far a job is.
+
+        Raises
+        ------
+        StorageError
+            Cancelled jobs used all processors of the shared server, and it was ended.
+        """
+        key, now, late, waited_s = operation_id or "", self._clock(), None, 0.0
+        with self._lock:
+            if done:
+                if self._jobs.pop(key, None) is None:
+                    return
+            else:
+                job = self._jobs.setdefault(key, Job(key, os.getpid(), self._project, now))
+                told = [*(stages or ())]
+                completed = sum(stage.num_completed_tasks for stage in told)
+                waits = inflight_tasks == 0 and completed == job.completed
+                job.waits_since = (job.waits_since or now) if waits else None
+                job.tasks = sum(stage.num_tasks for stage in told)
+                job.completed, job.running = completed, inflight_tasks
+                waited_s = now - (job.waits_since or now)
+                if waited_s >= WAIT_S and key not in self._warned:
+                    self._warned.add(key)
+                    late = job
+            if self._file is not None:
+                with suppress(OSError):  # a full disk is no reason to end a build
+                    _write(self._file, [asdict(job) for job in self._jobs.values()])
+        if late is not None:
+            self._warn(late)
+        if waited_s >= STUCK_S and self._directory is not None:
+            busy = any(job.running for job in list_jobs(self._directory))
+            self._looks = 0 if busy else self._looks + 1
+            if self._looks >= _LOOKS:
+                stop_server(self._directory)
+                raise StorageError(
+                    "cancelled jobs used all processors of the Spark server, so it was ended",
+                    hint="run it again: the server is started again when it is needed",
+                )
+
+
+def _jobs_of(mark: Path) -> Path:
+    return mark.parents[1] / "jobs" / f"{mark.name}.json"
+
+
+def list_jobs(directory: Path) -> list[Job]:
+    """Return the jobs of all living clients of a server, the oldest first."""
+    found: list[Job] = []
+    marks = directory / "clients"
+    for mark in marks.iterdir() if marks.is_dir() else ():
+        if _held(mark):
+            with suppress(OSError, ValueError, TypeError):
+                document = json.loads(_jobs_of(mark).read_text(encoding="utf-8"))
+                found += [Job(**job) for job in document]
+    return sorted(found, key=lambda job: job.started_at)
+
+
 def ensure_server(settings: Settings) -> Server:
     """Return the server that a project shares, started if need be; it stays while we live.
 
@@ -142,6 +275,7 @@ def ensure_server(settings: Settings) -> Server:
     try:
         clients.mkdir(parents=True, exist_ok=True)
         directory.chmod(0o700)
+        (directory / "jobs").mkdir(exist_ok=True)
     except OSError as error:
         raise StorageError(
             f"the Spark server has no place for its state: {directory}: {error.strerror}",
@@ -416,6 +550,7 @@ def _forget_dead(directory: Path) -> int:
             alive += 1
         else:
             mark.unlink(missing_ok=True)
+            _jobs_of(mark).unlink(missing_ok=True)
     return alive
 
 

@@ -6,6 +6,7 @@ Only what classic Spark and Spark Connect share is used: no SparkContext, no JVM
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import shutil
@@ -13,8 +14,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from persist_assets.errors import (
     BuildError,
@@ -28,11 +31,14 @@ from persist_assets.settings import FIELD_IDS, is_harmless
 from persist_assets.stores import SPARK_PACKAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
+    from persist_assets.server import Job
     from persist_assets.settings import Settings
+
+log = logging.getLogger(__name__)
 
 _JAVA_HINT = (
     "install Java 17 or 21 (Debian: apt-get install openjdk-17-jre-headless; "
@@ -65,17 +71,17 @@ def check_java(environ: Mapping[str, str] = os.environ) -> None:
 def create_session(settings: Settings) -> SparkSession:
     """Return a Spark session with the project's settings.
 
-    It is an existing one if there is one in this process; or a new one of the shared server, which
-    is started if need be.
+    It is an existing one if there is one in this process; or a new one of a server: of the shared
+    one, which is started if need be, or of the one that ``spark.remote`` names.
 
     Raises
     ------
     SettingsError
-        The shared server is wanted, and what its clients need is not installed.
+        It is one of a server, and what clients of servers need is not installed.
     StorageError
-        It does not start.
+        The shared server does not start.
     """
-    if settings.shared:
+    if is_remote(settings):
         return _connect(settings)
     config = dict(settings.spark)
     with _session_lock:
@@ -89,39 +95,79 @@ def create_session(settings: Settings) -> SparkSession:
         return builder.getOrCreate()
 
 
+def is_remote(settings: Settings) -> bool:
+    """Whether sessions are those of a server: of the shared one, or of somebody else's."""
+    remote = dict(settings.spark).get("spark.remote", "local")
+    return settings.shared or not remote.startswith("local")
+
+
 def _name_python() -> None:
     """Let workers on this machine have the libraries that we have, unless somebody says else."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def _connect(settings: Settings) -> SparkSession:
-    """Return a new session of the shared server: no other client sees its views or settings."""
+    """Return a new session of a server: no other client sees its views or settings."""
     try:
         import pyspark.sql.connect.session  # noqa: F401  # pyright: ignore[reportUnusedImport]
         from pyspark.sql.connect.client.retries import DefaultPolicy
     except ImportError as error:
+        key = "[spark] shared" if settings.shared else "spark.remote"
         raise SettingsError(
-            f"`[spark] shared` needs what Spark Connect needs: {first_line(error)}",
+            f"`{key}` needs what Spark Connect needs: {first_line(error)}",
             hint="pip install persist-assets[connect]",
         ) from error
     from pyspark.sql import SparkSession
 
-    from persist_assets.server import ensure_server
+    # By default a client asks for ten minutes whether a dead server is there again.
+    from persist_assets.server import Jobs, ensure_server, server_directory
 
-    url = ensure_server(settings).url
+    directory = server_directory(settings) if settings.shared else None
+    if settings.shared:
+        url = ensure_server(settings).url
+        policy = DefaultPolicy(
+            max_retries=5, initial_backoff=50, backoff_multiplier=2, max_backoff=800
+        )
+    else:
+        url = dict(settings.spark)["spark.remote"]
+        policy = DefaultPolicy(
+            max_retries=8, initial_backoff=50, backoff_multiplier=4, max_backoff=10_000
+        )
     with _session_lock:
         builder: Any = SparkSession.builder.remote(url)
         session = builder.create()
     # The server would keep it for an hour. And an open channel can hang a process that ends.
     atexit.register(session.stop)
-    # By default a client asks for ten minutes whether a dead server is there again.
-    policy = DefaultPolicy(max_retries=5, initial_backoff=50, backoff_multiplier=2, max_backoff=800)
     session.client.set_retry_policies([policy])
+    session.registerProgressHandler(Jobs(str(settings.root), directory, _warn_of_wait))
     with translated("opening a Spark session"):
         for key, value in settings.spark:
             if key.startswith("spark.sql.") and session.conf.get(key, None) != value:
-                session.conf.set(key, value)
+                _set(session, key, value, settings)
     return session
+
+
+def _warn_of_wait(job: Job) -> None:
+    log.warning(
+        "waiting for Spark: none of %d tasks has run for %d s, because other jobs use all of its "
+        "processors; `persist spark status` lists those of a shared server",
+        job.tasks - job.completed,
+        round(time.time() - (job.waits_since or 0)),
+    )
+
+
+def _set(session: SparkSession, key: str, value: str, settings: Settings) -> None:
+    """Give a session of a server a setting.
+
+    Others start their server with settings of their own, and sessions cannot change some of
+    them. That is of no account where a setting cannot change rows.
+    """
+    try:
+        session.conf.set(key, value)
+    except Exception:
+        if settings.shared or not is_harmless(key, settings.harmless):
+            raise
+        log.info("action=session setting=%s: the server keeps its own value", key)
 
 
 def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSession:
@@ -149,10 +195,9 @@ def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSe
             raise
         raise StorageError(f"Spark does not start: {first_line(error)}") from error
     with translated("opening a Spark session"):
-        wanted = dict(settings.connection)
-        _align(session, wanted)
+        _align(session, settings.changing)
         present: Mapping[str, str] = session.conf.getAll  # of a JVM next door, one by one
-        _check_known(present, wanted)
+        _check_known(present, settings)
         _hasten(session, present)
     return session
 
@@ -181,10 +226,10 @@ def _interrupts_wait() -> Generator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def _align(session: SparkSession, wanted: Mapping[str, str]) -> None:
+def _align(session: SparkSession, changing: Iterable[tuple[str, str]]) -> None:
     """Give a session the settings that change results."""
-    for key, value in wanted.items():
-        if key.startswith("spark.") and session.conf.get(key, None) != value:
+    for key, value in changing:
+        if session.conf.get(key, None) != value:
             try:
                 session.conf.set(key, value)
             except Exception as error:
@@ -194,15 +239,21 @@ def _align(session: SparkSession, wanted: Mapping[str, str]) -> None:
                 raise SettingsError(message, hint="set it where the session is made") from error
 
 
-def _check_known(present: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    """Refuse a session that has other settings that change results."""
-    known = {*wanted, FIELD_IDS}
-    for key, value in present.items():
-        if key.startswith("spark.sql.") and not is_harmless(key) and key not in known:
-            raise SettingsError(
-                f"the Spark session has {key} = {value}, which can change results",
-                hint=f'put it into persist.toml, and so into BuildIDs: [spark] "{key}" = "{value}"',
-            )
+def _check_known(present: Mapping[str, str], settings: Settings) -> None:
+    """Refuse a session that has more settings that change results; name all of them."""
+    known = {*dict(settings.changing), FIELD_IDS}
+    unknown = [
+        f'"{key}" = "{value}"'
+        for key, value in sorted(present.items())
+        if key not in known and not is_harmless(key, settings.harmless)
+    ]
+    if unknown:
+        raise SettingsError(
+            "the Spark session has settings that can change results and that persist.toml lacks:\n"
+            + "\n".join(f"      {line}" for line in unknown),
+            hint="put them into `[spark]` of persist.toml, and so into BuildIDs; name those that "
+            "cannot change rows in `[spark] harmless` instead",
+        )
 
 
 _FAST = {
@@ -294,6 +345,12 @@ def translated(doing: str) -> Generator[None]:
             hint = "run it again: a shared server is started again when it is needed"
             raise StorageError(message, hint=hint) from error
         raise BuildError(f"{doing} failed: {first_line(error)}") from error
+
+
+def broken_file(error: BaseException | None) -> str | None:
+    """Return the file that Spark says it cannot read, None where it says of none."""
+    found = _BROKEN_FILE.search(str(error))
+    return unquote(found[1]) if found else None
 
 
 def _jar_hint(scheme: str) -> str | None:

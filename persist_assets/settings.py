@@ -6,9 +6,11 @@ so that moving the project or tuning Spark rebuilds nothing.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from math import isfinite
@@ -31,11 +33,15 @@ from persist_assets.stores import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 SETTINGS_FILE = "persist.toml"
 KEEP_GOING = "PERSIST_KEEP_GOING"
 """The environment variable that, when ``true``, lets what is right be built in spite of errors."""
+CACHE = "PERSIST_CACHE"
+"""The environment variable that names the user's cache directory (`user_cache`)."""
+OUT_OF_PROJECT = "it leads out of the project"
+"""The reason why a link among the sources is not followed."""
 STATE = ".persist"
 """The directory in the project root of everything that no setting puts elsewhere."""
 
@@ -87,7 +93,13 @@ UPSTREAM_KEYS: Mapping[str, type] = {
 SLA_KEYS: Mapping[str, type] = {"webhook": str}
 """The keys of `[sla]` and the kinds of their values."""
 
-SHARED_KEYS: Mapping[str, type] = {"shared": bool, "shared_port": int, "shared_idle": str}
+SPARK_KEYS: Mapping[str, type] = {
+    "shared": bool,
+    "shared_port": int,
+    "shared_idle": str,
+    "harmless": list,
+    "build_ids": dict,
+}
 """The keys of `[spark]` that are no settings of Spark, and the kinds of their values."""
 
 TIMEZONE = "spark.sql.session.timeZone"
@@ -120,6 +132,102 @@ SPARK_LOOPBACK: Mapping[str, str] = {
 """Without a cluster nobody but this machine has to reach the driver."""
 
 _HARMLESS = (
+    "spark.sql.adaptive.",
+    "spark.sql.artifact.",
+    "spark.sql.autoBroadcastJoinThreshold",
+    "spark.sql.avro.compression.",
+    "spark.sql.avro.deflate.",
+    "spark.sql.avro.xz.",
+    "spark.sql.avro.zstandard.",
+    "spark.sql.broadcastTimeout",
+    "spark.sql.bucketing.",
+    "spark.sql.cache.",
+    "spark.sql.catalog.",
+    "spark.sql.catalogImplementation",
+    "spark.sql.cbo.",
+    "spark.sql.classic.",
+    "spark.sql.cli.",
+    "spark.sql.codegen.",
+    "spark.sql.connect.",
+    "spark.sql.debug.",
+    "spark.sql.defaultCacheStorageLevel",
+    "spark.sql.defaultCatalog",
+    "spark.sql.emr.",
+    "spark.sql.error.",
+    "spark.sql.event.",
+    "spark.sql.execution.arrow.",
+    "spark.sql.execution.interruptOnCancel",
+    "spark.sql.execution.pandas.udf.",
+    "spark.sql.execution.pyspark.udf.",
+    "spark.sql.execution.python.udf.",
+    "spark.sql.execution.topKSortFallbackThreshold",
+    "spark.sql.extendedExplainProviders",
+    "spark.sql.extensions",
+    "spark.sql.files.maxPartitionBytes",
+    "spark.sql.files.maxPartitionNum",
+    "spark.sql.files.maxRecordsPerFile",
+    "spark.sql.files.minPartitionNum",
+    "spark.sql.files.openCostInBytes",
+    "spark.sql.hive.filesourcePartitionFileCacheSize",
+    "spark.sql.hive.manageFilesourcePartitions",
+    "spark.sql.hive.metastore.",
+    "spark.sql.hive.metastorePartitionPruning",
+    "spark.sql.hive.metastorePartitionPruningFallbackOnException",
+    "spark.sql.hive.metastorePartitionPruningFastFallback",
+    "spark.sql.hive.thriftServer.",
+    "spark.sql.hive.version",
+    "spark.sql.inMemoryColumnarStorage.",
+    "spark.sql.join.preferSortMergeJoin",
+    "spark.sql.leafNodeDefaultParallelism",
+    "spark.sql.legacy.createHiveTableByDefault",
+    "spark.sql.maven.",
+    "spark.sql.maxBroadcastTableSize",
+    "spark.sql.maxMetadataStringLength",
+    "spark.sql.maxPlanStringLength",
+    "spark.sql.maxSinglePartitionBytes",
+    "spark.sql.metadataCacheTTLSeconds",
+    "spark.sql.optimizer.dynamicPartitionPruning.",
+    "spark.sql.optimizer.runtime.",
+    "spark.sql.optimizer.runtimeFilter.",
+    "spark.sql.orc.columnarReaderBatchSize",
+    "spark.sql.orc.columnarWriterBatchSize",
+    "spark.sql.orc.compression.",
+    "spark.sql.parquet.columnarReaderBatchSize",
+    "spark.sql.parquet.compression.",
+    "spark.sql.parquet.fs.optimized.committer.",
+    "spark.sql.parquet.output.committer.",
+    "spark.sql.pyspark.dataSource.profiler",
+    "spark.sql.pyspark.jvmStacktrace.",
+    "spark.sql.pyspark.plotting.",
+    "spark.sql.pyspark.udf.profiler",
+    "spark.sql.pyspark.worker.",
+    "spark.sql.queryExecutionListeners",
+    "spark.sql.redaction.",
+    "spark.sql.repl.",
+    "spark.sql.session.localRelationCacheThreshold",
+    "spark.sql.session.localRelationChunkSizeBytes",
+    "spark.sql.session.localRelationChunkSizeRows",
+    "spark.sql.shuffle.",
+    "spark.sql.shuffleDependency.",
+    "spark.sql.shuffledHashJoinFactor",
+    "spark.sql.sources.bucketing.",
+    "spark.sql.sources.commitProtocolClass",
+    "spark.sql.sources.default",
+    "spark.sql.sources.parallelPartitionDiscovery.",
+    "spark.sql.sources.partitionOverwriteMode",
+    "spark.sql.sources.v2.bucketing.",
+    "spark.sql.stackTracesInDataFrameContext",
+    "spark.sql.statistics.",
+    "spark.sql.streaming.",
+    "spark.sql.thriftServer.",
+    "spark.sql.thriftserver.",
+    "spark.sql.ui.",
+    "spark.sql.warehouse.dir",
+)
+"""Settings of `spark.sql.` that cannot change which rows a query has: names, and with a dot at the
+end all names that begin so. Any other of `spark.sql.` can change rows."""
+
+_NEVER_COUNTED = (
     "spark.app.",
     "spark.connect.",
     "spark.driver.",
@@ -158,7 +266,8 @@ _HARMLESS = (
     "spark.task.",
     "spark.ui.",
 )
-"""Spark settings that cannot change which rows a query has. Any other one can, for all we know."""
+"""The beginnings of settings that were never part of BuildIDs, not even when any setting counted
+that was not in this list. It tells which settings old BuildIDs may hold, so do not extend it."""
 
 
 _REFUSED: Mapping[str, str] = {
@@ -187,9 +296,24 @@ FIELD_IDS = "spark.sql.parquet.fieldId.read.enabled"
 """What finds columns by ids where a schema has ids, as only that of an Iceberg table does."""
 
 
-def is_harmless(key: str) -> bool:
-    """Whether a Spark setting cannot change which rows a query has."""
-    return key.startswith(_HARMLESS)
+def is_harmless(key: str, declared: Iterable[str] = ()) -> bool:
+    """Return whether a Spark setting cannot change which rows a query has.
+
+    Parameters
+    ----------
+    declared
+        More harmless settings: names, and beginnings of names that end in a dot.
+
+    Examples
+    --------
+    >>> is_harmless("spark.kubernetes.container.image"), is_harmless("spark.sql.extensions")
+    (True, True)
+    >>> is_harmless("spark.sql.ansi.enabled"), is_harmless("spark.sql.my.x", ["spark.sql.my."])
+    (False, True)
+    """
+    if not key.startswith("spark.sql."):
+        return True
+    return any(key == h or (h[-1] == "." and key.startswith(h)) for h in (*_HARMLESS, *declared))
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +407,10 @@ class Settings:
         The port it listens on, zero for any that is free.
     shared_idle_s
         After how many seconds without a client it ends.
+    harmless
+        Settings of Spark that the project declares harmless, as `is_harmless` takes them.
+    build_ids
+        Values of harmless settings that BuildIDs hold, whatever the session has; sorted pairs.
     malloy
         How Malloy files are compiled.
     stores
@@ -312,6 +440,8 @@ class Settings:
     shared: bool
     shared_port: int
     shared_idle_s: int
+    harmless: tuple[str, ...]
+    build_ids: tuple[tuple[str, str], ...]
     malloy: Malloy
     stores: tuple[Store, ...]
     upstreams: tuple[Upstream, ...] = ()
@@ -338,10 +468,25 @@ class Settings:
         return self.state_dir / "manifests" / f"{self.environment}.json"
 
     @property
+    def changing(self) -> tuple[tuple[str, str], ...]:
+        """The settings of the session that can change rows: sorted pairs."""
+        return tuple((k, v) for k, v in self.spark if not is_harmless(k, self.harmless))
+
+    @property
     def connection(self) -> tuple[tuple[str, str], ...]:
-        """What of the session changes results: part of every BuildID. Sorted pairs."""
-        changing = {k: v for k, v in self.spark if not is_harmless(k)}
-        return tuple(sorted({"dialect": "spark", **changing}.items()))
+        """The part of every BuildID that tells of the session: sorted pairs."""
+        return tuple(sorted((("dialect", "spark"), *self.changing, *self.build_ids)))
+
+    @property
+    def formerly_counted(self) -> tuple[tuple[str, str], ...]:
+        """The settings that BuildIDs do not hold and once may have held: sorted pairs.
+
+        Older releases counted them, or the project did not declare them harmless.
+        """
+        kept = {*dict(self.connection)}
+        return tuple(
+            (k, v) for k, v in self.spark if k not in kept and not k.startswith(_NEVER_COUNTED)
+        )
 
     def place(self, location: str) -> str:
         """Return a raw location in the form in which it is part of an identity.
@@ -380,12 +525,85 @@ class Settings:
         return f"{self.project_warehouse.rstrip('/')}/{table}"
 
     def read_text(self, path: str) -> str:
-        """Return the text of a file, by its path relative to the root."""
-        return (self.root / path).read_text(encoding="utf-8-sig")
+        """Return the text of a file, by its path relative to the root.
+
+        Raises
+        ------
+        OSError
+            It cannot be read, or a link or `..` leads out of the project.
+        ValueError
+            It is not UTF-8.
+        """
+        there = self.root / path
+        if not there.resolve().is_relative_to(self.root):
+            raise PermissionError(errno.EPERM, OUT_OF_PROJECT)
+        return there.read_text(encoding="utf-8-sig")
 
     def resolve(self, location: str) -> str:
         """Return a location as an absolute path or, where it is not on this machine, a URI."""
         return _resolve(self.root, location)
+
+
+def user_cache(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the user's own directory for files that can be made again, outside any project.
+
+    Raises
+    ------
+    RuntimeError
+        No variable names it, and the user has no home.
+    """
+    if chosen := environ.get(CACHE):
+        return Path(chosen).absolute()
+    caches = Path(environ.get("XDG_CACHE_HOME", ""))
+    return (caches if caches.is_absolute() else Path.home() / ".cache") / "persist_assets"
+
+
+SECRETS = ("PERSIST_TOKEN_", "PERSIST_SECRET_")
+"""What the names of variables begin with whose values a project may send elsewhere."""
+ALLOWED = "PERSIST_ALLOW_ENV"
+"""The environment variable that lists more of them, commas between them."""
+
+
+def secret_of(name: str, environ: Mapping[str, str]) -> str | None:
+    """Return the value of a variable that a project names to send it; None if it is not set.
+
+    A project may be a stranger's, or a branch that nobody has reviewed. So it may name only
+    variables that are meant for it: by their names, or by the operator's list.
+
+    Raises
+    ------
+    SettingsError
+        It may not be named.
+    """
+    allowed = [n.strip() for n in environ.get(ALLOWED, "").split(",")]
+    if not name.startswith(SECRETS) and name not in allowed:
+        raise SettingsError(
+            f"a project may not send the environment variable {name} elsewhere",
+            hint=f"call it {SECRETS[0]}{name}, or allow it outside the project: "
+            f"export {ALLOWED}={name}",
+        )
+    return environ.get(name) or None
+
+
+def make_private(directory: Path) -> None:
+    """Create a directory and its missing parents, which only their owner may enter.
+
+    A project's `.persist` among them gets a `.gitignore` of its own, so that nobody commits it.
+    It becomes private at that moment; whoever opens it to others later is not overruled.
+
+    Raises
+    ------
+    OSError
+        One of them cannot be created.
+    """
+    places = (directory, *directory.parents)
+    for path in reversed([p for p in places if not p.exists()]):
+        path.mkdir(mode=0o700, exist_ok=True)
+    state = next((p for p in places if p.name == STATE), None)
+    if state is not None:
+        with suppress(OSError), (state / ".gitignore").open("x", encoding="utf-8") as file:
+            file.write("*\n")
+            state.chmod(0o700)
 
 
 def find_root(start: Path) -> Path:
@@ -426,6 +644,7 @@ def load_settings(
         The file cannot be read, or holds an unknown key or a value of the wrong kind.
     """
     root = root.resolve()
+    _check_links(root / STATE)
     given = _read(root / SETTINGS_FILE)
     name = environment or environ.get("PERSIST_ENV") or given.get("environment", "dev")
     _check_environment(name)
@@ -444,7 +663,7 @@ def load_settings(
             hint="SourceIDs are paths within the project: move it, or move persist.toml up",
             location=Location(SETTINGS_FILE),
         )
-    shared = _shared(spark_given)
+    own_keys = _spark_keys(spark_given)
     stores = _stores(given.get("store", {}), environ)
     spark = {
         **SPARK_FIXED,
@@ -489,7 +708,7 @@ def load_settings(
         stores=stores,
         upstreams=_upstreams(given.get("upstream", {})),
         webhook=_webhook(given.get("sla", {})),
-        **shared,
+        **own_keys,
     )
 
 
@@ -567,6 +786,17 @@ def _check_warehouse(location: str) -> None:
         wrong = f"the warehouse cannot be {location}: delta-rs misreads `{unfit}`", "name another"
     if wrong:
         raise SettingsError(wrong[0], hint=wrong[1], location=Location(SETTINGS_FILE))
+
+
+def _check_links(state: Path) -> None:
+    """Refuse links in `.persist`: files of somebody else would be written through them."""
+    places = (state, *(p for d in (state, state / "manifests") if d.is_dir() for p in d.iterdir()))
+    link = next((p for p in places if p.is_symlink()), None)
+    if link is not None:
+        raise SettingsError(
+            f"{link.relative_to(state.parent)} is a symbolic link: nothing is written through it",
+            hint="remove it; `warehouse` and `ledger` in persist.toml name other places",
+        )
 
 
 def _check_environment(name: str) -> None:
@@ -737,13 +967,22 @@ def _views(given: str) -> str:
     return given
 
 
-def _shared(spark: dict[str, Any]) -> dict[str, Any]:
-    """Take out of `[spark]` what is said there of the shared server; return it, with defaults."""
-    found: dict[str, Any] = {"shared": False, "shared_port": 0, "shared_idle": "30m"}
-    keys = [k for k in spark if k.removeprefix("spark.").startswith("shared")]
+def _spark_keys(spark: dict[str, Any]) -> dict[str, Any]:
+    """Take the keys out of `[spark]` that are no settings of Spark; return them, with defaults."""
+    found: dict[str, Any] = {
+        "shared": False,
+        "shared_port": 0,
+        "shared_idle": "30m",
+        "harmless": [],
+        "build_ids": {},
+    }
+    own = ("shared", "harmless", "build_ids")
+    keys = [k for k in spark if k.removeprefix("spark.").startswith(own)]
     given = {k.removeprefix("spark."): spark.pop(k) for k in keys}
-    _check_keys(given, SHARED_KEYS, "[spark] ")
+    _check_keys(given, SPARK_KEYS, "[spark] ")
     found |= given
+    found["harmless"] = _declared_harmless(found["harmless"])
+    found["build_ids"] = _fixed(found["build_ids"], found["harmless"])
     if found["shared"] and ("remote" in spark or "spark.remote" in spark):
         raise SettingsError(
             "`[spark] shared` and `spark.remote` are two servers",
@@ -761,6 +1000,43 @@ def _shared(spark: dict[str, Any]) -> dict[str, Any]:
         hint = 'for example "30m"'
         raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE))
     return found
+
+
+def _declared_harmless(names: list[Any]) -> tuple[str, ...]:
+    """Return the settings that a project declares harmless, with ``.`` for ``.*`` at the end."""
+    found: list[str] = []
+    for name in names:
+        if not isinstance(name, str) or not re.fullmatch(r"spark\.sql\.[\w.-]+(\.\*)?", name):
+            raise SettingsError(
+                f"`[spark] harmless`: {name!r} is not the name of a setting of Spark SQL",
+                hint='harmless = ["spark.sql.NAME", "spark.sql.PREFIX.*"]; settings outside of '
+                "`spark.sql.` are harmless anyway",
+                location=Location(SETTINGS_FILE),
+            )
+        name = name.removesuffix("*")
+        known = (*SPARK_FIXED, TIMEZONE, *_REFUSED)
+        changing = next((k for k in known if is_harmless(k, (name,))), None)
+        if changing:
+            raise SettingsError(
+                f"`[spark] harmless`: `{changing}` changes rows",
+                hint="name only settings that cannot change the rows of any query",
+                location=Location(SETTINGS_FILE),
+            )
+        found.append(name)
+    return tuple(found)
+
+
+def _fixed(values: dict[str, Any], harmless: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Return the values of harmless settings that BuildIDs hold."""
+    pairs = _flat_spark(values)
+    changing = next((key for key in pairs if not is_harmless(key, harmless)), None)
+    if changing:
+        raise SettingsError(
+            f"`[spark.build_ids] {changing}` can change rows",
+            hint="BuildIDs hold the value that `[spark]` gives the session: leave it out here",
+            location=Location(SETTINGS_FILE),
+        )
+    return tuple(sorted(pairs.items()))
 
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")

@@ -173,13 +173,14 @@ def _read_service(
     """Yield the pages of a graph's events, after a cursor; see `persist serve`."""
     idx, log_id = cursor.get("idx"), cursor.get("log_id")
     at = idx if isinstance(idx, int) else 0
-    last, fits = at, [matcher(p).fullmatch for p in upstream.patterns]
+    last, fits = at, [matcher(p) for p in upstream.patterns]
     for _ in range(_MOST_PAGES):
         asked = {
             "since_idx": at,
             "limit": _PAGE,
             "patterns": upstream.patterns,
             "kinds": [*_KINDS],
+            **({"environment": upstream.environment} if upstream.environment else {}),
             **({"log_id": log_id} if log_id else {}),
         }
         where = f"{upstream.url}/api/v1/events?{urlencode(asked, doseq=True)}"
@@ -285,7 +286,7 @@ def _read_dagster(
     """
     known: dict[str, Any] = {**cursor.get("assets", {})}
     begun = {"began_anew": True} if cursor.get("began_anew") else {}
-    fits = [matcher(p).fullmatch for p in upstream.patterns]
+    fits = [matcher(p) for p in upstream.patterns]
     every = _dagster_assets(upstream, token)
     there = {ref: at for ref, at in every if _may_fit(upstream.patterns, ref)}
     told: dict[PartitionRef, State] = {}
@@ -325,7 +326,7 @@ def _may_fit(patterns: tuple[str, ...], ref: PartitionRef) -> bool:
     n = len(ref.split("/"))
     for pattern in patterns:
         parts = pattern.split("/")
-        if "**" in pattern or (len(parts) >= n and matcher("/".join(parts[:n])).fullmatch(ref)):
+        if "**" in pattern or (len(parts) >= n and matcher("/".join(parts[:n]))(ref)):
             return True
     return False
 

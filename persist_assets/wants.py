@@ -20,13 +20,19 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from persist_assets.errors import did_you_mean
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 PartitionRef = str
 """Names a partition of a source of this graph, or with a graph before it and a colon of another."""
-WantState = Literal["waiting", "building", "failing", "satisfied", "expired", "cancelled"]
-ACTIVE: tuple[WantState, ...] = ("waiting", "building", "failing")
+WantState = Literal[
+    "waiting", "requested", "building", "failing", "satisfied", "expired", "cancelled"
+]
+UNDER_WAY: tuple[WantState, ...] = ("requested", "building")
+"""The states of wants of an open build request, which nobody has begun or somebody has."""
+ACTIVE: tuple[WantState, ...] = ("waiting", *UNDER_WAY, "failing")
 """The states of wants that may still be satisfied."""
 SourceType = Literal["cli", "dashboard", "schedule", "api", "sensor"]
 Cause = Literal["not-arrived", "failed", "queued", "running"]
@@ -238,7 +244,7 @@ def evaluate(
     building: set[PartitionRef] = set()
     waiting: list[Want | ActiveWant] = []
     for want in wants:
-        if want.state == "building":
+        if want.state in UNDER_WAY:
             building.add(want.partition_ref)
         elif want.partition_ref in current and not _lacks_others(want, available):
             satisfied.append(want.want_id)
@@ -277,13 +283,12 @@ def _chosen(
     suspects = list[tuple[datetime, PartitionRef, int]]()
     failing = list[tuple[datetime, PartitionRef]]()
     for ref, some in ready.items():
-        if not any(w.failures or w.batch is not None for w in some):
-            healthy.append(ref)
-            continue
         retry_at = max((w.retry_at for w in some if w.retry_at is not None), default=now)
         if not force and retry_at > now:
             continue
-        if any(w.failures for w in some):
+        if not any(w.failures or w.batch is not None for w in some):
+            healthy.append(ref)
+        elif any(w.failures for w in some):
             failing.append((retry_at, ref))
         else:
             suspects.append((retry_at, ref, min(w.batch for w in some if w.batch is not None)))
@@ -343,7 +348,7 @@ def blame(
         graph, name = split_graph(ref)
         problem = (problems or {}).get(graph)
         return Blame(name, graph, since or want.created_at, "not-arrived", problem)
-    if request is not None and want.state == "building":
+    if request is not None and want.state in UNDER_WAY:
         if request.state == "started":
             since = request.started_at or want.created_at
             return Blame(running or want.partition_ref, "", since, "running")
@@ -371,6 +376,27 @@ def split_graph(ref: PartitionRef) -> tuple[str, PartitionRef]:
     """
     head, colon, tail = ref.partition(":")
     return (head, tail) if colon and "/" not in head and tail else ("", ref)
+
+
+def warn_unknown_graphs(
+    known: Collection[str], refs: Iterable[PartitionRef]
+) -> list[tuple[str, str]]:
+    """Return a message and a hint for each graph of references that is not known.
+
+    Parameters
+    ----------
+    known
+        The names of the upstreams that the settings declare.
+    """
+    unknown = sorted({split_graph(ref)[0] for ref in refs}.difference(known, [""]))
+    return [
+        (
+            f"unknown graph `{name}`: persist.toml has no `[upstream.{name}]`, "
+            "so a want of it would wait for ever",
+            did_you_mean(name, known) or "declare it: see docs/settings.md#other-graphs",
+        )
+        for name in unknown
+    ]
 
 
 def want_document(want: Want) -> dict[str, Any]:
@@ -478,18 +504,44 @@ def _text(at: datetime | None) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def matcher(pattern: str) -> re.Pattern[str]:
-    """Return what matches the references that a pattern means.
+def matcher(pattern: str) -> Callable[[PartitionRef], bool]:
+    """Return whether references match a pattern, in time linear in their length.
 
-    ``*`` is anything within one segment, ``**`` anything across segments.
+    ``*`` is anything within one segment, ``**`` anything across segments. All ways to match are
+    followed at once, one bit for each: bit `n` stands for "the first `n` characters that are no
+    wildcards have matched". So no pattern and no reference takes long.
 
     Examples
     --------
-    >>> bool(matcher("data/*").fullmatch("data/users/2024-01-01"))
+    >>> matcher("data/*")("data/users/2024-01-01")
     False
-    >>> bool(matcher("data/**").fullmatch("data/users/2024-01-01"))
+    >>> matcher("data/**")("data/users/2024-01-01")
     True
     """
-    parts = re.split(r"(\*\*|\*)", pattern)
-    said = {"**": ".*", "*": "[^/]*"}
-    return re.compile("".join(said.get(p, re.escape(p)) for p in parts), re.DOTALL)
+    within = across = 0  # the bits that a wildcard lets stay as they are
+    n, steps = 0, dict[str, int]()
+    for part in re.split(r"(\*\*|\*)", pattern):
+        if part == "**":
+            across |= 1 << n
+        elif part == "*":
+            within |= 1 << n
+        else:
+            for character in part:
+                steps[character] = steps.get(character, 0) | 1 << n
+                n += 1
+    within |= across
+    start, _, _ = pattern.partition("*")
+    end = pattern.rpartition("*")[2]
+
+    def fits(ref: PartitionRef) -> bool:
+        if not (ref.startswith(start) and ref.endswith(end)):
+            return False
+        state = 1
+        for character in ref:
+            stays = state & (across if character == "/" else within)
+            state = (state & steps.get(character, 0)) << 1 | stays
+            if not state:
+                return False
+        return bool(state >> n)
+
+    return fits

@@ -15,6 +15,7 @@ Examples
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from persist_assets.dialect import quote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from persist_assets.model import Taken
 
@@ -273,6 +274,33 @@ def overlap(one: tuple[Value, Value | None], other: tuple[Value, Value | None]) 
     return (most is None or low <= most) and (  # pyright: ignore[reportOperatorIssue]
         high is None or least <= high  # pyright: ignore[reportOperatorIssue]
     )
+
+
+def overlaps_any(spans: Iterable[tuple[Value, Value | None]]) -> Callable[[Span], bool]:
+    """Return a test whether a span shares a value with any of `spans`.
+
+    A test costs the logarithm of the number of spans. Values are of one type.
+
+    Examples
+    --------
+    >>> test = overlaps_any([(1, 3), (7, None)])
+    >>> test((3, 4)), test((4, 6)), test((8, 9))
+    (True, False, True)
+    """
+    ordered = sorted(spans, key=lambda span: span[0])  # pyright: ignore[reportArgumentType, reportCallIssue]
+    lows = [low for low, _ in ordered]
+    # The greatest value of a span and all before it; None: they are open above.
+    reach: list[Value | None] = []
+    for _, high in ordered:
+        last = reach[-1] if reach else high
+        open_above = high is None or last is None
+        reach.append(None if open_above else max(last, high))  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+    def test(span: Span) -> bool:
+        n = bisect_right(lows, span[1])  # pyright: ignore[reportArgumentType, reportCallIssue]
+        return n > 0 and ((most := reach[n - 1]) is None or most >= span[0])  # pyright: ignore[reportOperatorIssue]
+
+    return test
 
 
 def within(column: str, kind: str, low: Value, high: Value | None) -> str:

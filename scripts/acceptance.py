@@ -36,10 +36,17 @@ def rows() -> dict[str, tuple[str, str]]:
 def proofs() -> Iterator[tuple[str, str]]:
     """Yield the row and the test of every marker."""
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        tree = ast.parse(path.read_text())
+        of_all = [
+            node.value
+            for node in tree.body
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+        ]
+        for node in ast.walk(tree):
             if not isinstance(node, ast.FunctionDef):
                 continue
-            for mark in node.decorator_list:
+            is_test = node.name.startswith("test_")
+            for mark in [*(of_all if is_test else ()), *node.decorator_list]:
                 called = mark.func if isinstance(mark, ast.Call) else None
                 if isinstance(called, ast.Attribute) and called.attr == "proves":
                     for argument in mark.args:

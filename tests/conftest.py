@@ -1,13 +1,15 @@
-"""What all tests share: projects made of text, one Spark session, databases, what CI insists on."""
+"""What all tests share: projects made of text, one Spark session, databases, required tools."""
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import random
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -32,24 +34,37 @@ if TYPE_CHECKING:
     from persist_assets.ledger.store import Ledger
 
 ROOT = Path(__file__).resolve().parents[1]
-CI = os.environ.get("CI", "").lower() == "true"
+NODE_PACKAGES = ROOT / "tests" / "node" / "node_modules"
 
 
 def pytest_configure() -> None:
     # What a test says of its own environment must not come from ours.
     for name in ("PERSIST_ENV", "DAGSTER_HOME"):
         os.environ.pop(name, None)
+    os.environ["PERSIST_CACHE"] = tempfile.mkdtemp(prefix="persist-cache-")
     if "PERSIST_TEST_SPARK" not in os.environ:  # `make nightly` asks for Spark as users start it
         quicken(os.environ)
 
 
+def pytest_unconfigure() -> None:
+    shutil.rmtree(os.environ["PERSIST_CACHE"], ignore_errors=True)
+    # `load_sources` freezes what is loaded; DuckDB would report its frozen objects as leaks.
+    gc.unfreeze()
+
+
 def need(tool: str | None, sentence: str) -> str:
-    """Return `tool`, or skip the test with a sentence; in CI a missing tool is a failure."""
+    """Return `tool`; where it is missing, the test fails: a skipped test proves nothing."""
     if tool is None:
-        if CI:
-            pytest.fail(f"CI must have it: {sentence}")
-        pytest.skip(sentence)
+        pytest.fail(sentence)
     return tool
+
+
+def need_node() -> str:
+    """Return a Node that can load Malloy's own packages."""
+    from persist_assets.bridge import find_node
+
+    need("it" if NODE_PACKAGES.exists() else None, "install Malloy's packages: make test-tools")
+    return str(find_node())
 
 
 def has_taken(cpu_s: float, *, within_s: float) -> None:

@@ -257,7 +257,7 @@ def cut_and_compare(
     with (receiver / "persist.toml").open("a") as settings:
         settings.write(
             f'\n[upstream.{GRAPH}]\nurl = "http://127.0.0.1:{network.port}"\n'
-            f'patterns = ["{FOLLOWED}"]\ntoken_env = "TOKEN_THERE"\n'
+            f'patterns = ["{FOLLOWED}"]\ntoken_env = "PERSIST_TOKEN_THERE"\n'
         )
     over, compared = threading.Event(), threading.Event()
     runs = threading.Barrier(2 + n_followers)
@@ -413,7 +413,7 @@ def _script(*arguments: object) -> Process:
 
     return subprocess.Popen(
         [sys.executable, __file__, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TOKEN_THERE": READ},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PERSIST_TOKEN_THERE": READ},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

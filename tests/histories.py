@@ -380,8 +380,8 @@ class Run:
         chosen = [self.source(n).source_id for n in names if n in self.names()]
         return attempt(promote, self.builder, target, chosen, allow_stale=allow_stale)
 
-    def roll_back(self, steps: int) -> Any:
-        return attempt(roll_back, self.settings, self.ledger, steps=steps)
+    def roll_back(self, steps: int = 1, to: int | None = None) -> Any:
+        return attempt(roll_back, self.settings, self.ledger, steps=steps, to=to)
 
     def collect(self, removed: bool = False, *, dry_run: bool = False) -> Any:
         now = self.clock()

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 from conftest import ROOT
@@ -34,8 +35,9 @@ class Served:
     url: str
     process: subprocess.Popen[str]
 
-    def client(self, token: str | None = WRITE, **how: object) -> httpx.Client:
+    def client(self, token: str | None = WRITE, **how: Any) -> httpx.Client:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers |= how.pop("headers", {})
         return httpx.Client(base_url=self.url, headers=headers, timeout=60, trust_env=False, **how)
 
     def memory(self) -> int:

@@ -37,7 +37,7 @@ from persist_assets.model import (
 )
 from persist_assets.project import Loaded, load, require, sound
 from persist_assets.selection import State, select, state_of
-from persist_assets.settings import Settings, find_root, load_settings
+from persist_assets.settings import Settings, find_root, load_settings, make_private
 from persist_assets.storage.files import know_stores
 
 if TYPE_CHECKING:
@@ -118,9 +118,9 @@ class Invocation:
     @cached_property
     def ledger(self) -> "Ledger":
         """The ledger."""
-        from persist_assets.ledger.store import Ledger
+        from persist_assets.recovery import open_ledger
 
-        ledger = Ledger(self.settings.ledger)
+        ledger = open_ledger(self.settings)
         self._closing.append(ledger.close)
         return ledger
 
@@ -379,7 +379,7 @@ def quiet(given: Invocation) -> Generator[None]:
     With ``-v`` it goes to stderr. What we warn of ourselves is on stderr anyway.
     """
     gc.enable()
-    given.settings.state_dir.mkdir(parents=True, exist_ok=True)
+    make_private(given.settings.state_dir)
     kept = [os.dup(1), os.dup(2)]
     sys.stdout.flush()
     sys.stderr.flush()

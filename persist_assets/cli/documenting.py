@@ -19,6 +19,7 @@ from persist_assets.errors import SourcesError
 from persist_assets.lineage import find_columns, trace
 from persist_assets.model import ColumnRef
 from persist_assets.project import load_project
+from persist_assets.settings import make_private
 
 # ------------------------------------------------------------------------------------------ lineage
 
@@ -81,6 +82,8 @@ def docs(
             continue  # its pages say so
     known = read_knowledge(settings, project, given.ledger)
     files = make_pages(project, known, texts, settings.environment)
+    if directory is None:
+        make_private(settings.state_dir)
     written = write_site(directory or settings.state_dir / "docs", files)
     n = sum(path.endswith(".html") for path in files)
     if given.as_json:

@@ -317,15 +317,24 @@ def rollback(
     to: Annotated[
         int | None, typer.Option("--to", metavar="CHANGE_ID", help="To right after that change.")
     ] = None,
-    steps: Annotated[int, typer.Option("--steps", help="Undo so many changes.")] = 1,
+    steps: Annotated[
+        int, typer.Option("--steps", help="Take back the last N runs, promotions and imports.")
+    ] = 1,
+    run: Annotated[
+        str | None,
+        typer.Option("--run", metavar="ID", help="Take back all that a run, or a change, did."),
+    ] = None,
     why: WhyOption = None,
 ) -> None:
     """Put the environment's manifest back to what it was. Copies nothing."""
     from persist_assets import environments
 
+    if to is not None and run is not None:
+        raise SettingsError("--to and --run exclude each other", hint="choose one of them")
+
     builder = given.builder if given.settings.views else None
     change = environments.roll_back(
-        given.settings, given.ledger, to=to, steps=steps, why=why, builder=builder
+        given.settings, given.ledger, to=to, steps=steps, run=run, why=why, builder=builder
     )
     if given.as_json:
         print_json([_manifest_change_json(change)])
@@ -392,7 +401,8 @@ def _version(snapshot: Snapshot | None) -> str | None:
 def _print_change(change: ManifestChange) -> None:
     at = change.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
     why = f" [dim]{escape(change.why)}[/]" if change.why else ""
-    out.print(f"[bold]{change.change_id}[/] {at} {change.kind} by {escape(change.by)}{why}")
+    run = f" [dim]run {escape(change.run_id[:8])}[/]" if change.run_id else ""
+    out.print(f"[bold]{change.change_id}[/] {at} {change.kind} by {escape(change.by)}{run}{why}")
     for m in change.moves:
         ends = f"{_version(m.before) or 'nothing'} → {_version(m.after) or 'nothing'}"
         out.print(f"  {escape(m.source_id)} [dim]{escape(ends)}[/]", soft_wrap=True)
@@ -406,7 +416,11 @@ def doctor(
     given: Invocation,
     spark: Annotated[bool, typer.Option("--spark", help="Start Spark too.")] = False,
     fix: Annotated[
-        bool, typer.Option("--fix", help="Write exported manifests anew where they are wrong.")
+        bool,
+        typer.Option(
+            "--fix",
+            help="Restore a lost ledger; repair exported manifests and Dagster's home.",
+        ),
     ] = False,
 ) -> None:
     """Look for what is wrong with the project, its ledger and its tables."""

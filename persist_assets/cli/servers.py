@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import sys
+import time
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -43,15 +44,16 @@ def spark_stop(given: Invocation) -> None:
 
 @command("status", spark_app)
 def spark_status(given: Invocation) -> None:
-    """Say whether the Spark server runs, where, and how many processes use it."""
+    """Say whether the Spark server runs, where, who uses it, and list their jobs."""
     _tell_server(given)
 
 
 def _tell_server(given: Invocation) -> None:
-    from persist_assets.server import count_clients, find_server, server_directory
+    from persist_assets.server import count_clients, find_server, list_jobs, server_directory
 
     directory = server_directory(given.settings)
     server = find_server(directory)
+    jobs = list_jobs(directory) if server else []
     if given.as_json:
         started = datetime.fromtimestamp(server.started_at, UTC) if server else None
         print_json(
@@ -62,6 +64,19 @@ def _tell_server(given: Invocation) -> None:
                 "port": server.port if server else None,
                 "started_at": started.isoformat() if started else None,
                 "clients": count_clients(directory) if server else 0,
+                "jobs": [
+                    {
+                        "operation": job.operation,
+                        "pid": job.pid,
+                        "project": job.project,
+                        "age": round(time.time() - job.started_at, 1),
+                        "tasks": job.tasks,
+                        "completed": job.completed,
+                        "running": job.running,
+                        "waiting": job.waits_since is not None,
+                    }
+                    for job in jobs
+                ],
             }
         )
     elif server is None:
@@ -73,6 +88,13 @@ def _tell_server(given: Invocation) -> None:
             f"{n} client{'s' * (n != 1)}; its log is {directory / 'server.log'}",
             soft_wrap=True,
         )
+        for job in jobs:
+            state = "waits" if job.waits_since else f"{job.running} running"
+            out.print(
+                f"  {time.time() - job.started_at:.0f} s: {job.completed} of {job.tasks} tasks, "
+                f"{state}; process {job.pid} in {escape(job.project)}",
+                soft_wrap=True,
+            )
 
 
 # ------------------------------------------------------------------------------------------ service
@@ -88,6 +110,10 @@ def serve(
     build: Annotated[
         bool, typer.Option("--build", help="Build what is requested, one request at a time.")
     ] = False,
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option("--proxy", help="The address or network of a proxy that is before it."),
+    ] = None,
 ) -> None:
     """Serve wants, events, partitions and deadlines over HTTP, and as pages, until it is ended."""
     from persist_assets.service.access import TOKENS, parse_tokens
@@ -106,7 +132,14 @@ def serve(
 
     tokens = parse_tokens(os.environ.get(TOKENS, ""))
     serve_until_told(
-        given.settings, given.ledger, tokens, host=host, port=port, builds=build, started=started
+        given.settings,
+        given.ledger,
+        tokens,
+        host=host,
+        port=port,
+        builds=build,
+        proxies=proxy or (),
+        started=started,
     )
     if is_busy():  # what a thread looks at still is recorded as a whole, or not at all
         sys.stdout.flush()

@@ -1,5 +1,6 @@
 """Commands about sources: check, plan, build, show."""
 
+import logging
 import os
 import threading
 from collections.abc import Generator, Mapping, Sequence
@@ -56,7 +57,7 @@ from persist_assets.model import (
     SourceID,
 )
 from persist_assets.planner import asked_for, older_code
-from persist_assets.project import load_project
+from persist_assets.project import find_former_build_ids, load_project
 from persist_assets.revisions import WORKING_TREE, find_places
 from persist_assets.selection import find_source
 from persist_assets.settings import KEEP_GOING, Settings
@@ -131,6 +132,7 @@ def plan(
     asked, _ = _asked(given, chosen, _ends(partition, partition_range, first, last))
     compared = _against(given, against, chosen if selection else None) if against else None
     planned = given.builder.plan(chosen, force=force, asked=asked)
+    _warn_of_former_build_ids(given)
     absent = {
         r.source_id: r.message for s in planned.steps for r in s.reasons if r.code == "no-data"
     }
@@ -156,6 +158,14 @@ def plan(
         out.print(
             f"{to_rebuild(*compared)} to rebuild, {same} the same as in {escape(against or '')}"
         )
+
+
+def _warn_of_former_build_ids(given: Invocation) -> None:
+    current = {s.build_id for s in given.project.persisted}
+    manifest = given.ledger.fetch_manifest(*given.settings.environments)
+    problem = find_former_build_ids(given.settings, current, manifest)
+    if problem is not None:
+        print_problem(problem)
 
 
 def _against(
@@ -303,6 +313,7 @@ def build(
         return
     ends = _ends(partition, partition_range, first, last)
     asked, order = _asked(given, [s.source_id for s in chosen], ends)
+    _warn_of_former_build_ids(given)
     since = given.ledger.position()
     if "spark.remote" not in dict(given.settings.spark):
         from persist_assets.session import check_java
@@ -476,16 +487,27 @@ def _progress(given: Invocation, chosen: Sequence[Source], since: int) -> Genera
                     err.print(f"  [red]failed[/] {name}: {error}", soft_wrap=True)
 
     watcher = threading.Thread(target=watch, daemon=True, name="progress")
+    handler = _Warnings(logging.WARNING)
+    sessions = logging.getLogger("persist_assets.session")
     if status:
         status.start()
     watcher.start()
+    sessions.addHandler(handler)
     try:
         yield
     finally:
+        sessions.removeHandler(handler)
         stop.set()
         watcher.join()
         if status:
             status.stop()
+
+
+class _Warnings(logging.Handler):
+    """Prints warnings on stderr while a build goes on."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        err.print(f"  [yellow]{escape(record.getMessage())}[/]", soft_wrap=True)
 
 
 def _tell_skipped(project: Project, rows: Sequence[dict[str, Any]]) -> None:

@@ -27,6 +27,7 @@ from persist_assets.settings import parse_duration
 from persist_assets.wants import (
     ACTIVE,
     Evaluation,
+    Request,
     Want,
     evaluation_document,
     event_document,
@@ -94,13 +95,18 @@ def want_add(
     if not no_wait:
         with quiet(given):
             _, request = evaluate_now(given.builder, "want")
-            while request is not None or _is_built_by_others(given, made.want_id):
+            while True:
+                request = request or _find_requested(given, made.want_id)
+                if request is None and not _is_built_by_others(given, made.want_id):
+                    break
                 if request is not None:
                     n = len(request.partitions)
                     err.print(f"building {n} partition{'s' * (n != 1)}: {request.reason}")
                     with suppress(ConflictError):  # somebody else was faster: it is awaited
                         run_request(given.builder.anew(request), request)
                 _, request = evaluate_now(given.builder.anew(), "clock")
+    else:
+        _warn_untaken(given)
     found = given.ledger.find_want(made.want_id)
     assert found is not None
     _tell(given, found)
@@ -122,6 +128,7 @@ def want_list(
     found = given.ledger.fetch_wants(
         given.settings.environment, states=states, pattern=pattern, limit=limit
     )
+    _warn_untaken(given)
     if given.as_json:
         print_json([want_document(want) for want in found])
         return
@@ -153,6 +160,23 @@ def want_cancel(
 ) -> None:
     """Take a want back; what it is built for already is finished."""
     _tell(given, given.ledger.cancel_want(want_id, by=_user(), why=why))
+
+
+def _warn_untaken(given: Invocation) -> None:
+    """Print a warning where nothing takes build requests."""
+    from persist_assets.requests import TAKERS, find_untaken
+
+    message = find_untaken(given.ledger, given.settings.environment, datetime.now(UTC))
+    if message is not None:
+        err.print(f"[yellow]warning[/]: {escape(message)}; {escape(TAKERS)}", soft_wrap=True)
+
+
+def _find_requested(given: Invocation, want_id: str) -> Request | None:
+    """Return the request of a want if nobody has begun it."""
+    found = given.ledger.find_want(want_id)
+    if found is None or found.state != "requested" or found.request_id is None:
+        return None
+    return given.ledger.find_request(found.request_id)
 
 
 def _is_built_by_others(given: Invocation, want_id: str) -> bool:

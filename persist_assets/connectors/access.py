@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from persist_assets.errors import StorageError
+from persist_assets.errors import SettingsError, StorageError
 from persist_assets.frontends.external import REFERENCE
+from persist_assets.settings import secret_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,18 +40,26 @@ def follow_references(external: External, environ: Mapping[str, str]) -> dict[st
     Raises
     ------
     StorageError
-        A variable is not set; its name is said, and no value.
+        A variable is not set, or may not be sent; its name is said, and no value.
     """
     found: dict[str, str] = {}
     for name, written in external.storage:
         reference = REFERENCE.fullmatch(written)
-        if reference and not environ.get(reference[1]):
-            raise StorageError(
-                f"the variable {reference[1]} is not set, which `{name}` refers to",
-                hint=f"export {reference[1]}=…",
-            )
-        found[name] = environ[reference[1]] if reference else written
+        found[name] = _value(name, reference[1], environ) if reference else written
     return found
+
+
+def _value(name: str, variable: str, environ: Mapping[str, str]) -> str:
+    try:
+        value = secret_of(variable, environ)
+    except SettingsError as error:
+        raise StorageError(f"`{name}`: {error.message}", hint=error.hint) from error
+    if value is None:
+        raise StorageError(
+            f"the variable {variable} is not set, which `{name}` refers to",
+            hint=f"export {variable}=…",
+        )
+    return value
 
 
 def delta_access(access: Mapping[str, str]) -> dict[str, str]:

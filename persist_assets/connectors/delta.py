@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -20,15 +21,18 @@ from persist_assets.connectors.access import delta_access, spark_access
 from persist_assets.connectors.protocol import CHANGE, DELETE, INSERT, VERSION, Changes, Pruned
 from persist_assets.connectors.pruning import Span, exactly, may_match, span
 from persist_assets.connectors.reading import (
+    AS_NAMED,
     FILE,
     ROW,
     check_columns,
     check_names,
+    check_rows,
     conditions_of,
     one_after_another,
+    padded,
     small_frame,
 )
-from persist_assets.dialect import quote, unpruned
+from persist_assets.dialect import char_size, quote, unpruned
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.growth import in_order
 from persist_assets.model import Piece
@@ -38,7 +42,9 @@ from persist_assets.storage.raw import (
     check_commits,
     deletion_vectors,
     file_location,
+    is_hidden_file,
     open_delta,
+    stored_rows,
 )
 from persist_assets.storage.tables import told_by_files
 from persist_assets.storage.types import type_of_json
@@ -74,6 +80,8 @@ class _File:
         The rows of it that are meant, by their numbers; None: all.
     but
         The rows of it that are not.
+    stored
+        How many rows it has, deleted ones among them.
     """
 
     location: str
@@ -83,6 +91,7 @@ class _File:
     spans: Mapping[str, Span] = field(default_factory=dict[str, Span])
     only: frozenset[int] | None = None
     but: frozenset[int] = frozenset()
+    stored: int | None = None
     change: str = ""
     version: int = -1
 
@@ -133,6 +142,8 @@ class DeltaConnector:
     ) -> None:
         self.external, self.location, self.columns = external, location.rstrip("/"), columns
         self._access, self._session = access, session
+        self._checked: set[str] = set()
+        """The files of which Spark reads all rows (`_check_rows`)."""
         self._pinned: Any = None
         """The table at the version that was pinned last; a long log takes long to read."""
 
@@ -141,7 +152,7 @@ class DeltaConnector:
     def pin(self, held: str | None = None) -> str:
         """Return the version to bring a copy to; see `protocol.Connector`."""
         external = self.external
-        if external.mode == "snapshot" and held is not None:
+        if external.mode == "snapshot" and held is not None and not self._has_lost(held):
             return held
         if external.mode == "snapshot":
             table = self._at_start()
@@ -149,7 +160,8 @@ class DeltaConnector:
             table = self._open()
             end = external.end_version
             if end is not None and table.version() > end:
-                if held is not None and self._is_of(held, table, end):
+                lost = held is not None and self._has_lost(held)
+                if held is not None and not lost and self._is_of(held, table, end):
                     return held  # its log may be gone by now
                 table = self._open(end)
             starts = held is None and (external.version or external.datetime)
@@ -163,13 +175,13 @@ class DeltaConnector:
         with self._reached() as (system, root):
             check_commits(table, self.location, system, root)
         self._pinned = table
-        return self._name(table)
+        return self._named(table)
 
     def start(self) -> str | None:
         """Return where a copy begins; see `protocol.Connector`."""
         if self.external.version is None and self.external.datetime is None:
             return None
-        return self._name(self._at_start())
+        return self._named(self._at_start())
 
     def _at_start(self) -> Any:
         if self.external.datetime is None:
@@ -207,6 +219,28 @@ class DeltaConnector:
         name = f"{OF_DELTA}{table.version()}:{table.metadata().id}"
         written = self._written_by(table.version())
         return name if written is None else f"{name}:{sha256(written).hexdigest()[:12]}"
+
+    def _named(self, table: Any) -> str:
+        """Return the name of a version, other than earlier releases had it if they lost its rows.
+
+        They lost those of hidden files.
+        """
+        import pyarrow as pa
+
+        paths: list[str] = pa.table(table.get_add_actions(flatten=True))["path"].to_pylist()
+        name = self._name(table)
+        if not any(map(is_hidden_file, paths)):
+            return name
+        return ":".join([*name.split(":"), ""][:4]) + _WITH_HIDDEN
+
+    def _has_lost(self, version: str) -> bool:
+        """Whether an earlier release lost rows when it read a version, as far as can be told."""
+        if version.endswith(_WITH_HIDDEN):
+            return False
+        try:
+            return self._named(self._open(self._number(version))).endswith(_WITH_HIDDEN)
+        except StorageError:
+            return False
 
     def _is_of(self, version: str, table: Any, number: int) -> bool:
         """Whether a version is of that number, and of the table that is there now."""
@@ -266,10 +300,13 @@ class DeltaConnector:
         import pyarrow as pa
 
         parted = table.metadata().partition_columns
+        # Values in files are not padded, and so tell nothing of what is compared.
+        chars = {c.name.lower() for c in self.columns if char_size(c.type)}
         looked_at = [
             f
             for f in _named_in(conditions, _fields(table))
             if f.name not in parted and "." not in f.physical and isinstance(f.json, str)
+            if f.name.lower() not in chars
         ]
         found = pa.table(table.get_add_actions(flatten=True))
         if not found.num_rows:
@@ -282,10 +319,14 @@ class DeltaConnector:
         for n, path in enumerate(found["path"].to_pylist()):
             location, rows = file_location(path, self.location), counts[n]
             partition = {name: _written(values[name][n]) for name in parted}
-            spans = {name.lower(): exactly(kinds[name], values[name][n]) for name in parted}
+            spans = {
+                name.lower(): exactly(kinds[name], values[name][n])
+                for name in parted
+                if name.lower() not in chars
+            }
             for one, (least, greatest, nulls) in told.items():
                 spans[one.name.lower()] = span(one.type, least[n], greatest[n], nulls[n], rows)
-            files.append(_File(location, sizes[n], rows, partition, spans))
+            files.append(_File(location, sizes[n], rows, partition, spans, stored=rows))
         return files
 
     def _values(self, found: Any, name: str) -> list[Any]:
@@ -360,6 +401,34 @@ class DeltaConnector:
                     f"{file.location} has {found.size} bytes, not {file.bytes}: it is broken"
                 )
 
+    def _check_rows(self, files: Iterable[_File]) -> None:
+        """Raise where Spark does not read all rows of files; see `check_rows`.
+
+        A file never changes, so that it is looked at once.
+        """
+        stored = {f.location: f.stored for f in files if f.location not in self._checked}
+        if not stored:
+            return
+        uncounted = [place for place, rows in stored.items() if rows is None]
+        promised = {place: rows for place, rows in stored.items() if rows is not None}
+        if uncounted:
+            with ThreadPoolExecutor(16) as pool:
+                promised |= zip(uncounted, pool.map(self._stored_rows, uncounted), strict=True)
+        access = spark_access(self._access)
+        reader = self._session().read.options(**AS_NAMED).options(**access).schema("_ int")
+        scan = reader.parquet(*map(spark_pattern, promised))
+        check_rows(scan, promised, f"the Delta table at {self.location}")
+        self._checked |= promised.keys()
+
+    def _stored_rows(self, place: str) -> int:
+        """Return how many rows a file has of which the log does not say it."""
+        below = f"{self.location}/"
+        if not place.startswith(below):  # of a shallow clone
+            with reached(place) as (system, path):
+                return stored_rows(system, path)
+        with self._reached() as (system, root):
+            return stored_rows(system, root + place.removeprefix(below))
+
     # -------------------------------------------------------------------------------- reading
 
     def prune(self, predicate: str | None, version: str) -> Pruned:
@@ -382,6 +451,7 @@ class DeltaConnector:
         conditions = conditions_of(self.external, predicate, start=True)
         kept, _ = self._pruned(table, conditions)
         self._check_there(kept)
+        self._check_rows(kept)
         groups = self._in_order(kept, table, order) or [kept]
         return one_after_another(lambda g: self._read(g, table, conditions, columns), groups)
 
@@ -432,7 +502,8 @@ class DeltaConnector:
             kinds.append(_json_field(_CHANGE_TYPE, "string"))
             texts.append(_CHANGE_TYPE)
         schema = StructType.fromJson({"type": "struct", "fields": kinds})
-        reader = session.read.options(**spark_access(self._access)).schema(schema)
+        access = spark_access(self._access)
+        reader = session.read.options(**AS_NAMED).options(**access).schema(schema)
         places = dict.fromkeys(f.location for f in files)
         frame = reader.parquet(*map(spark_pattern, places))
         told = [CHANGE, VERSION] if files[0].change else []
@@ -441,6 +512,7 @@ class DeltaConnector:
             frame = self._tell(frame, texts, files, parted)
         else:
             frame = frame.selectExpr(*texts)
+        frame = padded(frame, self.columns)
         frame = reduce(lambda found, text: found.where(text), conditions, frame)
         return frame.selectExpr(*map(quote, columns), *told)
 
@@ -526,6 +598,7 @@ class DeltaConnector:
             return Changes()
 
         def load() -> DataFrame:
+            self._check_rows(files)
             frame = self._read(files, table, conditions, columns)
             deletes = recorded and self.external.append_only
             if deletes and frame.where(f"{CHANGE} = '{DELETE}'").take(1):
@@ -566,6 +639,8 @@ class DeltaConnector:
             raise _Again(error.message) from error
         if not _same(self._name(start), since):
             raise _Again(f"it was put back to before version {first}, and written on")
+        if self._named(start).endswith(_WITH_HIDDEN) and not since.endswith(_WITH_HIDDEN):
+            raise _Again("an earlier release did not read its hidden files")
         had = _fields(start)
         held = {f.name.lower() for f in had}
         if not _schema(had) <= _schema(fields) or not held.issuperset(c.lower() for c in columns):
@@ -692,7 +767,7 @@ def _as_told(file: _File, told: _File | None) -> _File:
         return file
     whole = None if told.rows is None else told.rows - len(file.but)
     rows = whole if file.only is None else len(file.only)
-    return replace(file, spans=told.spans, rows=rows)
+    return replace(file, spans=told.spans, rows=rows, stored=told.stored)
 
 
 def _numbers(vector: Any) -> frozenset[int]:
@@ -715,8 +790,12 @@ def _statistics(actions: Any, one: _Field) -> list[list[Any]]:
 
 def _same(name: str, version: str) -> bool:
     """Whether two names are of one version; commits that are gone tell nothing."""
-    parts = zip(name.split(":"), version.split(":"), strict=False)
-    return all(one == other for one, other in parts)
+    parts = zip(name.split(":")[:4], version.split(":")[:4], strict=False)
+    return all(one == other for one, other in parts if one and other)
+
+
+_WITH_HIDDEN = ":hidden files"
+"""What names of versions end with that have files whose names begin with _ or a dot."""
 
 
 def _log(version: int) -> str:

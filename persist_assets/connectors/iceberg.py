@@ -18,14 +18,17 @@ from persist_assets.connectors.access import iceberg_access, spark_access
 from persist_assets.connectors.protocol import CHANGE, INSERT, VERSION, Changes, Pruned
 from persist_assets.connectors.pruning import Span, exactly, may_match, span
 from persist_assets.connectors.reading import (
+    AS_NAMED,
     FILE,
     ROW,
     check_columns,
     check_names,
+    check_rows,
     conditions_of,
+    padded,
     small_frame,
 )
-from persist_assets.dialect import quote, unpruned
+from persist_assets.dialect import char_size, quote, unpruned
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.settings import FIELD_IDS
 from persist_assets.storage.types import type_of_json
@@ -95,6 +98,8 @@ class IcebergConnector:
     ) -> None:
         self.external, self.location, self.columns = external, location.rstrip("/"), columns
         self._access, self._session = access, session
+        self._checked: set[str] = set()
+        """The files of which Spark reads all rows (`_check_rows`)."""
 
     # ------------------------------------------------------------------------------- versions
 
@@ -365,9 +370,12 @@ class IcebergConnector:
     def _spans(self, table: Any, file: Any, fields: Sequence[dict[str, Any]]) -> dict[str, Span]:
         spans: dict[str, Span] = {}
         parted = self._parted(table, file)
+        chars = {c.name.lower() for c in self.columns if char_size(c.type)}
         for field in fields:
             kind = type_of_json(field["type"])
             if not isinstance(field["type"], str) or kind == "binary":
+                continue
+            if field["name"].lower() in chars:  # values in files are not padded
                 continue
             number = field["metadata"][_FIELD_ID]
             if number in parted:  # and statistics may be of a column that is not in the file
@@ -418,6 +426,7 @@ class IcebergConnector:
         kept = [t for t in tasks if self._may_fit(table, t.file, fields, conditions)]
         deletes = {d.file_path: d for t in kept for d in t.delete_files}
         self._check_there(table, [*(t.file for t in kept), *deletes.values()])
+        self._check_rows(table, [*(t.file for t in kept), *deletes.values()])
         frame = self._read(table, [t.file for t in kept], sorted(deletes), fields, conditions)
         return frame.select(*(quote(c) for c in columns))
 
@@ -441,6 +450,17 @@ class IcebergConnector:
         with ThreadPoolExecutor(max_workers=16) as pool:
             list(pool.map(look, files))
 
+    def _check_rows(self, table: Any, files: Sequence[Any]) -> None:
+        """Raise where Spark does not read all rows of files; see `check_rows`."""
+        promised = {self._place(table, f.file_path): int(f.record_count) for f in files}
+        promised = {place: n for place, n in promised.items() if place not in self._checked}
+        if not promised:
+            return
+        reader = self._session().read.options(**AS_NAMED).options(**spark_access(self._access))
+        scan = reader.schema("_ int").parquet(*map(spark_pattern, promised))
+        check_rows(scan, promised, f"the Iceberg table at {self.location}")
+        self._checked |= promised.keys()
+
     def _read(
         self,
         table: Any,
@@ -460,7 +480,7 @@ class IcebergConnector:
         schema = StructType.fromJson({"type": "struct", "fields": [_by_id(f) for f in fields]})
         paths = [f.file_path for f in files]
         places = [self._place(table, path) for path in paths]
-        reader = session.read.options(**spark_access(self._access))
+        reader = session.read.options(**AS_NAMED).options(**spark_access(self._access))
         frame = reader.schema(schema).parquet(*map(spark_pattern, places))
         parted = [self._parted(table, file) for file in files]
         texts = [*map(_stored, fields)]
@@ -469,7 +489,8 @@ class IcebergConnector:
             texts += [f"_metadata.file_name AS {FILE}", f"_metadata.row_index AS {ROW}"]
         frame = frame.selectExpr(*texts)
         if deletes:
-            positions = session.read.options(**spark_access(self._access)).parquet(
+            reader = session.read.options(**AS_NAMED).options(**spark_access(self._access))
+            positions = reader.parquet(
                 *(spark_pattern(self._place(table, path)) for path in deletes)
             )
             named_so = [(path, path.rpartition("/")[2]) for path in paths]
@@ -478,7 +499,7 @@ class IcebergConnector:
             frame = frame.join(gone, [FILE, ROW], "left_anti")
         if any(parted):
             frame = self._with_partitions(frame, paths, parted, fields)
-        frame = frame.select(*(quote(f["name"]) for f in fields))
+        frame = padded(frame.select(*(quote(f["name"]) for f in fields)), self.columns)
         return reduce(lambda found, text: found.where(text), conditions, frame)
 
     def _with_partitions(
@@ -576,6 +597,7 @@ class IcebergConnector:
             return Changes(again=error.message)
 
         def load() -> DataFrame:
+            self._check_rows(table, kept)
             frame = self._read(table, kept, (), fields, conditions)
             told = (f"'{INSERT}' AS {CHANGE}", f"bigint(1) AS {VERSION}")
             return frame.selectExpr(*(quote(c) for c in columns), *told)

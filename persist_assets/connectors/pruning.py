@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from persist_assets.dialect import parse, plain
+from persist_assets.dialect import parse, plain, type_name
 from persist_assets.meaning.predicates import FLIPPED, NEGATED
 from persist_assets.meaning.syntax import given_args, misread
 
@@ -234,14 +234,12 @@ def _literal(node: Any, kind: str) -> _Bounds | None:
     if isinstance(node, exp.Cast):
         # DATE '2024-01-01' and the like: a day is compared with a moment as its midnight.
         written = node.this
-        fit = {
-            exp.DType.DATE: ("date", "timestamp"),
-            exp.DType.TIMESTAMPTZ: ("timestamp",),
-        }.get(node.to.this, ())
+        to = type_name(node.to)
+        fit = {"date": ("date", "timestamp"), "timestamp": ("timestamp",)}.get(to or "", ())
         is_text = isinstance(written, exp.Literal) and written.is_string
         if not is_text or kind not in fit:
             return None
-        if node.to.this == exp.DType.DATE and _date(written.name) is None:
+        if to == "date" and _date(written.name) is None:
             return None  # of a moment the day is meant
         return _READERS[kind](written.name)
     negative = isinstance(node, exp.Neg)

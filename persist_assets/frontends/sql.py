@@ -22,12 +22,22 @@ from sqlglot.tokenizer_core import TokenType
 from persist_assets.dialect import (
     SPARK,
     faithful,
+    marked_type,
     misleading_comment,
     tokenize,
     type_name,
+    typed,
     what_is_lost,
+    whole_strings,
 )
-from persist_assets.errors import Location, Problem, SourcesError, did_you_mean
+from persist_assets.errors import (
+    Location,
+    PersistError,
+    Problem,
+    SourcesError,
+    did_you_mean,
+    unexpected,
+)
 from persist_assets.frontends.annotations import (
     IDENTIFIER,
     KEYS,
@@ -37,6 +47,7 @@ from persist_assets.frontends.annotations import (
 from persist_assets.frontends.external import FORMATS, Given, public_pairs, read_external
 from persist_assets.frontends.intervals import KEYWORD, missing_keywords
 from persist_assets.frontends.motly import Line
+from persist_assets.frontends.options import wrong_option
 from persist_assets.frontends.parameters import bounds, joined, unfounded
 from persist_assets.model import (
     FILE_FORMATS,
@@ -47,6 +58,7 @@ from persist_assets.model import (
     RawTable,
     Reference,
 )
+from persist_assets.spark_types import UnknownTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -61,6 +73,9 @@ REFERENCE = "persist_reference"
 
 MAX_BRACKETS = 400
 """Text with more brackets open at one place is refused: the parser recurses with them."""
+
+_NO_COLUMNS = frozenset(("CONSTRAINT", "PRIMARY", "FOREIGN", "UNIQUE", "CHECK"))
+"""Words at which something else begins in a table's list of columns."""
 
 _BRACKETS = {
     TokenType.L_PAREN: 1,
@@ -283,8 +298,12 @@ class _File:
         except _Said:
             assert self.declared is not None
             declaration = Declaration(self.declared[0], LANGUAGE, self.declared[1])
-        except _Refused as refused:
-            self.problems.append(refused.problem)
+        except PersistError:
+            raise
+        except Exception as error:
+            place = self.declared[1] if self.declared else self.location(end)
+            failure = unexpected(error, "this statement", place)
+            self.problems.append(error.problem if isinstance(error, _Refused) else failure)
             if self.declared is None:
                 return
             # Its name is known: what reads it has nothing to complain about.
@@ -318,7 +337,11 @@ class _File:
         if split is None or split == len(tokens) - 1:
             raise _Refused("syntax", "a view wants AS and a query", self.location(tokens[-1].start))
         head = self.parse(
-            [t for t in tokens[:split] if t.text.upper() != "LOCAL" or t.start > tokens[3].start]
+            [
+                t
+                for t in whole_strings(tokens[:split], self.text)
+                if t.text.upper() != "LOCAL" or t.start > tokens[3].start
+            ]
         )
         name, location = self.name(head)
         if "LOCAL" in words and ("MATERIALIZED" in words or annotation.persist):
@@ -347,7 +370,7 @@ class _File:
         annotation: Annotation,
         description: str | None,
     ) -> Declaration:
-        tree = self.parse(tokens)
+        tree = self.parse(self.typed_columns(whole_strings(tokens, self.text)))
         name, location = self.name(tree)
         collation = next((t for t in tokens if t.text.upper() == "COLLATE"), None)
         if collation:
@@ -390,6 +413,9 @@ class _File:
                 location,
                 "their newest version is read, at the time a run begins",
             )
+        columns = tuple(self.column(c) for c in _columns(tree))
+        if wrong := wrong_option(form, options, columns):
+            raise _Refused("raw-options", f"`{name}`: {wrong[0]}", location, wrong[1])
         if not place and form in ("delta", *FILE_FORMATS):
             raise _Refused(
                 "raw-location",
@@ -404,7 +430,7 @@ class _File:
             annotation=annotation,
             description=description or _property(tree, exp.SchemaCommentProperty),
             raw=RawTable(form, place, tuple(sorted(options.items()))),
-            columns=tuple(self.column(c) for c in _columns(tree)),
+            columns=columns,
         )
 
     def external(
@@ -481,6 +507,41 @@ class _File:
                 )
         return tuple(there[c.lower()] for c in keys[0]) if keys else ()
 
+    def typed_columns(self, tokens: Sequence[Token]) -> Sequence[Token]:
+        """Return the tokens of a CREATE TABLE with the types that Spark reads."""
+        n = 1 + next(i for i, t in enumerate(tokens) if t.text.upper() == "TABLE")
+        while n + 1 < len(tokens) and tokens[n].text.upper() in ("IF", "NOT", "EXISTS"):
+            n += 1
+        is_external = any(t.text.upper() == "EXTERNAL" for t in tokens[:n])
+        name, n = tokens[n] if n < len(tokens) else tokens[-1], n + 1
+        out = [*tokens[:n]]
+        depth = 0
+        while n < len(tokens):
+            token = tokens[n]
+            depth += _BRACKETS.get(token.token_type, 0)
+            out.append(token)
+            n += 1
+            if depth == 0:
+                break
+            begins = token.token_type in (TokenType.L_PAREN, TokenType.COMMA) and depth == 1
+            if not begins or n + 1 >= len(tokens):
+                continue
+            if tokens[n].text.upper().split(" ")[0] in _NO_COLUMNS:
+                continue
+            out.append(tokens[n])
+            n += 2 if tokens[n + 1].token_type is TokenType.COLON else 1
+            if n < len(tokens) and tokens[n].token_type not in (TokenType.COMMA, TokenType.R_PAREN):
+                try:
+                    marked, n = marked_type(
+                        tokens, n, self.text, lengths=True, bare_varchar=is_external
+                    )
+                except UnknownTypeError as error:
+                    # Its name is known: what reads it has nothing to complain about.
+                    self.declared = name.text, self.location(name.start)
+                    raise self.unknown_type(error) from error
+                out += marked
+        return [*out, *tokens[n:]]
+
     def column(self, definition: exp.ColumnDef) -> Column:
         kind = definition.args.get("kind")
         name = type_name(kind)
@@ -511,6 +572,15 @@ class _File:
                 "syntax", "this is not SQL that Spark knows", self.location(tokens[0].start)
             )
         return tree
+
+    def typed(self, tokens: Sequence[Token]) -> Sequence[Token]:
+        try:
+            return typed(tokens, self.text)
+        except UnknownTypeError as error:
+            raise self.unknown_type(error) from error
+
+    def unknown_type(self, error: UnknownTypeError) -> _Refused:
+        return _Refused("type", error.message, self.location(error.at), error.hint)
 
     def too_deep(self, token: Token) -> _Refused:
         message = "this is nested too deeply to be read"
@@ -563,7 +633,7 @@ class _File:
                 )
         told = faithful(tokens, self.text)
         words = joined(told, self.text)
-        tree = self.parse(words)
+        tree = self.parse(self.typed(words))
         if not isinstance(tree, exp.Query | exp.Values):
             raise _Refused(
                 "syntax", "a source is a query", self.location(tokens[0].start), "SELECT …"

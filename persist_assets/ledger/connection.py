@@ -27,6 +27,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlch
 
 from persist_assets.errors import LedgerError, LedgerUnreachableError
 from persist_assets.ledger.tables import counters, ledger_version, writers
+from persist_assets.settings import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -157,7 +158,9 @@ class Database:
         database = url.database
         if database and database != ":memory:":
             try:
-                Path(database).parent.mkdir(parents=True, exist_ok=True)
+                make_private(Path(database).parent)
+                with suppress(FileExistsError):  # SQLite's other files get the same mode
+                    Path(database).touch(mode=0o600, exist_ok=False)
             except OSError as error:
                 message = f"the ledger {database} cannot be created: {error.strerror}"
                 raise LedgerError(message) from error
@@ -335,6 +338,7 @@ class Database:
         made = copy.with_name(f"{copy.name}.part")
         try:
             made.unlink(missing_ok=True)
+            made.touch(mode=0o600)
             with closing(sqlite3.connect(path)) as there, closing(sqlite3.connect(made)) as here:
                 there.backup(here)
             shutil.copymode(path, made)

@@ -15,9 +15,10 @@ import sqlalchemy as sa
 
 from persist_assets.errors import ConflictError, LedgerTooNewError
 from persist_assets.ledger.tables import counters, ledger_version, metadata
+from persist_assets.wants import ACTIVE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy.engine import Connection
 
@@ -176,12 +177,18 @@ def _record_wants(connection: Connection) -> None:
 
 def _make_views(connection: Connection) -> None:
     """Let monitors that know SQL alone see what is wanted, and what is late."""
+    _create_views(connection, ("waiting", "building", "failing"))
+
+
+def _create_views(connection: Connection, active: Sequence[str]) -> None:
+    """Create the views; `active` are the states of wants that may still be satisfied."""
+    states = ", ".join(f"'{state}'" for state in active)
     now = "now()"
     if connection.dialect.name == "sqlite":  # where instants are texts in UTC
         now = "strftime('%Y-%m-%d %H:%M:%f', 'now')"
     connection.exec_driver_sql(
         "CREATE VIEW active_wants AS SELECT * FROM wants"
-        " WHERE state IN ('waiting', 'building', 'failing')"
+        f" WHERE state IN ({states})"
         f" AND (expires_at IS NULL OR expires_at > {now})"
     )
     connection.exec_driver_sql(
@@ -189,7 +196,7 @@ def _make_views(connection: Connection) -> None:
         " SELECT want_id, partition_ref, environment, deadline, missed_at, delivered_at, blame"
         " FROM sla_misses UNION ALL"
         " SELECT want_id, partition_ref, environment, deadline, NULL, NULL, NULL FROM wants"
-        f" WHERE state IN ('waiting', 'building', 'failing') AND deadline < {now}"
+        f" WHERE state IN ({states}) AND deadline < {now}"
         " AND want_id NOT IN (SELECT want_id FROM sla_misses)"
     )
 
@@ -250,6 +257,42 @@ def _mark(connection: Connection) -> None:
             connection.execute(sa.text("INSERT INTO taints VALUES (:environment, :uid, '')"), mark)
 
 
+def _tell_requested(connection: Connection) -> None:
+    """Tell wants whose request nobody has begun from those that are built."""
+    for view in ("active_wants", "sla_violations"):
+        connection.exec_driver_sql(f"DROP VIEW {view}")
+    states = "'waiting', 'requested', 'building', 'failing', 'satisfied', 'expired', 'cancelled'"
+    check = f"CONSTRAINT ck_wants_state CHECK (state IN ({states}))"
+    if connection.dialect.name == "sqlite":  # which changes no constraint
+        for statement in (
+            "CREATE TABLE new_wants (want_id VARCHAR(255) NOT NULL,"
+            " partition_ref TEXT NOT NULL, environment VARCHAR(64) NOT NULL,"
+            " created_at TIMESTAMP NOT NULL, data_timestamp TIMESTAMP, ttl_seconds BIGINT,"
+            " sla_seconds BIGINT, deadline TIMESTAMP, expires_at TIMESTAMP,"
+            " external_dependencies JSON, source JSON NOT NULL, comment TEXT,"
+            " parent VARCHAR(255), state VARCHAR(16) NOT NULL, failures INTEGER NOT NULL,"
+            " batch INTEGER, retry_at TIMESTAMP, error TEXT, request_id VARCHAR(64),"
+            f" ended_at TIMESTAMP, CONSTRAINT pk_wants PRIMARY KEY (want_id), {check})",
+            "INSERT INTO new_wants SELECT * FROM wants",
+            "DROP TABLE wants",
+            "ALTER TABLE new_wants RENAME TO wants",
+            "CREATE INDEX ix_wants_partition_ref ON wants (partition_ref)",
+            "CREATE INDEX ix_wants_request_id ON wants (request_id)",
+        ):
+            connection.exec_driver_sql(statement)
+    else:
+        connection.exec_driver_sql(f"ALTER TABLE wants DROP CONSTRAINT ck_wants_state, ADD {check}")
+        connection.exec_driver_sql("DROP INDEX ix_wants_state")
+    connection.exec_driver_sql(
+        "CREATE INDEX ix_wants_state ON wants (environment, state, created_at, want_id)"
+    )
+    connection.exec_driver_sql(
+        "UPDATE wants SET state = 'requested' WHERE state = 'building' AND request_id IN"
+        " (SELECT request_id FROM build_requests WHERE state = 'requested')"
+    )
+    _create_views(connection, ("waiting", "requested", "building", "failing"))
+
+
 MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _record_parts,
     _record_changes,
@@ -262,6 +305,7 @@ MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
     _make_views,
     _cover,
     _mark,
+    _tell_requested,
 )
 """What brings a ledger from version n to n + 1, for every n from one."""
 VERSION = 1 + len(MIGRATIONS)
@@ -296,7 +340,7 @@ def migrate(connection: Connection) -> int:
                 hint="give the ledger a database or schema of its own",
             )
         metadata.create_all(connection, checkfirst=False)
-        _make_views(connection)
+        _create_views(connection, ACTIVE)
         connection.execute(counters.insert().values(name="events", value=0))
         _record(connection, VERSION)
         return version

@@ -25,7 +25,7 @@ from persist_assets.ledger.tables import (
     wants,
 )
 from persist_assets.model import Event
-from persist_assets.wants import ACTIVE, Want, deadline, fewer, pause
+from persist_assets.wants import ACTIVE, UNDER_WAY, Want, deadline, fewer, pause
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -142,7 +142,7 @@ def _requested(connection: Connection, at: datetime, idx: int, data: Mapping[str
     _update(
         connection,
         data["want_ids"],
-        {"state": "building", "request_id": data["build_request_id"]},
+        {"state": "requested", "request_id": data["build_request_id"]},
     )
 
 
@@ -156,6 +156,8 @@ def _request_started(
 ) -> None:
     values = {"state": "started", "started_at": at, "run_id": data.get("run_id")}
     _request(connection, data, values)
+    these = sa.and_(wants.c.request_id == data["build_request_id"], wants.c.state == "requested")
+    connection.execute(wants.update().where(these).values(state="building"))
 
 
 def _request_succeeded(
@@ -169,13 +171,21 @@ def _request_failed(
 ) -> None:
     """Let the wants of a request that failed wait; those whose fault it is, for a while.
 
-    Where nobody knows whose fault it is, its wants are suspected together.
+    Where nobody knows whose fault it is, its wants are suspected together. A request that nobody
+    began says nothing of its wants: they wait a minute, and are requested together again.
     """
     told, culprits = data.get("error"), data.get("culprits") or []
+    own = build_requests.c.request_id == data["build_request_id"]
+    was = connection.scalar(sa.select(build_requests.c.state).where(own))
     values = {"state": "failed", "ended_at": at, "error": told, "culprits": culprits or None}
     _request(connection, data, values)
     this = wants.c.request_id == data["build_request_id"]
-    found = connection.execute(sa.select(wants).where(this, wants.c.state == "building")).all()
+    these = sa.and_(this, wants.c.state.in_(UNDER_WAY))
+    if was == "requested" and not culprits:
+        values = {"state": "waiting", "error": told, "retry_at": at + pause(1)}
+        connection.execute(wants.update().where(these).values(**values))
+        return
+    found = connection.execute(sa.select(wants).where(these)).all()
     if culprits:
         guilty = [row for row in found if row.partition_ref in culprits]
         _update(
@@ -244,22 +254,26 @@ def _put(
         connection.execute(availability.insert(), new)
 
 
-def _sla_missed(connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]) -> None:
-    connection.execute(
-        sla_misses.insert().values(
-            want_id=data["want_id"],
-            partition_ref=data["partition_ref"],
-            environment=data["environment"],
-            deadline=instant(data["deadline"]),
-            missed_at=at,
-            blame=data["blame"],
-        )
-    )
+def _sla_missed(connection: Connection, told: Sequence[Event]) -> None:
+    rows = [
+        {
+            "want_id": event.data["want_id"],
+            "partition_ref": event.data["partition_ref"],
+            "environment": event.data["environment"],
+            "deadline": instant(event.data["deadline"]),
+            "missed_at": event.at,
+            "blame": event.data["blame"],
+        }
+        for event in told
+    ]
+    connection.execute(sla_misses.insert(), rows)
 
 
-def _sla_recovered(connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]) -> None:
-    this = sla_misses.c.want_id == data["want_id"]
-    connection.execute(sla_misses.update().where(this).values(delivered_at=at))
+def _sla_recovered(connection: Connection, told: Sequence[Event]) -> None:
+    this = sla_misses.c.want_id == sa.bindparam("this")
+    values = {"delivered_at": sa.bindparam("delivered")}
+    rows = [{"this": event.data["want_id"], "delivered": event.at} for event in told]
+    connection.execute(sla_misses.update().where(this).values(**values), rows)
 
 
 def _upstream(connection: Connection, at: datetime, idx: int, data: Mapping[str, Any]) -> None:
@@ -289,8 +303,8 @@ _CHANGES: Mapping[str, _Change] = {
     "partition-available": _partition("available"),
     "partition-failed": _partition("failed"),
     "partition-tainted": _partition("tainted"),
-    "sla-missed": _each(_sla_missed),
-    "sla-recovered": _each(_sla_recovered),
+    "sla-missed": _sla_missed,
+    "sla-recovered": _sla_recovered,
     "upstream-synced": _each(_upstream),
 }
 

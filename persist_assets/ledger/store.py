@@ -315,8 +315,10 @@ class Ledger(WantLog, CoverageLog, TaintLog):
         moves = [
             {"change_id": idx, "build_id": b, "before": before.get(b), "after": after}
             for b, after in sorted(entries.items())
+            if b in before or after is not None
         ]
-        connection.execute(manifest_moves.insert(), moves)
+        if moves:
+            connection.execute(manifest_moves.insert(), moves)
         key = sa.and_(own, manifest_entries.c.build_id == sa.bindparam("old"))
         gone = [{"old": b} for b in entries if b in before]
         if gone:
@@ -422,27 +424,75 @@ class Ledger(WantLog, CoverageLog, TaintLog):
             The manifest has moved on, or a snapshot of that time was collected. Nothing was
             changed.
         """
+        later = sa.and_(manifest_changes.c.change_id > to, manifest_changes.c.kind != "collect")
+        with self._write() as connection:
+            data = {"to": to}
+            why = why or f"to {to}"
+            idx = self._take_back(connection, environment, later, expected, why, data)
+            self._mean(connection, idx, environment, _meant(connection, environment, at=to))
+        return idx
+
+    @repeated
+    def undo(
+        self,
+        environment: str,
+        moved: Mapping[int, Collection[BuildID]],
+        *,
+        expected: int,
+        why: str,
+    ) -> int:
+        """Take single changes of a manifest back, and leave later ones; return the new change.
+
+        Parameters
+        ----------
+        moved
+            The changes, and which of their entries: no other change has moved these since.
+        expected
+            The change that the manifest is at, as far as the caller knows.
+
+        Raises
+        ------
+        ConflictError
+            See `roll_back`.
+        """
+        these = manifest_changes.c.change_id.in_(moved)
+        with self._write() as connection:
+            data = {"undone": sorted(moved)}
+            return self._take_back(connection, environment, these, expected, why, data, moved)
+
+    def _take_back(
+        self,
+        connection: Connection,
+        environment: str,
+        changes: sa.ColumnElement[bool],
+        expected: int,
+        why: str,
+        data: Mapping[str, Any],
+        only: Mapping[int, Collection[BuildID]] | None = None,
+    ) -> int:
+        """Give entries what they had before the first of some changes; return the new change."""
         own = manifest_changes.c.environment == environment
         latest = sa.select(sa.func.max(manifest_changes.c.change_id)).where(own)
-        later = (
+        moved = (
             sa.select(manifest_moves)
             .join(manifest_changes, manifest_changes.c.change_id == manifest_moves.c.change_id)
-            .where(own, manifest_changes.c.change_id > to, manifest_changes.c.kind != "collect")
+            .where(own, changes)
             .order_by(manifest_changes.c.change_id.desc())
         )
-        with self._write() as connection:
-            if connection.scalar(latest) != expected:
-                raise ConflictError(f"{environment} changed meanwhile", hint="try again")
-            undone = connection.execute(later).all()
-            entries = {row.build_id: row.before for row in undone}
-            _refuse_collected(connection, {uid for uid in entries.values() if uid})
-            data = {"environment": environment, "to": to, "entries": len(entries)}
-            idx = self._append(connection, "rolled-back", data)
-            said = {"kind": "rollback", "why": why or f"to {to}"}
-            self._move(connection, idx, environment, entries, said)
-            self._mean(connection, idx, environment, _meant(connection, environment, at=to))
-            left = {row.build_id: row.change_id for row in undone}
-            self._append_all(connection, _states(connection, environment, left))
+        if connection.scalar(latest) != expected:
+            raise ConflictError(f"{environment} changed meanwhile", hint="try again")
+        undone = [
+            row
+            for row in connection.execute(moved)
+            if only is None or row.build_id in only[row.change_id]
+        ]
+        entries = {row.build_id: row.before for row in undone}
+        _refuse_collected(connection, {uid for uid in entries.values() if uid})
+        told = {"environment": environment, **data, "entries": len(entries)}
+        idx = self._append(connection, "rolled-back", told)
+        self._move(connection, idx, environment, entries, {"kind": "rollback", "why": why})
+        left = {row.build_id: row.change_id for row in undone}
+        self._append_all(connection, _states(connection, environment, left))
         return idx
 
     @repeated
@@ -463,11 +513,24 @@ class Ledger(WantLog, CoverageLog, TaintLog):
             uids = sa.union(sa.select(ends.c.before), sa.select(ends.c.after))
             rows = connection.execute(sa.select(builds).where(builds.c.build_uid.in_(uids)))
             known = {row.build_uid: _snapshot(row) for row in rows}
+            back = sa.select(events.c.idx, events.c.data).where(
+                events.c.kind == "rolled-back", events.c.idx.in_(told)
+            )
+            data = {row.idx: row.data for row in connection.execute(back)}
         by_change: dict[int, list[Move]] = {change["change_id"]: [] for change in changes}
         for row in moves:
             move = Move(row.build_id, known.get(row.before), known.get(row.after))
-            by_change[row.change_id].append(move)
-        return [ManifestChange(**row, moves=tuple(by_change[row["change_id"]])) for row in changes]
+            if move.before or move.after:  # earlier releases recorded moves from nothing to nothing
+                by_change[row.change_id].append(move)
+        return [
+            ManifestChange(
+                **row,
+                moves=tuple(by_change[row["change_id"]]),
+                back_to=data.get(row["change_id"], {}).get("to"),
+                undone=tuple(data.get(row["change_id"], {}).get("undone", ())),
+            )
+            for row in changes
+        ]
 
     @repeated
     def fetch_builds(
@@ -545,6 +608,27 @@ class Ledger(WantLog, CoverageLog, TaintLog):
         with self._read() as connection:
             for source_id, state, n, last in connection.execute(query):
                 found.setdefault(source_id, {})[state] = (n, last)
+        return found
+
+    @repeated
+    def has_published(self, *environments: str) -> bool:
+        """Whether anything was ever published in one of some environments."""
+        query = (
+            sa.select(manifest_changes.c.change_id)
+            .where(manifest_changes.c.environment.in_(environments))
+            .limit(1)
+        )
+        with self._read() as connection:
+            return connection.scalar(query) is not None
+
+    @repeated
+    def fetch_known(self, build_uids: Collection[str]) -> set[str]:
+        """Return those of some builds that this ledger knows, or whose snapshots it knows."""
+        found: set[str] = set()
+        with self._read() as connection:
+            for column in (builds.c.build_uid, builds.c.snapshot_uid):
+                for part in in_parts([*build_uids]):
+                    found.update(connection.scalars(sa.select(column).where(column.in_(part))))
         return found
 
     @repeated
@@ -957,12 +1041,13 @@ class Ledger(WantLog, CoverageLog, TaintLog):
             stop.set()
             beat.join()
             try:
-                self._give_back(lease)
+                self.give_back(lease)
             except LedgerError as error:  # it expires
                 log.warning("action=give-back lease=%s error=%s", name, error.message)
 
     @repeated
-    def _give_back(self, lease: Lease) -> None:
+    def give_back(self, lease: Lease) -> None:
+        """Let others take a lease: its holder publishes nothing any more."""
         with self._write() as connection:
             connection.execute(leases.delete().where(_mine(lease)))
 

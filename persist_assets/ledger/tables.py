@@ -96,10 +96,12 @@ wants = sa.Table(
     sa.Column("request_id", sa.String(64)),
     sa.Column("ended_at", Instant),
     sa.CheckConstraint(
-        "state IN ('waiting', 'building', 'failing', 'satisfied', 'expired', 'cancelled')",
+        "state IN ('waiting', 'requested', 'building', 'failing', 'satisfied', 'expired',"
+        " 'cancelled')",
         name="ck_wants_state",
     ),
-    sa.Index("ix_wants_state", "environment", "state"),
+    # Of each state the newest are found without looking at the others.
+    sa.Index("ix_wants_state", "environment", "state", "created_at", "want_id"),
     sa.Index("ix_wants_partition_ref", "partition_ref"),
     sa.Index("ix_wants_request_id", "request_id"),
 )

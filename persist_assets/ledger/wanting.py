@@ -9,7 +9,8 @@ import json
 import uuid
 from dataclasses import asdict
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, get_args
 
 import sqlalchemy as sa
 
@@ -29,12 +30,14 @@ from persist_assets.ledger.tables import (
 from persist_assets.model import Event
 from persist_assets.wants import (
     ACTIVE,
+    UNDER_WAY,
     ActiveWant,
     Availability,
     Blame,
     Miss,
     Request,
     Want,
+    WantState,
     matcher,
 )
 
@@ -44,8 +47,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection, Row
 
-    from persist_assets.wants import Evaluation, PartitionRef, WantState
+    from persist_assets.wants import Evaluation, PartitionRef, RequestState
 
+_READ_AT_ONCE = 500
 _SCANNED = 20_000
 """So many events are looked at for one page at most."""
 
@@ -134,25 +138,32 @@ class WantLog(EventLog):
         pattern
             What their partitions' references match; see `matcher`.
         """
-        query = sa.select(wants).where(wants.c.environment == environment)
-        if states:
-            query = query.where(wants.c.state.in_([*states]))
-        if refs:
-            query = query.where(wants.c.partition_ref.in_([*refs]))
+        tests = [wants.c.environment == environment]
+        chosen = dict.fromkeys(states or get_args(WantState))
+        each: list[sa.ColumnElement[bool]] = [wants.c.state == state for state in chosen]
+        if refs:  # few wants, which their own index finds
+            tests.append(wants.c.partition_ref.in_([*refs]))
+            each = [sa.true()]
+        fits = None
         if pattern is not None:
-            query = query.where(wants.c.partition_ref.like(like(pattern), escape="\\"))
-        if limit is not None and pattern is None:
-            newest = query.order_by(wants.c.created_at.desc(), wants.c.want_id.desc())
-            query = newest.limit(limit)
-        else:
-            query = query.order_by(wants.c.created_at, wants.c.want_id)
+            tests.append(wants.c.partition_ref.like(like(pattern), escape="\\"))
+            fits = matcher(pattern)
+        newest = wants.c.created_at.desc(), wants.c.want_id.desc()
+        found: list[Want] = []
         with self._read() as connection:
-            found = [want_of(row) for row in connection.execute(query)]
-        if limit is not None and pattern is None:
-            return found[::-1]
-        if pattern is not None:
-            fits = matcher(pattern).fullmatch
-            found = [want for want in found if fits(want.partition_ref)]
+            # Each state's newest are at an end of the index: no others are read or sorted.
+            for test in each:
+                query = sa.select(wants).where(*tests, test).order_by(*newest)
+                query = query.limit(None if fits or refs else limit)
+                query = query.execution_options(yield_per=_READ_AT_ONCE)
+                with connection.execute(query) as rows:
+                    some = (
+                        row
+                        for row in rows
+                        if row.state in chosen and (fits is None or fits(row.partition_ref))
+                    )
+                    found += map(want_of, islice(some, limit))
+        found.sort(key=lambda want: (want.created_at, want.want_id))
         return found if limit is None else found[-limit:]
 
     @repeated
@@ -202,31 +213,37 @@ class WantLog(EventLog):
 
     # ---------------------------------------------------------------------------- evaluation
 
-    @repeated
     def record_evaluation(
         self, environment: str, trigger: str, evaluation: Evaluation
     ) -> Request | None:
         """Record what was decided about wants, and return the request that was made, if any.
 
-        Wants of which something else became meanwhile are left out.
+        Wants of which something else became meanwhile are left out. Where many have ended, that
+        is several transactions, so that others can write in between.
         """
-        ended = (*evaluation.satisfied, *evaluation.expired)
+        for some in in_parts(evaluation.satisfied):
+            self._record_ended("want-satisfied", some)
+        for some in in_parts(evaluation.expired):
+            self._record_ended("want-expired", some)
+        return self._record_decided(environment, trigger, evaluation)
+
+    @repeated
+    def _record_ended(self, kind: str, want_ids: Sequence[str]) -> None:
         with self._write() as connection:
-            wanted = [*evaluation.want_ids, *ended]
-            active: dict[str, Want] = {}
-            for some in in_parts(wanted):
-                active |= _wants(
-                    connection, sa.and_(wants.c.want_id.in_(some), wants.c.state.in_(ACTIVE))
-                )
-            for kind, ids in (
-                ("want-satisfied", evaluation.satisfied),
-                ("want-expired", evaluation.expired),
-            ):
-                self._end(connection, kind, [active[i] for i in ids if i in active])
+            self._end(connection, kind, _states(connection, want_ids).values())
+
+    @repeated
+    def _record_decided(
+        self, environment: str, trigger: str, evaluation: Evaluation
+    ) -> Request | None:
+        with self._write() as connection:
+            active: dict[str, Any] = {}
+            for some in in_parts(evaluation.want_ids):
+                active |= _states(connection, some)
             building = [
                 active[i]
                 for i in evaluation.want_ids
-                if i in active and active[i].state != "building"
+                if i in active and active[i].state not in UNDER_WAY
             ]
             refs = tuple(dict.fromkeys(want.partition_ref for want in building))
             request_id = uuid.uuid4().hex if refs else None
@@ -254,7 +271,9 @@ class WantLog(EventLog):
             self._append(connection, "build-requested", data)
             return _requests(connection, build_requests.c.request_id == request_id)[0]
 
-    def _end(self, connection: Connection, kind: str, ended: Iterable[Want], **more: Any) -> None:
+    def _end(
+        self, connection: Connection, kind: str, ended: Iterable[Want | Row[Any]], **more: Any
+    ) -> None:
         """Record what has become of wants, and which deadline it was late for."""
         for some in in_parts([*ended]):
             missed: dict[str, datetime] = {}
@@ -265,6 +284,7 @@ class WantLog(EventLog):
                 )
                 missed = {row.want_id: row.deadline for row in connection.execute(query)}
             told: list[tuple[str, dict[str, Any]]] = []
+            recovered: list[tuple[str, dict[str, Any]]] = []
             for want in some:
                 data = {
                     "want_id": want.want_id,
@@ -274,8 +294,8 @@ class WantLog(EventLog):
                 told.append((kind, {**data, **more}))
                 if want.want_id in missed:
                     late = (self._clock() - missed[want.want_id]).total_seconds()
-                    told.append(("sla-recovered", {**data, "late_seconds": late}))
-            self._append_all(connection, told)
+                    recovered.append(("sla-recovered", {**data, "late_seconds": late}))
+            self._append_all(connection, [*told, *recovered])
 
     @repeated
     def find_request(self, request_id: str) -> Request | None:
@@ -294,6 +314,18 @@ class WantLog(EventLog):
             test = sa.and_(test, build_requests.c.state.in_(("requested", "started")))
         with self._read() as connection:
             return _requests(connection, test, limit)
+
+    @repeated
+    def fetch_open_requests(self, environment: str) -> list[tuple[str, RequestState, datetime]]:
+        """Return id, state and time of the requests that have not ended, the oldest first."""
+        columns = build_requests.c.request_id, build_requests.c.state, build_requests.c.requested_at
+        query = sa.select(*columns).where(
+            build_requests.c.environment == environment,
+            build_requests.c.state.in_(("requested", "started")),
+        )
+        with self._read() as connection:
+            rows = connection.execute(query.order_by(build_requests.c.requested_at)).all()
+        return [(request_id, state, at) for request_id, state, at in rows]
 
     @repeated
     def start_request(self, request_id: str, run_id: str | None) -> Request:
@@ -364,7 +396,7 @@ class WantLog(EventLog):
 
     def _satisfy(self, connection: Connection, request_id: str) -> None:
         """Record that there is what the wants asked for that a request, or a build, is of."""
-        test = sa.and_(wants.c.request_id == request_id, wants.c.state == "building")
+        test = sa.and_(wants.c.request_id == request_id, wants.c.state.in_(UNDER_WAY))
         self._end(connection, "want-satisfied", _wants(connection, test).values())
 
     def _give_up(self, connection: Connection, build_uid: str, error: str) -> None:
@@ -386,10 +418,44 @@ class WantLog(EventLog):
             availability.c.environment == environment,
             availability.c.state == "available",
         )
-        if refs is not None:
-            query = query.where(availability.c.partition_ref.in_([*refs]))
         with self._read() as connection:
-            return {ref: at for ref, at in connection.execute(query)}
+            if refs is None:
+                return {ref: at for ref, at in connection.execute(query)}
+            found: dict[PartitionRef, datetime] = {}
+            for some in in_parts([*refs]):
+                these = query.where(availability.c.partition_ref.in_(some))
+                found |= {ref: at for ref, at in connection.execute(these)}
+            return found
+
+    @repeated
+    def fetch_states(
+        self, environment: str, refs: Collection[PartitionRef]
+    ) -> tuple[dict[PartitionRef, str], dict[PartitionRef, str]]:
+        """Return what is known of partitions of this graph, and the states of their active wants.
+
+        Of several wants of a partition the one that is built, or will be first, counts.
+        """
+        there: dict[PartitionRef, str] = {}
+        wanted: dict[PartitionRef, str] = {}
+        with self._read() as connection:
+            for some in in_parts([*refs]):
+                query = sa.select(availability.c.partition_ref, availability.c.state).where(
+                    availability.c.graph == "",
+                    availability.c.environment == environment,
+                    availability.c.partition_ref.in_(some),
+                )
+                there |= {ref: state for ref, state in connection.execute(query)}
+                query = sa.select(wants.c.partition_ref, wants.c.state, wants.c.environment)
+                found = {
+                    (row.partition_ref, row.state)
+                    for row in connection.execute(
+                        query.distinct().where(wants.c.partition_ref.in_(some))
+                    )
+                    if row.environment == environment
+                }
+                for state in ("waiting", "failing", *UNDER_WAY):
+                    wanted |= {ref: state for ref, own in found if own == state}
+        return there, wanted
 
     @repeated
     def fetch_availability(
@@ -420,7 +486,7 @@ class WantLog(EventLog):
             query = query.where(ref > after)
         if pattern is not None:
             query = query.where(ref.like(like(pattern), escape="\\"))
-        fits = matcher(pattern or "**").fullmatch
+        fits = matcher(pattern or "**")
         found: list[Availability] = []
         with self._read() as connection:
             for row in connection.execute(query.order_by(ref)):
@@ -467,7 +533,9 @@ class WantLog(EventLog):
     # ----------------------------------------------------------------------------- deadlines
 
     @repeated
-    def fetch_late(self, environment: str, now: datetime) -> list[Want]:
+    def fetch_late(
+        self, environment: str, now: datetime, *, limit: int | None = None
+    ) -> list[Want]:
         """Return the active wants past their deadlines whose misses are not recorded."""
         test = sa.and_(
             wants.c.environment == environment,
@@ -476,27 +544,34 @@ class WantLog(EventLog):
             wants.c.want_id.not_in(sa.select(sla_misses.c.want_id)),
         )
         with self._read() as connection:
-            return [*_wants(connection, test).values()]
+            return [*_wants(connection, test, limit).values()]
+
+    def record_misses(self, missed: Iterable[tuple[Want, Blame]]) -> int:
+        """Record that wants missed their deadlines, and what they waited for; return how many.
+
+        Many are several transactions, so that others can write in between.
+        """
+        return sum(map(self._record_some_misses, in_parts([*missed])))
 
     @repeated
-    def record_misses(self, missed: Iterable[tuple[Want, Blame]]) -> int:
-        """Record that wants missed their deadlines, and what they waited for; return how many."""
-        n = 0
+    def _record_some_misses(self, missed: Sequence[tuple[Want, Blame]]) -> int:
+        each = {want.want_id: (want, blame) for want, blame in missed}
+        query = sa.select(sla_misses.c.want_id).where(sla_misses.c.want_id.in_(each))
         with self._write() as connection:
-            for want, blame in missed:
-                known = sa.select(sla_misses.c.want_id).where(sla_misses.c.want_id == want.want_id)
-                if connection.scalar(known) is not None or want.deadline is None:
-                    continue
-                data = {
+            known = {*connection.scalars(query)}
+            new = [
+                {
                     "want_id": want.want_id,
                     "partition_ref": want.partition_ref,
                     "environment": want.environment,
                     "deadline": want.deadline.isoformat(),
                     "blame": {**asdict(blame), "since": blame.since.isoformat()},
                 }
-                self._append(connection, "sla-missed", data)
-                n += 1
-        return n
+                for want, blame in each.values()
+                if want.want_id not in known and want.deadline is not None
+            ]
+            self._append_all(connection, [("sla-missed", data) for data in new])
+            return len(new)
 
     @repeated
     def fetch_misses(
@@ -596,6 +671,7 @@ class WantLog(EventLog):
         since: int = 0,
         *,
         limit: int = 1000,
+        environment: str | None = None,
         kinds: Collection[str] = (),
         refs: Collection[PartitionRef] = (),
         patterns: Collection[str] = (),
@@ -610,6 +686,8 @@ class WantLog(EventLog):
         short, or empty, and more be there; it is the end where the position is the log's.
         """
         test = events.c.idx > since
+        if environment is not None:
+            test = sa.and_(test, events.c.environment == environment)
         if kinds:
             test = sa.and_(test, events.c.kind.in_([*kinds]))
         if refs or patterns:
@@ -625,7 +703,7 @@ class WantLog(EventLog):
         ):
             if values:
                 test = sa.and_(test, column.in_([*values]))
-        fits = [matcher(pattern).fullmatch for pattern in patterns]
+        fits = [matcher(pattern) for pattern in patterns]
         with self._read() as connection:
             head = connection.execute(
                 sa.select(counters.c.value).where(counters.c.name == "events")
@@ -689,9 +767,20 @@ def _want_data(want: Want) -> dict[str, Any]:
     }
 
 
-def _wants(connection: Connection, test: sa.ColumnElement[bool]) -> dict[str, Want]:
+def _wants(
+    connection: Connection, test: sa.ColumnElement[bool], limit: int | None = None
+) -> dict[str, Want]:
     query = sa.select(wants).where(test).order_by(wants.c.created_at, wants.c.want_id)
+    query = query.limit(limit)
     return {row.want_id: want_of(row) for row in connection.execute(query)}
+
+
+def _states(connection: Connection, want_ids: Sequence[str]) -> dict[str, Any]:
+    """Return the states of those wants that may still be satisfied, in the order they were made."""
+    columns = wants.c.want_id, wants.c.partition_ref, wants.c.environment, wants.c.state
+    these = sa.and_(wants.c.want_id.in_(want_ids), wants.c.state.in_(ACTIVE))
+    query = sa.select(*columns).where(these).order_by(wants.c.created_at, wants.c.want_id)
+    return {row.want_id: row for row in connection.execute(query)}
 
 
 def _requests(

@@ -28,11 +28,17 @@ from persist_assets.meaning.algebra import (
 )
 from persist_assets.meaning.expressions import expression, folded, sort_keys
 from persist_assets.meaning.functions import GENERATORS
-from persist_assets.meaning.grouping import aggregates_of, finish_windows, group_rows, has_sets
-from persist_assets.meaning.names import expand_star, output_name
+from persist_assets.meaning.grouping import (
+    add_time_windows,
+    aggregates_of,
+    finish_windows,
+    group_rows,
+    has_sets,
+)
+from persist_assets.meaning.names import expand_star, output_name, renamed
 from persist_assets.meaning.relations import as_leaf, from_item, generate, join, lateral
 from persist_assets.meaning.scope import Around, Cte, Entry, From, Select, Unanalysable
-from persist_assets.meaning.syntax import given_args, is_star, windows_of, word_for
+from persist_assets.meaning.syntax import alias_of, given_args, is_star, windows_of, word_for
 
 if TYPE_CHECKING:
     from persist_assets.meaning.algebra import Sort
@@ -186,7 +192,13 @@ def _limited(binding: Binding, node: Any, block: Block, around: Around) -> Block
     return binding.leaf(Limit(block, how_many, skipped, ordered), block.columns)
 
 
+_VALUES_ARGS = frozenset(("expressions", "alias", "joins", "sample", "order", "limit", "offset"))
+
+
 def _values(binding: Binding, node: exp.Values, around: Around) -> Block:
+    unknown = set(given_args(node)) - _VALUES_ARGS - {"with_"}
+    if unknown:
+        raise Unanalysable(f"of {min(unknown).strip('_').upper()} behind VALUES")
     select = Select(From(around.outer), ctes=around.ctes)
     rows = tuple(
         tuple(
@@ -202,7 +214,9 @@ def _values(binding: Binding, node: exp.Values, around: Around) -> Block:
         Out(f"col{i}", f"col{i}", rows[0][i - 1], kinds.pop() if len(kinds) == 1 else None)
         for i, kinds in enumerate(types, 1)
     ]
-    return binding.leaf(Values(rows), columns)
+    _, names = alias_of(node)
+    block = binding.leaf(Values(rows), renamed(columns, names) if names else columns)
+    return _ordered(binding, node, block, around)
 
 
 def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
@@ -222,14 +236,19 @@ def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
     group, having = node.args.get("group"), node.args.get("having")
     if group and has_sets(group):
         source = select.source = as_leaf(binding, source)
+    elif group:
+        n_columns = len(source.entries)
+        add_time_windows(binding, group, select)
+        if len(source.entries) > n_columns and any(map(_shows_all, node.find_all(exp.Star))):
+            raise Unanalysable("of * beside a window of time")
     outs = _projections(binding, node, select)
     qualify = node.args.get("qualify")
-    naming = replace(select, aliases_first=True, refuses_doubt=True)
+    naming = replace(select, outs_first=True, refuses_doubt=True)
     filters = expression(binding, having.this, naming) if having else None
     kept = expression(binding, qualify.this, naming) if qualify else None
-    order = _sorted_by_parts(binding, node, select)
+    ordering = replace(select, outs_first=True)
+    order = _sorted_by_parts(binding, node, ordering)
     if node.args.get("order") and not node.args.get("distinct"):
-        ordering = replace(select, aliases_first=True)
         order = sort_keys(binding, node.args["order"], ordering, [o.expr for o in outs])
     every = [
         *(o.expr for o in outs),
@@ -260,6 +279,12 @@ def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
     return _limited(binding, node, block, around)
 
 
+def _shows_all(star: Any) -> bool:
+    """Whether a star stands for columns, and is not that of ``count(*)``."""
+    above = star.parent
+    return not (isinstance(above, exp.Anonymous) and plain(above.name).lower() == "count")
+
+
 def _sorted_by_parts(binding: Binding, node: exp.Select, select: Select) -> tuple[Sort, ...]:
     """Return SORT BY, CLUSTER BY and DISTRIBUTE BY: they order rows too, though not all."""
     sorts: list[Sort] = []
@@ -278,12 +303,12 @@ def _add_generated(source: From, generated: From) -> None:
 
 
 def _projections(binding: Binding, node: exp.Select, select: Select) -> list[Out]:
-    outs: list[Out] = []
+    outs = select.outs
     generators = 0
     for item in node.expressions:
         inner = item.this if isinstance(item, exp.Alias | exp.Aliases) else item
         if is_star(inner):
-            outs += expand_star(inner, select.source)
+            outs += expand_star(binding, inner, select.source)
             continue
         if isinstance(inner, exp.Anonymous) and plain(inner.name).lower() in GENERATORS:
             generators += 1
@@ -296,9 +321,6 @@ def _projections(binding: Binding, node: exp.Select, select: Select) -> list[Out
         expr = folded(binding, expression(binding, inner, select))
         name, written = output_name(item, inner, select)
         outs.append(Out(name, written, expr, binding.types.of(expr)))
-        if isinstance(item, exp.Alias):
-            key = name.lower()
-            select.aliases[key] = (*select.aliases.get(key, ()), expr)
     return outs
 
 

@@ -19,11 +19,12 @@ from persist_assets.meaning.functions import (
     INTEGRAL,
     KNOWN,
     SYNONYMS,
+    TIME_WINDOWS,
     UNIT_FIRST,
     is_special_datetime_text,
 )
 from persist_assets.meaning.names import expand_star, field_of, resolve_column, resolve_identifier
-from persist_assets.meaning.scope import Unanalysable
+from persist_assets.meaning.scope import Unanalysable, is_certain
 from persist_assets.meaning.syntax import (
     BINARY,
     FUNCTIONS,
@@ -165,7 +166,7 @@ def sort_keys(
                 raise Unanalysable("of ORDER BY with a position that is none")
             expr = outs[int(position) - 1]
         else:
-            doubtful = select.aliases_first and not isinstance(by, exp.Column)
+            doubtful = select.outs_first and not isinstance(by, exp.Column)
             expr = expression(
                 binding, by, replace(select, refuses_doubt=True) if doubtful else select
             )
@@ -342,16 +343,51 @@ def _cast_to(binding: Binding, op: str, node: Any, select: Select) -> Expr:
     if to is None:
         raise Unanalysable("of CAST to an unknown type")
     value = expression(binding, node.this, select)
-    if is_special(value) and to.startswith(("date", "timestamp")):
+    if to.startswith(("date", "timestamp")) and (
+        _special_texts_in(value) or _is_computed_text(binding.types, value)
+    ):
         value = binding.calls.call("now", (value,))
     return binding.calls.call(op, (value,), (to,))
 
 
-def is_special(expr: Expr) -> bool:
-    """Whether an expression is a text that is a time by the clock, where a time is wanted."""
-    return (
-        isinstance(expr, Call) and expr.op == "string" and is_special_datetime_text(expr.words[0])
-    )
+_OF_OPERANDS = frozenset("case coalesce greatest least nullif nvl2 upper lower trim".split())
+"""Calls whose result may be one of their operands."""
+
+
+def _special_texts_in(expr: Expr) -> set[str]:
+    """Return the texts that an expression may be, and that are times by the clock."""
+    found: set[str] = set()
+    stack = [expr]
+    while stack:
+        this = stack.pop()
+        if not isinstance(this, Call):
+            continue
+        if this.op == "string" and is_special_datetime_text(this.words[0]):
+            found.add(this.words[0].strip().lower())
+        elif this.op in _OF_OPERANDS:
+            stack += this.args
+    return found
+
+
+_NO_TEXTS = frozenset("null number boolean interval now parameter + - * / div mod".split())
+
+
+def _is_computed_text(types: Types, expr: Expr) -> bool:
+    """Whether an expression may be a text that Spark computes before it looks for the clock."""
+    if not isinstance(expr, Call) or expr.op in _NO_TEXTS:
+        return False
+    if expr.op == "string":
+        return "\\" in expr.words[0]
+    kind = types.of(expr)
+    if kind not in (None, "string") or (kind is None and expr.op in _OF_TIMES):
+        return False
+    if expr.op.startswith(("make_", "try_make_", "timestamp_", "date_from_")):
+        return False
+    return all(isinstance(e, Call) and e.op != "parameter" for e in walk(expr))
+
+
+COMPUTED_TEXT = "now or the like"
+"""Stands for the text in a cast of a text that Spark computes."""
 
 
 def special_texts(types: Types, block: Block) -> set[str]:
@@ -364,14 +400,18 @@ def special_texts(types: Types, block: Block) -> set[str]:
     for call in walk(block):
         if not isinstance(call, Call):
             continue
-        texts = [a for a in call.args if is_special(a)]
+        if call.op == "now" and call.args:
+            found |= _special_texts_in(call.args[0]) or {COMPUTED_TEXT}
+            continue
+        special = {a: _special_texts_in(a) for a in call.args}
+        texts = {a: found for a, found in special.items() if found}
         if not texts:
             continue
         kinds = {types.of(a) for a in call.args if a not in texts}
         beside = any(k is not None and k.startswith(("date", "timestamp")) for k in kinds)
         unsure = None in kinds and call.op in _COMPARISONS
-        if call.op == "now" or call.op in _OF_TIMES or beside or unsure:
-            found |= {a.words[0].strip().lower() for a in texts if isinstance(a, Call)}
+        if call.op in _OF_TIMES or beside or unsure:
+            found |= set[str]().union(*texts.values())
     return found
 
 
@@ -400,6 +440,8 @@ def _struct(binding: Binding, node: Any, select: Select) -> Expr:
             words.append(plain(item.this.name))
         else:
             for out in _with_stars(binding, [item], select):
+                if is_star(item) and not is_certain(out.written):
+                    raise Unanalysable("of a field whose name is not certain")
                 args.append(out.expr)
                 words.append(out.written)
     return binding.calls.call("struct", args, words)
@@ -410,7 +452,7 @@ def _with_stars(binding: Binding, items: Iterable[Any], select: Select) -> list[
     outs: list[Out] = []
     for item in items:
         if is_star(item):
-            outs += expand_star(item, select.source)
+            outs += expand_star(binding, item, select.source)
         else:
             outs.append(Out("", "", expression(binding, item, select)))
     return outs
@@ -526,6 +568,8 @@ def _function(binding: Binding, name: str, args: Sequence[Any], select: Select) 
         raise Unanalysable(f"of the function {name}, which is not one of Spark's own")
     if name in GENERATORS:
         raise Unanalysable(f"of {name} inside an expression")
+    if name in TIME_WINDOWS and not select.groups:
+        raise Unanalysable(f"of {name}() outside GROUP BY")
     words: list[str] = []
     if len(args) == 1 and isinstance(args[0], exp.Distinct):
         if args[0].args.get("on"):

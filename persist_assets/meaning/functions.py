@@ -1,16 +1,18 @@
 """What is known of Spark's functions: which aggregate, generate, draw lots or read the clock.
 
-Names are lower case. The sets were read from Spark 4.3's own function registry. A name in none
-of them is a function of one row; one that Spark itself does not know (a user's) is opaque.
+Names are lower case. Which functions there are is read from Spark's own registry (`SPARKS`). A
+name in none of the sets is a function of one row; one that Spark itself does not know (a user's) is
+opaque.
 """
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 AGGREGATES = frozenset(
     """
@@ -26,7 +28,8 @@ AGGREGATES = frozenset(
     some std stddev stddev_pop stddev_samp string_agg sum theta_intersection_agg
     theta_sketch_agg theta_union_agg try_avg try_sum tuple_intersection_agg_double
     tuple_intersection_agg_integer tuple_sketch_agg_double tuple_sketch_agg_integer
-    tuple_union_agg_double tuple_union_agg_integer var_pop var_samp variance
+    tuple_union_agg_double tuple_union_agg_integer var_pop var_samp variance vector_avg
+    vector_sum
     """.split()
 )
 
@@ -39,7 +42,7 @@ ORDER_SENSITIVE = frozenset(
 )
 """Aggregates whose result may depend on the order in which they see the rows."""
 
-TIE_SENSITIVE = frozenset(("row_number", "ntile", "lag", "lead", "nth_value"))
+TIE_SENSITIVE = frozenset(("row_number", "ntile", "lag", "lead", "nth_value", "counter_diff"))
 """Window functions that look at the order of the rows where their own order has ties."""
 
 GENERATORS = frozenset(
@@ -48,13 +51,16 @@ GENERATORS = frozenset(
     """.split()
 )
 
+TIME_WINDOWS = frozenset(("window", "session_window"))
+"""Functions that leave out rows, or make several of one: only keys of groups can be such calls."""
+
 TABLE_FUNCTIONS = GENERATORS | {"range"}
 
 VOLATILE = frozenset(
     """
-    aes_encrypt input_file_block_length input_file_block_start input_file_name java_method
-    monotonically_increasing_id python_worker_logs rand randn random randstr reflect shuffle
-    spark_partition_id try_reflect uniform uuid
+    aes_encrypt from_protobuf input_file_block_length input_file_block_start input_file_name
+    java_method monotonically_increasing_id python_worker_logs rand randn random randstr reflect
+    shuffle spark_partition_id to_protobuf try_reflect uniform uuid
     """.split()
 )
 """Functions that answer differently each time: lots, placement of rows, the outside world."""
@@ -122,54 +128,22 @@ SYNONYMS = {
 }
 """Names that Spark registers for one and the same expression."""
 
-SCALARS = frozenset(
-    """
-    abs acos acosh add_months aes_decrypt aggregate array array_append array_compact
-    array_contains array_distinct array_except array_insert array_intersect array_join array_max
-    array_min array_position array_prepend array_remove array_repeat array_size array_sort
-    array_union arrays_overlap arrays_zip ascii asin asinh assert_true atan atan2 atanh base64
-    bigint bin binary bit_count bit_get bit_length bitmap_bit_position bitmap_bucket_number
-    bitmap_count boolean bround btrim cardinality cbrt ceil ceiling char char_length
-    character_length chr coalesce collate collation concat concat_ws contains conv
-    convert_timezone cos cosh cot crc32 csc cume_dist current_timezone date date_add date_diff
-    date_format date_from_unix_date date_part date_sub date_trunc dateadd datediff datepart day
-    dayname dayofmonth dayofweek dayofyear decimal decode degrees dense_rank div double e
-    element_at elt encode endswith equal_null exists exp expm1 extract factorial filter
-    find_in_set flatten float floor forall format_number format_string from_csv from_json
-    from_unixtime from_utc_timestamp from_xml get get_json_object getbit greatest grouping
-    grouping_id hash hex hll_sketch_estimate hll_union hmac hour hypot if ifnull ilike initcap
-    instr int is_valid_utf8 is_valid_variant is_variant_null isnan isnotnull isnull
-    jaro_winkler_similarity json_array_length json_object_keys lag last_day lcase lead least
-    left len length levenshtein like ln locate log log10 log1p log2 lower lpad ltrim luhn_check
-    make_date make_dt_interval make_interval make_time make_timestamp make_timestamp_ltz
-    make_timestamp_ntz make_valid_utf8 make_ym_interval map map_concat map_contains_key
-    map_entries map_filter map_from_arrays map_from_entries map_keys map_values map_zip_with
-    mask md5 minute mod month monthname months_between named_struct nanvl negative next_day
-    nth_value ntile nullif nullifzero nvl nvl2 octet_length overlay parse_json parse_url
-    percent_rank pi pmod position positive pow power printf quarter quote radians raise_error
-    rank reduce regexp regexp_count regexp_extract regexp_extract_all regexp_instr regexp_like
-    regexp_replace regexp_substr repeat replace reverse right rint rlike round row_number rpad
-    rtrim schema_of_csv schema_of_json schema_of_variant schema_of_xml sec second sentences
-    sequence session_window sha sha1 sha2 shiftleft shiftright shiftrightunsigned sign signum
-    sin sinh size slice smallint sort_array soundex space split split_part sqrt startswith
-    str_to_map string struct substr substring substring_index tan tanh time time_bucket
-    time_diff time_trunc timestamp timestamp_micros timestamp_millis timestamp_nanos
-    timestamp_seconds timestampadd timestampdiff tinyint to_binary to_char to_csv to_date
-    to_json to_number to_time to_timestamp to_timestamp_ltz to_timestamp_ntz to_unix_timestamp
-    to_utc_timestamp to_varchar to_variant_object to_xml transform transform_keys
-    transform_values translate trim trunc try_add try_aes_decrypt try_divide try_element_at
-    try_make_interval try_make_timestamp try_make_timestamp_ltz try_make_timestamp_ntz try_mod
-    try_multiply try_parse_json try_parse_url try_subtract try_to_binary try_to_date
-    try_to_number try_to_time try_to_timestamp try_url_decode try_validate_utf8 try_variant_get
-    typeof ucase unbase64 unhex unix_date unix_micros unix_millis unix_nanos unix_seconds upper
-    url_decode url_encode validate_utf8 variant_get weekday weekofyear width_bucket window
-    window_time xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number
-    xpath_short xpath_string xxhash64 year zeroifnull zip_with
-    """.split()
+SPARKS: Mapping[str, str] = dict(
+    line.split()
+    for line in (Path(__file__).parent / "spark_functions.txt")
+    .read_text(encoding="utf-8")
+    .splitlines()
 )
+"""The functions of the Spark in use, each with its kind; `scripts/spark_functions.py` writes it."""
 
-KNOWN = SCALARS | AGGREGATES | GENERATORS | VOLATILE | CLOCK | SESSION
-"""Every function whose nature is known here."""
+_OPERATORS = frozenset("and between case cast in not or when".split())
+
+KNOWN = frozenset(
+    {name for name, kind in SPARKS.items() if kind != "table"} - _OPERATORS
+    | {"timestampadd", "timestampdiff"}
+    | VOLATILE
+)
+"""Every function whose nature is known here; the last two are in Spark's grammar only."""
 
 UNIT_FIRST = frozenset(
     ("date_add", "dateadd", "date_diff", "datediff", "timestampadd", "timestampdiff")
@@ -205,9 +179,20 @@ _LOTS_OF_FRAMES = frozenset(
 _CALLS_OF_SPARK = re.compile(r"pyspark\.sql\.(?:connect\.)?functions(?:\.builtin)?\.(\w+)")
 
 
+_TIME_OF_DAY = re.compile(r"[\x00-\x20]*(?:T\d|\d{1,2}:)")
+
+
 def is_special_datetime_text(text: str) -> bool:
-    """Whether a text is one that Spark takes for a time by the clock where a time is wanted."""
-    return text.strip().lower().startswith(SPECIAL_DATETIMES)
+    """Whether Spark reads the clock to make a time of a text: a word, or a time without a day.
+
+    Examples
+    --------
+    >>> is_special_datetime_text(" Today"), is_special_datetime_text("00:01:52")
+    (True, True)
+    >>> is_special_datetime_text("2024-01-10 00:01:52")
+    False
+    """
+    return text.strip().lower().startswith(SPECIAL_DATETIMES) or bool(_TIME_OF_DAY.match(text))
 
 
 def drawn_by(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
+from persist_assets.dialect import plain
 from persist_assets.meaning.algebra import (
     Aggregate,
     Call,
@@ -15,6 +16,7 @@ from persist_assets.meaning.algebra import (
     Ref,
     Subquery,
     Window,
+    walk,
 )
 from persist_assets.meaning.expressions import (
     AGGREGATE_OPS,
@@ -22,7 +24,8 @@ from persist_assets.meaning.expressions import (
     expression,
     refuse_drawn_twice,
 )
-from persist_assets.meaning.scope import From, Unanalysable
+from persist_assets.meaning.functions import TIME_WINDOWS
+from persist_assets.meaning.scope import Entry, From, Unanalysable
 from persist_assets.meaning.syntax import without_parens
 
 if TYPE_CHECKING:
@@ -85,6 +88,8 @@ def group_rows(
     for call in calls:
         if any(aggregates_of(arg) for arg in call.args):
             raise Unanalysable("of an aggregate of an aggregate")
+        if any(isinstance(e, Call) and e.op in TIME_WINDOWS for e in walk(*call.args)):
+            raise Unanalysable("of an aggregate of a window of time")
     rows = replace(source.block(), order=source.order)
     # What grouping_id() without arguments says depends on the order of the keys.
     counted = (
@@ -98,6 +103,8 @@ def group_rows(
     def stand_in(expr: Expr) -> Expr | None:
         if expr in made:
             return made[expr]
+        if isinstance(expr, Call) and expr.op in TIME_WINDOWS:
+            raise Unanalysable("of a window of time that is not grouped by")
         if isinstance(expr, Ref) and expr.instance in inside:
             raise Unanalysable("of a column that is neither grouped nor aggregated")
         if isinstance(expr, Window) and expr.rows is not PENDING:
@@ -125,6 +132,25 @@ def group_rows(
     regroup = Rebuild(binding.calls, replace=stand_in)
     below = Rebuild(binding.calls, replace=stand_in_below)
     return From(source.outer, dict(whole.leaves)), regroup
+
+
+def add_time_windows(binding: Binding, group: exp.Group, select: Select) -> None:
+    """Let names mean the windows of time that a SELECT groups by: ``window.start``.
+
+    Raises
+    ------
+    Unanalysable
+        A column has that name too.
+    """
+    select.groups = True
+    for item in group.expressions:
+        call = without_parens(item)
+        name = plain(call.name).lower() if isinstance(call, exp.Anonymous) else ""
+        if name in TIME_WINDOWS:
+            if any(e.name.lower() == name for e in select.source.entries):
+                raise Unanalysable(f"because `{name}` is a column and a window of time")
+            expr = expression(binding, call, select)
+            select.source.entries.append(Entry(name, name, expr, None, ()))
 
 
 def _group_keys(

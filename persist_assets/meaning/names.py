@@ -6,16 +6,26 @@ alias, struct fields last. A name that is certainly none is a `Problem` with its
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from persist_assets.dialect import plain
+from persist_assets.dialect import plain, suffixed, type_is_written
 from persist_assets.errors import Problem, did_you_mean
 from persist_assets.meaning.algebra import Out
-from persist_assets.meaning.scope import Unanalysable
-from persist_assets.meaning.syntax import given_args, without_parens
+from persist_assets.meaning.functions import GENERATORS, TIME_WINDOWS
+from persist_assets.meaning.scope import (
+    NO_WORD,
+    UNKNOWN,
+    Entry,
+    Unanalysable,
+    is_certain,
+    may_be,
+)
+from persist_assets.meaning.syntax import BINARY, FUNCTIONS, given_args, without_parens
+from persist_assets.spark_types import UnknownTypeError, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,7 +33,7 @@ if TYPE_CHECKING:
     from persist_assets.errors import Location
     from persist_assets.meaning.algebra import Expr
     from persist_assets.meaning.binding import Binding
-    from persist_assets.meaning.scope import Entry, From, Select
+    from persist_assets.meaning.scope import From, Select
 
 
 def resolve_column(binding: Binding, node: exp.Column, select: Select) -> Expr:
@@ -36,12 +46,10 @@ def resolve_column(binding: Binding, node: exp.Column, select: Select) -> Expr:
     if lower[0] in select.parameters and not node.args.get("catalog"):
         expr = resolve_identifier(binding, exp.Identifier(this=names[0]), select)
         return _fields(binding, expr, names[1:])
-    if select.aliases_first and len(lower) == 1 and lower[0] in select.aliases:
-        meant = _alias(binding, lower[0], select, node)
-        columns = _lookup(lower, select.source)
-        if select.refuses_doubt and any(entry.expr is not meant for entry, _ in columns):
-            raise Unanalysable(f"because `{names[0]}` is an alias and a column")
-        return meant
+    if select.outs_first:
+        meant = _output(binding, lower, select, node)
+        if meant is not None:
+            return meant
     source: From | None = select.source
     while source is not None:
         found = _lookup(lower, source)
@@ -53,8 +61,12 @@ def resolve_column(binding: Binding, node: exp.Column, select: Select) -> Expr:
         if found:
             entry, used = found[0]
             return _fields(binding, entry.expr, names[used:])
-        if source is select.source and lower[0] in select.aliases:
-            return _fields(binding, _alias(binding, lower[0], select, node), names[1:])
+        if len(lower) == 1 and lower[0] in _FUNCTIONS_WITHOUT_PARENTHESES:
+            return binding.calls.call(lower[0])  # rather than an alias, or a column outside
+        if len(lower) == 1 and lower[0] in _WITHOUT_PARENTHESES:
+            raise Unanalysable(f"of {lower[0]}, which is a function where it is no column")
+        if source is select.source and (outs := _outs(lower[0], select)):
+            return _fields(binding, _one_of(binding, outs, lower[0], node), names[1:])
         source = source.outer
     return _missing(binding, node, names, select)
 
@@ -76,7 +88,31 @@ def _lookup(names: tuple[str, ...], source: From) -> list[tuple[Entry, int]]:
         found = [e for e in everything if e.name.lower() == name and e.answers(qualifiers)]
         if found:
             return [(e, n + 1) for e in found]
-    return [(e, 1) for e in source.entries if e.name.lower() == names[0]]
+        _refuse_uncertain(name, (e.name for e in everything if e.answers(qualifiers)))
+    found = [(e, 1) for e in source.entries if e.name.lower() == names[0]]
+    if not found:
+        _refuse_uncertain(names[0], (e.name for e in source.entries))
+    return found
+
+
+def _refuse_uncertain(sought: str, names: Iterable[str]) -> None:
+    if any(may_be(name, sought) for name in names):
+        raise Unanalysable(f"because a column whose name is not certain may be `{sought}`")
+
+
+def refuse_uncertain_names(left: From, right: From) -> None:
+    """Raise where columns of two sides of a NATURAL JOIN may have one name and may have not.
+
+    Raises
+    ------
+    Unanalysable
+        There are such columns.
+    """
+    for side, other in ((left, right), (right, left)):
+        uncertain = {e.name for e in side.entries if not is_certain(e.name)}
+        for name in uncertain:
+            if any(e.name in (name, UNKNOWN) or may_be(name, e.name) for e in other.entries):
+                raise Unanalysable("of a NATURAL JOIN by names that are not certain")
 
 
 def _fields(binding: Binding, expr: Expr, names: Sequence[str]) -> Expr:
@@ -92,25 +128,61 @@ def field_of(binding: Binding, expr: Expr, name: str) -> Expr:
     return binding.calls.call("field", (expr,), (word,))
 
 
-def _alias(binding: Binding, name: str, select: Select, node: Any) -> Expr:
-    meant = select.aliases[name]
-    if len(set(meant)) > 1:
-        message = f"`{name}` is the alias of several expressions"
+def _output(binding: Binding, names: tuple[str, ...], select: Select, node: Any) -> Expr | None:
+    """Return the column of the SELECT that a name means before it means one that is read."""
+    name = names[0]
+    outs = _outs(name, select)
+    columns = _lookup(names, select.source) if outs else []
+    if len(names) > 1:
+        # Only a field of such a column: a qualifier is for columns that are read.
+        kinds = [binding.types.of(expr) for expr in outs]
+        same = {entry.expr for entry, used in columns if used == 1}
+        if any(k is None or "<" in k for k in kinds) and not same.issuperset(outs):
+            raise Unanalysable(f"because `{name}` may be a column of the SELECT or a table")
+        return None
+    exprs = [entry.expr for entry, _ in columns]
+    if select.refuses_doubt and any(expr is not out for expr in exprs for out in outs):
+        raise Unanalysable(f"because `{name}` is an alias and a column")
+    if not outs or (len(outs) > 1 and exprs and not (len(set(outs)) == 1 and outs[0] in exprs)):
+        return None  # where several have the name, Spark takes the column that is read
+    return _one_of(binding, outs, name, node)
+
+
+def _outs(name: str, select: Select) -> list[Expr]:
+    """Return the columns of the SELECT that have a name."""
+    found = [o.expr for o in select.outs if o.name.lower() == name]
+    if not found:
+        _refuse_uncertain(name, (o.name for o in select.outs))
+    return found
+
+
+def _one_of(binding: Binding, outs: Sequence[Expr], name: str, node: Any) -> Expr:
+    if len(set(outs)) > 1:
+        message = f"`{name}` is the name of several expressions"
         binding.problems.append(Problem("ambiguous-column", message, binding.place(node)))
         raise Unanalysable("of an ambiguous alias")
-    if binding.is_volatile(meant[0]):
+    if binding.is_volatile(outs[0]):
         raise Unanalysable("of an alias of a function that draws lots")
-    return meant[0]
+    return outs[0]
+
+
+_FUNCTIONS_WITHOUT_PARENTHESES = frozenset(("user", "session_user", "current_user"))
+"""Names that Spark takes for functions where there are no such columns."""
+
+_WITHOUT_PARENTHESES = frozenset(("current_date", "current_time", "current_timestamp"))
+"""The like, which the parser mostly takes for calls."""
 
 
 def _missing(binding: Binding, node: exp.Column, names: list[str], select: Select) -> Expr:
     if names[-1].lower() == "grouping__id":
         raise Unanalysable("of grouping__id")
+    if names[0].lower() in TIME_WINDOWS:
+        raise Unanalysable(f"of `{names[0]}`, which may be a window of time")
     known: list[str] = []
     source: From | None = select.source
     tables: set[str] = set()
     while source is not None:
-        known += [e.name for e in source.entries]
+        known += [e.name for e in source.entries if is_certain(e.name)]
         tables |= {e.qualifiers[-1] for e in (*source.entries, *source.hidden) if e.qualifiers}
         source = source.outer
     name = names[-1]
@@ -128,7 +200,23 @@ def _missing(binding: Binding, node: exp.Column, names: list[str], select: Selec
     return binding.calls.call("missing", (), (name,))
 
 
-def expand_star(node: Any, source: From) -> list[Out]:
+def _fields_of_star(binding: Binding, names: tuple[str, ...], source: From) -> list[Entry]:
+    """Return the fields of a struct whose type is certain, or nothing."""
+    found = _lookup(names, source)
+    if len({id(entry.expr) for entry, _ in found}) != 1 or found[0][1] != len(names):
+        return []
+    entry = found[0][0]
+    kind = entry.type or ""
+    if not kind.startswith("struct<"):
+        return []
+    try:
+        fields = fields_of(kind)
+    except UnknownTypeError:
+        return []
+    return [Entry(name, name, field_of(binding, entry.expr, name), of, ()) for name, of in fields]
+
+
+def expand_star(binding: Binding, node: Any, source: From) -> list[Out]:
     """Return the columns that a star stands for."""
     star = node if isinstance(node, exp.Star) else node.this
     if set(given_args(star)) - {"except_"}:
@@ -137,13 +225,20 @@ def expand_star(node: Any, source: From) -> list[Out]:
     if isinstance(node, exp.Column):
         parts = [node.args.get(k) for k in ("catalog", "db", "table")]
         qualifiers = tuple(plain(p.name).lower() for p in parts if p)
-    without = {plain(e.name).lower() for e in star.args.get("except_") or ()}
+    excepted = star.args.get("except_") or ()
+    if any(isinstance(e, exp.Column) and e.table for e in excepted):
+        raise Unanalysable("of * EXCEPT of a field")
+    without = {plain(e.name).lower() for e in excepted}
     entries = source.entries
     if qualifiers:
         entries = [e for e in (*source.hidden, *source.entries) if e.answers(qualifiers)]
+    if not entries and qualifiers:
+        entries = _fields_of_star(binding, qualifiers, source)
     if not entries:
         raise Unanalysable(f"of {'.'.join(qualifiers)}.*" if qualifiers else "of * without FROM")
     unknown = without - {e.name.lower() for e in entries}
+    for name in without:
+        _refuse_uncertain(name, (e.name for e in entries))
     if unknown:
         raise Unanalysable(f"because * EXCEPT names `{min(unknown)}`")
     return [
@@ -152,30 +247,149 @@ def expand_star(node: Any, source: From) -> list[Out]:
 
 
 def output_name(item: Any, inner: Any, select: Select) -> tuple[str, str]:
-    """Return an output column's name, and as it is written; empty where the query gives none."""
+    """Return an output column's name, and as Spark itself spells it.
+
+    Without an alias it is the name that Spark gives, or `UNKNOWN` or `NO_WORD` where that is not
+    certain; `tests/data/implicit_names.json` has the names of hundreds of expressions.
+    """
     if isinstance(item, exp.Alias):
         if not isinstance(item.args["alias"], exp.Identifier):
             raise Unanalysable("of a path into a variant")
         name = plain(item.alias)
         return name, name
-    inner = without_parens(inner)
-    if isinstance(inner, exp.Column):
-        written = plain(inner.name)
-        entry = next((e for e in select.source.entries if e.name.lower() == written.lower()), None)
-        return (entry.name if entry else written), written
-    if isinstance(inner, exp.Dot):
-        name = plain(inner.expression.name)
-        return name, name
-    return "", ""
+    written = _implicit_name(without_parens(inner), select)
+    if not is_certain(written):
+        return written, written
+    entry = next((e for e in select.source.entries if e.name.lower() == written.lower()), None)
+    return (entry.name if entry and not _is_constant(inner) else written), written
+
+
+def _is_constant(node: Any) -> bool:
+    return isinstance(without_parens(node), exp.Literal | exp.Boolean | exp.Null)
+
+
+def _implicit_name(node: Any, select: Select) -> str:
+    """Return the name that Spark gives to an expression without an alias."""
+    converted = False  # by a function: string(a)
+    while True:
+        node = without_parens(node)
+        operand = _converted(node)
+        if operand is None:
+            break
+        converted, node = True, operand
+    match node:
+        case exp.Column():
+            used, parts = _used_by_column(node, select)
+            if used == parts or (used and not converted):
+                return plain(node.name)
+            return NO_WORD if used else UNKNOWN
+        case exp.Dot():
+            base = without_parens(node.this)
+            while isinstance(base, exp.Dot):
+                base = without_parens(base.this)
+            if isinstance(base, exp.Column) and not converted:
+                return plain(node.expression.name)
+            return NO_WORD
+        case exp.Cast():
+            if not type_is_written(node):  # DATE '…' or date('…'), which shows the text alone
+                return NO_WORD if may_be(NO_WORD, node.this.name) else UNKNOWN
+            if converted:
+                return NO_WORD
+            operand = without_parens(node.this)
+            if isinstance(operand, exp.Column):
+                used, parts = _used_by_column(operand, select)
+                return plain(operand.name) if used == parts else NO_WORD if used else UNKNOWN
+            return UNKNOWN if _is_replaced(operand) else NO_WORD
+        case exp.Literal() | exp.Boolean() | exp.Null():
+            return _constant_name(node)
+        case _:
+            plain_call = type(node) in FUNCTIONS or isinstance(node, _WORDLESS)
+            return NO_WORD if plain_call and not _is_replaced(node) else UNKNOWN
+
+
+def _converted(node: Any) -> Any:
+    """Return the operand of a conversion that is written as a function, or None.
+
+    Spark does not show such a conversion in names.
+    """
+    if isinstance(node, exp.Anonymous):
+        name = plain(node.name).lower()
+        return node.expressions[0] if name in _CONVERSIONS and len(node.expressions) == 1 else None
+    if isinstance(node, exp.Cast) and not type_is_written(node):
+        operand = without_parens(node.this)
+        is_text = isinstance(operand, exp.Literal) and operand.is_string
+        return None if is_text else operand  # DATE '…' or date('…')
+    return None
+
+
+_CONVERSIONS = frozenset(
+    """
+    bigint binary boolean date decimal double float int smallint string timestamp tinyint
+    """.split()
+)
+
+_REPLACED = TIME_WINDOWS | {"identifier", "window_time"}
+"""Calls that analysis replaces by a column of another name."""
+
+
+def _is_replaced(node: Any) -> bool:
+    if not isinstance(node, exp.Anonymous):
+        return False
+    name = plain(node.name).lower()
+    return name in _REPLACED or name in GENERATORS or name in _CONVERSIONS
+
+
+_WORDLESS = (
+    *BINARY,
+    *(exp.Anonymous, exp.Neg, exp.Not, exp.And, exp.Or, exp.NullSafeNEQ, exp.Is, exp.Between),
+    *(exp.In, exp.Like, exp.ILike, exp.Escape, exp.Case, exp.Subquery, exp.Bracket, exp.Tuple),
+    *(exp.Struct, exp.VarMap, exp.Interval, exp.Extract, exp.Filter, exp.IgnoreNulls),
+    *(exp.RespectNulls, exp.WithinGroup, exp.Window, exp.HexString, exp.Trim),
+    *(exp.Substring, exp.BitwiseLeftShift, exp.BitwiseRightShift),
+)
+"""What has brackets, blanks or other signs in its name."""
+
+
+def _used_by_column(node: exp.Column, select: Select) -> tuple[int, int]:
+    """Return how many parts of a name stand for a column, 0 if none does, and how many it has."""
+    parts = [node.args.get(k) for k in ("catalog", "db", "table", "this")]
+    lower = tuple(plain(p.name).lower() for p in parts if p is not None)
+    source: From | None = select.source
+    while source is not None:
+        if found := _lookup(lower, source):
+            return found[0][1], len(lower)
+        if source is select.source and _outs(lower[0], select):
+            return (1, 1) if len(lower) == 1 else (0, len(lower))
+        source = source.outer
+    return 0, len(lower)
+
+
+def _constant_name(node: Any) -> str:
+    if isinstance(node, exp.Null):
+        return "NULL"
+    if isinstance(node, exp.Boolean):
+        return "true" if node.this else "false"
+    number = suffixed(node.this) if node.is_string else node.this
+    if number is None:
+        return node.this if not set(node.this) & set("\\'\"") else UNKNOWN
+    if whole := _WHOLE.fullmatch(number):
+        return str(int(whole[1]))
+    return NO_WORD if _FRACTION.fullmatch(number) else UNKNOWN
+
+
+_WHOLE = re.compile(r"([0-9]+)(L|S|Y|BD)?", re.IGNORECASE)
+_FRACTION = re.compile(r"[0-9]*\.[0-9]+")
 
 
 def using_key(binding: Binding, name: str, side: From, place: Location) -> Entry:
     """Return the column of one side of a join that a key of USING means."""
+    _refuse_uncertain(name, (e.name for e in side.entries))
     found = [e for e in side.entries if e.name.lower() == name.lower()]
     if len(found) == 1:
         return found[0]
     what = "is in several columns" if found else "is no column"
-    hint = None if found else did_you_mean(name, (e.name for e in side.entries))
+    known = (e.name for e in side.entries if is_certain(e.name))
+    hint = None if found else did_you_mean(name, known)
     message = f"`{name}` {what} of one side of the join"
     binding.problems.append(Problem("join-key", message, place, hint))
     raise Unanalysable("of a join whose keys are not clear")

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import persist_assets.meaning.predicates as p
+from persist_assets.dialect import char_size
 from persist_assets.frontends.sql import REFERENCE
 from persist_assets.meaning.algebra import (
     Aggregate,
@@ -266,6 +267,23 @@ def _have_one_type(kinds: Collection[str]) -> bool:
     return max(whole for whole, _ in digits) + max(part for _, part in digits) <= 38
 
 
+def _padded(one: Typed, other: Typed) -> Typed:
+    """Return a value as Spark compares it for equality with another, where one is CHAR(n).
+
+    All values of the column have n characters, and so have the literals that it is compared with.
+    """
+    (term, kind), (_, other_kind) = one, other
+    n = char_size(kind)
+    if n is not None and other[0].op == "string" and term.op == "ref":
+        return Term("ref", (), (*term.words[:2], "string")), "string"
+    n = char_size(other_kind)
+    if n is not None and term.op == "string" and other[0].op == "ref":
+        text = term.words[0]
+        text = text if text[n:].strip(" ") else text[:n].ljust(n)
+        return Term("string", (), (text,)), kind
+    return one
+
+
 def _alike(a: Typed, b: Typed) -> tuple[Term, Term] | None:
     """Return two values in the one type in which Spark compares them; None: it may fail."""
     (one, kind), (other, also) = a, b
@@ -466,7 +484,7 @@ class _Reader:
             case Call(("=" | "<>" | "<" | "<=") as op, (a, b)):
                 if _is_null(a) or _is_null(b):
                     return FALSE
-                found = self._pair(a, b)
+                found = self._pair(a, b, equal=op in ("=", "<>"))
                 return (
                     found
                     if isinstance(found, Kept)
@@ -494,8 +512,11 @@ class _Reader:
             case _:
                 return self._of_value(call, negate)
 
-    def _pair(self, a: Expr, b: Expr) -> tuple[Term, Term] | Kept:
+    def _pair(self, a: Expr, b: Expr, *, equal: bool = False) -> tuple[Term, Term] | Kept:
+        """Return two values as Spark compares them; `equal`: whether they are equal."""
         one, other = self.value(a), self.value(b)
+        if equal and not isinstance(one, Kept) and not isinstance(other, Kept):
+            one, other = _padded(one, other), _padded(other, one)
         for value in (one, other):
             if isinstance(value, Kept):
                 return value
@@ -527,11 +548,12 @@ class _Reader:
                 if negate:
                     return FALSE
                 continue
-            pair = self._pair(needle, choice)
+            pair = self._pair(needle, choice, equal=True)
             if isinstance(pair, Kept):
                 return pair
             pairs.append(pair)
         kinds = {self._kind(c) for c in choices if not _is_null(c)} | {self._kind(needle)}
+        kinds = {"string" if char_size(k) else k for k in kinds}
         if len({value for value, _ in pairs}) > 1 or ("string" in kinds and len(kinds) > 1):
             return Kept("may raise under ANSI", "its values are of several types")
         if not pairs:

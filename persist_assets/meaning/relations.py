@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from persist_assets.dialect import plain, type_name
+from persist_assets.dialect import plain
 from persist_assets.meaning.algebra import (
     Block,
     Call,
@@ -27,9 +27,10 @@ from persist_assets.meaning.algebra import (
 from persist_assets.meaning.binding import MAX_LEAVES
 from persist_assets.meaning.expressions import expression
 from persist_assets.meaning.functions import TABLE_FUNCTIONS
-from persist_assets.meaning.names import renamed, using_key
+from persist_assets.meaning.names import refuse_uncertain_names, renamed, using_key
 from persist_assets.meaning.scope import Around, Entry, From, Select, Unanalysable
 from persist_assets.meaning.syntax import alias_of, given_args, is_join, word_for
+from persist_assets.spark_types import UnknownTypeError, fields_of
 
 if TYPE_CHECKING:
     from persist_assets.meaning.algebra import Expr
@@ -187,6 +188,7 @@ def join(binding: Binding, left: From, node: exp.Join, around: Around) -> From:
     named = node.args.get("using") or ()
     using = [plain(u.name) for u in named]
     if method:
+        refuse_uncertain_names(left, right)
         theirs = {e.name.lower() for e in right.entries}
         using = [e.name for e in left.entries if e.name.lower() in theirs]
     both = From(
@@ -340,14 +342,16 @@ def _generated_columns(
             return [("id", "bigint")]
         case "json_tuple":
             return [(f"c{i}", "string") for i in range(len(args) - 1)]
-        case "stack":
+        case "stack" if args:
             rows = args[0]
             if isinstance(rows, Call) and rows.op == "number" and rows.words[0].isdecimal():
                 width = -(-(len(args) - 1) // max(int(rows.words[0]), 1))
                 return [(f"col{i}", None) for i in range(width)]
         case "inline" if kind and kind.startswith("array<struct<"):
-            element = exp.DataType.build(kind, dialect="spark").expressions[0]
-            return [(f.name, type_name(f.args.get("kind"))) for f in element.expressions]
+            try:
+                return [*fields_of(kind.removeprefix("array<").removesuffix(">"))]
+            except UnknownTypeError:
+                raise Unanalysable(f"of {op} of {kind}") from None
         case "inline" if n:
             return [("", None)] * n
         case "explode" | "posexplode":

@@ -17,6 +17,23 @@ if TYPE_CHECKING:
     from persist_assets.meaning.algebra import Expr, Node, Out, Sort
 
 
+UNKNOWN = ""
+"""The name of a column that may have any name."""
+
+NO_WORD = "\0"
+"""The name of a column whose name has signs in it that no plain name has: ``count(1)``."""
+
+
+def is_certain(name: str) -> bool:
+    """Whether a column's name is known exactly."""
+    return name not in (UNKNOWN, NO_WORD)
+
+
+def may_be(name: str, sought: str) -> bool:
+    """Whether a column whose name is not certain may be the one that is sought."""
+    return name == UNKNOWN or (name == NO_WORD and not sought.replace("_", "a").isalnum())
+
+
 class Unanalysable(Exception):
     """We do not know what this part of a query means.
 
@@ -33,7 +50,10 @@ class Unanalysable(Exception):
 
 @dataclass(slots=True)
 class Entry:
-    """A column that a name may mean in some place of a query."""
+    """A column that a name may mean in some place of a query.
+
+    Its name may be `UNKNOWN` or `NO_WORD`.
+    """
 
     name: str
     written: str
@@ -114,18 +134,23 @@ class Select:
 
     Attributes
     ----------
-    aliases_first
-        A name means an alias before it means a column (ORDER BY, HAVING).
+    outs
+        The columns that it returns, as far as they are bound: they have aliases or implicit names.
+    outs_first
+        A name means one of `outs` before it means a column of `source` (ORDER BY, HAVING).
     refuses_doubt
-        A name that is an alias and a column of something else means nothing certain.
+        A name that means something else in `outs` than in `source` means nothing certain.
+    groups
+        Expressions are computed of groups, whose keys may be windows of time.
     """
 
     source: From
-    aliases: dict[str, tuple[Expr, ...]] = field(default_factory=dict)
+    outs: list[Out] = field(default_factory=list["Out"])
     windows: Mapping[str, Any] = field(default_factory=dict)
     parameters: tuple[str, ...] = ()
-    aliases_first: bool = False
+    outs_first: bool = False
     refuses_doubt: bool = False
+    groups: bool = False
     ctes: Mapping[str, Cte] = field(default_factory=dict)
 
     @property

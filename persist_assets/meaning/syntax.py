@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from persist_assets.dialect import plain
+from persist_assets.dialect import plain, type_name
 from persist_assets.meaning.functions import is_special_datetime_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
 
 BINARY: Mapping[type[exp.Expr], str] = {
@@ -155,12 +155,13 @@ def misread(node: Any) -> bool:
 
 
 def is_special_datetime(node: Any) -> bool:
-    """Whether a cast is one of ``'now'``, ``'today'`` and the like: Spark reads the clock."""
+    """Whether a cast is one of ``'now'``, ``'10:30'`` and the like: Spark reads the clock."""
     return (
         isinstance(node, exp.Cast)
         and isinstance(node.this, exp.Literal)
         and node.this.is_string
         and is_special_datetime_text(node.this.name)
+        and (type_name(node.to) or "date").startswith(("date", "timestamp"))
     )
 
 
@@ -213,12 +214,16 @@ def names_in_text(tree: exp.Expr) -> tuple[str, ...]:
     return tuple(names) if named and "*" not in names and all(names) else ()
 
 
-def unnamed_in_text(tree: Any) -> Iterator[exp.Expr]:
-    """Yield the parts of a query's SELECT that give their column no name, then nothings."""
+def item_in_text(tree: Any, number: int, n_columns: int) -> exp.Expr:
+    """Return the part of a query's SELECT that is column `number` of `n_columns`, counted from 1.
+
+    Behind a star it is counted from the end; NULL where that cannot be told.
+    """
     while isinstance(tree, exp.SetOperation | exp.Subquery):
         tree = tree.this
-    for item in tree.expressions if isinstance(tree, exp.Select) else ():
-        if not isinstance(item, exp.Alias | exp.Aliases | exp.Column | exp.Star | exp.Dot):
-            yield item
-    while True:
-        yield exp.Null()
+    items = tree.expressions if isinstance(tree, exp.Select) else []
+    stars = [i for i, item in enumerate(items) if is_star(item)]
+    if not stars or number <= stars[0]:
+        return items[number - 1] if number <= len(items) else exp.Null()
+    behind = n_columns - number + 1
+    return items[-behind] if behind < len(items) - stars[-1] else exp.Null()

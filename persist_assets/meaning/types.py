@@ -34,6 +34,8 @@ _FIXED_TYPES: dict[str, str] = {
     **dict.fromkeys(
         ("current_date", "to_date", "date_add", "date_sub", "make_date", "last_day"), "date"
     ),
+    **dict.fromkeys(("trunc", "next_day", "add_months"), "date"),
+    **dict.fromkeys(("format_string", "split_part"), "string"),
     **dict.fromkeys(("current_timestamp", "date_trunc"), "timestamp"),
 }
 

@@ -33,8 +33,8 @@ from persist_assets.meaning.functions import CLOCK, DAY_CLOCK, SESSION, VOLATILE
 from persist_assets.meaning.identity import Fold, digest
 from persist_assets.meaning.increments import Increments, given_growth, unknown
 from persist_assets.meaning.lineage import Lineage
-from persist_assets.meaning.scope import Around, Unanalysable
-from persist_assets.meaning.syntax import called, names_in_text, unnamed_in_text
+from persist_assets.meaning.scope import Around, Unanalysable, is_certain
+from persist_assets.meaning.syntax import called, item_in_text, names_in_text
 from persist_assets.model import VALID_FROM, VALID_TO, ColumnEdge, ColumnRef, shortened
 from persist_assets.partitions import spelled_bounds
 from persist_assets.watermarks import TIMES
@@ -321,11 +321,11 @@ _BAD_IN_TABLES = " ,;{}()\n\t="
 def _badly_named(declaration: Declaration, binding: Binding, outs: Sequence[Out]) -> list[Problem]:
     problems: list[Problem] = []
     seen: set[str] = set()
-    unnamed = unnamed_in_text(declaration.query.tree if declaration.query else None)
+    tree = declaration.query.tree if declaration.query else None
     name, place = declaration.name, declaration.location
     for number, out in enumerate(outs, 1):
-        if not out.name:
-            there = binding.place(next(unnamed))
+        if not is_certain(out.name):
+            there = binding.place(item_in_text(tree, number, len(outs)))
             there = there if there.line > 1 or there.column > 1 else place
             message, hint = f"column {number} of `{name}` has no name", "give it one: … AS name"
             problems.append(Problem("column-name", message, there, hint))

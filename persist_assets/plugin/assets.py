@@ -246,7 +246,7 @@ def _keys(asset: Any) -> Iterator[dg.AssetKey]:
 class RunSpark:
     """The Spark session of a run, as its environment wants it; made when it is first asked for.
 
-    That is one of the shared server, where there is one, else that of `dagster_pyspark`.
+    That is one of a server, where there is one, else that of `dagster_pyspark`.
     """
 
     def __init__(self, runtime: Runtime, run: dg.DagsterRun | None) -> None:
@@ -265,9 +265,9 @@ class RunSpark:
         with self._lock:
             if self._made is None:
                 settings = self._runtime.settings_of(self._run)
-                if settings.shared:
-                    from persist_assets.session import create_session
+                from persist_assets.session import create_session, is_remote
 
+                if is_remote(settings):
                     self._made = create_session(settings)
                 else:
                     # Imports pyspark, which whoever only looks at assets need not wait for.
@@ -279,12 +279,14 @@ class RunSpark:
 
     @property
     def spark_context(self) -> Any:
-        """The session's context, which one of the shared server does not have."""
+        """The session's context, which one of a server does not have."""
         return self.spark_session.sparkContext
 
     def close(self) -> None:
-        """Give a session of the shared server back to it."""
-        if self._made is not None and self._runtime.settings_of(self._run).shared:
+        """Give a session of a server back to it."""
+        from persist_assets.session import is_remote
+
+        if self._made is not None and is_remote(self._runtime.settings_of(self._run)):
             self._made.stop()
 
 

@@ -21,7 +21,7 @@ from persist_assets import errors
 from persist_assets.builder import Builder
 from persist_assets.engine import Engine, no_session
 from persist_assets.errors import PersistError, SettingsError, Terminated
-from persist_assets.ledger.store import Ledger
+from persist_assets.home import find_home, opened_alone, write_home
 from persist_assets.model import Source, SourceID
 from persist_assets.planner import reached_by, reached_within
 from persist_assets.plugin.assets import (
@@ -34,16 +34,9 @@ from persist_assets.plugin.assets import (
 from persist_assets.plugin.partitions import asked_tag
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, ORIGIN_TAG
 from persist_assets.project import load_project, require
+from persist_assets.recovery import open_ledger
 from persist_assets.selection import find_source
 from persist_assets.settings import Settings, find_root, load_settings
-
-_INSTANCE = """\
-telemetry:
-  enabled: false
-nux:
-  enabled: false
-"""
-
 
 _FAILED = frozenset({"STEP_FAILURE", "PIPELINE_FAILURE", "PIPELINE_CANCELED"})
 
@@ -77,26 +70,21 @@ class RunResult:
     failures: tuple[StepFailure, ...]
 
 
-def dagster_home(settings: Settings) -> Path:
-    """Return Dagster's home for a project, made if need be; `DAGSTER_HOME` comes first.
+@contextmanager
+def open_instance(settings: Settings) -> Generator[dg.DagsterInstance]:
+    """Open Dagster's instance of a project, made if need be; close it after the block.
 
     Raises
     ------
     SettingsError
-        It cannot be made.
+        Its home cannot be made or opened.
     """
-    return write_home(Path(os.environ.get("DAGSTER_HOME") or settings.state_dir / "dagster"))
-
-
-def write_home(home: Path) -> Path:
-    """Make a directory Dagster's home: with settings of ours if it has none; return it."""
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        if not (home / "dagster.yaml").exists():
-            (home / "dagster.yaml").write_text(_INSTANCE, encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"{home} cannot be made: {error.strerror}") from error
-    return home.resolve()
+    home = write_home(find_home(settings))
+    os.environ["DAGSTER_HOME"] = str(home)
+    with opened_alone(home):
+        instance = dg.DagsterInstance.get()  # this makes its databases
+    with instance:
+        yield instance
 
 
 def load_definitions(root: str, sources: str) -> dg.Definitions:
@@ -156,7 +144,6 @@ def run_assets(
     KeyboardInterrupt
         It was interrupted; likewise.
     """
-    os.environ["DAGSTER_HOME"] = str(dagster_home(settings))
     os.environ["PERSIST_ENV"] = settings.environment
     sources = tuple(sources)
     job = dg.build_reconstructable_job(
@@ -169,7 +156,7 @@ def run_assets(
     tags |= more or {}
     level = "DEBUG" if verbose else "CRITICAL"
     keys = [dg.AssetKey(s.asset_key) for s in sources]
-    with dg.DagsterInstance.get() as instance, _insistent_interrupts() as signals:
+    with open_instance(settings) as instance, _insistent_interrupts() as signals:
         try:
             result = dg.execute_job(
                 job,
@@ -239,7 +226,7 @@ def rerun(
     low, high = (b if isinstance(b, str) else b.isoformat() for b in (minimum, maximum))
     settings = load_settings(find_root(Path(project)), environment=environment)
     loaded = require(load_project(settings))
-    ledger = Ledger(settings.ledger)
+    ledger = open_ledger(settings)
     try:
         builder = Builder(settings, loaded, ledger, Engine(settings, no_session))
         found = find_source(loaded, source)

@@ -7,6 +7,7 @@ raw data lies is part of BuildIDs, so each environment has the sources compiled 
 """
 
 import json
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,8 +22,11 @@ from persist_assets.errors import ConflictError, SettingsError
 from persist_assets.ledger.store import Ledger
 from persist_assets.model import Project, SourceID
 from persist_assets.pool import Pool
-from persist_assets.project import load_project, require, sound
+from persist_assets.project import find_former_build_ids, load_project, require, sound
+from persist_assets.recovery import open_ledger
 from persist_assets.settings import Settings, load_settings
+
+log = logging.getLogger(__name__)
 
 ENVIRONMENT_TAG = "persist/environment"
 """The tag of a run that names the environment it builds in; events of assets have it too."""
@@ -127,12 +131,13 @@ class Runtime:
                 settings = self.settings_of(run)
                 project = self._project(settings)
                 for other in self._builders.values():
-                    if other.settings.connection != settings.connection:
+                    if other.settings.changing != settings.changing:
                         raise ConflictError(
                             f"a run in `{other.settings.environment}`, where settings of Spark "
                             "differ, is under way in this process",
                             hint="wait for its end, or start this one in a process of its own",
                         )
+                self._warn_of_former_build_ids(settings, project)
                 engine = Engine(settings, session)
                 self._builders[run_id] = Builder(
                     settings,
@@ -146,10 +151,17 @@ class Runtime:
                 )
             return self._builders[run_id]
 
+    def _warn_of_former_build_ids(self, settings: Settings, project: Project) -> None:
+        manifest = self._open_ledger().fetch_manifest(*settings.environments)
+        current = {s.build_id for s in project.persisted}
+        problem = find_former_build_ids(settings, current, manifest)
+        if problem is not None:
+            log.warning("%s", problem)
+
     def _open_ledger(self) -> Ledger:
         with self._lock:
             if self._ledger is None:
-                self._ledger = Ledger(self.settings.ledger)
+                self._ledger = open_ledger(self.settings)
             return self._ledger
 
     def planner(self) -> Builder:

@@ -22,7 +22,7 @@ from persist_assets.plugin.translator import needed_elsewhere
 from persist_assets.requests import evaluate_now, next_due, record_dead, run_request
 from persist_assets.scheduled import make_wants, next_window
 from persist_assets.upstreams import Synced, sync_all
-from persist_assets.wants import Request, event_document
+from persist_assets.wants import Miss, Request, event_document
 
 REQUEST_TAG = "persist/request"
 """The tag of a run that names the build request that it is of."""
@@ -175,6 +175,7 @@ def _tell_late(
     """
     ledger, environment = builder.ledger, builder.settings.environment
     since, head = cursor["told"], ledger.position()
+    late: list[Miss] | None = None
     while since < head:
         events, following = ledger.list_events(since, kinds=_SLA_KINDS)
         for event in events:
@@ -186,23 +187,27 @@ def _tell_late(
                 told.append(f"[sla] webhook: {problem}")
                 cursor["told"] = event.idx - 1
                 return
-            _report(context.instance, builder, event)
+            if late is None:  # those of now, which are what each of these events is reported with
+                late = ledger.fetch_misses(environment, only_open=True)
+            _report(context.instance, builder, event, late)
         if following <= since:
             break
         since = following
     cursor["told"] = since
 
 
-def _report(instance: dg.DagsterInstance, builder: Builder, event: Event) -> None:
+def _report(
+    instance: dg.DagsterInstance, builder: Builder, event: Event, misses: Sequence[Miss]
+) -> None:
     """Report a deadline that was missed, or met late, as what came of a check."""
     ref = str(event.data.get("partition_ref"))
     for source in builder.project.persisted:
-        if is_due(source) and f"{ref}/".startswith(f"{source.key}/"):
+        if is_due(source) and _is_of(source, ref):
             instance.report_runless_asset_event(
                 dg.AssetCheckEvaluation(
                     asset_key=dg.AssetKey(source.asset_key),
                     check_name=SLA_CHECK,
-                    passed=not _late(builder, source),
+                    passed=not any(_is_of(source, miss.partition_ref) for miss in misses),
                     severity=dg.AssetCheckSeverity.ERROR,
                     metadata={"event": dg.MetadataValue.json(dict(event.data))},
                 )
@@ -219,8 +224,13 @@ def _late(builder: Builder, source: Source) -> list[dict[str, Any]]:
             "blame": dict(miss.blame),
         }
         for miss in misses
-        if f"{miss.partition_ref}/".startswith(f"{source.key}/")
+        if _is_of(source, miss.partition_ref)
     ]
+
+
+def _is_of(source: Source, ref: str) -> bool:
+    """Whether a reference names a source, or a partition of it."""
+    return f"{ref}/".startswith(f"{source.key}/")
 
 
 def is_due(source: Source) -> bool:

@@ -33,6 +33,8 @@ Right = Literal["read", "write"]
 
 TOKENS = "PERSIST_TOKENS"
 """The environment variable with the tokens: ``name:read|write:token``, commas between them."""
+API = "/api/"
+"""What the paths begin with that programs ask for."""
 MAX_BODY = 64 * 1024
 """The largest body of a request, in bytes."""
 SESSION = "persist_session"
@@ -175,11 +177,22 @@ class Access:
     ----------
     tokens
         See `parse_tokens`.
+    clock
+        Returns seconds since the epoch.
+    has_proxy
+        Clients reach the service through a proxy that speaks TLS.
     """
 
-    def __init__(self, tokens: Mapping[str, Caller], *, clock: Callable[[], float]) -> None:
-        self.tokens, self._clock = tokens, clock
+    def __init__(
+        self,
+        tokens: Mapping[str, Caller],
+        *,
+        clock: Callable[[], float],
+        has_proxy: bool = False,
+    ) -> None:
+        self.tokens, self._clock, self._has_proxy = tokens, clock, has_proxy
         self._secret = secrets.token_bytes(32)
+        self._ended: dict[str, int] = {}
 
     @property
     def is_open(self) -> bool:
@@ -218,10 +231,26 @@ class Access:
             self._sign("session", told).encode(), signature.encode(errors="replace")
         ):
             return None
-        name, until, _ = told.split("|")
-        if int(until) < self._clock():
+        name, until, session = told.split("|")
+        if int(until) < self._clock() or session in self._ended:
             return None
         return next((c for c in self.tokens.values() if c.name == name), None)
+
+    def end(self, cookie: str | None) -> None:
+        """End the session of a cookie: it stands for nobody any more, wherever it is kept."""
+        if self.of_cookie(cookie) is None or not cookie or self.is_open:
+            return
+        _, until, session, _ = cookie.split("|")
+        now = self._clock()
+        self._ended = {s: u for s, u in self._ended.items() if u >= now} | {session: int(until)}
+
+    def is_secure(self, scheme: str, headers: Headers) -> bool:
+        """Whether a browser may send cookies over encrypted connections alone.
+
+        Behind a proxy it may, unless the proxy says that the browser's connection is not
+        encrypted.
+        """
+        return scheme == "https" or (self._has_proxy and "x-forwarded-proto" not in headers)
 
     def form_token(self, cookie: str | None) -> str:
         """Return what a form of a session has to bring along."""
@@ -259,7 +288,8 @@ class Gate:
 
     What is refused: other hosts' names where everybody may do everything (so that no page whose
     name was bound to this machine gets in), clients that ask too often, bodies that are too large
-    or too slow, and changes that another site's page asks for.
+    or too slow, changes that another site's page asks for, and where everybody may do everything
+    all that such a page asks for, but for links to pages.
     """
 
     def __init__(self, app: ASGIApp, access: Access, hosts: frozenset[str]) -> None:
@@ -308,13 +338,17 @@ class Gate:
         address = (scope.get("client") or ("?", 0))[0]
         if not self._buckets.take(f"token {caller.name}" if caller else f"address {address}"):
             raise Refused(429, "too-many-requests", "so many requests are not answered at once")
-        if scope["method"] in ("GET", "HEAD", "OPTIONS"):
-            return
         site, origin = headers.get("sec-fetch-site"), headers.get("origin")
-        if site not in (None, "same-origin", "none") or (
-            origin is not None and _place(origin) != host.lower()
+        if site in (None, "same-origin", "none") and (
+            origin is None or _place(origin) == host.lower()
         ):
+            return
+        if scope["method"] not in ("GET", "HEAD", "OPTIONS"):
             raise Refused(403, "cross-site", "another site's page may change nothing here")
+        # Without tokens nothing tells such a page from the user, and every answer costs time.
+        is_link = headers.get("sec-fetch-mode") == "navigate" and not scope["path"].startswith(API)
+        if self._access.is_open and not is_link:
+            raise Refused(403, "cross-site", "another site's page may ask for nothing here")
 
 
 def _place(origin: str) -> str | None:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from persist_assets.model import Event, Project
     from persist_assets.service.access import Access, Caller
     from persist_assets.service.graph import Graph
+    from persist_assets.wants import Request
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,8 @@ MOST_WAITING = 1000
 """So many requests wait for events at most."""
 MOST = 1000
 """So many rows are in one answer at most."""
+ALL = "*"
+"""The events of this environment are those of all."""
 _LONGEST_TEXT = 2000
 _MOST_VALUES = 100
 _MOST_STARS = 10
@@ -153,7 +156,9 @@ async def list_events(graph: Graph, caller: Caller, given: Mapping[str, Any]) ->
     if {"since_idx", "since"} <= given.keys():
         raise Refused(422, "invalid", "`since` and `since_idx` are the same: give one of them")
     limit = given.get("limit", MOST)
-    filters = {
+    environment = given.get("environment", graph.settings.environment)
+    filters: dict[str, Any] = {
+        "environment": None if environment == ALL else environment,
         "refs": given.get("partition_refs", ()),
         "patterns": given.get("patterns", ()),
         "kinds": given.get("kinds", ()),
@@ -211,16 +216,19 @@ async def list_events(graph: Graph, caller: Caller, given: Mapping[str, Any]) ->
 async def list_wants(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
     """Answer the wants there are, the oldest first."""
     states = tuple(given.get("states") or (() if given.get("all") else ACTIVE))
-    found = await graph.read(
-        lambda: graph.ledger.fetch_wants(
+
+    def act() -> tuple[list[Want], list[str]]:
+        found = graph.ledger.fetch_wants(
             graph.settings.environment,
             states=states,
             refs=given.get("partition_refs", ()),
             pattern=given.get("pattern"),
             limit=given.get("limit", MOST),
         )
-    )
-    return {"wants": [want_document(want) for want in found]}
+        return found, graph.find_problems()
+
+    found, warnings = await graph.read(act)
+    return {"wants": [want_document(want) for want in found], "warnings": warnings}
 
 
 async def create_want(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
@@ -331,14 +339,17 @@ async def list_partitions(graph: Graph, caller: Caller, given: Mapping[str, Any]
 
 async def list_requests(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
     """Answer the build requests, the newest first."""
-    found = await graph.read(
-        lambda: graph.ledger.fetch_requests(
+
+    def act() -> tuple[list[Request], list[str]]:
+        found = graph.ledger.fetch_requests(
             graph.settings.environment,
             is_open=given.get("open", False),
             limit=given.get("limit", 100),
         )
-    )
-    return {"requests": [request_document(r) for r in found]}
+        return found, graph.find_problems()
+
+    found, warnings = await graph.read(act)
+    return {"requests": [request_document(r) for r in found], "warnings": warnings}
 
 
 async def list_misses(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
@@ -351,7 +362,7 @@ async def list_misses(graph: Graph, caller: Caller, given: Mapping[str, Any]) ->
         )
         return [miss_document(miss, graph.clock()) for miss in found]
 
-    return {"misses": await graph.plan(act)}
+    return {"misses": await graph.glance(act)}
 
 
 async def show_plan(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
@@ -492,6 +503,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             Param("since_idx", "whole", "After this position; 0, the default: from the beginning."),
             Param("since", "whole", "The same."),
             Param("log_id", "text", "The log that the position is of, as an answer told it."),
+            Param("environment", "text", "Of this one; without: of the served one; `*`: of all."),
             Param("partition_refs", "texts", "Of these partitions, or those of `patterns`."),
             Param("patterns", "patterns", "`*` is anything in one segment, `**` anything."),
             Param("job_labels", "texts", "Of these sources, by SourceID."),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import signal
 import socket
+import sys
 import threading
 import time
 from contextlib import asynccontextmanager
@@ -27,10 +29,11 @@ from persist_assets.service.access import (
     is_loopback,
     problem,
 )
+from persist_assets.service.connections import LARGEST_HEAD, limited_protocol
 from persist_assets.service.graph import Graph
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -42,12 +45,26 @@ log = logging.getLogger(__name__)
 
 STOP_S = 4
 """How long requests may go on after the service was told to stop, in seconds."""
+_SWITCH_S = 0.0005
+_MOST_OPEN = 3000
+"""So many connections are open at most; who comes then is told that the service is busy."""
+_ACCEPTED_AT_ONCE = 100
+"""So many connections are accepted before others are looked at, so that the oldest unfinished
+ones can be cut off in time."""
+_BACKLOG = 4096
+"""So many connections the system keeps until they are accepted."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-def make_app(graph: Graph, tokens: Mapping[str, Caller]) -> Starlette:
-    """Return the service of a graph; without tokens everybody on this machine may do everything."""
-    access = Access(tokens, clock=time.time)
+def make_app(graph: Graph, tokens: Mapping[str, Caller], *, has_proxy: bool = False) -> Starlette:
+    """Return the service of a graph; without tokens everybody on this machine may do everything.
+
+    Parameters
+    ----------
+    has_proxy
+        Clients reach it through a proxy that speaks TLS.
+    """
+    access = Access(tokens, clock=time.time, has_proxy=has_proxy)
 
     @asynccontextmanager
     async def life(app: Starlette) -> AsyncGenerator[None]:
@@ -106,6 +123,39 @@ class _Server(uvicorn.Server):
         self._graph.stop()
         await super().shutdown(sockets)
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(_BACKLOG)
+
+
+def _check_proxy(proxy: str) -> None:
+    """Refuse what is neither an address nor a network.
+
+    Raises
+    ------
+    SettingsError
+        It is neither.
+    """
+    try:
+        ipaddress.ip_network(proxy)
+    except ValueError as error:
+        raise SettingsError(
+            f"`--proxy {proxy}`: {error}", hint="for example --proxy 127.0.0.1 or 10.0.0.0/8"
+        ) from error
+
+
+def _allow_files() -> None:
+    """Let the process have as many open files as it may have connections."""
+    try:
+        import resource
+    except ImportError:  # there is no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < 2 * _MOST_OPEN:
+        most = 2 * _MOST_OPEN if hard == resource.RLIM_INFINITY else min(hard, 2 * _MOST_OPEN)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+
 
 def serve(
     settings: Settings,
@@ -115,6 +165,7 @@ def serve(
     host: str,
     port: int,
     builds: bool = False,
+    proxies: Sequence[str] = (),
     started: Callable[[str], None],
 ) -> None:
     """Serve until SIGTERM or SIGINT.
@@ -125,19 +176,25 @@ def serve(
         Zero: any that is free.
     builds
         See `Graph`.
+    proxies
+        The addresses or networks of proxies: what they say of clients is believed.
     started
         Is told the address when it listens.
 
     Raises
     ------
     SettingsError
-        Others would reach it, and there are no tokens; or it cannot listen there.
+        Others would reach it, and there are no tokens; a proxy has no address; or it cannot
+        listen there.
     """
-    if not tokens and not is_loopback(host):
+    if not tokens and (proxies or not is_loopback(host)):
         raise SettingsError(
-            f"others reach {host}, and there are no tokens",
-            hint=f"{TOKENS}=name:write:token, or --host 127.0.0.1",
+            f"others reach {'it through a proxy' if proxies else host}, and there are no tokens",
+            hint=f"{TOKENS}=name:write:token, or --host 127.0.0.1 and no --proxy",
         )
+    for proxy in proxies:
+        _check_proxy(proxy)
+    _allow_files()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -152,17 +209,25 @@ def serve(
         ) from error
     shown = f"[{host}]" if ":" in host else host
 
+    # An evaluation of many wants computes for seconds. Whoever is answered meanwhile gets the
+    # interpreter this soon, each time that it waited for a file or the ledger.
+    sys.setswitchinterval(_SWITCH_S)
+
     async def run() -> None:
         graph = Graph(settings, ledger, builds=builds)
         config = uvicorn.Config(
-            make_app(graph, tokens),
+            make_app(graph, tokens, has_proxy=bool(proxies)),
+            http=limited_protocol(),
+            h11_max_incomplete_event_size=LARGEST_HEAD,
+            backlog=_ACCEPTED_AT_ONCE,
             log_config=None,
             access_log=False,
-            proxy_headers=False,
+            proxy_headers=bool(proxies),
+            forwarded_allow_ips=[*proxies],
             server_header=False,
             ws="none",
             timeout_graceful_shutdown=STOP_S,
-            limit_concurrency=2000,
+            limit_concurrency=_MOST_OPEN,
         )
         started(f"http://{shown}:{listening.getsockname()[1]}")
         await _Server(config, graph).serve(sockets=[listening])

@@ -19,7 +19,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from persist_assets.errors import PersistError
-from persist_assets.requests import YEARS, record_late
+from persist_assets.requests import YEARS, record_late, warn_unknown
 from persist_assets.service import api
 from persist_assets.service.access import SESSION, SESSION_S, Caller, Refused
 from persist_assets.service.layout import HERE, templates
@@ -213,12 +213,13 @@ class _Pages:
             max_age=SESSION_S,
             httponly=True,
             samesite="strict",
-            secure=request.url.scheme == "https",
+            secure=self._access.is_secure(request.url.scheme, request.headers),
         )
         return answer
 
     async def logout(self, request: Request, caller: Caller, form: Mapping[str, str]) -> Response:
-        """Forget the session's cookie."""
+        """End the session, here and in the browser."""
+        self._access.end(request.cookies.get(SESSION))
         answer = RedirectResponse("/login", 303)
         answer.delete_cookie(SESSION)
         return answer
@@ -245,7 +246,7 @@ class _Pages:
         if pattern and (pattern.count("*") > 10 or "\0" in pattern):
             pattern, wrong = "", "A pattern has ten stars at most."
 
-        def look() -> tuple[list[Want], int, list[tuple[str, str]]]:
+        def look() -> tuple[list[Want], int, list[str]]:
             environment, ledger = self._graph.settings.environment, self._graph.ledger
             names = [upstream.name for upstream in self._graph.settings.upstreams]
             told = [(name, ledger.find_upstream_problem(environment, name)) for name in names]
@@ -255,15 +256,19 @@ class _Pages:
                 pattern=pattern or None,
                 limit=_SHOWN,
             )
-            problems = [(name, problem) for name, problem in told if problem is not None]
+            problems = [f"The graph {name}: {problem}" for name, problem in told if problem]
+            problems += self._graph.find_problems()
             return found[::-1], ledger.position(), problems
 
         found, position, problems = await self._graph.read(look)
         made = request.query_params.get("made", "")[:255]
         if made and "\0" not in made:
             want = await self._graph.read(lambda: self._graph.ledger.find_want(made))
-            notice = f"{want.partition_ref} is {want.state}." if want else None
-        keys = await self._graph.plan(self._keys)
+            if want is not None:
+                needs = want.external_dependencies
+                warnings = warn_unknown(self._graph.settings, needs)
+                notice = " ".join((f"{want.partition_ref} is {want.state}.", *warnings))
+        keys = await self._graph.glance(self._keys)
         return self._page(
             request,
             caller,
@@ -378,7 +383,7 @@ class _Pages:
             found = self._graph.ledger.fetch_misses(self._graph.settings.environment, limit=_SHOWN)
             return [miss_document(miss, self._graph.clock()) for miss in found]
 
-        found = await self._graph.plan(act)
+        found = await self._graph.glance(act)
         return self._page(request, caller, "sla.html", "Missed deadlines", misses=found)
 
     async def partitions(self, request: Request, caller: Caller) -> Response:
@@ -387,32 +392,18 @@ class _Pages:
         def act() -> list[tuple[str, list[tuple[str, str]], int]]:
             builder, ledger = self._graph.builder(), self._graph.ledger
             environment, order = self._graph.settings.environment, builder.keys()
-            wanted = {
-                w.partition_ref: w.state for w in ledger.fetch_wants(environment, states=ACTIVE)
-            }
             found: list[tuple[str, list[tuple[str, str]], int]] = []
             for source in builder.project.persisted[:_SOURCES]:
                 keys: Sequence[str | None] = order.get(source.source_id, (None,))
-                there = {
-                    a.partition_ref: a.state
-                    for a in ledger.fetch_availability(
-                        environment, pattern=f"{source.key}**", limit=100_000
-                    )
-                }
-                cells = [
-                    (
-                        key or "all",
-                        "available"
-                        if there.get(ref) == "available"
-                        else wanted.get(ref) or there.get(ref) or "missing",
-                    )
-                    for key in keys[-_CELLS:]
-                    for ref in (ref_of(source.key, key),)
-                ]
-                found.append((source.key, cells, len(keys)))
+                cells = {ref_of(source.key, key): key or "all" for key in keys[-_CELLS:]}
+                there, wanted = ledger.fetch_states(environment, [*cells])
+                states = {**dict.fromkeys(cells, "missing"), **there, **wanted}
+                states |= {ref: state for ref, state in there.items() if state == "available"}
+                shown = [(name, states[ref]) for ref, name in cells.items()]
+                found.append((source.key, shown, len(keys)))
             return found
 
-        found = await self._graph.plan(act)
+        found = await self._graph.glance(act)
         return self._page(request, caller, "partitions.html", "Partitions", sources=found)
 
     async def events(self, request: Request, caller: Caller) -> Response:
@@ -420,7 +411,9 @@ class _Pages:
 
         def look() -> tuple[list[dict[str, Any]], int]:
             position = self._graph.ledger.position()
-            found, _ = self._graph.ledger.list_events(max(position - 100, 0), limit=100)
+            found, _ = self._graph.ledger.list_events(
+                max(position - 100, 0), limit=100, environment=self._graph.settings.environment
+            )
             told = [event_document(e.idx, e.at, e.kind, e.data) for e in found]
             return told[::-1], found[-1].idx if found else position
 
@@ -470,7 +463,9 @@ class _Pages:
             while not graph.stopping:
 
                 def look(since: int = since) -> tuple[list[Any], int]:
-                    return graph.ledger.list_events(since, limit=100)
+                    return graph.ledger.list_events(
+                        since, limit=100, environment=graph.settings.environment
+                    )
 
                 found, since = await graph.read(look)
                 for event in found:

@@ -66,7 +66,7 @@ _WANT: Schema = {
 }
 WANT = record(_WANT)
 MADE = record({**_WANT, "warnings": several(TEXT)})
-WANTS = record({"wants": several(WANT)})
+WANTS = record({"wants": several(WANT), "warnings": several(TEXT)})
 EVENTS = record(
     {
         "events": several(
@@ -141,7 +141,8 @@ REQUESTS = record(
                     "culprits": several(TEXT),
                 }
             )
-        )
+        ),
+        "warnings": several(TEXT),
     }
 )
 MISSES = record(

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,10 +22,10 @@ from persist_assets.builder import Builder
 from persist_assets.engine import Engine, no_session
 from persist_assets.errors import PersistError
 from persist_assets.project import load_project, sound
-from persist_assets.requests import check_want, evaluate_now
+from persist_assets.requests import TAKERS, check_want, evaluate_now, find_untaken
 from persist_assets.scheduled import make_wants
 from persist_assets.service.access import TOKENS
-from persist_assets.settings import SETTINGS_FILE
+from persist_assets.settings import SETTINGS_FILE, make_private
 from persist_assets.upstreams import sync_all
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ _TICK_S = 30.0
 """How often it is looked whether more can be built, in seconds."""
 _SOON_S = 5.0
 """How long who asks for numbers waits for what plans, in seconds."""
+_LONGEST_REST_S = 60.0
+"""How long an evaluation waits for the end of the pause after the last one, at most, in seconds."""
 _LOOK_S = 0.2
 """How often the log is looked at while somebody waits for it, in seconds."""
 
@@ -84,6 +87,8 @@ class Graph:
         self.stopping, self.waiting = False, 0
         self._reading = ThreadPoolExecutor(_READERS, "persist-read")
         self._planning = ThreadPoolExecutor(1, "persist-plan")
+        self._glancing = ThreadPoolExecutor(1, "persist-glance")
+        self._compiling = threading.Lock()
         self._asking = ThreadPoolExecutor(2, "persist-ask")
         self._project: tuple[object, Project] | None = None
         self._looking: asyncio.Future[Builder] | None = None
@@ -110,7 +115,7 @@ class Graph:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-        for pool in (self._reading, self._planning, self._asking):
+        for pool in (self._reading, self._planning, self._glancing, self._asking):
             pool.shutdown(wait=False, cancel_futures=True)
 
     # ------------------------------------------------------------------------------- threads
@@ -118,6 +123,13 @@ class Graph:
     async def read(self, act: Callable[[], Result]) -> Result:
         """Return what a short question to the ledger answers."""
         return await asyncio.get_running_loop().run_in_executor(self._reading, act)
+
+    async def glance(self, act: Callable[[], Result]) -> Result:
+        """Return what something short answers that needs the sources and plans nothing.
+
+        It waits for no plan, and no evaluation: these take long where much is wanted.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._glancing, act)
 
     async def plan(self, act: Callable[[], Result]) -> Result:
         """Return what something answers that looks at sources and data; one at a time."""
@@ -132,7 +144,7 @@ class Graph:
     def builder(self) -> Builder:
         """Return what plans, and computes nothing; it looks at sources and data anew.
 
-        Called in the thread that plans. Sources with errors are left out, as with
+        Called in the threads that plan or glance. Sources with errors are left out, as with
         ``--keep-going``: the others' wants can wait for no editor.
 
         Raises
@@ -140,20 +152,22 @@ class Graph:
         SettingsError
             There are no sources.
         """
-        seen = self._signature()
-        if self._project is None or self._project[0] != seen:
-            project = load_project(self.settings)
-            self._project = (seen, sound(project))
+        with self._compiling:
+            seen = self._signature()
+            if self._project is None or self._project[0] != seen:
+                project = load_project(self.settings)
+                self._project = (seen, sound(project))
+            project = self._project[1]
         engine = Engine(self.settings, no_session)
-        return Builder(self.settings, self._project[1], self.ledger, engine, clock=self.clock)
+        return Builder(self.settings, project, self.ledger, engine, clock=self.clock)
 
     async def project(self) -> Project | None:
-        """Return the sources as they are now, or as they were last seen where plans take long.
+        """Return the sources as they are now, or as they were last seen where compiling takes long.
 
         None where there are none, and nobody has seen any.
         """
         if self._looking is None or self._looking.done():  # who gave up left it for the next
-            self._looking = asyncio.ensure_future(self.plan(self.builder))
+            self._looking = asyncio.ensure_future(self.glance(self.builder))
         with suppress(TimeoutError, PersistError):
             async with asyncio.timeout(_SOON_S):
                 await asyncio.shield(self._looking)
@@ -192,11 +206,16 @@ class Graph:
             checked, warnings = check_want(self.builder(), want)
             there = self.ledger.find_want(checked.want_id)
             (made,) = self.ledger.create_wants([checked])
-            return made, warnings, there is None
+            return made, [*warnings, *self.find_problems()], there is None
 
-        told = await self.plan(record)
+        told = await self.glance(record)
         self._wanted.set()
         return told
+
+    def find_problems(self) -> list[str]:
+        """Return why nothing of what is wanted is built; called in a thread."""
+        message = find_untaken(self.ledger, self.settings.environment, self.clock())
+        return [] if message is None else [f"{message}; {TAKERS}"]
 
     async def evaluate(
         self, trigger: str, *, force: bool = False
@@ -214,10 +233,15 @@ class Graph:
         return await self.plan(act)
 
     async def _evaluate(self) -> None:
-        """Evaluate after wants were made: once for all that came meanwhile."""
+        """Evaluate after wants were made: once for all that came meanwhile.
+
+        After an evaluation the next one waits as long as it took, so that at most half of the time
+        goes into evaluations, however many wants come and however many there are.
+        """
         while True:
             await self._wanted.wait()
             self._wanted.clear()
+            began = time.monotonic()
             try:
                 await self.evaluate("want")
             except PersistError as error:
@@ -225,6 +249,7 @@ class Graph:
                 log.warning("action=evaluate error=%s", error)
             except Exception:
                 log.exception("action=evaluate")
+            await asyncio.sleep(min(time.monotonic() - began, _LONGEST_REST_S))
 
     # -------------------------------------------------------------------------------- builds
 
@@ -259,7 +284,7 @@ class Graph:
 
     async def _run(self, request: Request) -> None:
         """Build a request in a process of its own, which ends with this one."""
-        self.settings.state_dir.mkdir(parents=True, exist_ok=True)
+        make_private(self.settings.state_dir)
         own = ("--project", str(self.settings.root), "--env", self.settings.environment)
         with (self.settings.state_dir / BUILD_LOG).open("ab") as said:
             process = await asyncio.create_subprocess_exec(

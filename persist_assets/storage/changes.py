@@ -8,13 +8,14 @@ certain is None, never "unchanged".
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from persist_assets.errors import StorageError
 from persist_assets.model import Change, Piece
 from persist_assets.storage.files import is_there, reached
-from persist_assets.storage.raw import OF_DELTA, OF_FILES, digest_of_files, file_location
+from persist_assets.storage.raw import OF_DELTA, OF_FILES, OF_PARSED, digest_of_files, file_location
 from persist_assets.storage.tables import file_sizes, find_table, live_files
 
 if TYPE_CHECKING:
@@ -24,14 +25,25 @@ if TYPE_CHECKING:
 _MOST_FOOTERS = 500
 """Of so many files that came the footers are read."""
 LISTINGS = ".listings"
-"""The directory of a warehouse that holds, by version, which files raw data had."""
+"""The directory of a warehouse that holds, by ledger and version, which files raw data had."""
 
 
-def keep_listing(warehouse: str, pin: Pin) -> None:
-    """Keep which files raw data has at a version, for builds that continue those of today."""
+def listings_of(warehouse: str, log_id: str) -> str:
+    """Return the directory with the listings that builds of one ledger keep in a warehouse."""
+    return f"{warehouse.rstrip('/')}/{LISTINGS}/{log_id}"
+
+
+def keep_listing(directory: str, pin: Pin) -> None:
+    """Keep which files raw data has at a version, for builds that continue those of today.
+
+    Parameters
+    ----------
+    directory
+        See `listings_of`.
+    """
     if pin.version is None or not pin.version.startswith(OF_FILES) or pin.files is None:
         return
-    place = _listing(warehouse, pin.version)
+    place = _listing(directory, pin.version)
     if not is_there(place):
         with reached(place) as (system, path):
             system.create_dir(path.rpartition("/")[0], recursive=True)
@@ -46,20 +58,26 @@ def _listed(pin: Pin) -> dict[str, list[Any]]:
     return {path: [*told] for path, told in zip(pin.files or (), pin.told, strict=True)}
 
 
-def _listing(warehouse: str, version: str) -> str:
-    return f"{warehouse.rstrip('/')}/{LISTINGS}/{version.removeprefix(OF_FILES)}.json"
+def _listing(directory: str, version: str) -> str:
+    return f"{directory}/{version.removeprefix(OF_FILES)}.json"
 
 
-def listed_version(location: str) -> str:
-    """Return the version of which a file of `LISTINGS` tells."""
-    return OF_FILES + location.rpartition("/")[2].removesuffix(".json")
+_LISTED = re.compile(r"([0-9a-f]{32})\.json(\.[0-9a-f]{32})?")
 
 
-def raw_change(warehouse: str, location: str, then: str, pin: Pin, form: str = "") -> Change | None:
+def listed_version(location: str) -> str | None:
+    """Return the version of which a file of `listings_of` tells; None where it is no listing."""
+    found = _LISTED.fullmatch(location.rpartition("/")[2])
+    return OF_FILES + found[1] if found else None
+
+
+def raw_change(directory: str, location: str, then: str, pin: Pin, form: str = "") -> Change | None:
     """Return what became of raw data since a version; None where that cannot be told.
 
     Parameters
     ----------
+    directory
+        That of the listings; see `listings_of`.
     location
         Where it is, absolute.
     then
@@ -70,8 +88,10 @@ def raw_change(warehouse: str, location: str, then: str, pin: Pin, form: str = "
     now = pin.version or ""
     if then == now:
         return Change()
+    if then.startswith(OF_PARSED) != now.startswith(OF_PARSED):
+        return None  # the same files had other rows
     if then.startswith(OF_FILES) and now.startswith(OF_FILES) and pin.files is not None:
-        before = _read_listing(_listing(warehouse, then))
+        before = _read_listing(_listing(directory, then))
         if before is None:
             return None
         after = _listed(pin)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import stat
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -250,8 +252,61 @@ def is_there(location: str) -> bool:
         return bool(system.get_file_info(path).is_file)
 
 
+def list_own(location: str) -> list[Found]:
+    """Return all files at any depth below a directory, sorted; symbolic links are not followed.
+
+    So it lists what may be deleted there; `list_files` lists what may be read.
+
+    Raises
+    ------
+    StorageError
+        It cannot be reached.
+    """
+    if not is_local(location):
+        return list_files(location)
+    if os.path.islink(location):
+        return []
+    found: list[Found] = []
+    for directory, _, names in os.walk(location):
+        for name in names:
+            path = f"{directory}/{name}"
+            with suppress(FileNotFoundError):
+                facts = os.lstat(path)
+                if stat.S_ISREG(facts.st_mode):
+                    found.append(Found(path, facts.st_size, facts.st_mtime_ns, _inode(path)))
+    return sorted(found)
+
+
+def is_linked(location: str, within: str) -> bool:
+    """Whether the way to a location from a directory above it leads over a symbolic link."""
+    below = location.removeprefix(f"{within.rstrip('/')}/")
+    if not is_local(location) or below == location:
+        return False
+    parts = below.strip("/").split("/")
+    ways = ("/".join((within.rstrip("/"), *parts[: n + 1])) for n in range(len(parts)))
+    return any(map(os.path.islink, ways))
+
+
 def delete_directory(location: str) -> None:
-    """Delete a directory and all that is in it, if it is there."""
+    """Delete a directory and all that is in it, if it is there; links are not followed.
+
+    A link in its place stays: whoever put it there knows what it is for.
+
+    Raises
+    ------
+    StorageError
+        It cannot be deleted.
+    """
+    if is_local(location):
+        if os.path.islink(location):
+            return
+        try:
+            shutil.rmtree(location)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise unreachable(location, error) from error
+        return
     with reached(location) as (system, path):
         try:
             system.delete_dir(path)

@@ -11,7 +11,7 @@ import json
 import re
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -34,6 +34,9 @@ OF_FILES, OF_DELTA = "files:", "delta:"
 """What versions begin with: a digest of a listing; the number of a commit, the table's id and, of
 data of others, a digest of its files."""
 
+OF_PARSED = f"{OF_FILES}p"
+"""What versions of CSV and JSON begin with since columns go by name and bad records are errors."""
+
 _WHERE = "check where the table is said to be: its LOCATION, or `uri`"
 _READABLE_FEATURES = frozenset(("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"))
 """Features of Delta tables under which their Parquet files alone are their rows."""
@@ -53,12 +56,18 @@ class Pin:
         The directory whose sub-directories are partition columns, if any.
     told
         Of plain files, by what each is known to be the same: its bytes, time of change, number.
+    rows
+        By file, how many rows a table's log promises, deleted ones among them; None where it does
+        not say. Empty where there is no log.
     """
 
     version: str | None
     files: tuple[str, ...] | None = None
     base: str | None = None
     told: tuple[tuple[int, int, str], ...] = ()
+    rows: Mapping[str, int | None] = field(
+        default_factory=dict[str, "int | None"], compare=False, repr=False
+    )
 
 
 def public_options(raw: RawTable) -> tuple[tuple[str, str], ...]:
@@ -91,10 +100,27 @@ def pin_raw(raw: RawTable, location: str) -> Pin:
         )
     single = found[0].location == location
     base = location.rpartition("/")[0] if single else location
+    if not single and "recursivefilelookup" not in dict(raw.options):
+        _check_layout([f.location for f in found], base)
     told = [(f.location.removeprefix(base), f.bytes, f.changed_ns, f.inode) for f in found]
     told_digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()
     known = tuple((f.bytes, f.changed_ns, f.inode) for f in found)
-    return Pin(f"{OF_FILES}{told_digest[:32]}", tuple(f.location for f in found), base, known)
+    kind = OF_PARSED if raw.format in ("csv", "json") else OF_FILES
+    return Pin(f"{kind}{told_digest[:32]}", tuple(f.location for f in found), base, known)
+
+
+def _check_layout(files: Sequence[str], base: str) -> None:
+    """Raise where some files are in directories of partitions and others are not.
+
+    Spark leaves these others out and says nothing.
+    """
+    parted = [f for f in files if "=" in f.removeprefix(base).rpartition("/")[0]]
+    if parted and len(parted) < len(files):
+        other = min(set(files) - set(parted))
+        raise StorageError(
+            f"{other} is in no directory of a partition, as {parted[0]} is: Spark would ignore it",
+            hint="move it into a partition (name=value), or out of the table's directory",
+        )
 
 
 def still_holds(pin: Pin, now: Pin) -> bool:
@@ -143,10 +169,8 @@ def _settled(location: str) -> list[Found]:
 
 def _is_hidden(below: str) -> bool:
     """Whether Spark ignores a file at this path below the table's location."""
-    return any(
-        part.startswith(".") or (part.startswith("_") and "=" not in part)
-        for part in below.split("/")
-    )
+    # Hadoop gives files that it is still copying another name.
+    return below.endswith("._COPYING_") or any(map(is_hidden_file, below.split("/")))
 
 
 def find_columns(raw: RawTable, location: str) -> tuple[Column, ...]:
@@ -175,7 +199,8 @@ def missing_columns(pin: Pin, raw: RawTable, columns: Sequence[Column]) -> list[
     if raw.format not in ("parquet", "delta") or not pin.files:
         return []
     there = {c.name.lower() for c in _parquet_columns(pin.files[0])}
-    there |= {c.name.lower() for c in _partition_columns(pin.files, pin.base or "")}
+    if pin.base is not None:
+        there |= {c.name.lower() for c in _partition_columns(pin.files, pin.base)}
     return [c.name for c in columns if c.name.lower() not in there]
 
 
@@ -371,11 +396,13 @@ def _pin_delta(location: str) -> Pin:
             f"the Delta table at {location} uses {', '.join(sorted(unknown))}: not supported",
             hint="its Parquet files alone would be wrong rows; write it without this feature",
         )
-    paths = _paths(table)
+    promised = _promised(table)
     if metadata.partition_columns:
         _refuse_unusual_partitions(table, location)
-    version = f"{OF_DELTA}{table.version()}:{metadata.id}:{digest_of_files(paths)}"
-    return Pin(version, tuple(sorted(file_location(p, location) for p in paths)), location)
+    version = f"{OF_DELTA}{table.version()}:{metadata.id}:{digest_of_files(promised)}"
+    rows = {file_location(p, location): n for p, n in sorted(promised.items())}
+    # The directories of a table without partitions have no meaning, whatever they are called.
+    return Pin(version, tuple(rows), location if metadata.partition_columns else None, rows=rows)
 
 
 def digest_of_files(paths: Iterable[str]) -> str:
@@ -386,18 +413,40 @@ def digest_of_files(paths: Iterable[str]) -> str:
     paths
         Of all its files, as the log has them: each has another name than every other.
     """
-    return hashlib.sha256(json.dumps(sorted(paths)).encode()).hexdigest()[:12]
+    names = sorted(paths)
+    # Earlier releases lost the rows of hidden files: tables made of those have other versions.
+    read_since = ["hidden files are read"] if any(map(is_hidden_file, names)) else []
+    return hashlib.sha256(json.dumps(names + read_since).encode()).hexdigest()[:12]
+
+
+def is_hidden_file(path: str) -> bool:
+    """Whether a listing of Spark leaves out a file by default, because of its name.
+
+    Examples
+    --------
+    >>> [is_hidden_file(p) for p in ("_a.parquet", "x/.b", "_x/a.parquet", "_k=1")]
+    [True, True, False, False]
+    """
+    name = unquote(path).rpartition("/")[2]
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def _has_deletion_vectors(table: Any, location: str) -> bool:
     return any(batch.num_rows for batch in deletion_vectors(table, location))
 
 
-def _paths(table: Any) -> list[str]:
-    """Return the files of a Delta table, as its log has them."""
+def _promised(table: Any) -> dict[str, int | None]:
+    """Return the files of a Delta table, as its log has them, and how many rows it says they have.
+
+    Rows that deletion vectors delete are counted.
+    """
     import pyarrow as pa
 
-    return pa.table(table.get_add_actions(flatten=True))["path"].to_pylist()
+    actions = pa.table(table.get_add_actions(flatten=True))
+    paths: list[str] = actions["path"].to_pylist()
+    counted = "num_records" in actions.column_names
+    rows = actions["num_records"].to_pylist() if counted else [None] * len(paths)
+    return dict(zip(paths, rows, strict=True))
 
 
 def file_location(path: str, base: str) -> str:
@@ -423,6 +472,29 @@ def _refuse_unusual_partitions(table: Any, location: str) -> None:
                     f"directories of the Delta table at {location} do not spell {name}'s values",
                     hint="only the usual layout, name=value, can be read",
                 )
+
+
+def stored_rows(system: Any, path: str) -> int:
+    """Return how many rows a Parquet file has, from its footer.
+
+    Parameters
+    ----------
+    system, path
+        The `pyarrow.fs.FileSystem` of the file, and its path there.
+
+    Raises
+    ------
+    StorageError
+        It is not Parquet.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with system.open_input_file(path) as file:
+        try:
+            return int(pq.ParquetFile(file).metadata.num_rows)
+        except pa.ArrowInvalid as error:
+            raise StorageError(f"{path} is not Parquet: {error}") from error
 
 
 # ---------------------------------------------------------------------------------------- columns
@@ -452,6 +524,12 @@ def _partition_columns(files: Sequence[str], base: str) -> tuple[Column, ...]:
             if equals:
                 values.setdefault(name, set()).add(unquote(value))
     return tuple(Column(name, _partition_type(seen)) for name, seen in values.items())
+
+
+def partition_names(files: Sequence[str], base: str) -> frozenset[str]:
+    """Return the names in lower case of the columns that directories of files stand for."""
+    parts = {p for f in files for p in f.removeprefix(base).split("/")[:-1] if "=" in p}
+    return frozenset(p.partition("=")[0].lower() for p in parts)
 
 
 def _partition_type(values: set[str]) -> str:

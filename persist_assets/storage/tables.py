@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from persist_assets.storage.files import (
     delta_place,
     is_there,
     list_files,
+    list_own,
     reached,
     unreachable,
 )
@@ -584,10 +586,21 @@ def find_parts(root: str, version: int) -> set[str]:
 # --------------------------------------------------------------------------------------- deletion
 
 
+_OWN = re.compile(r"[0-9a-f]{32}")
+"""The names of the directories that builds write to: their uids."""
+_LOG_FILE = re.compile(
+    r"_last_checkpoint|_commit_[^/]*|(_sidecars/|_staged_commits/)?\d{20}\.[^/]*|_sidecars/[^/]*"
+)
+"""The names of the files that Delta's writers put into a log."""
+
+
 def find_written(root: str) -> dict[str, int]:
-    """Return what there is at a table's root: builds with files, and its log; and their bytes."""
+    """Return what there is at a table's root: builds with files, and its log; and their bytes.
+
+    What lies behind symbolic links is none of it.
+    """
     found: dict[str, int] = {}
-    for file in list_files(root):
+    for file in list_own(root):
         name = file.location.removeprefix(f"{root}/").partition("/")[0]
         found[name] = found.get(name, 0) + file.bytes
     return found
@@ -595,6 +608,8 @@ def find_written(root: str) -> dict[str, int]:
 
 def delete_builds(root: str, build_uids: Iterable[str], *, head: int | None) -> None:
     """Delete the files of builds, and the table's log if it is among them.
+
+    Symbolic links, what lies behind them, and files that are of no build and no log stay.
 
     Parameters
     ----------
@@ -618,14 +633,33 @@ def delete_builds(root: str, build_uids: Iterable[str], *, head: int | None) -> 
                 _restore(table, head)
             except (DeltaError, OSError) as error:
                 raise StorageError(f"the table {root} cannot be restored: {error}") from error
-    for build_uid in sorted(doomed - {LOG}):
+    for build_uid in filter(_OWN.fullmatch, sorted(doomed)):
         delete_directory(f"{root}/{build_uid}")
     # If we stood still for longer than a lease lives, somebody may have built into the table.
     if LOG in doomed and find_written(root).keys() <= {LOG}:
-        # What is left of a log, whoever interrupts us, is that of a younger table.
-        for file in sorted(list_files(f"{root}/{LOG}"), reverse=True):
+        _delete_log(root)
+
+
+def delete_table(root: str) -> None:
+    """Delete the files of all builds into a table, and its log; what else is there stays.
+
+    Raises
+    ------
+    StorageError
+        They cannot be deleted.
+    """
+    for build_uid in filter(_OWN.fullmatch, sorted(find_written(root))):
+        delete_directory(f"{root}/{build_uid}")
+    _delete_log(root)
+
+
+def _delete_log(root: str) -> None:
+    """Delete the log of a table, and its directories that are empty then."""
+    # What is left of a log, whoever interrupts us, is that of a younger table.
+    for file in sorted(list_own(f"{root}/{LOG}"), reverse=True):
+        if _LOG_FILE.fullmatch(file.location.removeprefix(f"{root}/{LOG}/")):
             delete_file(file.location)
-        delete_empty(root)
+    delete_empty(root)
 
 
 def delete_replaced(root: str, committed: int, after: timedelta, *, dry_run: bool = False) -> int:
@@ -646,10 +680,12 @@ def delete_replaced(root: str, committed: int, after: timedelta, *, dry_run: boo
         return 0
     try:
         hours = int(after.total_seconds() // 3600)
-        named = table.vacuum(hours, dry_run=True, enforce_retention_duration=False)
-        sizes = {f.location.removeprefix(f"{root}/"): f.bytes for f in list_files(root)}
-        if named and not dry_run:
-            table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
+        unused = table.vacuum(hours, dry_run=True, enforce_retention_duration=False)
     except (DeltaError, OSError) as error:
         raise StorageError(f"files of {root} cannot be deleted: {error}") from error
-    return sum(sizes.get(path, 0) for path in named)
+    sizes = {f.location.removeprefix(f"{root}/"): f.bytes for f in list_own(root)}
+    # A vacuum would delete all that is in the directory, whoever put it there.
+    own = [path for path in unused if path in sizes and _OWN.fullmatch(path.partition("/")[0])]
+    for path in () if dry_run else own:
+        delete_file(f"{root}/{path}")
+    return sum(sizes[path] for path in own)

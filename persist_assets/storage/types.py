@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.dialect import quote
+from persist_assets.dialect import char_size
 from persist_assets.errors import BuildError, StorageError
 from persist_assets.model import Column
+from persist_assets.spark_types import field_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+CHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
+"""Where Spark and Delta say in a column's metadata that its strings are of type CHAR(n)."""
+
+
 def columns_of_struct(struct: dict[str, Any]) -> tuple[Column, ...]:
     """Return the columns of a struct type in Spark's and Delta's JSON form."""
     return tuple(
-        Column(f["name"], type_of_json(f["type"]), (f.get("metadata") or {}).get("comment"))
+        Column(f["name"], _type_of_field(f), (f.get("metadata") or {}).get("comment"))
         for f in struct["fields"]
     )
+
+
+def _type_of_field(field: Mapping[str, Any]) -> str:
+    kind: str | None = (field.get("metadata") or {}).get(CHAR_TYPE)
+    is_char = kind is not None and field["type"] == "string" and char_size(kind) is not None
+    return kind if kind is not None and is_char else type_of_json(field["type"])
 
 
 _JSON_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
@@ -41,13 +51,8 @@ def type_of_json(kind: Any) -> str:
         case "map":
             return f"map<{type_of_json(kind['keyType'])},{type_of_json(kind['valueType'])}>"
         case _:
-            fields = (f"{_field(f['name'])}:{type_of_json(f['type'])}" for f in kind["fields"])
+            fields = (f"{field_name(f['name'])}:{type_of_json(f['type'])}" for f in kind["fields"])
             return f"struct<{','.join(fields)}>"
-
-
-def _field(name: str) -> str:
-    """Return the name of a struct's field as it stands in a type: quoted where it has to be."""
-    return name if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) else quote(name)
 
 
 def type_of_arrow(kind: Any, what: str) -> str:
@@ -94,7 +99,7 @@ def type_of_arrow(kind: Any, what: str) -> str:
     if types.is_map(kind):
         return f"map<{type_of_arrow(kind.key_type, what)},{type_of_arrow(kind.item_type, what)}>"
     if types.is_struct(kind):
-        fields = (f"{_field(f.name)}:{type_of_arrow(f.type, what)}" for f in kind)
+        fields = (f"{field_name(f.name)}:{type_of_arrow(f.type, what)}" for f in kind)
         return f"struct<{','.join(fields)}>"
     raise StorageError(f"{what} has the type {kind}, which Spark does not read")
 
@@ -109,6 +114,8 @@ _COLLATIONS = "__COLLATIONS"
 def delta_schema(struct: Mapping[str, Any]) -> str:
     """Return Delta's schema for a Spark schema, both JSON: everything nullable, no metadata.
 
+    Strings of type CHAR(n) stay such.
+
     Raises
     ------
     BuildError
@@ -122,7 +129,12 @@ def delta_schema(struct: Mapping[str, Any]) -> str:
             hint = "cast it" if refused != "void" else "give NULL a type: CAST(NULL AS …)"
             message = f"column `{field['name']}` has the type {refused}, which tables cannot hold"
             raise BuildError(message, hint=hint)
-    return json.dumps(_nullable(struct))
+    schema = _nullable(struct)
+    for field, plain in zip(struct["fields"], schema["fields"], strict=True):
+        told = (field.get("metadata") or {}).get(CHAR_TYPE)
+        if field["type"] == "string" and char_size(told):
+            plain["metadata"] = {CHAR_TYPE: told}
+    return json.dumps(schema)
 
 
 def _find_refused(kind: Any) -> str | None:

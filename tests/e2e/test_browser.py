@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from conftest import ROOT, wait_for
 
-from persist_assets.plugin.runs import write_home
+from persist_assets.home import write_home
 from persist_assets.storage.tables import read_sample, read_version
 
 ARTIFACTS = ROOT / "artifacts"

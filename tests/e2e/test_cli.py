@@ -472,11 +472,37 @@ WHERE (i * CAST(j AS BIGINT)) % 7 = 3;
 """
 
 
-def test_interrupted_work_ends_with_130_and_can_be_taken_up(alone: Path) -> None:
+HANGING = """
+import threading
+from persist_assets import table
+
+@table
+def one(t):
+    threading.Event().wait()
+    return t
+
+@table
+def other(t):
+    threading.Event().wait()
+    return t.limit(1)
+"""
+
+
+@pytest.mark.proves("S27")
+@pytest.mark.parametrize(
+    ("file", "names", "number"),
+    [
+        ("endless.sql", ["endless"], signal.SIGINT),
+        ("hanging.py", ["one", "other"], signal.SIGTERM),
+    ],
+)
+def test_interrupted_work_ends_and_can_be_taken_up(
+    alone: Path, file: str, names: list[str], number: int
+) -> None:
     need(shutil.which("java"), "install Java 17: apt-get install openjdk-17-jre-headless")
-    (alone / "sources" / "endless.sql").write_text(ENDLESS)
+    (alone / "sources" / file).write_text(ENDLESS if file.endswith("sql") else HANGING)
     process = subprocess.Popen(
-        [sys.executable, "-m", "persist_assets.cli", "build", "endless"],
+        [sys.executable, "-m", "persist_assets.cli", "build", *names],
         cwd=alone,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -494,15 +520,18 @@ def test_interrupted_work_ends_with_130_and_can_be_taken_up(alone: Path) -> None
             except sqlite3.OperationalError:
                 return []
 
-    wait_for(lambda: builds() == ["started"])
-    os.killpg(process.pid, signal.SIGINT)
+    wait_for(lambda: builds() == ["started"] * len(names))
+    os.killpg(process.pid, number)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130, told
     assert "interrupted" in told
     assert "Traceback" not in told
-    assert builds() == ["failed"]
+    assert builds() == ["failed"] * len(names)
     wait_for(lambda: not processes_in(alone), seconds=30)
-    (alone / "sources" / "endless.sql").write_text(ENDLESS.replace("1000000", "3"))
+    text = ENDLESS.replace("1000000", "3")
+    if file.endswith("py"):
+        text = HANGING.replace("threading.Event().wait()", "")
+    (alone / "sources" / file).write_text(text)
     assert {b["action"] for b in printed(persist("build", "--json", cwd=alone))["builds"]} == {
         "built"
     }

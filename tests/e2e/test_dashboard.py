@@ -66,7 +66,7 @@ def test_a_want_is_made_seen_and_taken_back_in_the_dashboard(
         assert made.sla_s == 9 * 3600
 
         # What becomes of it is seen without anybody asking.
-        row.get_by_text("building").wait_for()
+        row.get_by_text("requested").wait_for()
         ledger.fail_request(
             ledger.fetch_requests("dev", is_open=True)[0].request_id,
             "1 row fails the check not_null(n)",

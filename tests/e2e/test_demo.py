@@ -26,8 +26,9 @@ from growing import kind_of
 from persist_assets.builder import Builder
 from persist_assets.compiler import resolve_query
 from persist_assets.engine import Engine
+from persist_assets.home import write_home
 from persist_assets.ledger.store import Ledger
-from persist_assets.plugin.runs import project_job, write_home
+from persist_assets.plugin.runs import project_job
 from persist_assets.project import load, load_project, require
 from persist_assets.settings import load_settings
 

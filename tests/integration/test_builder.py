@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 import shutil
 import subprocess
@@ -31,6 +32,7 @@ from persist_assets.errors import (
 )
 from persist_assets.frontends.sql import parse_query
 from persist_assets.model import Source
+from persist_assets.project import find_former_build_ids
 from persist_assets.session import check_java
 from persist_assets.settings import load_settings
 
@@ -650,17 +652,59 @@ def test_a_table_deleted_by_hand_is_built_again(make_builder: Callable[..., Buil
     assert rows(later, "p") == [(1, "x"), (2, "y"), (3, None)]
 
 
+@pytest.mark.proves("S14")
 def test_a_session_with_settings_of_its_own_is_refused(
     make_builder: Callable[..., Builder], spark: Any
 ) -> None:
-    spark.conf.set("spark.sql.legacy.timeParserPolicy", "LEGACY")
+    changing = {
+        "spark.sql.legacy.timeParserPolicy": "LEGACY",
+        "spark.sql.parquet.binaryAsString": "true",
+    }
+    harmless = {"spark.sql.streaming.metricsEnabled": "true", "spark.some.setting": "x"}
+    for key, value in (changing | harmless).items():
+        spark.conf.set(key, value)
     try:
-        with pytest.raises(
-            SettingsError, match=r"timeParserPolicy = LEGACY, which can change results"
-        ):
+        with pytest.raises(SettingsError, match="can change results") as error:
             _ = make_builder().engine.session
+        assert all(f'"{key}" = "{value}"' in str(error.value) for key, value in changing.items())
+        assert not any(key in str(error.value) for key in harmless)
+        declared = f"[env.dev.spark]\nharmless = {json.dumps([*changing])}\n"
+        assert make_builder(settings=declared).engine.session
     finally:
-        spark.conf.unset("spark.sql.legacy.timeParserPolicy")
+        for key in changing | harmless:
+            spark.conf.unset(key)
+
+
+@pytest.mark.proves("S14")
+def test_tables_stay_where_build_ids_keep_the_settings_that_they_held(
+    make_builder: Callable[..., Builder],
+) -> None:
+    """A release that counted `spark.default.parallelism` built the tables."""
+    kept = '[env.dev.spark.build_ids]\n"spark.default.parallelism" = "2"\n'
+    builder = make_builder(settings=kept)
+    build_all(builder)
+    manifest = builder.ledger.fetch_manifest("dev")
+
+    def warning(builder: Builder) -> str:
+        current = {s.build_id for s in builder.project.persisted}
+        return str(find_former_build_ids(builder.settings, current, manifest))
+
+    assert warning(builder) == "None"
+    later = make_builder(settings="[env.dev]\n")
+    assert "makes 2 tables again that could stay" in warning(later)
+    assert '[spark.build_ids]\n      "spark.default.parallelism" = "2"' in warning(later)
+    planned = later.plan(s.source_id for s in later.project.persisted)
+    assert {step.action for step in planned.steps} == {"build"}
+    other = kept + '[env.dev.spark]\n"spark.default.parallelism" = "16"\n'
+    builder = make_builder(settings=other)
+    planned = builder.plan(s.source_id for s in builder.project.persisted)
+    assert {step.action for step in planned.steps} == {"reuse"}
+    # A setting that the project declares harmless is the same.
+    changing = '[env.dev.spark]\n"spark.sql.parquet.binaryAsString" = "true"\n'
+    builder = make_builder(settings=changing)
+    manifest = {s.build_id: s for s in builder.project.persisted}
+    harmless = 'harmless = ["spark.sql.parquet.binaryAsString"]\n'
+    assert "binaryAsString" in warning(make_builder(settings=changing + harmless))
 
 
 def test_a_session_gets_the_projects_settings(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -13,9 +17,10 @@ import pytest
 from persist_assets import cache
 from persist_assets.errors import SourcesError
 from persist_assets.frontends import FRONTENDS
+from persist_assets.meaning.identity import digest, digest_connection
 from persist_assets.model import Project
 from persist_assets.project import load_project, require
-from persist_assets.settings import load_settings
+from persist_assets.settings import Malloy, load_settings
 
 FILES = {
     "raw.sql": "CREATE TABLE t (a INT, b STRING) USING parquet LOCATION 't';",
@@ -32,7 +37,12 @@ def load(root: Path) -> Project:
 
 
 def caches(root: Path) -> list[Path]:
-    return sorted((root / ".persist" / "cache").iterdir())
+    return sorted((root.parent / "cache" / "compiled").glob("*.cache"))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERSIST_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -141,6 +151,119 @@ def test_another_release_reads_nothing_of_it(
     monkeypatch.setattr(cache, "_stamp", lambda: "0" * 64)
     assert load(root) == cold
     assert len(parses) == 3
+
+
+class _Harm:
+    """An object whose pickle creates a file when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> object:
+        return (Path.touch, (self.path,))
+
+
+@pytest.mark.proves("S7")
+@pytest.mark.parametrize("key", ["their key", "public key", "linked key", "no key"])
+def test_a_cache_that_somebody_else_wrote_runs_nothing(
+    make_project: Callable[..., Path], tmp_path: Path, key: str
+) -> None:
+    root = make_project(FILES)
+    cold = load(root)
+    (made,) = caches(root)
+    own, theirs = made.parent / "key", b"k" * 32
+    data = pickle.dumps(_Harm(tmp_path / "harmed"))
+    signed = cache._sign(theirs, made, data)
+    made.write_bytes(cache._stamp().encode() + signed + data)
+    if key == "public key":
+        own.write_bytes(theirs)
+        own.chmod(0o644)
+    elif key == "linked key":
+        (tmp_path / "elsewhere").write_bytes(theirs)
+        (tmp_path / "elsewhere").chmod(0o600)
+        own.unlink()
+        own.symlink_to(tmp_path / "elsewhere")
+    elif key == "no key":
+        own.unlink()
+    assert load(root) == cold
+    assert not (tmp_path / "harmed").exists()
+    assert own.stat().st_mode & 0o777 == 0o600
+    assert not own.is_symlink() and own.read_bytes() != theirs
+    assert load(root) == cold
+
+
+@pytest.mark.proves("S7")
+def test_a_cache_signed_for_one_project_is_none_of_another(
+    make_project: Callable[..., Path], parses: list[str]
+) -> None:
+    one, other = make_project(FILES), make_project(FILES, name="other")
+    load(one)
+    (first,) = caches(one)
+    load(other)
+    (second,) = set(caches(other)) - {first}
+    second.write_bytes(first.read_bytes())
+    parses.clear()
+    load(other)
+    assert len(parses) == 3
+
+
+@pytest.mark.proves("S7")
+def test_nothing_is_read_from_the_cache_of_older_releases_in_the_project(
+    make_project: Callable[..., Path], tmp_path: Path
+) -> None:
+    root = make_project(FILES)
+    kind = digest(
+        "cache", digest_connection(load_settings(root).connection), repr(Malloy("spark", (), ()))
+    )
+    old = root / ".persist" / "cache" / f"{kind[:16]}.pickle"
+    old.parent.mkdir(parents=True)
+    data = pickle.dumps(_Harm(tmp_path / "harmed"))
+    old.write_bytes(cache._stamp().encode() + sha256(data).hexdigest().encode() + data)
+    load(root)
+    assert not (tmp_path / "harmed").exists()
+
+
+@pytest.mark.proves("S7")
+def test_the_cache_is_private_and_what_nobody_uses_goes(
+    make_project: Callable[..., Path], tmp_path: Path
+) -> None:
+    root = make_project(FILES)
+    load(root)
+    (made,) = caches(root)
+    for path, mode in ((made, 0o600), (made.parent, 0o700), (tmp_path / "cache", 0o700)):
+        assert path.stat().st_mode & 0o777 == mode
+    gone = made.with_name("0" * 32 + ".cache")
+    gone.write_bytes(b"")
+    long_ago = time.time() - 100 * 24 * 3600
+    os.utime(gone, (long_ago, long_ago))
+    os.utime(made, (long_ago, long_ago))
+    load(root)
+    assert made.stat().st_mtime > time.time() - 600
+    (root / "sources" / "c.sql").write_text("CREATE VIEW c AS SELECT a FROM t")
+    load(root)
+    assert caches(root) == [made]
+    assert sorted(p.name for p in made.parent.iterdir()) == sorted([made.name, "key"])
+
+
+@pytest.mark.parametrize("trouble", ["file", "no home"])
+def test_without_a_place_for_it_nothing_is_remembered(
+    make_project: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trouble: str,
+) -> None:
+    root = make_project(FILES)
+    if trouble == "file":
+        (tmp_path / "cache").touch()
+    else:
+        monkeypatch.delenv("PERSIST_CACHE")
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setattr(Path, "home", lambda: _raise(RuntimeError("no home")))
+    assert load(root) == load(root)
+
+
+def _raise(error: Exception) -> Path:
+    raise error
 
 
 def test_settings_that_change_results_have_a_cache_of_their_own(

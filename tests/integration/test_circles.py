@@ -55,7 +55,7 @@ class Graphs:
         return self.ledgers[n].create_wants([want])[0].want_id
 
     def ways(self, n: int) -> list[tuple[str, ...]]:
-        settings, environ = self.settings[n], {"OTHERS_TOKEN": READ}
+        settings, environ = self.settings[n], {"PERSIST_TOKEN_OTHERS": READ}
         return [
             way
             for upstream in settings.upstreams
@@ -95,14 +95,14 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Graphs]:
         (root / "persist.toml").write_text(
             "".join(
                 f'[upstream.{name}{n}]\nurl = "http://127.0.0.1:{ports[(n + step) % 3]}"\n'
-                'token_env = "OTHERS_TOKEN"\n'
+                'token_env = "PERSIST_TOKEN_OTHERS"\n'
                 for name, step in (("after", 1), ("before", -1))
             )
         )
         write_data(root)
         roots.append(root)
     graphs = Graphs(roots)
-    env = {"PERSIST_TOKENS": TOKENS, "OTHERS_TOKEN": READ}
+    env = {"PERSIST_TOKENS": TOKENS, "PERSIST_TOKEN_OTHERS": READ}
     with ExitStack() as stack:
         for root, port in zip(roots, ports, strict=True):
             graphs.served.append(stack.enter_context(serving(root, "--port", str(port), env=env)))
@@ -130,7 +130,7 @@ def persist(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         timeout=120,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OTHERS_TOKEN": READ},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PERSIST_TOKEN_OTHERS": READ},
     )
 
 
@@ -148,7 +148,7 @@ def test_two_graphs_that_wait_for_each_other_are_told_so_once(graphs: Graphs) ->
     done = persist(graphs.settings[0].root, "evaluate")
     assert f"warning: after0: {problem}\n" in done.stderr
     before = graphs.synced(0)
-    sync_all(graphs.builder(0), environ={"OTHERS_TOKEN": READ})
+    sync_all(graphs.builder(0), environ={"PERSIST_TOKEN_OTHERS": READ})
     assert graphs.synced(0) == before
     assert told_by_doctor(graphs, 0) == [f"the graph `after0`: {problem}"]
     (late,) = graphs.ledgers[0].fetch_misses("dev")
@@ -166,7 +166,7 @@ def test_two_graphs_that_wait_for_each_other_are_told_so_once(graphs: Graphs) ->
         "circle": [DAY, f"before1:{TOTAL}", f"after0:{DAY}"],
     }
     graphs.ledgers[1].cancel_want(theirs, by="test")
-    (after, _) = sync_all(graphs.builder(0), environ={"OTHERS_TOKEN": READ})
+    (after, _) = sync_all(graphs.builder(0), environ={"PERSIST_TOKEN_OTHERS": READ})
     assert after.problem is None
     assert told_by_doctor(graphs, 0) == []
 
@@ -214,10 +214,10 @@ def test_where_nobody_can_tell_nothing_is_claimed(graphs: Graphs) -> None:
         replace(there, url="http://127.0.0.1:1"),
         replace(there, dagster=True),
         replace(there, environment="prod"),
-        replace(there, token_env="UNSET_TOKEN"),
+        replace(there, token_env="PERSIST_TOKEN_UNSET"),
     ):
         changed = replace(settings, upstreams=(other,))
-        assert find_circles(ledger, changed, other, environ={"OTHERS_TOKEN": READ}) == []
+        assert find_circles(ledger, changed, other, environ={"PERSIST_TOKEN_OTHERS": READ}) == []
 
 
 def test_a_search_ends(graphs: Graphs) -> None:

@@ -364,3 +364,73 @@ def test_a_run_reads_a_table_that_was_made_in_the_place_of_another(
     assert (again.action, again.snapshot.version) == ("built", 0)
     assert lasting.build("q").action == "built"
     assert lasting.rows("q") == [3]
+
+
+@pytest.mark.proves("S10")
+def test_only_files_of_this_ledger_go_and_links_are_not_followed(
+    root: Path, run: Callable[..., Run], tmp_path: Path
+) -> None:
+    now = run()
+    first = now.build()
+    write(root, [5])
+    run().build()
+    warehouse, table = root / ".persist/warehouse", root / ".persist/warehouse" / now.source().table
+    outside = tmp_path / "outside"
+
+    def put(path: Path) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("somebody else's")
+        os.utime(path, (0, 0))
+        return path
+
+    log_id = now.builder.ledger.log_id()
+    own = put(warehouse / ".listings" / log_id / f"{'1' * 32}.json")
+    # Another ledger's, a user's own, and what releases before this one left.
+    theirs = [
+        put(place / name)
+        for place in (outside, *(warehouse / d for d in (".temporary", ".listings")))
+        for name in (
+            f"{'1' * 32}.json",
+            "notes.txt",
+            f"{'2' * 32}/notes.txt",
+            f"{'3' * 32}/{'4' * 32}/x",
+        )
+    ]
+    theirs += [put(warehouse / ".listings" / log_id / name) for name in ("notes.json", "notes.txt")]
+    theirs += [put(table / "_delta_log" / "notes.txt"), put(table / "notes" / "notes.txt")]
+    links = [
+        warehouse / ".listings" / log_id / f"{'5' * 32}",
+        warehouse / ".temporary" / log_id,
+        table / ("6" * 32),
+        table / uid(first) / "link",
+    ]
+    for link in links[:-1]:
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(outside, target_is_directory=True)
+    links[-1].symlink_to(outside / "notes.txt")
+    told = now.collect()
+    assert [(c.table, c.versions) for c in told] == [(now.source().table, (0,))]
+    assert not own.exists() and not (table / uid(first)).exists()
+    assert [path for path in theirs if not path.exists()] == []
+    assert all(link.is_symlink() for link in links[:-1])
+
+
+@pytest.mark.proves("S10")
+@pytest.mark.parametrize("place", ["table", "log", "build"])
+def test_what_lies_behind_a_link_stays(
+    root: Path, run: Callable[..., Run], tmp_path: Path, place: str
+) -> None:
+    now = run()
+    build = now.build()
+    edit(root, "a + 1", "a + 2")
+    run().build()  # the first table is history
+    table = root / ".persist/warehouse" / now.source().table
+    linked = {"table": table, "log": table / "_delta_log", "build": table / uid(build)}[place]
+    moved = tmp_path / "elsewhere"
+    linked.rename(moved)
+    linked.symlink_to(moved, target_is_directory=True)
+    before = sorted(p for p in moved.rglob("*") if p.is_file())
+    later = run()
+    later.collect()
+    assert linked.is_symlink()
+    assert sorted(p for p in moved.rglob("*") if p.is_file()) == before

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from persist_assets.errors import StorageError
 from persist_assets.ledger.store import Ledger, Publication
 from persist_assets.model import Build, Snapshot
 from persist_assets.settings import load_settings
+from persist_assets.wants import Evaluation, Want
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';
@@ -178,7 +179,7 @@ def test_work_whose_process_is_gone_is_told(root: Path) -> None:
     settings = load_settings(root, environment="prod")
     script = f"""
 import os
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from persist_assets.ledger.store import Ledger
 from persist_assets.model import Build
 ledger = Ledger({settings.ledger!r})
@@ -212,6 +213,24 @@ with ledger.lease("build b", "a run"):
     connection.close()
     assert "not been heard of" in examine(root).findings[1].message
     living.close()
+
+
+@pytest.mark.proves("S19")
+def test_requests_that_nothing_takes_are_reported(root: Path) -> None:
+    long_ago = datetime.now(UTC) - timedelta(hours=1)
+    settings = load_settings(root)
+    ledger = Ledger(settings.ledger, clock=lambda: long_ago)
+    environment = settings.environment
+    ledger.create_wants([Want("w", "m/x", environment, long_ago)])
+    request = ledger.record_evaluation(environment, "want", Evaluation(("m/x",), ("w",)))
+    assert request is not None
+    (found,) = (f for f in examine(root).findings if f.code == "no-runner")
+    assert (found.severity, found.environment) == ("warning", environment)
+    assert found.message.startswith("nothing takes build requests: 1 waits since ")
+    assert found.hint is not None and "persist serve --build" in found.hint
+    ledger.fail_request(request.request_id, "enough")
+    assert not [f for f in examine(root).findings if f.code == "no-runner"]
+    ledger.close()
 
 
 def test_environments_that_are_not_declared_any_more_are_told(

@@ -401,9 +401,8 @@ def test_a_file_with_other_bytes_is_named(spark: Any, tmp_path: Path) -> None:
     (file,) = root.glob("*.parquet")
     file.write_bytes(b"x" * file.stat().st_size)
     source = connector(spark, root)
-    frame = source.snapshot(None, ["id"], source.pin())
     with pytest.raises(Exception, match=file.name):
-        frame.collect()
+        source.snapshot(None, ["id"], source.pin()).collect()
 
 
 def test_where_a_copy_began_is_not_asked_for_again(spark: Any, tmp_path: Path) -> None:

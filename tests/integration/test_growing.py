@@ -22,7 +22,7 @@ from persist_assets.collector import collect
 from persist_assets.environments import roll_back
 from persist_assets.errors import BuildError, CheckFailedError
 from persist_assets.model import Snapshot, Source
-from persist_assets.storage.changes import LISTINGS, listed_version
+from persist_assets.storage.changes import listed_version, listings_of
 
 Make = Callable[..., Builder]
 
@@ -327,7 +327,8 @@ def test_a_collection_keeps_the_files_that_a_table_still_has(make_builder: Make)
     collect(builder.settings, builder.project, builder.ledger, clock=lambda: later)
     there = {p.name for p in Path(builder.settings.table_root(snapshot.table)).iterdir()}
     assert there == {snapshot.build_uid, "_delta_log"}
-    (listing,) = (Path(builder.settings.warehouse) / LISTINGS).iterdir()
+    directory = Path(listings_of(builder.settings.warehouse, builder.ledger.log_id()))
+    (listing,) = directory.iterdir()
     assert listed_version(listing.name) in {v.version for v in snapshot.as_of}
 
 

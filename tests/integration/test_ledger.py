@@ -557,3 +557,15 @@ def test_a_full_disk_is_told_and_loses_nothing(open_ledger: Open) -> None:
             ledger.record_started(replace(a_build(str(n)), run_id="x" * 60), "t" * 4000)
     assert "free some space" in (error.value.hint or "")
     assert open_ledger().find_snapshot("dev", "build-a") is not None
+
+
+@pytest.mark.proves("S7")
+def test_a_new_ledger_file_is_private(tmp_path: Path) -> None:
+    file = tmp_path / ".persist" / "ledger.db"
+    ledger = Ledger(f"sqlite:///{file}")
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    assert {p.stat().st_mode & 0o777 for p in file.parent.glob("ledger.db*")} == {0o600}
+    ledger.close()
+    file.chmod(0o660)
+    Ledger(f"sqlite:///{file}").close()
+    assert file.stat().st_mode & 0o777 == 0o660, "who opened it is not overruled"

@@ -21,7 +21,7 @@ from persist_assets.errors import ConflictError, LedgerError, LedgerTooNewError
 from persist_assets.ledger.connection import Database
 from persist_assets.ledger.migrations import MIGRATIONS, VERSION, version_of
 from persist_assets.ledger.store import Ledger
-from persist_assets.ledger.tables import builds, events, ledger_version
+from persist_assets.ledger.tables import build_requests, builds, events, ledger_version, wants
 from persist_assets.model import CheckResult
 
 Open = Callable[..., Ledger]
@@ -156,6 +156,29 @@ def test_what_was_tainted_by_its_name_is_tainted_as_rows(
     marks = {"1": {""}, "3": {""}, "4": {""}}
     assert open_ledger().fetch_tainted("dev") == marks
     assert open_ledger().fetch_tainted("prod") == {}
+
+
+@pytest.mark.proves("S19")
+def test_wants_whose_request_nobody_began_become_requested(
+    open_ledger: Open, ledger_url: str
+) -> None:
+    make_old(ledger_url, 12)
+    database = Database(ledger_url)
+    with database.engine.connect() as connection:
+        own = {"environment": "dev", "reason": "", "trigger": "want", "requested_at": NOW}
+        for state in ("requested", "started"):
+            request = {"request_id": state, "partitions": ["m/a"], "want_ids": [state]}
+            connection.execute(build_requests.insert().values(state=state, **request, **own))
+            want = {"want_id": state, "partition_ref": "m/a", "created_at": NOW, "source": {}}
+            request = {"environment": "dev", "failures": 0, "request_id": state}
+            connection.execute(wants.insert().values(state="building", **want, **request))
+        connection.commit()
+    database.close()
+    found = open_ledger().fetch_wants("dev", limit=10)
+    assert [(w.want_id, w.state) for w in found] == [
+        ("requested", "requested"),
+        ("started", "building"),
+    ]
 
 
 def copies(url: str) -> list[Path]:

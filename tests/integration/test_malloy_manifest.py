@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT, need
+from conftest import ROOT, need, need_node
 from typer.testing import CliRunner
 
 from persist_assets.bridge import PROGRAM
@@ -22,7 +22,6 @@ from persist_assets.environments import import_manifest, promote, roll_back
 from persist_assets.model import Source
 from persist_assets.settings import load_settings
 
-NODE = "install Node 20 or newer: apt-get install nodejs"
 RAW = """
 CREATE TABLE flights (carrier STRING, origin STRING, distance BIGINT)
 USING parquet LOCATION 'raw/flights';
@@ -55,7 +54,6 @@ FLIGHTS = [("AA", "JFK", 200), ("AA", "LGA", 90), ("BB", "JFK", 50), ("CC", "JFK
 @pytest.fixture
 def root(make_project: Callable[..., Path]) -> Path:
     need("it" if PROGRAM.exists() else None, "bundle Malloy's compiler: make bridge")
-    need(shutil.which("node"), NODE)
     made = make_project({"raw.sql": RAW, "m.malloy": MODEL}, READS)
     path = made / "raw" / "flights" / "part-0.parquet"
     path.parent.mkdir(parents=True)
@@ -73,10 +71,8 @@ def enter(enter: Callable[..., Builder]) -> Callable[..., Builder]:
 @pytest.fixture
 def runtime(root: Path) -> Callable[..., Any]:
     """Return a function that asks Malloy's runtime about an exported manifest and the model."""
-    node = need(shutil.which("node"), NODE)
+    node = need_node()
     scripts = ROOT / "tests" / "node"
-    installed = "it" if (scripts / "node_modules").exists() else None
-    need(installed, "install Malloy's packages: cd tests/node && npm ci")
 
     def ask(*queries: str, strict: bool | None = None, digest: str | None = None) -> Any:
         manifest = load_settings(root, environment="prod").manifest_path.read_text()

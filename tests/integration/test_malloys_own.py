@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, need
+from conftest import ROOT, need_node
 
 from persist_assets.ledger.store import Ledger, Publication
 from persist_assets.manifest import export_manifest
@@ -22,11 +21,7 @@ NODE = ROOT / "tests" / "node"
 
 @pytest.fixture
 def node() -> str:
-    need(
-        "there" if (NODE / "node_modules").exists() else None,
-        "install Malloy's packages: cd tests/node && npm ci",
-    )
-    return need(shutil.which("node"), "install Node 20 or newer: apt-get install nodejs")
+    return need_node()
 
 
 def run(node: str, script: str, *arguments: str, stdin: str = "") -> Any:

@@ -113,7 +113,7 @@ class Counting(Graph):
 
 
 @pytest.mark.proves("P29")
-def test_who_asks_while_plans_take_long_does_not_have_more_to_be_done(
+def test_who_asks_while_a_look_takes_long_does_not_have_more_to_be_done(
     make_project: Callable[..., Path],
     enter: Callable[..., Builder],
     monkeypatch: pytest.MonkeyPatch,
@@ -124,12 +124,12 @@ def test_who_asks_while_plans_take_long_does_not_have_more_to_be_done(
 
     async def ask() -> None:
         done = threading.Event()
-        planning = asyncio.ensure_future(graph.plan(done.wait))
+        looking = asyncio.ensure_future(graph.glance(done.wait))
         for _ in range(3):
             answer = await show_metrics(graph, Caller("test", "read"), {})
             assert "persist_source" not in answer.body.decode()  # pyright: ignore
         done.set()
-        await planning
+        await looking
         assert await graph.project() is not None
         await graph.close()
 

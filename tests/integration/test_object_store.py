@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import pyarrow as pa
@@ -80,7 +81,8 @@ class Server:
 
     def new_bucket(self) -> str:
         """Return the URI of a new bucket, which is known from now on."""
-        name = f"lake-{next(self._numbers)}"
+        # A process knows one store by each name, and several servers run in one test process.
+        name = f"lake-{urlsplit(self.url).port}-{next(self._numbers)}"
         self.ask("PUT", f"/{name}")
         know_stores([Store(name, self.url, "eu-central-1")])
         return f"s3://{name}"
@@ -245,15 +247,14 @@ def test_a_file_of_a_bucket_that_changed_before_the_commit_is_found(bucket: str)
 
 def test_builds_and_whole_tables_are_deleted_from_a_bucket(bucket: str) -> None:
     root = f"{bucket}/wh/t"
-    for n, uid in enumerate(("one", "two", "three")):
+    one, two, three = ("1" * 32, "2" * 32, "3" * 32)
+    for n, uid in enumerate((one, two, three)):
         commit(stage(root, uid, n + 1), build_id="b", pinned=None)
-    assert find_written(root).keys() == {"one", "two", "three", LOG}
-    delete_builds(root, ["one", "three"], head=1)
-    assert find_written(root).keys() == {"two", LOG}
-    assert [f.split("/")[-2] for f in read_version(root, find_table(root).version()).files] == [
-        "two"
-    ]
-    delete_builds(root, ["two", LOG], head=None)
+    assert find_written(root).keys() == {one, two, three, LOG}
+    delete_builds(root, [one, three], head=1)
+    assert find_written(root).keys() == {two, LOG}
+    assert [f.split("/")[-2] for f in read_version(root, find_table(root).version()).files] == [two]
+    delete_builds(root, [two, LOG], head=None)
     assert list_files(f"{bucket}/wh") == []
     assert find_table(root) is None
 

@@ -85,6 +85,30 @@ def test_what_is_odd_about_a_want_is_told(builder: Builder) -> None:
     assert "did you mean `users`?" in unknown
 
 
+@pytest.mark.proves("S21")
+def test_annotations_that_need_an_unknown_graph_are_warned_of(
+    make_project: Callable[..., Path],
+) -> None:
+    text = """
+--@ persist want { every=daily needs=["usrs:data/users", "other:x"] }
+CREATE VIEW total AS SELECT 1 AS n;
+"""
+    declared = '[upstream.users]\nurl = "http://127.0.0.1:1"\n'
+    root = make_project({"m.sql": text}, declared)
+    for _ in range(2):  # also from what compiling found before
+        found = load_project(load_settings(root)).problems
+        assert [(p.code, p.severity, str(p.location)) for p in found] == [
+            ("unknown-graph", "warning", "sources/m.sql:3:13")
+        ] * 2
+        assert "unknown graph `other`" in found[0].message
+        assert "did you mean `users`?" in f"{found[1].hint}"
+    (root / "persist.toml").write_text(
+        (root / "persist.toml").read_text().replace("upstream.users", "upstream.usrs")
+    )
+    (left,) = load_project(load_settings(root)).problems
+    assert "`other`" in left.message
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

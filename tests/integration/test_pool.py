@@ -78,10 +78,13 @@ def rows(builder: Builder, name: str) -> list[tuple[Any, ...]]:
 def run(load: Callable[..., dg.Definitions], instance: dg.DagsterInstance) -> Callable[..., Any]:
     """Return a function that builds all assets of a project in one run."""
 
-    def execute(root: Path, *more: Any, **given: Any) -> Any:
+    def execute(root: Path, *more: Any, only: str = "", **given: Any) -> Any:
         loaded = load(root, **given)
         job = dg.Definitions.merge(loaded, *more).resolve_implicit_global_asset_job_def()
-        return job.execute_in_process(instance=instance, raise_on_error=False)
+        selection = [dg.AssetKey(["m", name]) for name in only.split()] or None
+        return job.execute_in_process(
+            instance=instance, raise_on_error=False, asset_selection=selection
+        )
 
     return execute
 
@@ -230,6 +233,59 @@ def test_sources_of_one_meaning_share_a_table_when_built_at_once(
     assert run(builder.settings.root).success
     assert len(builder.ledger.fetch_manifest("dev")) == 1
     assert sorted(b.action for b in builder.ledger.fetch_builds()) == ["built", "reused", "reused"]
+
+
+# ------------------------------------------------------------ around what is not selected
+
+AROUND = RAW + (
+    "--@ persist\nCREATE VIEW base AS SELECT a + 1 AS a FROM t;\n"
+    "--@ persist\nCREATE VIEW middle AS SELECT a * 2 AS a FROM base;\n"
+    "--@ persist\nCREATE VIEW other AS SELECT a * 3 AS a FROM base;\n"
+    "--@ persist\nCREATE VIEW a_top AS SELECT sum(a) AS s FROM middle;\n"
+)
+"""Dagster asks for `a_top` first where `middle` is not selected, although it rests on `base`."""
+
+
+@pytest.mark.proves("S22")
+@pytest.mark.parametrize("settings", ["", "parallel = 1\n"])
+def test_a_source_is_built_once_and_after_what_it_rests_on_through_unselected_sources(
+    make_builder: Callable[..., Builder], run: Callable[..., Any], settings: str
+) -> None:
+    root = make_builder(AROUND, settings).settings.root
+    assert run(root).success
+    edited = AROUND.replace("a + 1", "a + 2").replace("sum(a)", "max(a)")
+    builder = make_builder(edited, settings)
+    result = run(root, only="base other a_top")
+    assert result.success
+    found = builder.ledger.fetch_builds(run_id=result.run_id)
+    assert [b.state for b in found] == ["succeeded"] * 3
+    began = {b.source_id.partition("@")[0]: b.started_at for b in found}
+    assert began["base"] < began["a_top"]
+    assert rows(builder, "a_top") == [(10,)]
+    # Only this source has changed, and what it rests on is selected too.
+    builder = make_builder(edited.replace("max(a)", "min(a)"), settings)
+    result = run(root, only="base other a_top")
+    found = builder.ledger.fetch_builds(run_id=result.run_id)
+    assert [b.state for b in found] == ["succeeded"] * 3
+    assert rows(builder, "a_top") == [(6,)]
+
+
+@pytest.mark.proves("S22")
+def test_a_source_is_built_although_what_it_rests_on_fails_beyond_an_unselected_source(
+    make_builder: Callable[..., Builder], run: Callable[..., Any]
+) -> None:
+    root = make_builder(AROUND).settings.root
+    assert run(root).success
+    broken = AROUND.replace("sum(a)", "max(a)").replace("--@ persist", BROKEN, 1)
+    builder = make_builder(broken)
+    result = run(root, only="base other a_top")
+    found = builder.ledger.fetch_builds(run_id=result.run_id)
+    states = {b.source_id.partition("@")[0]: b.state for b in found}
+    assert states == {"base": "failed", "a_top": "succeeded"}
+    assert rows(builder, "a_top") == [(8,)]
+
+
+BROKEN = '--@ persist check { expr { few="a < 3" } }'
 
 
 # ----------------------------------------------------------------------------------------- failures

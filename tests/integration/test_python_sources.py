@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from conftest import wait_for
 
 from persist_assets.builder import Builder
 from persist_assets.compiler import resolve_query
@@ -461,6 +463,39 @@ def test_functions_of_one_run_are_called_at_once(make: Callable[..., Builder]) -
     finally:
         pool.close()
     assert (rows(builder, "x"), rows(builder, "y")) == ([(1, "x"), (3, "x")], [(2, "y")])
+
+
+@pytest.mark.proves("S27")
+def test_functions_that_hang_are_left_behind_when_their_run_ends(
+    make: Callable[..., Builder],
+) -> None:
+    text = (
+        f"{IMPORTS}from pathlib import Path\nimport time\nGO = Path(__file__).parent / 'go'\n"
+        + "".join(
+            f"@table\ndef {name}(t):\n"
+            "    while not GO.exists(): time.sleep(0.1)\n"
+            f"    return t.filter(\"b = '{name}'\")\n"
+            for name in "xy"
+        )
+    )
+    builder = make({"a.py": text}, "parallel = 2\n")
+    pool = Pool(builder, builder.project.persisted)
+    wait_for(lambda: len(builder.ledger.fetch_builds()) == 2)
+    began = time.monotonic()
+    pool.close()
+    assert time.monotonic() - began < 60
+    builds = builder.ledger.fetch_builds()
+    assert [b.state for b in builds] == ["failed", "failed"]
+    assert all("did not end by itself" in (b.error or "") for b in builds)
+    for source in builder.project.persisted:
+        with builder.ledger.lease(f"build {source.build_id}", "another", wait_s=0):
+            pass
+    # They go on, and change nothing.
+    (builder.settings.root / "sources" / "go").write_text("")
+    wait_for(lambda: not [t for t in threading.enumerate() if t.name.startswith("build_")])
+    assert builder.ledger.fetch_builds() == builds
+    assert not builder.ledger.fetch_manifest("dev")
+    assert not [*Path(builder.settings.warehouse).rglob("*.parquet")]
 
 
 def test_what_files_say_by_now_does_not_matter(make: Callable[..., Builder]) -> None:

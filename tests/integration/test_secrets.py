@@ -25,9 +25,9 @@ from persist_assets.errors import StorageError
 __all__ = ["server"]  # a fixture: it is used by its name
 
 SECRETS = {
-    "LAKE_ID": "AKIAX5QHIDDEN7IDENT1",
-    "LAKE_KEY": "wJalrXUtnFEMIxHIDDENxKEY42",
-    "LAKE_TOKEN": "FwoGZXIvYXdzHIDDENxTOKEN43",
+    "PERSIST_SECRET_ID": "AKIAX5QHIDDEN7IDENT1",
+    "PERSIST_SECRET_KEY": "wJalrXUtnFEMIxHIDDENxKEY42",
+    "PERSIST_SECRET_TOKEN": "FwoGZXIvYXdzHIDDENxTOKEN43",
 }
 VIEWS = """
 --@ persist
@@ -40,9 +40,9 @@ def declared(connector: str, uri: str, endpoint: str) -> str:
     """Return a program whose external table is read with options of all kinds."""
     config = {
         "uri": uri,
-        "aws_access_key_id": "${env:LAKE_ID}",
-        "aws_secret_access_key": "${env:LAKE_KEY}",
-        "aws_session_token": "${env:LAKE_TOKEN}",
+        "aws_access_key_id": "${env:PERSIST_SECRET_ID}",
+        "aws_secret_access_key": "${env:PERSIST_SECRET_KEY}",
+        "aws_session_token": "${env:PERSIST_SECRET_TOKEN}",
         "aws_region": "eu-central-1",
         "aws_endpoint": endpoint,
         "aws_allow_http": True,
@@ -169,8 +169,8 @@ def test_a_secret_is_nowhere_after_builds_and_their_failures(
         said += [repr(event) for event in failed.all_events]
     with pytest.raises(StorageError) as gone:
         build(enter(root))
-    monkeypatch.delenv("LAKE_KEY")
-    with pytest.raises(StorageError, match="the variable LAKE_KEY is not set") as unset:
+    monkeypatch.delenv("PERSIST_SECRET_KEY")
+    with pytest.raises(StorageError, match="the variable PERSIST_SECRET_KEY is not set") as unset:
         build(enter(root))
     said += [repr(vars(e.value)) + str(e.getrepr(showlocals=False)) for e in (gone, unset)]
     assert caplog.records
@@ -187,8 +187,8 @@ def iceberg_in(bucket: str, server: Server, tmp_path: Path) -> str:
     access = {
         "s3.endpoint": server.url,
         "s3.region": "eu-central-1",
-        "s3.access-key-id": SECRETS["LAKE_ID"],
-        "s3.secret-access-key": SECRETS["LAKE_KEY"],
+        "s3.access-key-id": SECRETS["PERSIST_SECRET_ID"],
+        "s3.secret-access-key": SECRETS["PERSIST_SECRET_KEY"],
     }
     catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=bucket, **access)
     catalog.create_namespace("n")
@@ -213,8 +213,8 @@ def test_a_secret_opens_a_store_and_is_in_nothing_that_commands_say(
         "AWS_ENDPOINT": server.url,
         "AWS_REGION": "eu-central-1",
         "AWS_ALLOW_HTTP": "true",
-        "AWS_ACCESS_KEY_ID": secrets["LAKE_ID"],
-        "AWS_SECRET_ACCESS_KEY": secrets["LAKE_KEY"],
+        "AWS_ACCESS_KEY_ID": secrets["PERSIST_SECRET_ID"],
+        "AWS_SECRET_ACCESS_KEY": secrets["PERSIST_SECRET_KEY"],
     }
     told = rows((1, "invoices", 0), (2, "deposits", 0))
     write_deltalake(f"{bucket}/events", told, storage_options=options)

@@ -23,14 +23,17 @@ from fuzzing import Asked, judge, requests
 from hypothesis import HealthCheck, given, settings
 from serving import OFTEN, READ, SOURCES, TOKENS, WRITE, Served, serving, write_data
 
+from persist_assets.errors import SettingsError
 from persist_assets.ledger.copying import copy_ledger
 from persist_assets.ledger.store import Ledger
 from persist_assets.ledger.tainting import Taint
 from persist_assets.service.api import ENDPOINTS, description
+from persist_assets.service.app import _check_proxy, make_app
+from persist_assets.service.graph import Graph
 from persist_assets.settings import load_settings
-from persist_assets.wants import Want
+from persist_assets.wants import Evaluation, Want
 
-EVENTS, WANTS = "/api/v1/events", "/api/v1/wants"
+EVENTS, WANTS, PLAN = "/api/v1/events", "/api/v1/wants", "/api/v1/plan"
 LATE = "m/daily/2024-01-03"
 
 
@@ -46,6 +49,12 @@ def make_root(root: Path) -> Path:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     root = make_root(tmp_path_factory.mktemp("service") / "project")
     with serving(root, env={"PERSIST_TOKENS": TOKENS}) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def open_to_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(make_root(tmp_path_factory.mktemp("open") / "project")) as service:
         yield service
 
 
@@ -162,6 +171,68 @@ def test_a_miss_is_told_with_its_blame(served: Served, ledger: Ledger) -> None:
         metrics = client.get("/metrics").text
         assert 'persist_misses{environment="dev",state="open"}' in metrics
         assert "persist_evaluation_seconds_count" in metrics
+
+
+@pytest.mark.proves("S19")
+def test_a_want_is_recorded_and_pages_are_shown_while_an_evaluation_goes_on(
+    tmp_path: Path,
+) -> None:
+    root = make_root(tmp_path / "project")
+    its = load_settings(root)
+    ledger, begun, go_on = Ledger(its.ledger), threading.Event(), threading.Event()
+
+    def evaluate() -> bool:
+        begun.set()
+        return go_on.wait(30)
+
+    async def act() -> None:
+        graph = Graph(its, ledger)
+        graph.start()
+        evaluation = asyncio.ensure_future(graph.plan(evaluate))
+        await asyncio.to_thread(begun.wait)
+        app = httpx.ASGITransport(app=make_app(graph, {}), client=("127.0.0.1", 1))
+        async with httpx.AsyncClient(transport=app, base_url="http://127.0.0.1") as client:
+            body = {"partition_ref": "m/daily/2024-01-02"}
+            made = await client.post(WANTS, json=body)
+            assert made.status_code == 201, made.text
+            for path in (WANTS, "/api/v1/sla", "/", "/timeline", "/sla", "/partitions", "/metrics"):
+                assert (await client.get(path)).status_code == 200, path
+        assert not evaluation.done()
+        go_on.set()
+        assert await evaluation
+        await graph.close()
+
+    asyncio.run(act())
+    ledger.close()
+
+
+@pytest.mark.proves("S19")
+def test_that_nothing_takes_requests_is_in_every_list_and_answer(
+    served: Served, ledger: Ledger
+) -> None:
+    long_ago = datetime.now(UTC) - timedelta(hours=1)
+    past = Ledger(load_settings(served.root).ledger, clock=lambda: long_ago)
+    past.create_wants([Want("untaken", "m/total", "dev", long_ago)])
+    request = past.record_evaluation("dev", "want", Evaluation(("m/total",), ("untaken",)))
+    assert request is not None
+    at = long_ago.strftime("%Y-%m-%d %H:%M UTC")
+    with served.client() as client:
+        body = {"partition_ref": "m/daily/2024-01-19", "external_dependencies": ["x:y"]}
+        for answer in (
+            client.get(WANTS),
+            client.get("/api/v1/requests"),
+            client.post(WANTS, json=body),
+        ):
+            told = "\n".join(answer.json()["warnings"])
+            assert "nothing takes build requests" in told and at in told, told
+            assert "persist serve --build" in told
+        with ledger.lease(f"request {request.request_id}", "somebody", wait_s=0):
+            ledger.start_request(request.request_id, None)
+            assert client.get(WANTS).json()["warnings"] == []
+        ledger.fail_request(request.request_id, "enough")
+        ledger.cancel_want("untaken", by="me")
+        assert client.get(WANTS).json()["warnings"] == []
+    past.close()
 
 
 def test_what_there_is_is_told(served: Served, ledger: Ledger) -> None:
@@ -390,16 +461,15 @@ def test_a_body_of_no_length_that_does_not_end_is_refused(served: Served) -> Non
             fails(client.post(WANTS, content=endless), 413)
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Origin": "https://evil.example"},
-        {"Origin": "null"},
-        {"Sec-Fetch-Site": "cross-site"},
-        {"Sec-Fetch-Site": "same-site"},
-    ],
-    ids=str,
+CROSS_SITE = (
+    {"Origin": "https://evil.example"},
+    {"Origin": "null"},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
 )
+
+
+@pytest.mark.parametrize("headers", CROSS_SITE, ids=str)
 def test_another_sites_page_changes_nothing(served: Served, headers: dict[str, str]) -> None:
     with served.client() as client:
         for path in (WANTS, "/api/v1/evaluate", "/wants", "/login", "/wants/cancel"):
@@ -437,10 +507,123 @@ def test_a_form_needs_its_session_and_what_that_gave_it(served: Served) -> None:
             assert other.get("/").status_code == 303
 
 
-def test_another_name_of_this_machine_is_refused_where_all_may_do_all(tmp_path: Path) -> None:
-    with serving(make_root(tmp_path / "open")) as service, service.client(None) as client:
+@pytest.mark.proves("S11")
+def test_logging_out_ends_the_session_wherever_its_cookie_is_kept(served: Served) -> None:
+    with served.client(None) as client, served.client(None) as thief:
+        client.post("/login", data={"token": WRITE})
+        other = client.cookies["persist_session"]
+        client.cookies.clear()
+        client.post("/login", data={"token": WRITE})
+        stolen = client.cookies["persist_session"]
+        thief.cookies.set("persist_session", stolen)
+        assert thief.get("/events").status_code == 200
+        token = client.get("/").text.split('name="form_token" value="')[1].split('"')[0]
+        assert client.post("/logout", data={"form_token": token}).status_code == 303
+        assert thief.get("/events").headers["location"].startswith("/login")
+        assert thief.post("/wants", data={"form_token": token}).headers["location"] == "/login"
+        thief.cookies.set("persist_session", other)
+        assert thief.get("/events").status_code == 200, "another session goes on"
+
+
+@pytest.mark.proves("S11")
+def test_events_are_those_of_the_served_environment_unless_all_are_asked_for(
+    served: Served, ledger: Ledger
+) -> None:
+    for environment in ("dev", "prod"):
+        ledger.create_wants([Want(f"of-{environment}", "m/total", environment, datetime.now(UTC))])
+    with served.client() as client:
+
+        def environments(**filters: str) -> set[str]:
+            return {event["environment"] for event in all_events(client, **filters)}
+
+        assert environments() == {"dev"}
+        assert environments(environment="prod") == {"prod"}
+        assert environments(environment="*") >= {"dev", "prod"}
+        assert client.delete(f"{WANTS}/of-dev").status_code == 200
+    with served.client(None) as client:
+        client.post("/login", data={"token": WRITE})
+        assert "of-prod" not in client.get("/events").text
+    ledger.cancel_want("of-prod", by="test", why=None)
+
+
+@pytest.mark.proves("S11")
+def test_behind_a_declared_proxy_clients_are_told_apart_and_cookies_are_secure(
+    tmp_path: Path,
+) -> None:
+    root = make_root(tmp_path / "proxied")
+    with serving(root, "--proxy", "127.0.0.0/8", env={"PERSIST_TOKENS": TOKENS}) as service:
+        n = 1000
+        first, second = _statuses(service, "203.0.113.1", n), _statuses(service, "203.0.113.2", 1)
+        assert first.count(429) > 0 and second == [200]
+        for sent, is_secure in ({}, True), ({"X-Forwarded-Proto": "http"}, False):
+            with service.client(None, headers=sent) as client:
+                cookie = client.post("/login", data={"token": WRITE}).headers["set-cookie"]
+                assert ("secure" in cookie.lower()) is is_secure
+
+
+@pytest.mark.proves("S11")
+def test_nobody_else_says_who_a_client_is(served: Served) -> None:
+    statuses = [_statuses(served, f"203.0.113.{n}", 300) for n in range(4)]
+    assert 429 in statuses[-1], "they are one client, whatever they say"
+    wait_for(lambda: _statuses(served, "203.0.113.9", 1) == [200], seconds=30)
+
+
+def _statuses(service: Served, address: str, n: int) -> list[int]:
+    """Return the statuses of requests that name another client, sent over one connection."""
+    host, _, port = service.url.removeprefix("http://").rpartition(":")
+    asked = f"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: {address}\r\n\r\n"
+    read = b""
+    with socket.create_connection((host, int(port)), 60) as connection:
+        sending = threading.Thread(target=connection.sendall, args=(asked.encode() * n,))
+        sending.start()
+        while read.count(b"HTTP/1.1 ") < n or not read.endswith(b"}"):
+            read += connection.recv(65536)
+        sending.join()
+    return [int(part[:3]) for part in read.split(b"HTTP/1.1 ")[1:]]
+
+
+def test_another_name_of_this_machine_is_refused_where_all_may_do_all(open_to_all: Served) -> None:
+    with open_to_all.client(None) as client:
         assert client.get(EVENTS).status_code == 200
         fails(client.get(EVENTS, headers={"Host": "evil.example"}), 421)
+
+
+@pytest.mark.proves("S8")
+def test_another_sites_page_asks_for_nothing_where_all_may_do_all(open_to_all: Served) -> None:
+    with open_to_all.client(None) as client:
+        hostile = "*a" * 10 + "b*"
+        for headers in CROSS_SITE:
+            link = {**headers, "Sec-Fetch-Mode": "navigate"}
+            for path in (f"{EVENTS}?patterns={hostile}", f"{WANTS}?pattern={hostile}", PLAN):
+                fails(client.get(path, headers=headers), 403)
+                fails(client.get(path, headers=link), 403)
+                assert client.head(path, headers=headers).status_code == 403
+            fails(client.get("/partitions", headers=headers), 403)
+            fails(client.get("/stream", headers=headers), 403)
+            assert client.get("/timeline", headers=link).status_code == 200
+        for headers in ({"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}):
+            assert client.get(EVENTS, headers=headers).status_code == 200
+
+
+@pytest.mark.proves("S8")
+def test_hostile_patterns_are_answered_at_once(served: Served, ledger: Ledger) -> None:
+    for n in range(20):
+        ref = f"m/daily/{'a' * 200}{n}"
+        ledger.create_wants([Want(f"hostile-{n}", ref, "dev", datetime.now(UTC))])
+    with served.client() as client:
+        began = time.monotonic()
+        for path, name in (
+            (EVENTS, "patterns"),
+            (WANTS, "pattern"),
+            ("/api/v1/partitions", "pattern"),
+        ):
+            for stars in ("*", "**"):
+                pattern = f"m/daily/{stars}" + f"a{stars}" * 9
+                assert client.get(path, params={name: pattern}).status_code == 200
+                assert client.get(path, params={name: pattern[:-1] + "b"}).status_code == 200
+        assert time.monotonic() - began < 10
+        for n in range(20):
+            client.delete(f"{WANTS}/hostile-{n}")
 
 
 def test_who_asks_too_often_is_told_so_and_others_are_not(served: Served) -> None:
@@ -457,6 +640,12 @@ def test_who_asks_too_often_is_told_so_and_others_are_not(served: Served) -> Non
     assert read.count(b"HTTP/1.1 429") == n - read.count(b"HTTP/1.1 200") > 0
     with served.client(READ) as client:
         assert client.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("proxy", ["localhost", "10.0.0.1/8", "*"])
+def test_a_proxy_is_an_address_or_a_network(proxy: str) -> None:
+    with pytest.raises(SettingsError, match=r"--proxy"):
+        _check_proxy(proxy)
 
 
 def test_others_reach_it_only_with_tokens(tmp_path: Path) -> None:

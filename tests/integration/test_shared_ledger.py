@@ -79,7 +79,7 @@ def test_the_same_names_and_relative_places_are_each_project_s_own(
     assert (total(enter(a)), total(enter(b))) == (6, 41)
     assert planned(enter(b)) == ["reuse", "reuse"]
     # Each has a history of its own: what one takes back the other keeps.
-    roll_back(enter(a).settings, enter(a).ledger, steps=2)
+    roll_back(enter(a).settings, enter(a).ledger)
     assert (total(enter(a)), total(enter(b))) == (5, 41)
 
 

@@ -275,20 +275,29 @@ def test_a_temporary_table_is_computed_once_and_goes_with_its_run(run: Callable[
     assert run(sources).rows("mid") == [4, 6]
 
 
+@pytest.mark.proves("S10")
 def test_the_temporary_tables_of_a_dead_run_are_collected(run: Callable[..., Run]) -> None:
     now = run(kept("temporary"))
     now.build("base", "top")
     b = now.builder
-    directory = next((now.root / ".persist/warehouse/.temporary").iterdir())
+    temporary = now.root / ".persist/warehouse/.temporary" / b.ledger.log_id()
+    directory = next(temporary.iterdir())
     left = now.root / "left"
     shutil.copytree(directory, left)
     now.builder.close()
     shutil.copytree(left, directory)  # as if the run had been killed
+    another = temporary.with_name("0" * 32) / directory.name
+    shutil.copytree(left, another)
+    shutil.copytree(left, temporary / "notes")
+    (temporary / ("a" * 32)).symlink_to(left)
     told = collect(b.settings, b.project, b.ledger, dry_run=True)
     assert directory.exists()
     assert collect(b.settings, b.project, b.ledger) == told
-    assert [(c.table, c.bytes > 0) for c in told] == [(f".temporary/{directory.name}", True)]
+    name = f".temporary/{b.ledger.log_id()}/{directory.name}"
+    assert [(c.table, c.bytes > 0) for c in told] == [(name, True)]
     assert not directory.exists()
+    for place in (another, temporary / "notes", temporary / ("a" * 32), left):
+        assert [*place.rglob("*.parquet")], f"{place} is none of this ledger's"
 
 
 def test_the_rows_of_a_temporary_table_are_checked(run: Callable[..., Run]) -> None:

@@ -334,10 +334,10 @@ def test_putting_a_head_back_forgets_no_older_version(tmp_path: Path) -> None:
 
 
 def test_a_log_stays_while_anything_is_beside_it(tmp_path: Path) -> None:
-    root = tmp_path / "t"
-    commit(stage(root, "one", 1), build_id="b", pinned=None)
-    commit(stage(root, "two", 2), build_id="b", pinned=None)
-    delete_builds(str(root), ["one", LOG], head=None)
-    assert [f.split("/")[-2] for f in read_version(str(root), 1).files] == ["two"]
-    delete_builds(str(root), ["two", LOG], head=None)
+    root, one, two = tmp_path / "t", "1" * 32, "2" * 32
+    commit(stage(root, one, 1), build_id="b", pinned=None)
+    commit(stage(root, two, 2), build_id="b", pinned=None)
+    delete_builds(str(root), [one, LOG], head=None)
+    assert [f.split("/")[-2] for f in read_version(str(root), 1).files] == [two]
+    delete_builds(str(root), [two, LOG], head=None)
     assert not root.exists()

@@ -318,13 +318,13 @@ def test_nobody_there_is_a_problem(ours: Ours, other: Other) -> None:
 
 
 def test_a_token_is_that_of_the_environment_and_goes_nowhere_else(ours: Ours, other: Other) -> None:
-    ours.upstream = replace(ours.upstream, token_env="USERS_TOKEN")
-    assert "USERS_TOKEN" in (ours.sync()[1] or "")
+    ours.upstream = replace(ours.upstream, token_env="PERSIST_TOKEN_USERS")
+    assert "PERSIST_TOKEN_USERS" in (ours.sync()[1] or "")
     assert other.asked == []
     other.answers = [(302, b"")]
-    assert ours.sync(USERS_TOKEN="secret")[1] == "it answers 302"
+    assert ours.sync(PERSIST_TOKEN_USERS="secret")[1] == "it answers 302"
     assert len(other.asked) == 1
-    assert ours.sync(USERS_TOKEN="secret") == ((), None)
+    assert ours.sync(PERSIST_TOKEN_USERS="secret") == ((), None)
     assert other.asked[-1].endswith(" Bearer secret")
 
 
@@ -438,17 +438,18 @@ def test_what_our_own_service_tells_is_available(
     other.ledger.close()
     other.ledger = Ledger(theirs.ledger)
     with serving(root, env={"PERSIST_TOKENS": TOKENS}) as served:
-        ours.upstream = replace(ours.upstream, url=served.url, token_env="USERS_TOKEN")
-        assert ours.sync(USERS_TOKEN="nobody-s-token-0123456789")[1]
-        other.happens("partition-available", *days(1, 2))
-        other.happens("evaluation", *days(3))
-        assert ours.sync(USERS_TOKEN=READ) == (tuple(days(1, 2)), None)
-        assert ours.sync(USERS_TOKEN=READ) == ((), None)
+        ours.upstream = replace(ours.upstream, url=served.url, token_env="PERSIST_TOKEN_USERS")
+        assert ours.sync(PERSIST_TOKEN_USERS="nobody-s-token-0123456789")[1]
+        other.happens("partition-available", *days(1, 2), environment="dev")
+        other.happens("partition-available", *days(4), environment="prod")
+        other.happens("evaluation", *days(3), environment="dev")
+        assert ours.sync(PERSIST_TOKEN_USERS=READ) == (tuple(days(1, 2)), None)
+        assert ours.sync(PERSIST_TOKEN_USERS=READ) == ((), None)
         kept = ours.ledger.fetch_cursor("dev", "users")
         assert kept is not None
         gone = json.dumps({**json.loads(kept), "idx": 99})
         ours.ledger.record_synced("dev", "users", gone, expected=kept)
-        available, problem = ours.sync(USERS_TOKEN=READ)
+        available, problem = ours.sync(PERSIST_TOKEN_USERS=READ)
         assert available == tuple(days(1, 2))
         assert problem == "its history began anew: it was read up to 99"
 

@@ -16,7 +16,7 @@ from persist_assets.errors import ConflictError, NotFoundError
 from persist_assets.ledger.projections import PROJECTIONS
 from persist_assets.ledger.store import Ledger
 from persist_assets.ledger.tainting import Taint
-from persist_assets.wants import ACTIVE, Blame, Evaluation, Want, evaluate
+from persist_assets.wants import ACTIVE, Blame, Evaluation, Want, evaluate, matcher
 
 Open = Callable[..., Ledger]
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
@@ -89,8 +89,9 @@ def test_a_want_is_cancelled_once(open_ledger: Open) -> None:
 def test_a_request_is_begun_once(open_ledger: Open) -> None:
     ledger = open_ledger()
     request_id = ask(ledger, "m/a", "m/b")
-    assert state(ledger, "m/a") == "building"
+    assert state(ledger, "m/a") == state(ledger, "m/b") == "requested"
     assert ledger.start_request(request_id, "run").state == "started"
+    assert state(ledger, "m/a") == state(ledger, "m/b") == "building"
     with pytest.raises(ConflictError, match="taken already"):
         ledger.start_request(request_id, "other")
     with pytest.raises(NotFoundError):
@@ -125,8 +126,75 @@ def test_who_dies_is_suspected_together_then_by_halves_then_alone(open_ledger: O
         sizes.append(len(found.partitions))
         request = ledger.record_evaluation("dev", "clock", found)
         assert request is not None
+        ledger.start_request(request.request_id, None)
         ledger.fail_request(request.request_id, "died")
     assert sizes == [4, 4, 2, 2, 1, 1]
+
+
+@pytest.mark.proves("S19")
+def test_a_request_that_nobody_begins_says_nothing_of_its_wants(open_ledger: Open) -> None:
+    now = NOW
+    ledger = open_ledger(clock=lambda: now)
+    ledger.create_wants([a_want(str(n), f"m/{n}") for n in range(4)])
+    for _ in range(4):
+        found = evaluate(ledger.fetch_wants("dev", states=ACTIVE), now, current=(), available=())
+        request = ledger.record_evaluation("dev", "clock", found)
+        assert request is not None and len(request.partitions) == 4
+        ledger.fail_request(request.request_id, "nobody has begun it")
+        rest = ledger.fetch_wants("dev")
+        assert {(w.state, w.failures, w.batch, w.error) for w in rest} == {
+            ("waiting", 0, None, "nobody has begun it")
+        }
+        found = evaluate(rest, now, current=(), available=())
+        assert found.partitions == (), "it is requested again at once, for ever"
+        now += timedelta(minutes=1)
+
+
+@pytest.mark.proves("S19")
+def test_lists_have_the_newest_wants_that_their_filters_let_through(open_ledger: Open) -> None:
+    now = NOW
+    ledger = open_ledger(clock=lambda: now)
+    for n in range(12):
+        now += timedelta(seconds=n % 2)  # some are of one instant
+        ledger.create_wants([a_want(f"{n:02}", f"m/{'ab'[n % 2]}/{n}")])
+    ledger.cancel_want("04", by="me")
+    ledger.cancel_want("11", by="me")
+    every = sorted(ledger.fetch_wants("dev"), key=lambda w: (w.created_at, w.want_id))
+    assert len(every) == 12
+    for states in ((), ACTIVE, ("cancelled",), ("cancelled", "waiting")):
+        for pattern in (None, "m/a/*", "m/*", "**/1*", "none*"):
+            for refs in ((), ("m/a/4", "m/b/11", "m/a/6")):
+                for limit in (None, 1, 3, 100):
+                    fits = [
+                        w
+                        for w in every
+                        if (not states or w.state in states)
+                        and (not refs or w.partition_ref in refs)
+                        and (pattern is None or matcher(pattern)(w.partition_ref))
+                    ]
+                    found = ledger.fetch_wants(
+                        "dev", states=states, refs=refs, pattern=pattern, limit=limit
+                    )
+                    assert found == (fits if limit is None else fits[-limit:])
+    assert ledger.fetch_states("dev", ["m/a/4", "m/b/1"]) == ({}, {"m/b/1": "waiting"})
+
+
+@pytest.mark.proves("S19")
+def test_very_many_deadlines_are_missed_and_met(open_ledger: Open) -> None:
+    now = NOW
+    ledger = open_ledger(clock=lambda: now)
+    ledger.create_wants([a_want(str(n), f"m/{n}", sla_s=1) for n in range(1_100)])
+    now += timedelta(minutes=1)
+    late = ledger.fetch_late("dev", now)
+    assert len(late) == 1_100 and len(ledger.fetch_late("dev", now, limit=7)) == 7
+    told = [(want, Blame("x", "users", NOW, "not-arrived")) for want in late]
+    assert ledger.record_misses(told) == 1_100
+    assert ledger.record_misses(told) == 0 == len(ledger.fetch_late("dev", now))
+    assert len(ledger.fetch_misses("dev", only_open=True)) == 1_100
+    satisfied = tuple(want.want_id for want in late)
+    assert ledger.record_evaluation("dev", "want", Evaluation(satisfied=satisfied)) is None
+    assert ledger.fetch_misses("dev", only_open=True) == []
+    assert {miss.delivered_at for miss in ledger.fetch_misses("dev")} == {now}
 
 
 def test_several_evaluations_at_once_ask_for_a_partition_once(open_ledger: Open) -> None:

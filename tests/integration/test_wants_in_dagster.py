@@ -280,13 +280,13 @@ def test_a_run_that_ended_before_it_began_fails_its_request(
     job = location.definitions.resolve_job_def("persist_request")
     run = location.instance.create_run_for_job(job, tags=dict(request.tags))
     location.turn()
-    assert location.states() == {"m/total": "building"}
+    assert location.states() == {"m/total": "requested"}
     location.instance.report_run_canceled(run)
     location.turn()
     ended = location.ledger.find_request(request.tags[REQUEST_TAG])
     assert ended is not None
     assert (ended.state, ended.error) == ("failed", "its run ended before it began")
-    assert location.states() == {"m/total": "failing"}  # and is tried again after a pause
+    assert location.states() == {"m/total": "waiting"}  # and is requested again after a pause
 
 
 def test_a_run_that_died_fails_its_request(locate: Callable[..., Location]) -> None:

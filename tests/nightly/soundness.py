@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from conftest import compiled
@@ -74,19 +75,69 @@ class Answer:
     error: str | None = None
 
 
+def _frame(spark: Any, made: Project, views: Mapping[str, str]) -> Any:
+    source = made.by_id["q@sources/q.sql"]
+    assert source.query is not None
+    return spark.sql(substitute(made, source.query, source.bindings, views).sql)
+
+
 def run(spark: Any, made: Project, views: Mapping[str, str] = VIEWS) -> Answer:
     """Return what Spark says of a project's query, as a build would run it."""
     source = made.by_id["q@sources/q.sql"]
-    assert source.query is not None
-    statement = substitute(made, source.query, source.bindings, views)
     try:
-        frame = spark.sql(statement.sql)
+        frame = _frame(spark, made, views)
         rows = tuple(sorted(repr(tuple(row)) for row in frame.collect()))
     except Exception as error:
         return Answer(error=str(error).strip().splitlines()[0])
     names = [column.name for column in source.columns] or frame.columns
     types = [kind for _, kind in frame.dtypes]
     return Answer(tuple(zip(names, types, strict=True)), rows)
+
+
+class Compared:
+    """One query, compared on Spark with others: by its plan where that is the same, else by rows.
+
+    Attributes
+    ----------
+    by_plans, failed
+        Whether Spark made one plan of the last two, or refused one of them.
+    """
+
+    def __init__(self, spark: Any, made: Project) -> None:
+        self.spark, self.made = spark, made
+        self.by_plans = self.failed = False
+
+    @cached_property
+    def answer(self) -> Answer:
+        return run(self.spark, self.made)
+
+    @cached_property
+    def plan(self) -> Any:
+        return self._plan(self.made)
+
+    def _plan(self, made: Project) -> Any:
+        try:
+            frame = _frame(self.spark, made, VIEWS)
+            types = [kind for _, kind in frame.dtypes]
+            names = [column.name for column in made.by_id["q@sources/q.sql"].columns]
+            return names, types, frame._jdf.queryExecution().optimizedPlan().canonicalized()
+        except Exception:
+            return None
+
+    def difference(self, other: Project) -> str | None:
+        """Return how the answer to a query of the same BuildID differs, or None."""
+        plan = self._plan(other)
+        self.by_plans = plan is not None and self.plan is not None and _alike(plan, self.plan)
+        self.failed = False
+        if self.by_plans:
+            return None
+        answers = self.answer, run(self.spark, other)
+        self.failed = any(answer.error is not None for answer in answers)
+        return difference(*answers)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    return one[:2] == other[:2] and one[2].equals(other[2])
 
 
 def difference(one: Answer, other: Answer) -> str | None:

@@ -1,5 +1,7 @@
 """Random queries and small changes of them: where BuildIDs are equal, so are rows on Spark.
 
+Changes are of what stands where, and of how it is spelled: types, literals, names of columns.
+
 `PERSIST_NIGHTLY_S` is for how long (seconds), `PERSIST_NIGHTLY_SEED` where to begin.
 """
 
@@ -12,9 +14,30 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from soundness import build_id, difference, make_views, project, run
+from soundness import Compared, build_id, make_views, project
 
 TABLES = {"w": ("a", "k", "z"), "u": ("a", "k"), "t": ("a", "k")}
+UNNAMED = (
+    "{0}::STRING", "{0}::INT", "string({0})", "int({0})", "CAST({0} AS BIGINT)", "try_cast({0} AS INT)",
+    "bigint(int({0}))", "{0}", "'{1}'", "'{1}'", "array(named_struct('{1}', {0}))[0].{1}",
+    "named_struct('{1}', {0}).{1}", "named_struct('{1}', {0}).{1}::INT",
+)  # fmt: skip
+"""Columns without an alias, of a column and of a name that they have, or do not have."""
+NAMELESS = (
+    "CAST(int({0}) AS STRING)", "{1}", "({1})", "NULL", "TRUE", "7", "array({0})[0]", "-{0}", "{0} + 1",
+    "coalesce({0}, {0})", "upper('{1}')", "DATE '2024-01-01'", "date('{1}')", "{0} = 1", "string({0} + 1)",
+)  # fmt: skip
+"""The like, that have other names."""
+FIELDS = (
+    "{}.s.x",
+    "({}.s).x",
+    "{}.s.x::STRING",
+    "string({}.s.x)",
+    "{}.s['x']",
+    "{}.m.x",
+    "{}.m['x']",
+)
+"""The like, of the table `t`: some are called `x`."""
 Names = Mapping[str, Sequence[str]]
 """Aliases in sight, and the columns of each."""
 
@@ -53,6 +76,8 @@ class Writer:
             return f"({self.condition(names, depth)} OR {self.condition(names, depth)})"
         if chance < 0.8:
             return f"NOT ({self.condition(names, depth)})"
+        if depth > 0 and self.draw.random() < 0.45:
+            return self.implicit(names)
         if depth == 0:
             return f"{column} IN (1, {self.one_of('2', '3', 'NULL')})"
         table, alias, negated = self.one_of(*TABLES), self.alias("s"), self.one_of("", "NOT ")
@@ -69,7 +94,8 @@ class Writer:
         """Return a query, perhaps with common table expressions that it may read several times."""
         texts: dict[str, str] = {}
         for i in range(self.one_of(0, 0, 1, 2)):
-            texts[f"q{i}"], columns = self.query(self.one_of(0, 1))
+            plain = self.draw.random() < 0.75
+            texts[f"q{i}"], columns = self.query(self.one_of(0, 1)) if plain else self.unnamed()
             self.ctes[f"q{i}"] = columns
         query, _ = self.query(self.one_of(0, 1, 1, 2))
         defined = ""
@@ -78,7 +104,61 @@ class Writer:
                 defined = f"{name} AS ({text}){', ' if defined else ''}{defined}"
         return f"WITH {defined} {query}" if defined else query
 
+    def unnamed(self) -> tuple[str, Sequence[str]]:
+        """Return a query that gives its columns no aliases, and names that they may have."""
+        table, alias = self.one_of(*TABLES), self.alias("s")
+        columns = TABLES[table]
+        shown: list[str] = []
+        names: list[str] = []
+        for _ in range(self.one_of(1, 1, 2)):
+            column = self.one_of(*columns)
+            operand = self.one_of(f"{alias}.{column}", column)
+            chance = self.draw.random()
+            if table == "t" and chance < 0.25:
+                shown.append(self.one_of(*FIELDS).format(alias))
+                names.append("x")
+            elif chance < 0.4:
+                shown.append(self.one_of(*NAMELESS).format(operand, column))
+            else:
+                shown.append(self.one_of(*UNNAMED).format(operand, column))
+                names.append(column)
+        text = f"SELECT {', '.join(shown)} FROM {table} {alias}"
+        if self.draw.random() < 0.3:
+            text += f" WHERE {alias}.{self.draw.choice(columns)} > 1"
+        if self.draw.random() < 0.35:
+            order = self.one_of("{1}", "{1}", "{0}.{1}", "string({1})", "-{1}", "1")
+            by = order.format(alias, self.one_of("a", "k", self.draw.choice(columns)))
+            text += f" {self.one_of('ORDER', 'ORDER', 'SORT')} BY {by}{self.one_of('', ' DESC')}"
+            text += f" LIMIT {self.one_of(1, 2, 3)}"
+        return text, tuple(dict.fromkeys(names)) or columns[:1]
+
+    def bare(self, names: Names) -> str:
+        """Return a condition over names without qualifiers and fields, in whatever is in sight."""
+        name = self.one_of(
+            "a", "k", "x", "z", "e", "code", "`7`", "`true`", "`NULL`", self.column(names)
+        )
+        other = self.one_of("'1'", "2", "'10'", "'a'", "1", self.column(names))
+        return f"{name} {self.one_of('=', '=', '<=>', '>', '<>')} {other}"
+
+    def implicit(self, names: Names) -> str:
+        """Return a condition with a query whose columns have no aliases."""
+        text, columns = self.unnamed()
+        alias = self.alias("r")
+        relation = f"({text}) {alias}"
+        if self.draw.random() < 0.35:
+            join = self.one_of(
+                "NATURAL JOIN {}", "NATURAL LEFT JOIN {}", "JOIN {} USING (a)", "JOIN {} USING (k)"
+            )
+            relation += " " + join.format(f"{self.one_of(*TABLES)} {self.alias('r')}")
+        inner = self.bare({**names, alias: columns})
+        if self.draw.random() < 0.3:
+            inner += f" AND {self.bare({**names, alias: columns})}"
+        return f"{self.one_of('', '', 'NOT ')}EXISTS (SELECT 1 FROM {relation} WHERE {inner})"
+
     def relation(self, depth: int) -> tuple[str, Sequence[str]]:
+        if self.draw.random() < 0.12:
+            text, columns = self.unnamed()
+            return f"({text})", columns
         if self.ctes and self.draw.random() < 0.6:
             return self.draw.choice([*self.ctes.items()])
         if depth == 0 or self.draw.random() < 0.5:
@@ -100,6 +180,13 @@ class Writer:
             kind = self.one_of(
                 "", "", "LEFT ", "RIGHT ", "FULL ", "CROSS ", "LEFT SEMI ", "LEFT ANTI "
             )
+            if kind in ("", "LEFT ", "FULL ") and self.draw.random() < 0.15:
+                text += self.one_of(
+                    f" NATURAL {kind}JOIN {relation} {alias}",
+                    f" {kind}JOIN {relation} {alias} USING (a)",
+                )
+                names[alias] = columns
+                continue
             text += f" {kind}JOIN {relation} {alias}"
             if kind != "CROSS ":
                 text += f" ON {self.conditions({**names, alias: columns}, 0)}"
@@ -170,7 +257,8 @@ class Writer:
             shown = ", ".join(f"{self.expression(names)} AS {o}" for o in outs)
             query = f"SELECT {self.one_of('', '', 'DISTINCT ')}{shown} {rest}"
             if self.draw.random() < 0.12:
-                query += f" ORDER BY {', '.join(outs)} LIMIT {self.one_of(1, 2, 3)}"
+                by = self.one_of(", ".join(outs), ", ".join(outs), self.column(names), "a, k")
+                query += f" ORDER BY {by} LIMIT {self.one_of(1, 2, 3)}"
         if depth > 0 and self.draw.random() < 0.2:
             text, names = self.relations(0)
             kind = self.one_of("UNION ALL", "UNION", "EXCEPT", "INTERSECT", "EXCEPT ALL")
@@ -187,8 +275,57 @@ _WORDS = {
 }  # fmt: skip
 
 
+_SPELLINGS: tuple[tuple[str, Sequence[str]], ...] = (
+    (r"(?<![.\w'])[rs]\d+\.([akzx])\b", (r"\1",)),  # without its qualifier
+    (
+        r"(?<![.\w'`])([akzx])(?![.\w'`])",
+        (r"u.\1", r"r1.\1", r"s1.\1", r"`\1`", "a", "k", "z", "x"),
+    ),
+    (r"([\w.]+)::(\w+)", (r"CAST(\1 AS \2)", r"try_cast(\1 AS \2)", r"\2(\1)", r"(\1)::\2", r"\1")),
+    (r"\b(string|int|bigint)\(([\w.]+)\)", (r"\2::\1", r"CAST(\2 AS \1)", r"bigint(\2)", r"\2")),
+    (r"CAST\(([\w.]+) AS (\w+)\)", (r"\1::\2", r"\2(\1)", r"CAST(\1 AS SMALLINT)", r"\1")),
+    (
+        r"\b(STRING|INT|BIGINT)\b",
+        ("STRING", "INT", "BIGINT", "LONG", "INTEGER", "VARCHAR(9)", "DOUBLE", "DECIMAL(9,0)"),
+    ),
+    (r"'(\w+)'", ("'a'", "'k'", "'z'", r"\1", "r'\\1'", '"\\1"', "'1'")),
+    (
+        r"(?<![\w'`.\[-])([127])(?![\w'`.-])",
+        (r"\1L", r"\1.0", r"'\1'", r"int('\1')", r"(\1)", r"\1BD", r"0\1"),
+    ),
+    (
+        r"\b(TRUE|NULL|DATE '2024-01-01')",
+        ("true", "'true'", "NULL", "'NULL'", "CAST(NULL AS INT)", "date('2024-01-01')"),
+    ),
+    (r"(?<=[\])])\.([akzx])\b", (r".\1 AS \1", r".\1::INT")),
+    (
+        r"((?:\b[\w.]+::\w+)|(?:\b\w+\([\w.]+\))|'\w+')(?=(?:, .{1,40})? FROM)",
+        (r"\1 AS a", r"\1 AS k", r"\1 AS zz"),
+    ),
+    (
+        r"(?<=\w) FROM (\w+) (s\d+)",
+        (r" AS a FROM \1 \2", r" AS x FROM \1 \2", r" AS zz FROM \1 \2"),
+    ),
+    (r"NATURAL ", ("",)),
+    (r" USING \((\w)\)", (r" USING (k)", r" USING (a)", r" USING (z)")),
+    (r"\b(?:ORDER|SORT) BY ", ("ORDER BY ", "SORT BY ", "ORDER BY -", "ORDER BY string(a), ")),
+)
+"""What may be spelled in other ways, and the ways: some have the same meaning."""
+
+
+def respell(draw: random.Random, query: str) -> str:
+    """Return a query in which one type, literal or name is spelled in another way."""
+    found = [(m, ways) for pattern, ways in _SPELLINGS for m in re.finditer(pattern, query)]
+    if not found:
+        return query
+    match, ways = draw.choice(found)
+    return query[: match.start()] + match.expand(draw.choice(ways)) + query[match.end() :]
+
+
 def mutate(draw: random.Random, query: str) -> str:
     """Return a query in which one thing is another, or the query itself."""
+    if draw.random() < 0.45:
+        return respell(draw, query)
     chance = draw.random()
     refs = list(re.finditer(r"\b[rs]\d+\.\w\b", query))
     if chance < 0.7 and len(refs) > 1:
@@ -217,7 +354,7 @@ def test_random_queries_of_equal_build_ids_have_equal_rows(spark: Any) -> None:
     budget_s = float(os.environ.get("PERSIST_NIGHTLY_S", "120"))
     seed = int(os.environ.get("PERSIST_NIGHTLY_SEED", "1"))
     started = time.monotonic()
-    n_queries = n_mutants = n_equal = n_errors = 0
+    n_queries = n_mutants = n_equal = n_plans = n_errors = 0
     wrong: list[str] = []
     while time.monotonic() - started < budget_s:
         draw = random.Random(seed)
@@ -228,25 +365,34 @@ def test_random_queries_of_equal_build_ids_have_equal_rows(spark: Any) -> None:
         if ours is None or made.by_id["q@sources/q.sql"].notes:
             continue
         n_queries += 1
+        seen, compared = {query}, Compared(spark, made)
         for _ in range(12):
             other = mutate(draw, query)
             if draw.random() < 0.3:
                 other = mutate(draw, other)
-            if other == query:
+            if other in seen:
                 continue
+            seen.add(other)
             n_mutants += 1
             changed = project(other)
             if build_id(changed) != ours:
                 continue
             n_equal += 1
-            answers = run(spark, made), run(spark, changed)
-            n_errors += any(a.error is not None for a in answers)
-            if said := difference(*answers):
+            said = compared.difference(changed)
+            n_plans += compared.by_plans
+            n_errors += compared.failed
+            if said:
                 wrong.append(f"seed {seed - 1}: {said}\n{query}\n{other}")
-            break
+                print(wrong[-1], flush=True)
+        if n_queries % 100 == 0:
+            seconds = time.monotonic() - started
+            print(
+                f"{seconds:.0f} s, next seed {seed}: {n_queries} queries, {n_mutants} mutants, {n_equal} equal, {n_plans} of one plan, {n_errors} not comparable, {len(wrong)} of other rows",
+                flush=True,
+            )
     print(
-        f"\n{n_queries} queries, {n_mutants} mutants, {n_equal} pairs of equal BuildIDs, "
-        f"{n_errors} of them not comparable, {len(wrong)} of other rows"
+        f"\n{n_queries} queries, {n_mutants} mutants, {n_equal} pairs of equal BuildIDs, {n_plans} "
+        f"of them of one plan, {n_errors} not comparable, {len(wrong)} of other rows"
     )
     assert not wrong, "\n".join(wrong)
     assert n_equal > budget_s / 10

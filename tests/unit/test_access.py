@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import compiled
 
+from persist_assets.asking import NoAnswer, token_of
 from persist_assets.connectors import connect
 from persist_assets.connectors.access import (
     delta_access,
@@ -19,12 +21,17 @@ from persist_assets.connectors.access import (
 from persist_assets.errors import StorageError
 from persist_assets.frontends.sql import parse_sql
 from persist_assets.model import External
+from persist_assets.settings import Upstream
 
-SECRETS = {"LAKE_ID": "AKIA-hidden-1", "LAKE_KEY": "hidden-2", "LAKE_TOKEN": "hidden-3"}
+SECRETS = {
+    "PERSIST_SECRET_ID": "AKIA-hidden-1",
+    "PERSIST_SECRET_KEY": "hidden-2",
+    "PERSIST_SECRET_TOKEN": "hidden-3",
+}
 KEYS = {
-    "aws_access_key_id": "${env:LAKE_ID}",
-    "aws_secret_access_key": "${env:LAKE_KEY}",
-    "aws_session_token": "${env:LAKE_TOKEN}",
+    "aws_access_key_id": "${env:PERSIST_SECRET_ID}",
+    "aws_secret_access_key": "${env:PERSIST_SECRET_KEY}",
+    "aws_session_token": "${env:PERSIST_SECRET_TOKEN}",
 }
 FOR_SPARK = {
     "fs.s3a.access.key": "AKIA-hidden-1",
@@ -34,9 +41,9 @@ FOR_SPARK = {
 }
 PLACE = {"aws_region": "eu-west-1", "aws_endpoint": "http://minio:9000", "aws_allow_http": "true"}
 ICEBERG = {
-    "s3.access-key-id": "${env:LAKE_ID}",
-    "s3.secret-access-key": "${env:LAKE_KEY}",
-    "s3.session-token": "${env:LAKE_TOKEN}",
+    "s3.access-key-id": "${env:PERSIST_SECRET_ID}",
+    "s3.secret-access-key": "${env:PERSIST_SECRET_KEY}",
+    "s3.session-token": "${env:PERSIST_SECRET_TOKEN}",
 }
 
 
@@ -100,7 +107,7 @@ def test_of_other_stores_readers_are_told_nothing_as_the_environment_does(
     uri: str, option: str
 ) -> None:
     assert spark_access(follow_references(external({"uri": uri}), SECRETS)) == {}
-    (_, problems) = parse_sql(written({"uri": uri, option: "${env:LAKE_KEY}"}), "a.sql")
+    (_, problems) = parse_sql(written({"uri": uri, option: "${env:PERSIST_SECRET_KEY}"}), "a.sql")
     (problem,) = problems
     assert f"`{option}`" in problem.message
     assert "environment" in f"{problem.message} {problem.hint}"
@@ -124,7 +131,27 @@ def test_no_secret_is_in_what_is_printed_or_logged(
         connector.pin()
     said = repr(connector), repr(source), repr(source.raw), str(raised.value), caplog.text
     assert not [value for value in SECRETS.values() if value in "".join(said)]
-    monkeypatch.delenv("LAKE_KEY")
-    with pytest.raises(StorageError, match="LAKE_KEY is not set") as unset:
+    monkeypatch.delenv("PERSIST_SECRET_KEY")
+    with pytest.raises(StorageError, match="PERSIST_SECRET_KEY is not set") as unset:
         connect(source.raw, str(tmp_path / "lake"), source.columns, nothing)
     assert not [v for v in SECRETS.values() if v in f"{unset.value} {unset.value.hint}"]
+
+
+@pytest.mark.proves("S11")
+@pytest.mark.parametrize(
+    "name", ["AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "PERSIST_TOKENS", "PATH"]
+)
+def test_a_project_names_no_variable_that_is_not_meant_for_it(name: str) -> None:
+    environ = {name: "hidden", "PERSIST_TOKEN_X": "token", "PERSIST_SECRET_X": "secret"}
+    upstream = Upstream("u", "http://127.0.0.1:1", ("**",), token_env=name)
+    external = External("delta_table_input", storage=(("aws_access_key_id", f"${{env:{name}}}"),))
+    with pytest.raises(NoAnswer, match=f"may not send the environment variable {name} ") as sent:
+        token_of(upstream, environ)
+    with pytest.raises(StorageError, match=f"variable {name} ") as read:
+        follow_references(external, environ)
+    assert "hidden" not in f"{sent.value}{read.value}"
+    listed = {**environ, "PERSIST_ALLOW_ENV": f"OTHER, {name}"}
+    assert token_of(upstream, listed) == "hidden"
+    assert follow_references(external, listed) == {"aws_access_key_id": "hidden"}
+    assert token_of(replace(upstream, token_env="PERSIST_TOKEN_X"), environ) == "token"
+    assert token_of(replace(upstream, token_env="PERSIST_SECRET_X"), environ) == "secret"

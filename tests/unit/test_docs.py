@@ -13,7 +13,7 @@ from conftest import ROOT
 from persist_assets.cli import EXIT_CODES, app
 from persist_assets.frontends.annotations import _CHECKS, KEYS
 from persist_assets.settings import KEYS as SETTINGS
-from persist_assets.settings import SHARED_KEYS, SLA_KEYS, UPSTREAM_KEYS
+from persist_assets.settings import SLA_KEYS, SPARK_KEYS, UPSTREAM_KEYS
 from persist_assets.stores import SCHEMES, SPARK_PACKAGES, STORE_KEYS
 
 DOCS = ROOT / "docs"
@@ -74,8 +74,8 @@ def test_the_docs_name_the_version_of_hadoop_that_spark_brings() -> None:
     assert set(re.findall(r"hadoop-(?:aws|azure):([\d.]+)", text)) == {version}
 
 
-@pytest.mark.parametrize("key", list(SHARED_KEYS))
-def test_every_setting_of_the_shared_server_is_in_the_docs(key: str) -> None:
+@pytest.mark.parametrize("key", list(SPARK_KEYS))
+def test_every_key_of_the_spark_section_is_in_the_docs(key: str) -> None:
     assert f"| `[spark] {key}` |" in (DOCS / "settings.md").read_text()
 
 
@@ -98,6 +98,27 @@ def test_the_acceptance_table_is_up_to_date() -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.proves("S28")
+def test_ci_runs_only_commands_that_the_docs_name() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    commands = re.findall(r"^make -s (.+?)(?: 2>&1.*)?$", script, re.MULTILINE)
+    assert "test" in commands
+    guides = (ROOT / "README.md").read_text() + (ROOT / "CONTRIBUTING.md").read_text()
+    for command in commands:
+        assert f"make {command}" in guides, command
+
+
+@pytest.mark.proves("S28")
+def test_no_test_is_skipped_in_the_default_run() -> None:
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        text = path.read_text()
+        if path.parent.name == "nightly" or path == Path(__file__):
+            continue
+        assert "pytest.skip(" not in text, path
+        for condition in re.findall(r"skipif\(\s*(.+?),\s*reason", text, re.DOTALL):
+            assert "PERSIST_TEST_SPARK" in condition, path
 
 
 def test_links_within_the_docs_lead_somewhere() -> None:

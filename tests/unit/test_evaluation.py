@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from conftest import has_taken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -238,15 +240,34 @@ def test_blame_names_what_is_waited_for() -> None:
     ],
 )
 def test_patterns_know_segments(pattern: str, ref: str, fits: bool) -> None:
-    assert bool(matcher(pattern).fullmatch(ref)) is fits
+    assert matcher(pattern)(ref) is fits
 
 
 @given(st.text(alphabet="ab/*%_\\.", max_size=8), st.text(alphabet="ab/%_\\.", max_size=8))
 def test_what_databases_are_asked_for_holds_wherever_a_pattern_does(pattern: str, ref: str) -> None:
-    if matcher(pattern).fullmatch(ref):
+    if matcher(pattern)(ref):
         parts = re.findall(r"\\.|.", like(pattern), re.DOTALL)
         loose = "".join(".*" if p == "%" else re.escape(p[-1]) for p in parts)
         assert re.fullmatch(loose, ref, re.DOTALL)
+
+
+@pytest.mark.proves("S8")
+@given(st.text(alphabet="ab/*é\n", max_size=8), st.text(alphabet="ab/é\n", max_size=10))
+def test_a_pattern_is_the_regular_expression_that_it_abbreviates(pattern: str, ref: str) -> None:
+    wildcards = {"**": ".*", "*": "[^/]*"}
+    parts = re.split(r"(\*\*|\*)", pattern)
+    expression = "".join(wildcards.get(part, re.escape(part)) for part in parts)
+    assert matcher(pattern)(ref) is bool(re.fullmatch(expression, ref, re.DOTALL))
+
+
+@pytest.mark.proves("S8")
+@pytest.mark.parametrize(
+    "pattern", ["*a" * 10 + "b*", "**a" * 10 + "**b**", "*a" * 900 + "*b*", "**a*" * 500 + "b/*"]
+)
+def test_no_pattern_takes_long(pattern: str) -> None:
+    began = time.process_time()
+    assert not matcher(pattern)("a" * 2000)
+    has_taken(time.process_time() - began, within_s=0.1)
 
 
 def test_references_name_graphs_and_partitions() -> None:

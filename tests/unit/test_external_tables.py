@@ -43,6 +43,19 @@ def wrong(text: str) -> Problem:
 
 
 @pytest.mark.proves("F1")
+def test_varchar_without_a_length_is_a_string_in_external_tables_alone() -> None:
+    text = declared({"uri": "s3://a/b", "mode": "snapshot"})
+    columns = "c VARCHAR, names ARRAY<VARCHAR>, d VARCHAR(3)"
+    declaration, problems = read(text.replace("c STRING", columns))
+    assert not problems
+    types = {c.name: c.type for c in declaration.columns}
+    assert (types["c"], types["names"]) == ("string", "array<string>")
+    assert types["d"] == "varchar(3)"
+    raw = "CREATE TABLE t (c VARCHAR) USING parquet LOCATION 't'"
+    assert "has no length" in str(parse_sql(raw, "a.sql")[1][0])
+
+
+@pytest.mark.proves("F1")
 @pytest.mark.parametrize("view", [V1, V2])
 def test_the_programs_of_the_proposal_compile_as_they_stand(view: str) -> None:
     project = compiled({"a.sql": TABLE + view})

@@ -42,7 +42,10 @@ def test_two_sources_of_one_meaning_share_a_build_id_and_keep_their_source_ids()
         ("CREATE TABLE t (a INT) USING orc LOCATION 'x'", False),
         ("CREATE TABLE t (a BIGINT) USING parquet LOCATION 'x'", False),
         ("CREATE TABLE t (a INT) USING parquet OPTIONS (mergeSchema true) LOCATION 'x'", False),
-        ("CREATE TABLE t (a INT) USING parquet OPTIONS (password 'secret') LOCATION 'x'", True),
+        (
+            "CREATE TABLE t (a INT) USING parquet OPTIONS ('fs.s3a.secret.key' 'x') LOCATION 'x'",
+            True,
+        ),
     ],
 )
 def test_a_reader_depends_on_where_and_how_raw_data_is_read(raw: str, same: bool) -> None:

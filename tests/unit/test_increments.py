@@ -331,6 +331,21 @@ def test_lots_and_clocks_are_never_continued() -> None:
         assert obstacle(project_of(query).by_id["q@sources/m.sql"]) is not None
 
 
+@pytest.mark.proves("S17")
+def test_a_time_of_uncertain_type_is_an_obstacle_and_trunc_is_a_date() -> None:
+    up = "--@ persist\nCREATE VIEW up AS SELECT {} AS t, rand() AS r FROM ev;\n"
+    by_time = (
+        "--@ persist refresh=incremental watermark=t\n"
+        "CREATE VIEW q AS SELECT t, count(*) AS n FROM up GROUP BY t"
+    )
+    for text, is_certain in (("trunc(ts, 'MONTH')", True), ("get(array(ts), 0)", False)):
+        project = compiled({"m.sql": RAW + up.format(text) + by_time})
+        assert not project.errors
+        why = obstacle(project.by_id["q@sources/m.sql"])
+        assert (why is None) == is_certain
+        assert is_certain or "the type of `t` is not certain" in str(why)
+
+
 def test_check_says_that_all_of_it_is_computed_every_time() -> None:
     project = project_of("SELECT max(ts) AS ts, usr FROM ev GROUP BY usr")
     (problem,) = project.problems

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -26,6 +27,8 @@ from persist_assets.partitions import (
     side,
     split,
 )
+from persist_assets.planner import needed
+from persist_assets.watermarks import overlap, overlaps_any
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "America/Sao_Paulo", "Asia/Kathmandu")
 THEIRS: dict[Cadence, Any] = {
@@ -241,3 +244,50 @@ def test_a_range_of_several_columns_is_a_box() -> None:
     some = ["2024-01-01|EWR", "2024-01-02|JFK"]
     assert corners(partition, order, some) == ("2024-01-01|JFK", "2024-01-02|EWR")
     assert corners(partition, order, some[:1]) == (some[0], some[0])
+
+
+SPANS = st.tuples(st.integers(0, 30), st.none() | st.integers(0, 9)).map(
+    lambda drawn: (drawn[0], None if drawn[1] is None else drawn[0] + drawn[1])
+)
+
+
+@pytest.mark.proves("S19")
+@given(st.lists(SPANS, max_size=6), st.integers(0, 40), st.integers(0, 9))
+def test_a_span_overlaps_any_of_some_where_it_overlaps_one(
+    spans: list[tuple[int, int | None]], low: int, length: int
+) -> None:
+    own = (low, low + length)
+    assert overlaps_any(spans)(own) == any(overlap(own, span) for span in spans)
+
+
+@pytest.mark.proves("S19")
+def test_planning_ten_times_the_partitions_takes_no_hundred_times_the_comparisons() -> None:
+    """Every second partition is wanted, so that there are as many spans as partitions."""
+    project = compiled(
+        {
+            "m.sql": """
+CREATE TABLE f (day DATE, n INT) USING parquet LOCATION 'f';
+--@ persist partition=daily time_column=day start="2013-01-01"
+CREATE VIEW one AS SELECT day, sum(n) AS n FROM f GROUP BY day;
+--@ persist partition=daily time_column=day start="2013-01-01"
+CREATE VIEW two AS SELECT day, sum(n) AS n FROM one GROUP BY day;
+"""
+        }
+    )
+    one, two = (next(s for s in project.persisted if s.name == n) for n in ("one", "two"))
+    assert two.annotation.partition is not None
+    order = keys(two.annotation.partition, datetime(2023, 1, 1, tzinfo=UTC))
+    every = {one.source_id: order, two.source_id: order}
+    calls = 0
+
+    def count(frame: Any, event: str, _: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        found = needed(project, two, one, order[::2], every, "UTC")
+    finally:
+        sys.setprofile(None)
+    assert found == order[::2]
+    assert calls < 100 * len(order), calls / len(order)

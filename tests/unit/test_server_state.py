@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from filelock import FileLock
 
-from persist_assets.errors import SettingsError
-from persist_assets.server import _escaped, count_clients, find_server, server_directory
+from persist_assets.errors import SettingsError, StorageError
+from persist_assets.server import (
+    _IN_USE,
+    Job,
+    Jobs,
+    _escaped,
+    count_clients,
+    find_server,
+    list_jobs,
+    server_directory,
+)
 from persist_assets.server import stop_server as stop
 from persist_assets.session import create_session
 from persist_assets.settings import Settings, load_settings
@@ -87,3 +101,74 @@ def test_without_its_packages_one_sentence_says_what_to_install(
     with pytest.raises(SettingsError, match=r"pip install persist-assets\[connect\]"):
         create_session(settings(tmp_path / "p", ""))
     assert not home.exists()
+
+
+@pytest.fixture
+def used(tmp_path: Path) -> Iterator[Path]:
+    """The state of a server that this process uses."""
+    place = tmp_path / "state"
+    (place / "clients").mkdir(parents=True)
+    (place / "jobs").mkdir()
+    mark = FileLock(place / "clients" / uuid.uuid4().hex)
+    with mark:
+        _IN_USE[place] = mark
+        yield place
+        del _IN_USE[place]
+    assert list_jobs(place) == []  # nobody uses it any more
+
+
+def stages(tasks: int, completed: int) -> list[SimpleNamespace]:
+    """Return what Spark's client tells of a job."""
+    return [SimpleNamespace(num_tasks=tasks, num_completed_tasks=completed)]
+
+
+@pytest.mark.proves("S27")
+def test_a_job_that_waits_for_spark_says_so_once_and_is_listed(used: Path) -> None:
+    now, warned = [1000.0], list[Job]()
+    jobs = Jobs("/project", used, warned.append, clock=lambda: now[0])
+    jobs(stages(4, 0), 2, "a", False)
+    jobs(stages(8, 0), 0, "b", False)
+    for _ in range(16):
+        now[0] += 2
+        jobs(stages(4, 1), 2, "a", False)
+        jobs(stages(8, 0), 0, "b", False)
+    assert [(job.operation, job.tasks, job.waits_since) for job in warned] == [("b", 8, 1000.0)]
+    listed = [(j.operation, j.pid, j.project, j.started_at, j.running) for j in list_jobs(used)]
+    assert listed == [
+        ("a", os.getpid(), "/project", 1000.0, 2),
+        ("b", os.getpid(), "/project", 1000.0, 0),
+    ]
+    jobs(stages(8, 1), 1, "b", False)
+    assert [job.waits_since for job in list_jobs(used)] == [None, None]
+    jobs(None, 0, "a", True)
+    jobs(None, 0, "never told of", True)
+    assert [job.operation for job in list_jobs(used)] == ["b"]
+    assert count_clients(used) == 1
+
+
+@pytest.mark.proves("S27")
+def test_a_server_in_which_jobs_wait_and_none_runs_is_ended(used: Path) -> None:
+    now = [1.0]
+    jobs = Jobs("/project", used, lambda _: None, clock=lambda: now[0])
+    jobs(stages(4, 0), 0, "waits", False)
+    jobs(stages(4, 0), 1, "runs", False)
+    now[0] = 300
+    for _ in range(10):  # the other job uses the processors
+        jobs(stages(4, 0), 0, "waits", False)
+    jobs(None, 0, "runs", True)
+    (used / "server.json").write_text("{}")
+    for _ in range(4):
+        jobs(stages(4, 0), 0, "waits", False)
+    assert (used / "server.json").exists()
+    with pytest.raises(StorageError, match="cancelled jobs used all processors"):
+        jobs(stages(4, 0), 0, "waits", False)
+    assert not (used / "server.json").exists()
+
+
+def test_jobs_of_a_server_of_others_are_kept_nowhere(tmp_path: Path) -> None:
+    now, warned = [0.0], list[Job]()
+    jobs = Jobs("/project", None, warned.append, clock=lambda: now[0])
+    for now[0] in (1.0, 50.0, 500.0):
+        jobs(stages(4, 0), 0, "a", False)
+    assert len(warned) == 1
+    assert not [*tmp_path.iterdir()]

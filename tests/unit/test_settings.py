@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from persist_assets.errors import SettingsError
-from persist_assets.settings import find_root, is_harmless, load_settings, parse_duration
+from persist_assets.settings import (
+    find_root,
+    is_harmless,
+    load_settings,
+    make_private,
+    parse_duration,
+    user_cache,
+)
 
 
 def write(root: Path, text: str) -> Path:
@@ -64,6 +71,11 @@ def test_the_environment_is_said_by_the_option_then_the_variable_then_the_file(
         ("[spark]\nshared_idle = 30", "`[spark] shared_idle` wants a text, not 30"),
         ("[spark]\nshared_idle = 'soon'", "`[spark] shared_idle`: `soon` is not a duration"),
         ("[spark]\nshared_prot = 1", "unknown key `[spark] shared_prot`\n    hint: did you mean"),
+        ("[spark]\nharmless = 'x'", "`[spark] harmless` wants a list"),
+        ("[spark]\nharmless = [1]", "1 is not the name of a setting of Spark SQL"),
+        ("[spark]\nharmless = ['spark.sql.*']", "'spark.sql.*' is not the name of a setting"),
+        ("[spark]\nharmless = ['spark.sql.ansi.*']", "`spark.sql.ansi.enabled` changes rows"),
+        ("[spark.build_ids]\n'spark.sql.ansi.enabled' = 1", "enabled` can change rows"),
         ("[spark]\nshared = true\nremote = 'sc://h'", "are two servers"),
         ('[spark]\n"spark.x" = [1]', '`[spark] "spark.x"` wants a text or number'),
         ("[env.dev]\nreads = 'prd'\n[env.prod]", "`[env.dev] reads` names `prd`, which is not"),
@@ -111,6 +123,95 @@ def test_only_what_changes_results_is_part_of_the_connection(tmp_path: Path) -> 
     assert plain.connection != changed.connection != elsewhere.connection
     assert dict(changed.connection)["spark.sql.ansi.enabled"] == "false"
     assert not is_harmless("spark.sql.something.new")
+
+
+@pytest.mark.proves("S14")
+@pytest.mark.parametrize(
+    "key",
+    [
+        "spark.kubernetes.container.image",
+        "spark.yarn.queue",
+        "spark.cores.max",
+        "spark.default.parallelism",
+        "spark.executorEnv.HOME",
+        "spark.metrics.conf",
+        "spark.extraListeners",
+        "spark.files",
+        "spark.databricks.delta.preview.enabled",
+        "spark.hadoop.fs.s3a.access.key",
+        "spark.sql.catalog.lake",
+        "spark.sql.catalog.lake.token",
+        "spark.sql.extensions",
+        "spark.sql.queryExecutionListeners",
+        "spark.sql.broadcastTimeout",
+        "spark.sql.hive.metastore.jars",
+        "spark.sql.sources.commitProtocolClass",
+    ],
+)
+def test_a_setting_that_cannot_change_rows_is_in_no_build_id(tmp_path: Path, key: str) -> None:
+    plain = load_settings(write(tmp_path / "a", ""), environ={})
+    more = load_settings(write(tmp_path / "b", f'[spark]\n"{key}" = "x"'), environ={})
+    assert dict(more.spark)[key] == "x"
+    assert plain.connection == more.connection
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "spark.sql.parquet.binaryAsString",
+        "spark.sql.files.ignoreCorruptFiles",
+        "spark.sql.extensionsOfMine",
+        "spark.sql.legacy.timeParserPolicy",
+        "spark.sql.mapKeyDedupPolicy",
+        "spark.sql.optimizer.excludedRules",
+    ],
+)
+def test_any_other_setting_of_spark_sql_is_in_every_build_id(tmp_path: Path, key: str) -> None:
+    settings = load_settings(write(tmp_path, f'[spark]\n"{key}" = "x"'), environ={})
+    assert dict(settings.connection)[key] == "x"
+
+
+@pytest.mark.proves("S14")
+def test_projects_declare_more_settings_harmless(tmp_path: Path) -> None:
+    text = """
+        [spark]
+        harmless = ["spark.sql.ours.*", "spark.sql.one"]
+        "spark.sql.ours.x" = 1
+        "spark.sql.one" = 2
+        "spark.sql.one.more" = 3
+    """
+    settings = load_settings(write(tmp_path, text), environ={})
+    assert dict(settings.changing).keys() - {*dict(load_settings(tmp_path / "-").changing)} == {
+        "spark.sql.one.more"
+    }
+    assert settings.formerly_counted == (("spark.sql.one", "2"), ("spark.sql.ours.x", "1"))
+
+
+@pytest.mark.proves("S14")
+def test_build_ids_hold_what_an_older_release_counted_if_persist_toml_says_so(
+    tmp_path: Path,
+) -> None:
+    text = """
+        [spark]
+        "spark.kubernetes.container.image" = "spark:1"
+        "spark.executor.memory" = "4g"
+    """
+    new = load_settings(write(tmp_path / "a", text), environ={})
+    assert new.formerly_counted == (("spark.kubernetes.container.image", "spark:1"),)
+    kept = text.replace("spark:1", "spark:2") + (
+        '[spark.build_ids]\n"spark.kubernetes.container.image" = "spark:1"\n'
+    )
+    old = load_settings(write(tmp_path / "b", kept), environ={})
+    assert old.formerly_counted == ()
+    assert dict(old.spark)["spark.kubernetes.container.image"] == "spark:2"
+    # The pairs that releases before this one digested.
+    assert old.connection == (
+        ("dialect", "spark"),
+        ("spark.kubernetes.container.image", "spark:1"),
+        ("spark.sql.ansi.enabled", "true"),
+        ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS"),
+        ("spark.sql.session.timeZone", "UTC"),
+    )
 
 
 def test_the_shared_server_is_no_setting_of_spark_and_in_no_identity(tmp_path: Path) -> None:
@@ -196,3 +297,55 @@ def test_an_environment_says_some_things_otherwise(tmp_path: Path) -> None:
     assert (dev.table_name("x"), prod.table_name("x")) == (f"{root}/v/x", "x")
     assert prod.table_root(dev.table_name("x")) == f"{root}/v/x"
     assert dev.table_root("x") == f"{root}/w/x"
+
+
+@pytest.mark.proves("S7")
+def test_what_is_made_is_private_and_stays_out_of_git(tmp_path: Path) -> None:
+    state = tmp_path / ".persist"
+    state.mkdir(mode=0o755)
+    make_private(state / "manifests" / "x")
+    for path in (state, state / "manifests", state / "manifests" / "x"):
+        assert path.stat().st_mode & 0o777 == 0o700
+    assert (state / ".gitignore").read_text() == "*\n"
+    state.chmod(0o750)
+    make_private(state / "manifests")
+    assert state.stat().st_mode & 0o777 == 0o750, "who opened it is not overruled"
+
+
+@pytest.mark.proves("S7")
+def test_a_prepared_gitignore_is_no_way_out(tmp_path: Path) -> None:
+    state, victim = tmp_path / ".persist", tmp_path / "victim"
+    state.mkdir()
+    (state / ".gitignore").symlink_to(victim)
+    make_private(state)
+    assert not victim.exists()
+
+
+@pytest.mark.proves("S7")
+@pytest.mark.parametrize("place", ["", "ledger.db", "spark.log", "manifests", "manifests/dev.json"])
+def test_links_in_the_state_directory_are_refused(tmp_path: Path, place: str) -> None:
+    link = tmp_path / "project" / ".persist" / place
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SettingsError, match=r"^\.persist.* is a symbolic link"):
+        load_settings(tmp_path / "project", environ={})
+
+
+@pytest.mark.proves("S7")
+def test_files_are_read_within_the_project_alone(tmp_path: Path) -> None:
+    root = write(tmp_path / "project", "")
+    (tmp_path / "secret").write_text("secret")
+    (root / "link").symlink_to(tmp_path / "secret")
+    settings = load_settings(root, environ={})
+    for path in ("link", "../secret", str(tmp_path / "secret")):
+        with pytest.raises(OSError, match="out of the project"):
+            settings.read_text(path)
+    assert settings.read_text("persist.toml") == ""
+
+
+def test_the_cache_is_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    assert user_cache({}) == tmp_path / ".cache" / "persist_assets"
+    assert user_cache({"XDG_CACHE_HOME": "not/absolute"}) == user_cache({})
+    assert user_cache({"XDG_CACHE_HOME": "/c"}) == Path("/c/persist_assets")
+    assert user_cache({"XDG_CACHE_HOME": "/c", "PERSIST_CACHE": "/d"}) == Path("/d")

@@ -103,11 +103,11 @@ def test_a_view_may_name_its_columns() -> None:
 def test_a_raw_table_says_what_and_where() -> None:
     declaration = one(
         "CREATE TABLE t (a INT COMMENT 'x', s STRUCT<aB: INT, c: ARRAY<DEC(3)>>, v VARCHAR(3)) "
-        "USING CSV OPTIONS (header true, 'sep' = ';', n 3) LOCATION 'data/t'"
+        "USING CSV OPTIONS (header true, 'sep' = ';', maxColumns 3) LOCATION 'data/t'"
     )
     assert declaration.raw is not None
     assert (declaration.raw.format, declaration.raw.location) == ("csv", "data/t")
-    assert declaration.raw.options == (("header", "true"), ("n", "3"), ("sep", ";"))
+    assert declaration.raw.options == (("header", "true"), ("maxcolumns", "3"), ("sep", ";"))
     assert [c.type for c in declaration.columns] == [
         "int",
         "struct<aB:int,c:array<decimal(3,0)>>",

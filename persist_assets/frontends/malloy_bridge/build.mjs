@@ -20,6 +20,7 @@ const {metafile} = await build({
   format: 'cjs',
   minify: true,
   keepNames: true,
+  alias: {'@noble/hashes/sha256': './src/sha256.mjs'},
   metafile: true,
   legalComments: 'none', // they are in NOTICES.txt, whole
 });

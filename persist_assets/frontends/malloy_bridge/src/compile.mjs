@@ -19,6 +19,7 @@ import {
   evaluateInlineGivens,
   resolveSuppliedGivens,
 } from '../node_modules/@malloydata/malloy/dist/model/given_binding.js';
+import {rememberStages} from './memo.mjs';
 import {SparkDialect} from './spark.mjs';
 import {field} from './types.mjs';
 
@@ -29,6 +30,7 @@ const UNCERTAIN = 'uncertain';
 
 const spark = new SparkDialect();
 registerDialect(spark);
+rememberStages(() => spark.mended);
 
 // Malloy decodes URLs of imports, some of them twice: what it must not decode, or take for the end
 // of a path, goes as a character that is for private use.
@@ -387,18 +389,29 @@ function hasFlag(model) {
  */
 function soughtBy(model, def) {
   const {virtualMap, digests} = session;
-  let sought;
   const entries = new Proxy({}, {
     get(_, buildId) {
-      sought ??= buildId;
+      throw new Sought(buildId); // all below it would be written too, and nobody wants that
     },
   });
   const buildManifest = {entries, strict: false};
   const queryFields = columns(def.fields).map(([name]) => ({type: 'fieldref', path: [name]}));
   const all = {type: 'query', structRef: def, pipeline: [{type: 'project', queryFields}]};
   const options = {virtualMap, connectionDigests: digests, buildManifest};
-  model.queryModel.compileQuery(all, options, false);
-  return sought;
+  try {
+    model.queryModel.compileQuery(all, options, false);
+  } catch (error) {
+    if (error instanceof Sought) return error.buildId;
+    throw error;
+  }
+  return undefined;
+}
+
+/** Is thrown out of the compiler; no Error, whose stack nobody wants to know. */
+class Sought {
+  constructor(buildId) {
+    this.buildId = buildId;
+  }
 }
 
 /** Yield each object that a model's definitions are made of. */

@@ -5,15 +5,95 @@ import {DatabricksDialect} from '@malloydata/malloy';
 // Digits after the point that symmetric aggregates keep: as many as a double has. Malloy keeps eight.
 const DIGITS = 15;
 
+// The integers that a double holds exactly are smaller; any larger double is an integer.
+const EXACT = '9007199254740992';
+
+/** Return the SQL of a function in which `${NAME}` stands for a parameter. */
+function template(sql) {
+  const parts = sql.split(/\$\{(\w+)\}/);
+  const args = parts.filter((_, i) => i % 2).map(name => ({node: 'function_parameter', name}));
+  return {node: 'genericSQLExpr', kids: {args}, src: parts.filter((_, i) => i % 2 === 0)};
+}
+
+const SCALED = '(${value})*POW(10,${precision})';
+const TRUNCATED = template(
+  `CAST(CASE WHEN ABS(${SCALED})>=${EXACT} THEN \${value} ` +
+    `ELSE CAST(${SCALED} AS BIGINT)/POW(10,\${precision}) END AS DOUBLE)`
+);
+// Integers of which a double would lose digits are divided as integers; Spark knows the types.
+const DIVIDED = template(
+  "CASE WHEN CONCAT(TYPEOF(${dividend}),TYPEOF(${divisor})) RLIKE '^((tiny|small|big)?int){2}$'" +
+    ' THEN CAST(${dividend} AS BIGINT) DIV NULLIF(CAST(${divisor} AS BIGINT),0)' +
+    ' ELSE CAST((${dividend})/NULLIF(${divisor},0) AS BIGINT) END'
+);
+// Spark's CHR takes its argument modulo 256.
+const CHARACTER = template(
+  "CASE WHEN ${value}=0 THEN '' ELSE DECODE(UNHEX(LPAD(HEX(CAST(${value} AS BIGINT)),8,'0')),'UTF-32') END"
+);
+// The same as `javaReplacement`, for a text that is known when the query runs.
+const REPLACED = template(
+  "REGEXP_REPLACE(${value},${pattern},REGEXP_REPLACE(REPLACE(${replacement},'$','\\\\$')," +
+    "'(?<!\\\\\\\\)((?:\\\\\\\\\\\\\\\\)*)\\\\\\\\([0-9])','$1\\\\$$2'))"
+);
+
+const isPattern = parameter => parameter.allowedTypes.some(t => t.type === 'regular expression');
+
+/** Return a replacement as Java writes it: `$1` for the group `\\1`, and `\\$` for `$`. */
+function javaReplacement(text) {
+  const parts = text.match(/\\[0-9][0-9]?|\\.|[^]/gs) ?? [];
+  return parts
+    .map(part => {
+      if (part === '$') return '\\$';
+      // Java would read two digits as one number.
+      return part.replace(/^\\([0-9])([0-9])?$/, (_, group, digit) => `$${group}${digit ? `\\${digit}` : ''}`);
+    })
+    .join('');
+}
+
 /** While `mended` is false, everything is written as Malloy itself would: BuildIDs are made of it. */
 export class SparkDialect extends DatabricksDialect {
   mended = false;
 
   // Under ANSI, which protects from silent overflows, Spark raises where the others have NULL.
   exprToSQL(qi, expr) {
+    if (this.mended && expr.node === 'function_call') this.mendCall(expr);
     if (!this.mended || (expr.node !== '/' && expr.node !== '%')) return super.exprToSQL(qi, expr);
     const {left, right} = expr.kids;
     return `${left.sql}${expr.node}NULLIF(${right.sql},0)`;
+  }
+
+  // Malloy truncates and divides downwards, in doubles; a replacement is written as in Java there.
+  mendCall(call) {
+    const {args} = call.kids;
+    let written;
+    if (call.name === 'trunc' && args.length === 2) written = TRUNCATED;
+    if (call.name === 'chr') written = CHARACTER;
+    if (call.name === 'div') written = DIVIDED;
+    if (call.name === 'replace' && isPattern(call.overload.params[1])) {
+      const [, , replacement] = args;
+      if (replacement.node === 'stringLiteral') {
+        replacement.literal = javaReplacement(replacement.literal);
+      } else {
+        written = REPLACED;
+      }
+    }
+    if (!written) return;
+    const {overload} = call;
+    const implementation = {...overload.dialect[this.name], e: written};
+    call.overload = {...overload, dialect: {...overload.dialect, [this.name]: implementation}};
+  }
+
+  // Of a second Spark tells its parts too: groups by it would be others.
+  sqlTimeExtractExpr(qi, extract) {
+    const sql = super.sqlTimeExtractExpr(qi, extract);
+    return this.mended && extract.units === 'second' ? `CAST(${sql} AS INT)` : sql;
+  }
+
+  // Whole units between two times, less than none where they go back: Malloy's are rounded down,
+  // and decimals, which are text in JSON.
+  sqlMeasureTimeExpr(difference) {
+    const sql = super.sqlMeasureTimeExpr(difference);
+    return this.mended ? sql.replace(/^FLOOR\((.*)\/(\d+)\.0\)$/s, '($1 DIV $2)') : sql;
   }
 
   // A scale that is an INT overflows, so it is a decimal. A row whose value is NULL, filtered out,

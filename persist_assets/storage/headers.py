@@ -1,0 +1,158 @@
+"""The first records of CSV files: which column is where.
+
+The invariant: columns of files that have a header are found by their names, never by their places.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from persist_assets.errors import StorageError, did_you_mean
+from persist_assets.model import Column
+from persist_assets.storage.files import reached
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+_MOST = 2**20
+"""In so many bytes the first record of a file ends."""
+_UNREADABLE = (".deflate", ".snappy", ".lz4", ".lzo")
+_SPELLED = {r"\t": "\t", r"\b": "\b", r"\f": "\f", r"\\": "\\"}
+
+
+def first_records(
+    files: Sequence[str], options: Mapping[str, str]
+) -> dict[str, tuple[str, ...] | None]:
+    """Return the first record of CSV files, None where there is none; not of files left out.
+
+    Parameters
+    ----------
+    files
+        Where they are.
+    options
+        Of the table, with names in lower case.
+
+    Raises
+    ------
+    StorageError
+        A file cannot be read.
+    """
+    pattern = options.get("pathglobfilter", "*")
+    looked_at = [f for f in files if fnmatchcase(f.rpartition("/")[2], pattern)]
+    with ThreadPoolExecutor(16) as pool:
+        records = pool.map(
+            lambda f: _first_record(_read_text(f, options, _MOST), options), looked_at
+        )
+        return dict(zip(looked_at, records, strict=True))
+
+
+def _read_text(location: str, options: Mapping[str, str], most: int = -1) -> str:
+    """Return the text of a file; `most`: of so many bytes."""
+    if location.endswith(_UNREADABLE):
+        raise StorageError(
+            f"the header of {location} cannot be read: it is compressed in another way than Spark"
+            " alone reads",
+            hint="compress it as .gz, .bz2 or .zst",
+        )
+    encoding = options.get("encoding", options.get("charset", "utf-8"))
+    with reached(location) as (system, path), system.open_input_stream(path) as stream:
+        found: bytes = stream.read(most) if most >= 0 else stream.read()
+    try:
+        text = found.decode(encoding, errors="replace")
+    except LookupError as error:
+        raise StorageError(f"unknown encoding `{encoding}` of {location}") from error
+    return text.removeprefix("\ufeff")
+
+
+def _lines(text: str, options: Mapping[str, str]) -> list[str]:
+    separator = options.get("linesep")
+    return text.split(separator) if separator else re.split(r"\r\n|\n|\r", text)
+
+
+def _first_record(text: str, options: Mapping[str, str]) -> tuple[str, ...] | None:
+    comment = options.get("comment")
+    lines = _lines(text, options)
+    while lines and (not lines[0].strip() or (comment and lines[0].startswith(comment))):
+        lines.pop(0)
+    if not lines:
+        return None
+    separator = options.get("sep", options.get("delimiter", ","))
+    separator = _SPELLED.get(separator, separator)
+    quote, escape = options.get("quote", '"'), options.get("escape", "\\")
+    if len(separator) > 1:
+        return tuple(name.strip().strip(quote or '"') for name in lines[0].split(separator))
+    whole = options.get("multiline", "false").lower() == "true"
+    reader = csv.reader(
+        io.StringIO("\n".join(lines)) if whole else lines[:1],
+        delimiter=separator,
+        quotechar=quote or None,
+        quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
+        escapechar=escape if escape and escape != quote else None,
+        skipinitialspace=True,
+    )
+    return tuple(name.strip() for name in next(reader))
+
+
+def columns_in_order(
+    record: Sequence[str], declared: Sequence[Column], parted: Collection[str], location: str
+) -> tuple[Column, ...]:
+    """Return the columns that a file has by its header; those that are not declared, as text.
+
+    Parameters
+    ----------
+    parted
+        Names of declared columns that directories stand for, or that are in no file, in lower case.
+
+    Raises
+    ------
+    StorageError
+        It lacks a declared column, or has it twice.
+
+    Examples
+    --------
+    >>> [c.name for c in columns_in_order(["b", "x", "A"], [Column("a", "int")], (), "f")]
+    ['_persist_0', '_persist_1', 'a']
+    """
+    by_name = {c.name.lower(): c for c in declared if c.name.lower() not in parted}
+    there = [name.lower() for name in record]
+    missing = [c.name for name, c in by_name.items() if name not in there]
+    doubled = [c.name for name, c in by_name.items() if there.count(name) > 1]
+    if missing or doubled:
+        wrong = f"lacks `{missing[0]}`" if missing else f"has `{doubled[0]}` twice"
+        meant = did_you_mean(missing[0], set(record) - set(by_name)) if missing else None
+        raise StorageError(
+            f"the header of {location} {wrong}: it is {', '.join(record)}, and declared are"
+            f" {', '.join(c.name for c in by_name.values())}",
+            hint=meant or "declare the columns by the names that they have there",
+        )
+    return tuple(
+        by_name.get(name, Column(f"_persist_{n}", "string")) for n, name in enumerate(there)
+    )
+
+
+def is_header(record: Sequence[str], declared: Sequence[Column], parted: Collection[str]) -> bool:
+    """Whether the first record of a file looks like the names of its columns.
+
+    Examples
+    --------
+    >>> is_header(["id", "name"], [Column("name", "string")], ())
+    True
+    """
+    names = {c.name.lower() for c in declared} - {*parted}
+    there = {name.lower() for name in record}
+    return bool(names) and (names <= there or there <= names)
+
+
+def line_of(location: str, record: str, options: Mapping[str, str]) -> int | None:
+    """Return the number of the first line of a record in a file, None where it is not found."""
+    text = _read_text(location, options)
+    lines = _lines(text, options)
+    if record in lines:
+        return lines.index(record) + 1
+    at = text.find(record)
+    return None if at < 0 or not record else len(_lines(text[:at], options))

@@ -1,0 +1,14 @@
+"""The recorded names of columns without an alias are those that the Spark in use gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from implicit import names, recorded
+
+
+@pytest.mark.proves("S1")
+def test_recorded_names_are_those_of_spark(spark: Any) -> None:
+    record = recorded()
+    assert {e: found and found[0] for e, found in names(spark, list(record))} == record

@@ -1,0 +1,109 @@
+"""Forms of Spark's SQL that sqlglot reads otherwise, or that were read as what they are not."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import compiled
+
+from persist_assets.model import Source
+
+TABLE = (
+    "CREATE TABLE t (s STRING, k INT, ts TIMESTAMP, a INT, st STRUCT<a: INT, b: STRING>)"
+    " USING parquet LOCATION 't';\n"
+)
+
+
+def source(query: str, table: str = TABLE) -> Source:
+    made = compiled({"t.sql": table, "q.sql": f"--@ persist\nCREATE VIEW q AS {query}"})
+    assert not made.errors, [str(p) for p in made.errors]
+    return made.by_id["q@sources/q.sql"]
+
+
+def is_whole(one: Source) -> bool:
+    return any("treated as a whole" in note for note in one.notes)
+
+
+@pytest.mark.proves("S15")
+@pytest.mark.parametrize("call", ["window(ts, '15 minutes')", "session_window(ts, '5 minutes')"])
+def test_windows_of_time_are_keys_of_groups(call: str) -> None:
+    name = call.partition("(")[0]
+    quoted = call.replace(name, f"`{name}`")
+    same = [
+        f"SELECT {name}.start AS x, k, count(*) AS n FROM t GROUP BY {call}, k",
+        f"SELECT {name}.start AS x, k, count(*) AS n FROM t GROUP BY k, {call}",
+        f"SELECT {call}.start AS x, k, count(*) AS n FROM t GROUP BY {quoted}, k",
+        f"SELECT w.start AS x, k, n FROM"
+        f" (SELECT {call} AS w, k, count(*) AS n FROM t GROUP BY {call}, k)",
+    ]
+    made = [source(query) for query in same]
+    assert not any(map(is_whole, made))
+    assert len({one.build_id for one in made}) == 1
+    sliding = source(same[0].replace("minutes')", "minutes', '1 minute')"))
+    assert sliding.build_id != made[0].build_id
+
+
+@pytest.mark.proves("S15")
+@pytest.mark.parametrize(
+    "query",
+    [
+        # They leave out rows without a time, and make several of one: more than a column.
+        "SELECT a FROM (SELECT a, window(ts, '1 hour') AS w FROM t)",
+        "SELECT a FROM (SELECT DISTINCT a, window(ts, '2 hours', '1 hour') AS w FROM t)",
+        "SELECT k, max(window(ts, '1 hour').start) AS x FROM t GROUP BY k, window(ts, '1 hour')",
+        "SELECT count(*) AS n FROM t WHERE window(ts, '1 hour').start > TIMESTAMP '2024-01-01'",
+        "SELECT count(*) AS n FROM t GROUP BY ROLLUP (window(ts, '1 hour'))",
+    ],
+)
+def test_windows_of_time_elsewhere_are_no_columns(query: str) -> None:
+    assert is_whole(source(query))
+
+
+@pytest.mark.proves("S15")
+def test_a_word_window_is_a_column_too_and_begins_a_clause() -> None:
+    table = "CREATE TABLE t (window STRUCT<start: INT>, k INT) USING parquet LOCATION 't';"
+    a = source("SELECT window, count(*) AS n FROM t GROUP BY window", table)
+    b = source("SELECT `window`, count(*) AS n FROM t GROUP BY `window`", table)
+    assert a.build_id == b.build_id
+    c = source("SELECT sum(k) OVER w AS x FROM t WINDOW w AS (ORDER BY k)")
+    assert c.build_id == source("SELECT sum(k) OVER (ORDER BY k) AS x FROM t").build_id
+
+
+@pytest.mark.proves("S15")
+def test_user_is_a_function_where_no_column_is_called_so() -> None:
+    one = source("SELECT s, user AS u FROM t")
+    assert one.volatile
+    assert one.build_id == source("SELECT s, user() AS u FROM t").build_id
+    assert not source(
+        "SELECT user FROM t", "CREATE TABLE t (user STRING) USING parquet LOCATION 't';"
+    ).volatile
+
+
+@pytest.mark.proves("S15")
+def test_a_star_over_a_struct_stands_for_its_fields() -> None:
+    one = source("SELECT k, st.* FROM t")
+    assert [(c.name, c.type) for c in one.columns] == [("k", "int"), ("a", "int"), ("b", "string")]
+    assert one.build_id == source("SELECT k, st.a, t.st.b FROM t").build_id
+    assert source("SELECT st.* EXCEPT (a) FROM t").build_id == source("SELECT st.b FROM t").build_id
+    aliased = source("SELECT st.* FROM t AS st JOIN t AS u ON st.k = u.k")
+    assert [c.name for c in aliased.columns] == ["s", "k", "ts", "a", "st"]
+
+
+@pytest.mark.proves("S15")
+def test_except_of_a_field_leaves_out_no_column() -> None:
+    nested, flat = (source(f"SELECT * EXCEPT ({name}) FROM t") for name in ("st.a", "a"))
+    assert nested.build_id != flat.build_id
+    assert is_whole(nested)
+
+
+@pytest.mark.proves("S15")
+def test_a_doubled_quote_is_one_in_comments() -> None:
+    table = "CREATE TABLE t (a INT COMMENT 'Customer''s, own') USING parquet LOCATION 't' COMMENT 'it''s';"
+    made = compiled(
+        {"t.sql": table, "q.sql": "CREATE VIEW q (a COMMENT 'the a''s') COMMENT 'q''s' AS SELECT a FROM t"}
+    )  # fmt: skip
+    assert not made.errors
+    by_name = {s.name: s for s in made.sources}
+    assert by_name["t"].description == "it's"
+    assert by_name["q"].description == "q's"
+    assert [c.description for c in by_name["t"].columns] == ["Customer's, own"]
+    assert [c.description for c in by_name["q"].columns] == ["the a's"]

@@ -1,0 +1,30 @@
+"""Every function of the Spark in use is sorted: a new one is not taken for one of a row."""
+
+from __future__ import annotations
+
+import pytest
+
+from persist_assets.meaning import functions as f
+
+
+def of_kind(kind: str) -> set[str]:
+    return {name for name, its in f.SPARKS.items() if its == kind}
+
+
+@pytest.mark.proves("S25")
+def test_functions_are_of_the_kinds_that_spark_says() -> None:
+    assert of_kind("aggregate") - {"grouping", "grouping_id"} == f.AGGREGATES
+    assert of_kind("generator") == f.GENERATORS
+    assert of_kind("volatile") <= f.VOLATILE
+    # Each is sorted by whether it looks at the order of rows that tie.
+    ranks = {"rank", "dense_rank", "percent_rank", "cume_dist"}
+    assert of_kind("window") == f.TIE_SENSITIVE | ranks
+    sets = f.CLOCK | f.SESSION | f.VOLATILE | f.ORDER_SENSITIVE | f.TIME_WINDOWS
+    assert sets <= f.SPARKS.keys()
+
+
+@pytest.mark.proves("S25")
+def test_functions_of_new_releases_are_spark_s_own() -> None:
+    new = {"to_base32", "time_from_micros", "vector_norm", "theta_union", "st_srid", "from_avro"}
+    assert new <= f.KNOWN
+    assert not f.KNOWN & {"collations", "sql_keywords", "and", "case", "frobnicate"}
