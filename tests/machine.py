@@ -54,6 +54,7 @@ from hypothesis.stateful import (
 from persist_assets.builder import Work
 from persist_assets.collector import LONGEST
 from persist_assets.engine import Engine
+from persist_assets.environments import steps_of
 from persist_assets.errors import (
     BuildError,
     CheckFailedError,
@@ -523,13 +524,19 @@ class Histories(RuleBasedStateMachine):
         self.audit()
         history = self.changes[environment]
         real = [c for c in history if c.kind != "collect"]
-        if steps >= len(real):
+        everything = len(steps_of(run.ledger.fetch_history(environment)))
+        if steps > len(real) or (steps == len(real) and not everything):
+            result = run.roll_back(steps)  # no run makes less than one change
+            assert isinstance(result, NotFoundError), result
             return
-        # To a change, since runs are what counts as steps; `test_rollbacks` goes back by these.
-        result = run.roll_back(to=real[-steps - 1].change_id)
         undone = real[-steps:]
-        back = history.index(real[-steps - 1])
-        then = real[-steps - 1].after
+        if steps == len(real):  # to where nothing was published
+            result = run.roll_back(everything)
+            back, then = history.index(undone[0]), dict[str, str]()
+        else:
+            # To a change, since runs are what counts as steps; `test_rollbacks` goes back by these.
+            result = run.roll_back(to=real[-steps - 1].change_id)
+            back, then = history.index(real[-steps - 1]), real[-steps - 1].after
         if isinstance(result, ConflictError):
             assert any(c.at < self.collected_to for c in undone), result
             return
