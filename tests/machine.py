@@ -59,6 +59,7 @@ from persist_assets.errors import (
     BuildError,
     CheckFailedError,
     ConflictError,
+    NotFoundError,
     PersistError,
 )
 from persist_assets.ledger.store import LEASE_S, Ledger, has_ended, this_process
