@@ -15,9 +15,11 @@ after it, ``departures/2013-01-01``. What another graph has is named with the gr
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from persist_assets.errors import did_you_mean
@@ -40,6 +42,9 @@ RequestState = Literal["requested", "started", "succeeded", "failed"]
 
 _FIRST_PAUSE = timedelta(minutes=1)
 _LONGEST_PAUSE = timedelta(hours=1)
+
+MOST_WANTS = 5_000
+"""About as many wants one request is made for: its transactions hold up writers of the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +160,8 @@ class Evaluation:
         Wants whose partition is there as it would be built now, and those whose time is over.
     blocked
         Wants that wait for other graphs.
+    deferred
+        How many wants could be built now and are left for the next evaluation.
     """
 
     partitions: tuple[PartitionRef, ...] = ()
@@ -163,6 +170,7 @@ class Evaluation:
     satisfied: tuple[str, ...] = ()
     expired: tuple[str, ...] = ()
     blocked: tuple[Blocked, ...] = ()
+    deferred: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,10 +226,12 @@ def evaluate(
     available: Collection[PartitionRef],
     unbuildable: Collection[PartitionRef] = (),
     force: bool = False,
+    most: int = MOST_WANTS,
 ) -> Evaluation:
     """Return what is to be done about the active wants of an environment.
 
-    Wants that nothing keeps are built together. Those whose partition failed are tried again one
+    Wants that nothing keeps are built together, those with the earliest deadlines first where there
+    are too many for one request. Those whose partition failed are tried again one
     partition at a time, once their pause is over and nothing else is to be built, so that they
     hold up nobody, and nobody them. Of those whose run ended without telling why, ever fewer are
     built together, until it is known which one it is.
@@ -237,6 +247,8 @@ def evaluate(
         Partitions whose windows go on, and those that are gone: they wait until their time is over.
     force
         Pauses after failures are over.
+    most
+        For how many wants one request is made, unless one partition alone has more.
     """
     satisfied, expired = list[str](), list[str]()
     blocked: list[Blocked] = []
@@ -260,13 +272,16 @@ def evaluate(
         if want.partition_ref not in building:
             ready.setdefault(want.partition_ref, []).append(want)
     chosen, reason = _chosen(ready, now, force=force)
+    totals = [*accumulate(len(ready[ref]) for ref in chosen)]
+    n = max(1, bisect_right(totals, most))
     return Evaluation(
-        tuple(chosen),
-        tuple(want.want_id for ref in chosen for want in ready[ref]),
+        tuple(chosen[:n]),
+        tuple(want.want_id for ref in chosen[:n] for want in ready[ref]),
         reason if chosen else "nothing to build",
         tuple(satisfied),
         tuple(expired),
         tuple(blocked),
+        deferred=sum(len(ready[ref]) for ref in chosen[n:]),
     )
 
 
@@ -454,6 +469,7 @@ def evaluation_document(evaluation: Evaluation, request: Request | None) -> dict
         ],
         "satisfied": [*evaluation.satisfied],
         "expired": [*evaluation.expired],
+        "deferred": evaluation.deferred,
         "reason": evaluation.reason,
     }
 

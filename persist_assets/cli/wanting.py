@@ -280,6 +280,8 @@ def evaluate(
         out.print(f"request {request.request_id}: {escape(named)}{more}", soft_wrap=True)
     else:
         out.print("nothing can be built now")
+    if found.deferred and not given.as_json:
+        out.print(f"{found.deferred:,} more wants can be built: they wait for the next evaluation")
     for blocked in () if given.as_json else found.blocked:
         missing = ", ".join(blocked.missing)
         out.print(escape(f"{blocked.partition_ref} waits for {missing}"), soft_wrap=True)

@@ -287,6 +287,13 @@ def _tell_requested(connection: Connection) -> None:
         "CREATE INDEX ix_wants_state ON wants (environment, state, created_at, want_id)"
     )
     connection.exec_driver_sql(
+        "CREATE INDEX ix_sla_misses_deadline ON sla_misses (environment, deadline)"
+    )
+    connection.exec_driver_sql(
+        "CREATE INDEX ix_sla_misses_open ON sla_misses (environment, deadline)"
+        " WHERE delivered_at IS NULL"
+    )
+    connection.exec_driver_sql(
         "UPDATE wants SET state = 'requested' WHERE state = 'building' AND request_id IN"
         " (SELECT request_id FROM build_requests WHERE state = 'requested')"
     )

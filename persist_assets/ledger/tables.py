@@ -168,6 +168,15 @@ sla_misses = sa.Table(
     sa.Column("missed_at", Instant, nullable=False),
     sa.Column("delivered_at", Instant),
     sa.Column("blame", sa.JSON, nullable=False),
+    # The latest are found without looking at the others, and those that are not met yet.
+    sa.Index("ix_sla_misses_deadline", "environment", "deadline"),
+    sa.Index(
+        "ix_sla_misses_open",
+        "environment",
+        "deadline",
+        sqlite_where=sa.text("delivered_at IS NULL"),
+        postgresql_where=sa.text("delivered_at IS NULL"),
+    ),
 )
 
 # How far the events of other graphs were read.

@@ -101,6 +101,7 @@ EVALUATION = record(
         ),
         "satisfied": several(TEXT),
         "expired": several(TEXT),
+        "deferred": WHOLE,
         "reason": TEXT,
     }
 )

@@ -43,6 +43,22 @@ def decide(*wants: Want, now: datetime = MIDNIGHT, **how: Any) -> Any:
     )
 
 
+@pytest.mark.proves("S19")
+def test_one_request_is_made_for_so_many_wants_and_the_most_urgent_come_first() -> None:
+    wants = [
+        want(ref, want_id=f"{ref}{n}", sla_s=3600 - k) for k, ref in enumerate("abcd") for n in "12"
+    ]
+    urgent = decide(*wants, most=5)
+    assert urgent.partitions == ("d", "c")
+    assert urgent.want_ids == ("d1", "d2", "c1", "c2")
+    assert urgent.deferred == 4
+    assert decide(*wants, most=8).deferred == 0
+    # What is wanted of one partition is never divided.
+    assert decide(*wants, most=1).partitions == ("d",)
+    assert decide(*wants, most=1).deferred == 6
+    assert decide(most=1).deferred == 0
+
+
 @pytest.mark.proves("D9", "D12")
 def test_all_that_can_be_built_is_one_request() -> None:
     found = decide(
