@@ -6,6 +6,7 @@ import ast
 import pickle
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -161,3 +162,9 @@ def test_no_file_names_a_registry_host_or_a_path_of_one_machine() -> None:
                 assert word not in text or name == "tests/unit/test_architecture.py", (
                     f"{name}: {word}"
                 )
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """Pytest takes both for the same module, and collects neither."""
+    names = Counter(path.name for path in (ROOT / "tests").glob("*/test_*.py"))
+    assert [name for name, n in names.items() if n > 1] == []
