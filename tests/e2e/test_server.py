@@ -261,6 +261,39 @@ def test_who_uses_it_when_it_dies_says_so_and_the_next_one_starts_it_again(place
     assert after["running"] and after["pid"] != before["pid"]
 
 
+# No task of it looks whether it was cancelled.
+HEEDLESS = """SELECT sum(aggregate(sequence(1, 100000), id, (a, x) ->
+a + aggregate(sequence(1, 1000000), x, (b, y) -> (b + y) % 7))) AS n FROM range(0, 8, 1, 8)"""
+IMPATIENT = """
+from persist_assets import server
+server.STUCK_S = 4.0
+from persist_assets.cli import main
+main()
+"""
+
+
+@pytest.mark.proves("S27")
+def test_a_server_whose_cancelled_job_does_not_end_is_replaced(places: Path) -> None:
+    before = persist(places, "one", "spark", "start")
+    query = ("--project", str(places / "one"), "query")
+    heedless = run(places, "-m", "persist_assets.cli", *query, HEEDLESS)
+
+    def runs() -> bool:
+        jobs = persist(places, "one", "spark", "status")["jobs"]
+        return bool(jobs) and jobs[0]["running"] > 0
+
+    wait_for(runs, seconds=60)
+    heedless.send_signal(signal.SIGINT)
+    heedless.communicate(timeout=60)
+    assert heedless.returncode == 130
+    after_it = run(places, "-c", IMPATIENT, *query, "SELECT count(*) AS n FROM t")
+    out, err = after_it.communicate(timeout=120)
+    assert after_it.returncode == 6, (out, err)
+    assert "cancelled jobs used all processors of the Spark server, so it was ended" in err
+    assert persist(places, "one", "query", "SELECT count(*) AS n FROM t")["rows"] == [[3]]
+    assert persist(places, "one", "spark", "status")["pid"] != before["pid"]
+
+
 def test_a_jvm_without_its_supervisor_is_swept_and_a_server_without_clients_ends(
     places: Path,
 ) -> None:
