@@ -7,113 +7,30 @@ The invariant: types are compared as Spark names them, however they were written
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from persist_assets.errors import did_you_mean
+from persist_assets.spark_types import parse_type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from persist_assets.model import Check, Column, SchemaChange
 
-TYPES = (
-    *("string", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date"),
-    *("timestamp", "timestamp_ntz", "binary", "decimal", "array", "map", "struct"),
-)
-"""What a column of a table can be."""
 
-_ALSO = {
-    "integer": "int",
-    "long": "bigint",
-    "short": "smallint",
-    "byte": "tinyint",
-    "real": "float",
-    "dec": "decimal",
-    "numeric": "decimal",
-    "timestamp_ltz": "timestamp",
-    # In files these are strings.
-    "char": "string",
-    "varchar": "string",
-}
-
-_TOKEN = re.compile(r"\s*(`(?:[^`]|``)+`|\w+|[<>(),:])", re.ASCII)
-
-
-class _NoType(Exception):
-    pass
-
-
-def parse_type(text: str) -> str | None:
-    """Return Spark's name of a type, as `DataType.simpleString` spells it, or None.
+def stored_type(text: str) -> str | None:
+    """Return Spark's name of a type as files hold it, CHAR and VARCHAR as strings, or None.
 
     Examples
     --------
-    >>> parse_type("STRUCT<a: INTEGER, b: ARRAY<DEC(3)>>"), parse_type("bigintt")
-    ('struct<a:int,b:array<decimal(3,0)>>', None)
+    >>> stored_type("STRUCT<a: INTEGER, b: VARCHAR(3)>"), stored_type("bigintt")
+    ('struct<a:int,b:string>', None)
     """
-    tokens: list[str] = []
-    at, text = 0, text.strip()
-    while at < len(text):
-        match = _TOKEN.match(text, at)
-        if match is None:
-            return None
-        tokens.append(match[1])
-        at = match.end()
-    rest = iter([*tokens, ""])
-    try:
-        found, after = _type(next(rest), rest)
-    except (_NoType, StopIteration, RecursionError):
-        return None
-    return None if after else found
-
-
-def _type(word: str, rest: Iterator[str]) -> tuple[str, str]:
-    """Return the type that begins with a word, and what follows it."""
-    name = _ALSO.get(word.lower(), word.lower())
-    if name not in TYPES:
-        raise _NoType
-    after = next(rest)
-    if name in ("array", "map", "struct"):
-        if after != "<":
-            raise _NoType
-        inner: list[str] = []
-        while after != ">":
-            field, word = "", next(rest)
-            if name == "struct":
-                field, word = f"{word}:", next(rest)
-                word = next(rest) if word == ":" else word
-            found, after = _type(word, rest)
-            inner.append(field + found)
-            if after not in (",", ">"):
-                raise _NoType
-        if name != "struct" and len(inner) != (2 if name == "map" else 1):
-            raise _NoType
-        return f"{name}<{','.join(inner)}>", next(rest)
-    if after != "(":
-        return "decimal(10,0)" if name == "decimal" else name, after
-    sizes: list[str] = []
-    while after != ")":
-        size, after = next(rest), next(rest)
-        if not size.isdecimal() or after not in (",", ")"):
-            raise _NoType
-        sizes.append(size)
-    if name == "decimal" and len(sizes) in (1, 2):
-        return f"decimal({','.join([*sizes, '0'][:2])})", next(rest)
-    if name == "string" and word.lower() in ("char", "varchar") and len(sizes) == 1:
-        return name, next(rest)
-    raise _NoType
-
-
-def type_hint(text: str) -> str:
-    """Return what somebody may have meant who wrote a type that is none."""
-    word = re.split(r"\W", text.strip(), maxsplit=1)[0]
-    return did_you_mean(word, (*TYPES, *_ALSO)) or f"types are {', '.join(TYPES)}"
+    return parse_type(text, lengths=False, bare_varchar=True)
 
 
 def alike(one: str, other: str) -> bool:
     """Whether two names of types mean one type."""
-    return (parse_type(one) or one.lower()) == (parse_type(other) or other.lower())
+    return (stored_type(one) or one.lower()) == (stored_type(other) or other.lower())
 
 
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")

@@ -153,8 +153,8 @@ def read_type(
     raise UnknownTypeError(at, f"unknown type `{written}`", type_hint(word))
 
 
-def parse_type(text: str, *, lengths: bool = True) -> str | None:
-    """Return Spark's name of a type, or None where a text is not one.
+def parse_type(text: str, *, lengths: bool = True, bare_varchar: bool = False) -> str | None:
+    """Return Spark's name of a type, or None where a text is not one; see `read_type`.
 
     Examples
     --------
@@ -163,7 +163,7 @@ def parse_type(text: str, *, lengths: bool = True) -> str | None:
     """
     words = list(_words(text))
     try:
-        name, end = read_type(words, lengths=lengths)
+        name, end = read_type(words, lengths=lengths, bare_varchar=bare_varchar)
     except UnknownTypeError:
         return None
     return name if end == len(words) else None

@@ -14,7 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, cast, get_args
 from zoneinfo import ZoneInfo
 
-from persist_assets.contracts import parse_type, type_hint
+from persist_assets.contracts import stored_type
 from persist_assets.errors import Location, Problem, did_you_mean
 from persist_assets.frontends.cron import NICKNAMES, wrong_with
 from persist_assets.frontends.motly import Line, Tag, parse_tag
@@ -35,6 +35,7 @@ from persist_assets.model import (
     Wanted,
 )
 from persist_assets.settings import parse_duration
+from persist_assets.spark_types import type_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -461,7 +462,7 @@ def _columns(tag: Tag, what: str) -> tuple[Check, ...]:
             checks.append(
                 Check("not_null", f"columns_{plain}", columns=(name,), location=below.location)
             )
-        kind = parse_type(written) if written else ""
+        kind = stored_type(written) if written else ""
         if kind is None:
             raise _Bad(f"`{written}` is not a type", below.location, type_hint(written))
         promised[name] = kind
