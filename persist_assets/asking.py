@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from persist_assets.errors import SettingsError
 from persist_assets.settings import secret_of
+from persist_assets.trust import permit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,7 +79,10 @@ def ask(
     ------
     NoAnswer
         Nobody answers, not in time, or too much.
+    UntrustedError
+        See `trust.permit`.
     """
+    permit(url)
     asked = urllib.request.Request(url, given, {"Accept": "application/json"})
     if given is not None:
         asked.add_header("Content-Type", "application/json")

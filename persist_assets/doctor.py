@@ -24,6 +24,7 @@ from persist_assets.errors import (
     SettingsError,
     SourcesError,
     StorageError,
+    UntrustedError,
 )
 from persist_assets.home import find_home, find_split_databases, repair_databases
 from persist_assets.ledger.migrations import VERSION
@@ -39,6 +40,7 @@ from persist_assets.settings import environments_of, load_settings
 from persist_assets.storage.files import know_stores, reached
 from persist_assets.storage.tables import read_snapshot
 from persist_assets.stores import is_local
+from persist_assets.trust import permit
 from persist_assets.upstreams import began_anew
 
 if TYPE_CHECKING:
@@ -88,7 +90,11 @@ class Report:
     def add_error(self, code: str, error: PersistError, environment: str | None = None) -> None:
         """Add what an error of ours says."""
         where = f"{error.location}: " if error.location else ""
-        self.add(code, where + error.message, error.hint, environment=environment)
+        if isinstance(error, UntrustedError):
+            code, environment = "untrusted", None
+        found = Finding(code, "error", where + error.message, error.hint, environment)
+        if found not in self.findings:
+            self.findings.append(found)
 
 
 def examine(
@@ -222,12 +228,15 @@ def _look_at_warehouses(report: Report, settings: Mapping[str, Settings]) -> Non
     for warehouse in dict.fromkeys(s.warehouse for s in settings.values()):
         probe = f"{warehouse.rstrip('/')}/.doctor-{uuid.uuid4().hex}"
         try:
+            permit(warehouse)
             with reached(probe) as (system, path):
                 system.create_dir(path.rpartition("/")[0], recursive=True)
                 with system.open_output_stream(path) as file:
                     file.write(b"persist doctor")
                 system.delete_file(path)
             checked.append(warehouse)
+        except UntrustedError as error:
+            report.add_error("warehouse", error)
         except StorageError as error:
             names = [n for n, s in settings.items() if s.warehouse == warehouse]
             message = f"the warehouse of {', '.join(names)} cannot be written: {error.message}"
@@ -254,7 +263,7 @@ def _look_for_loss(
 ) -> Ledger | None:
     """Tell of environments whose ledger was lost, and restore what their manifests name."""
     if ledger is None and any(
-        f.code == "ledger" and f.severity == "error" for f in report.findings
+        f.code in ("ledger", "untrusted") and f.severity == "error" for f in report.findings
     ):
         return None  # it is there, and does not answer
     try:
@@ -338,7 +347,7 @@ def _look_at_tables(
             try:
                 read_snapshot(root, snapshot)
                 looked[key] = None
-            except StorageError as error:
+            except (StorageError, UntrustedError) as error:
                 looked[key] = error.message
         return looked[key]
 

@@ -5,6 +5,7 @@ is (if it is somewhere), what is wrong, and what to do next. Anything else is a 
 
     PersistError
     ├── SettingsError        wrong usage, or a setting that cannot be
+    │   └── UntrustedError       … because a project names a place that the user does not trust
     ├── SourcesError         the user's sources are wrong: carries every `Problem` at once
     ├── NotFoundError        a name that names nothing
     ├── ConflictError        somebody else holds, or already changed, what is asked for
@@ -141,6 +142,10 @@ def _rebuild(kind: type[PersistError], args: tuple[Any, ...], state: dict[str, A
 
 class SettingsError(PersistError):
     """Wrong usage of the command line, or a setting that cannot be."""
+
+
+class UntrustedError(SettingsError):
+    """A project names a place outside of it that the user does not trust; see `trust.py`."""
 
 
 class SourcesError(PersistError):

@@ -75,8 +75,12 @@ def opened_alone(home: Path) -> Generator[None]:
 
 
 def find_split_databases(home: Path) -> list[Path]:
-    """Return the databases of a home that have more than one revision, sorted."""
-    return [path for path in sorted(home.rglob("*.db")) if len(_revisions(path)) > 1]
+    """Return the databases of a home that have more than one revision, sorted.
+
+    Links are not followed: to look into a database writes files beside it.
+    """
+    databases = (path for path in sorted(home.rglob("*.db")) if not path.is_symlink())
+    return [path for path in databases if len(_revisions(path)) > 1]
 
 
 def _revisions(database: Path) -> list[str]:

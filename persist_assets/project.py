@@ -21,6 +21,7 @@ from persist_assets.errors import (
     SettingsError,
     SourcesError,
     StorageError,
+    UntrustedError,
     did_you_mean,
     unexpected,
 )
@@ -456,7 +457,7 @@ def _raw_facts(
         elif columns is None:
             try:
                 columns = find_columns(raw, settings.resolve(raw.location or ""))
-            except StorageError as error:
+            except (StorageError, UntrustedError) as error:
                 problems.append(
                     Problem("raw-columns", error.message, declaration.location, error.hint)
                 )

@@ -10,7 +10,7 @@ from persist_assets.cli.app import EXIT_CODES, app, err
 
 # In this order `persist --help` has them.
 from persist_assets.cli import external, sources, following, reading, documenting  # isort: skip
-from persist_assets.cli import environments, wanting, servers  # isort: skip
+from persist_assets.cli import environments, trusting, wanting, servers  # isort: skip
 
 __all__ = [
     "EXIT_CODES",
@@ -24,6 +24,7 @@ __all__ = [
     "reading",
     "servers",
     "sources",
+    "trusting",
     "wanting",
 ]
 

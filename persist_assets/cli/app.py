@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +39,7 @@ from persist_assets.project import Loaded, load, require, sound
 from persist_assets.selection import State, select, state_of
 from persist_assets.settings import Settings, find_root, load_settings, make_private
 from persist_assets.storage.files import know_stores
+from persist_assets.trust import confined
 
 if TYPE_CHECKING:
     from persist_assets.builder import Builder
@@ -92,12 +93,17 @@ class Invocation:
     _closing: list[Callable[[], None]] = field(default_factory=list)
 
     @cached_property
-    def settings(self) -> Settings:
-        """The project's settings."""
+    def root(self) -> Path:
+        """The project root."""
         root = self.project_dir.resolve() if self.project_dir else find_root(Path.cwd())
         if not root.is_dir():
             raise SettingsError(f"there is no directory {root}")
-        settings = load_settings(root, environment=self.env)
+        return root
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The project's settings."""
+        settings = load_settings(self.root, environment=self.env)
         know_stores(settings.stores)
         return settings
 
@@ -230,9 +236,15 @@ _SELECT = ("select", SelectOption, None)
 
 
 def command(
-    name: str, on: typer.Typer = app
+    name: str, on: typer.Typer = app, *, is_confined: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function a command: options that all have, and errors as exit codes."""
+    """Make a function a command: options that all have, and errors as exit codes.
+
+    Parameters
+    ----------
+    is_confined
+        It runs no code of the project, and reaches no places outside that nobody trusts.
+    """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         own = [p for n, p in inspect.signature(function).parameters.items() if n != "given"]
@@ -254,7 +266,9 @@ def command(
             if selects:
                 named = (*(values["selection"] or ()), *(values.pop("select") or ()))
                 values["selection"] = list(named) or None
-            with as_exit_codes(given):
+            with as_exit_codes(given), ExitStack() as stack:
+                if is_confined:
+                    stack.enter_context(confined(given.root))
                 function(given, **values)
 
         signature = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in own] + common)

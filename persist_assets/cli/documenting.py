@@ -56,7 +56,7 @@ def _written(column: ColumnRef) -> str:
 # --------------------------------------------------------------------------------------------- docs
 
 
-@command("docs")
+@command("docs", is_confined=True)
 def docs(
     given: Invocation,
     directory: Annotated[

@@ -34,7 +34,6 @@ from persist_assets.model import (
     Source,
     SourceID,
 )
-from persist_assets.settings import find_root
 from persist_assets.storage.tables import nulls_in
 
 # ----------------------------------------------------------------------------------------- manifest
@@ -411,7 +410,7 @@ def _print_change(change: ManifestChange) -> None:
 # ------------------------------------------------------------------------------------------- doctor
 
 
-@command("doctor")
+@command("doctor", is_confined=True)
 def doctor(
     given: Invocation,
     spark: Annotated[bool, typer.Option("--spark", help="Start Spark too.")] = False,
@@ -426,15 +425,12 @@ def doctor(
     """Look for what is wrong with the project, its ledger and its tables."""
     from persist_assets.doctor import examine
 
-    root = given.project_dir.resolve() if given.project_dir else find_root(Path.cwd())
-    if not root.is_dir():
-        raise SettingsError(f"there is no directory {root}")
     environment = given.env or os.environ.get("PERSIST_ENV")
     with ExitStack() as stack:
         if spark:
             with suppress(SettingsError):  # the report tells of it, and Spark is not started
                 stack.enter_context(quiet(given))
-        report = examine(root, environment=environment, spark=spark, fix=fix)
+        report = examine(given.root, environment=environment, spark=spark, fix=fix)
     problems = [asdict(f) for f in report.findings]
     if given.as_json:
         print_json({"problems": problems, "checked": report.checked})

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 # -------------------------------------------------------------------------------------------- check
 
 
-@command("check")
+@command("check", is_confined=True)
 def check(given: Invocation) -> None:
     """Compile all sources and say what is wrong with them."""
     project = load_project(given.settings)
@@ -116,7 +116,7 @@ def _source_json(source: Source) -> dict[str, Any]:
 # --------------------------------------------------------------------------------------------- plan
 
 
-@command("plan")
+@command("plan", is_confined=True)
 def plan(
     given: Invocation,
     selection: SelectArgument = None,

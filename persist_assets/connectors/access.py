@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from persist_assets.errors import SettingsError, StorageError
 from persist_assets.frontends.external import REFERENCE
 from persist_assets.settings import secret_of
+from persist_assets.stores import is_local
+from persist_assets.trust import permit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,11 +43,16 @@ def follow_references(external: External, environ: Mapping[str, str]) -> dict[st
     ------
     StorageError
         A variable is not set, or may not be sent; its name is said, and no value.
+    UntrustedError
+        See `trust.permit`.
     """
     found: dict[str, str] = {}
     for name, written in external.storage:
         reference = REFERENCE.fullmatch(written)
         found[name] = _value(name, reference[1], environ) if reference else written
+    for value in found.values():
+        if not is_local(value):
+            permit(value)
     return found
 
 

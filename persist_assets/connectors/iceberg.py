@@ -31,6 +31,7 @@ from persist_assets.connectors.reading import (
 from persist_assets.dialect import char_size, quote, unpruned
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.settings import FIELD_IDS
+from persist_assets.storage.files import permit_store
 from persist_assets.storage.types import type_of_json
 from persist_assets.stores import scheme_of, spark_pattern
 
@@ -193,7 +194,15 @@ class IcebergConnector:
                 "to read Iceberg tables takes pyiceberg",
                 hint="pip install 'persist-assets[iceberg]'",
             ) from error
-        io = PyArrowFileIO(iceberg_access(self._access))
+
+        class Permitted(PyArrowFileIO):
+            """Reaches only what `trust.permit` lets it."""
+
+            def new_input(self, location: str) -> Any:
+                permit_store(location)
+                return super().new_input(location)
+
+        io = Permitted(iceberg_access(self._access))
         try:
             place = self._metadata(io)
             metadata = FromInputFile.table_metadata(io.new_input(place))
@@ -208,7 +217,7 @@ class IcebergConnector:
         root = place.rpartition("/metadata/")[0]
         moved = "" if _is_absolute(metadata.location) else metadata.location.rstrip("/")
 
-        class Files(PyArrowFileIO):
+        class Files(Permitted):
             """Finds the files of a table whose metadata names them from nowhere in particular."""
 
             def new_input(self, location: str) -> Any:

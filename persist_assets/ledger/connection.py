@@ -28,6 +28,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlch
 from persist_assets.errors import LedgerError, LedgerUnreachableError
 from persist_assets.ledger.tables import counters, ledger_version, writers
 from persist_assets.settings import make_private
+from persist_assets.trust import permit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -99,6 +100,11 @@ def shown(url: str) -> str:
     return parsed.difference_update_query(["password"]).render_as_string()
 
 
+def place_of_ledger(url: str) -> str:
+    """Return a ledger's place as `trust.permit` takes it: a file, or a URL without password."""
+    return url.removeprefix("sqlite:///") if url.startswith("sqlite:///") else shown(url)
+
+
 class Database:
     """Connections to a ledger's database, safe to share between threads.
 
@@ -111,12 +117,15 @@ class Database:
     ------
     LedgerError
         It is no URL of a ledger.
+    UntrustedError
+        See `trust.permit`.
     """
 
     def __init__(self, url: str) -> None:
         self.shown, self._name, self._has_tidied = shown(url), uuid.uuid4().hex, False
         parsed = parse_url(url)
         self.is_postgres = parsed.get_backend_name() == "postgresql"
+        permit(place_of_ledger(url))
         if self.is_postgres:
             self.engine = self._connect_postgres(parsed)
             self._readers = self.engine.execution_options(

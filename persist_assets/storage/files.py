@@ -25,9 +25,11 @@ from persist_assets.stores import (
     delta_options,
     delta_uri,
     is_local,
+    scheme_of,
     unfit_for_tables,
     unknown_scheme,
 )
+from persist_assets.trust import permit
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -100,7 +102,24 @@ def delta_place(location: str) -> tuple[str, dict[str, str] | None]:
     if unfit:
         raise StorageError(f"delta-rs misreads `{unfit}` in {location}", hint="move the table")
     _check_scheme(location)
+    permit_store(location)
     return delta_uri(location), delta_options(location, _store(location))
+
+
+def permit_store(location: str) -> None:
+    """Refuse a location in a store that may not be reached; all of this machine can be read.
+
+    Raises
+    ------
+    UntrustedError
+        See `trust.permit`.
+    """
+    if scheme_of(location) in ("", "file"):
+        return
+    permit(location)
+    store = _store(location)
+    if store is not None and store.endpoint not in (None, any_store(os.environ).endpoint):
+        permit(store.endpoint)
 
 
 def _check_scheme(location: str) -> None:
@@ -120,10 +139,13 @@ def reached(location: str) -> Generator[tuple[Any, str]]:
     ------
     StorageError
         It cannot be reached, or what the block does with it fails.
+    UntrustedError
+        See `trust.permit`.
     """
     from pyarrow import ArrowException
 
     _check_scheme(location)
+    permit_store(location)
     try:
         yield _file_system(location)
     except (ArrowException, OSError) as error:

@@ -111,6 +111,7 @@ def server() -> Iterator[Server]:
         assert process.stdin and process.stdout
         patch.setenv("AWS_ACCESS_KEY_ID", KEY)
         patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        patch.setenv("PERSIST_TRUST", "*")
         yield Server(f"http://127.0.0.1:{int(process.stdout.readline())}")
         process.stdin.close()
 

@@ -18,7 +18,7 @@ from persist_assets.model import CheckResult
 
 # docs/architecture.md has the same list, with what each room is for.
 ROOMS = [
-    "decorators", "errors", "stores", "settings", "model", "spark_types", "dialect", "wants", "watermarks", "partitions", "contracts", "frontends", "meaning", "growth", "compiler", "substitution",
+    "decorators", "errors", "stores", "settings", "trust", "model", "spark_types", "dialect", "wants", "watermarks", "partitions", "contracts", "frontends", "meaning", "growth", "compiler", "substitution",
     "compare", "planner", "promotion", "selection", "lineage", "ledger", "manifest", "storage", "connectors", "bridge", "cache", "malloy", "project",
     "revisions", "server", "session", "functions", "audit", "engine", "rows", "outside", "ingestion", "routes", "holdings", "reader",
     "verdicts", "assertions", "continuation", "validity", "builder", "follow", "pool", "requests", "asking", "circles", "upstreams", "scheduled", "service", "site", "environments", "recovery", "collector", "home", "doctor", "plugin", "cli",

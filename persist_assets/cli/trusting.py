@@ -1,0 +1,93 @@
+"""Commands about places outside the project: trust."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from persist_assets.cli.app import Invocation, command, out, print_json, table_of
+from persist_assets.errors import SettingsError
+from persist_assets.project import load_project
+from persist_assets.settings import Settings, environments_of, load_settings
+from persist_assets.stores import is_local
+from persist_assets.trust import Confinement, add_trusted, confined, place_of, trusted_places
+
+
+@command("trust")
+def trust(
+    given: Invocation,
+    places: Annotated[
+        list[str] | None, typer.Argument(metavar="[PLACE]...", help="Places to trust.")
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Trust all places that the project names now.")
+    ] = False,
+) -> None:
+    """List the places outside the project that it names, or trust them."""
+    inside = Confinement(given.root, ())
+    named: dict[str, list[str]] = {}
+    for location, by in _named(given):
+        place = place_of(location)
+        if not inside.allows(place) and by not in named.setdefault(place, []):
+            named[place].append(by)
+    chosen = [place_of(place) for place in places or ()]
+    if every:
+        chosen += named
+    if chosen:
+        add_trusted(given.root, chosen)
+    known = Confinement(given.root, trusted_places(given.root))
+    rows = [(p, by, known.allows(p)) for p, by in named.items()]
+    rows += [(p, [], True) for p in chosen if p not in named]
+    if given.as_json:
+        print_json({"places": [{"place": p, "named_by": b, "trusted": t} for p, b, t in rows]})
+        return
+    if not rows:
+        out.print("the project names no places outside of it")
+        return
+    table = table_of("place", "named by", "trusted")
+    for place, by, is_trusted in rows:
+        table.add_row(escape(place), escape(", ".join(by)), "yes" if is_trusted else "no")
+    out.print(table)
+
+
+def _named(given: Invocation) -> Iterator[tuple[str, str]]:
+    """Yield the locations that a project names, and what names each.
+
+    Local raw tables are not among them: they are read, and not touched.
+    """
+    from persist_assets.ledger.connection import place_of_ledger
+
+    names = [*environments_of(given.root)]
+    if given.env is not None and given.env not in names:
+        names.append(given.env)
+    for name in names:
+        settings = load_settings(given.root, environment=name)
+        yield place_of_ledger(settings.ledger), "ledger"
+        yield settings.warehouse, "warehouse"
+        yield from _stores(settings)
+        for upstream in settings.upstreams:
+            yield upstream.url, f"[upstream.{upstream.name}]"
+
+
+def _stores(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the stores and servers that an environment names, and what names each."""
+    for store in settings.stores:
+        yield f"s3://{store.bucket}", f'[store."s3://{store.bucket}"]'
+        if store.endpoint:
+            yield store.endpoint, f'[store."s3://{store.bucket}"]'
+    with confined(settings.root) as bounds:
+        try:
+            sources = load_project(settings).sources
+        except SettingsError:  # check tells of it
+            sources = ()
+    for source in sources:
+        if source.raw is None:
+            continue
+        location = settings.resolve(source.raw.location or "")
+        values = source.raw.external.storage if source.raw.external else ()
+        for value in (location, *(value for _, value in values)):
+            if not is_local(value):
+                yield value, source.source_id
+    for place in bounds.refused:  # of sources whose columns are not known for it
+        yield place, "raw table"
