@@ -134,6 +134,8 @@ class _Unit:
 
     Attributes
     ----------
+    written
+        The declaration as its file has it; checks are not resolved in it.
     compared
         Other sources that its checks look at.
     key
@@ -143,6 +145,7 @@ class _Unit:
     declaration: Declaration
     source_id: SourceID
     asset_key: tuple[str, ...]
+    written: Declaration = field(init=False)
     bindings: tuple[SourceID, ...] = ()
     compared: tuple[SourceID, ...] = ()
     broken: bool = False
@@ -150,6 +153,9 @@ class _Unit:
     source: Source | None = None
     meaning: Meaning | None = None
     raw_face: Face | None = None
+
+    def __post_init__(self) -> None:
+        self.written = self.declaration
 
     def face(self) -> Face:
         """Return what its readers see."""
@@ -168,6 +174,8 @@ class Compilation:
         By SourceID, every one after all it reads.
     followed
         Whether a source is incremental, so that it is asked how rows follow from others.
+    former
+        A compilation of most of these declarations; what it found out about them still holds.
     """
 
     sources_dir: str
@@ -179,6 +187,7 @@ class Compilation:
     units: dict[SourceID, _Unit] = field(default_factory=dict)
     names: _Names = field(default_factory=lambda: _Names(()))
     followed: bool = False
+    former: Compilation | None = None
 
     def report(self, code: str, message: str, unit: _Unit, hint: str | None = None) -> None:
         """Add a problem of a whole declaration, which breaks it."""
@@ -226,6 +235,11 @@ class Compilation:
             if u.source is None
         )
         return Project(sources, tuple(unique), broken=broken)
+
+    def knows(self, references: Iterable[Reference]) -> bool:
+        """Whether each name in a query of Malloy's means a source that is compiled."""
+        found = (self.names.find(r, None, MALLOY) for r in references)
+        return all(len(f) == 1 and self.units[f[0][1]].source is not None for f in found)
 
     def describe(self, query: Query) -> Sequence[Column] | Sequence[Problem]:
         """Return the columns of a query that Malloy asks for, or what is wrong with it.
@@ -364,6 +378,7 @@ def compile_project(
     problems: Iterable[Problem] = (),
     memory: Memory | None = None,
     key_prefix: tuple[str, ...] = (),
+    former: Compilation | None = None,
 ) -> Compilation:
     """Compile declarations.
 
@@ -383,10 +398,14 @@ def compile_project(
         Of earlier compilations; the queries of declarations may be without trees then.
     key_prefix
         What asset keys begin with.
+    former
+        A compilation of most of these declarations, of which nothing is compiled a second time.
+        The result is a draft: it tells columns, and lacks problems and checks.
 
     """
     memory = memory or Memory()
     compilation = Compilation(sources_dir, connection, raws, list(problems), memory)
+    compilation.former = former
     ordered = sorted(
         declarations, key=lambda d: (d.location.path, d.location.line, d.location.column)
     )
@@ -394,8 +413,9 @@ def compile_project(
         d.annotation.refresh == "incremental" or d.annotation.partition for d in ordered
     )
     _collect(compilation, ordered, key_prefix)
-    for compile_pass in PASSES:
+    for compile_pass in PASSES if former is None else DRAFT_PASSES:
         compile_pass(compilation)
+    compilation.former = None  # it would keep all earlier ones alive
     return compilation
 
 
@@ -453,19 +473,12 @@ class _Names:
         Its own file's sources come first; but what Malloy calls a table is no source of Malloy
         where there is another one. A SourceID means itself.
         """
-        if len(reference.parts) == 1 and "@" in reference.parts[0]:
-            return self._itself(reference)
-        parts = tuple(part.lower() for part in reference.parts)
-        named = self.by_name.get(parts[-1], [])
-        fits = [(k, s) for k, s in named if tuple(p.lower() for p in k[-len(parts) :]) == parts]
-        fits = [(k, s) for k, s in fits if s not in self.guessed] or fits
-        if language == MALLOY:
-            fits = [(k, s) for k, s in fits if not s.endswith(SUFFIX)] or fits
-        elif len(parts) == 1:
-            own = [(k, s) for k, s in fits if s.partition("@")[2] == path]
-            fits = own or fits
+        fits = self.find(reference, path, language)
         if len(fits) == 1:
             return fits[0][1]
+        if _is_source_id(reference):
+            return self._unknown_id(reference.parts[0], reference.location)
+        parts = tuple(part.lower() for part in reference.parts)
         written = ".".join(reference.parts)
         if fits:
             names = ", ".join(".".join(key) for key, _ in fits)
@@ -481,16 +494,35 @@ class _Names:
         message = f"`{written}` is not a source of this project"
         return Problem("unknown-name", message, reference.location, hint)
 
-    def _itself(self, reference: Reference) -> SourceID | Problem:
-        written = reference.parts[0]
-        if written in self.known:
-            return written
+    def find(
+        self, reference: Reference, path: str | None, language: str | None = None
+    ) -> list[tuple[tuple[str, ...], SourceID]]:
+        """Return what a reference may mean: asset keys, or what it is itself, and SourceIDs."""
+        if _is_source_id(reference):
+            written = reference.parts[0]
+            return [((written,), written)] if written in self.known else []
+        parts = tuple(part.lower() for part in reference.parts)
+        named = self.by_name.get(parts[-1], [])
+        fits = [(k, s) for k, s in named if tuple(p.lower() for p in k[-len(parts) :]) == parts]
+        fits = [(k, s) for k, s in fits if s not in self.guessed] or fits
+        if language == MALLOY:
+            fits = [(k, s) for k, s in fits if not s.endswith(SUFFIX)] or fits
+        elif len(parts) == 1:
+            own = [(k, s) for k, s in fits if s.partition("@")[2] == path]
+            fits = own or fits
+        return fits
+
+    def _unknown_id(self, written: SourceID, place: Location) -> Problem:
         path = written.rpartition("@")[2]
         hint = did_you_mean(written, self.known)
         if path.endswith(SUFFIX) and not any(k.endswith(f"@{path}") for k in self.known):
             hint = f"move {path} below the sources directory"
         message = f"`{written}` is not a source of this project"
-        return Problem("unknown-name", message, reference.location, hint)
+        return Problem("unknown-name", message, place, hint)
+
+
+def _is_source_id(reference: Reference) -> bool:
+    return len(reference.parts) == 1 and "@" in reference.parts[0]
 
 
 def _resolve_names(compilation: Compilation) -> None:
@@ -503,7 +535,8 @@ def _resolve_names(compilation: Compilation) -> None:
     for unit in units:
         with compilation.contained(unit):
             _resolve(compilation, unit)
-            _resolve_checks(compilation, unit)
+            if compilation.former is None:
+                _resolve_checks(compilation, unit)
 
 
 def _resolve_checks(compilation: Compilation, unit: _Unit) -> None:
@@ -551,6 +584,11 @@ def _resolve(compilation: Compilation, unit: _Unit) -> None:
     declared = unit.declaration
     references = declared.query.references if declared.query else ()
     names, path, language = compilation.names, declared.location.path, declared.language
+    if compilation.former is not None:  # nobody reads what would be said of names
+        fits = [names.find(r, path, language) for r in references]
+        unit.broken |= any(len(f) != 1 for f in fits)
+        unit.bindings = tuple(f[0][1] for f in fits if len(f) == 1)
+        return
     found = [names.resolve(r, path, language) for r in references]
     wrong = [f for f in found if isinstance(f, Problem)]
     compilation.problems += wrong
@@ -588,20 +626,21 @@ def _put_in_order(compilation: Compilation) -> None:
     """Put every unit after those it reads; report cycles; spread brokenness to readers."""
     done: dict[SourceID, _Unit] = {}
     for start in compilation.units.values():
-        trail: list[_Unit] = []
+        trail: dict[SourceID, _Unit] = {}
         stack: list[tuple[_Unit, bool]] = [(start, False)]
         while stack:
             unit, leaving = stack.pop()
             if leaving:
-                trail.pop()
+                trail.popitem()
                 done[unit.source_id] = unit
                 continue
             if unit.source_id in done:
                 continue
-            if unit in trail:
-                _report_cycle(compilation, [*trail[trail.index(unit) :], unit])
+            if unit.source_id in trail:
+                circle = list(trail.values())
+                _report_cycle(compilation, [*circle[circle.index(unit) :], unit])
                 continue
-            trail.append(unit)
+            trail[unit.source_id] = unit
             stack.append((unit, True))
             before = dict.fromkeys((*unit.bindings, *unit.compared))
             stack += [(compilation.units[b], False) for b in reversed(before)]
@@ -632,8 +671,35 @@ def _report_cycle(compilation: Compilation, cycle: Sequence[_Unit]) -> None:
 # -------------------------------------------------------------------------------------- meaning
 
 
+def _take_over(compilation: Compilation) -> None:
+    """Let units be what they were in the former compilation, where they read what they read there.
+
+    Its declarations are the same objects; two that are equal would be compiled a second time.
+    """
+    former = compilation.former
+    if former is None or former.followed != compilation.followed:
+        return
+    same: set[SourceID] = set()
+    for unit in compilation.units.values():
+        old = former.units.get(unit.source_id)
+        if (
+            old is None
+            or old.source is None
+            or unit.broken
+            or old.written is not unit.written
+            or old.bindings != unit.bindings
+            or not same.issuperset(unit.bindings)
+        ):
+            continue
+        unit.declaration, unit.source, unit.key = old.declaration, old.source, old.key
+        unit.meaning, unit.raw_face = old.meaning, old.raw_face
+        same.add(unit.source_id)
+
+
 def _compile_meaning(compilation: Compilation) -> None:
     for unit in compilation.units.values():
+        if unit.source is not None:
+            continue  # it was taken over
         unit.broken |= any(compilation.units[b].broken for b in unit.bindings)
         if unit.broken:
             continue
@@ -1094,4 +1160,11 @@ PASSES: tuple[Callable[[Compilation], None], ...] = (
     _put_in_order,
     _compile_meaning,
     _check_annotations,
+)
+
+DRAFT_PASSES: tuple[Callable[[Compilation], None], ...] = (
+    _resolve_names,
+    _put_in_order,
+    _take_over,
+    _compile_meaning,
 )

@@ -2,13 +2,15 @@
 
 What a file declares follows from its text, from the files it imports and from the columns of the
 tables it names, which may be sources of other files. It is kept with all of that, and holds as
-long as all of that is the same; files that need each other are compiled round by round. The
-invariant: what is declared was compiled with the columns that the finished project has.
+long as all of that is the same; files that need each other are compiled round by round, and a file
+is put off while the sources that it names wait for another one. The invariant: what is declared
+was compiled with the columns that the finished project has.
 """
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
@@ -22,6 +24,7 @@ from persist_assets.frontends.malloy import (
     UNCERTAIN,
     comments_that_say_persist,
     declare,
+    mentions,
     names_in,
     parse_malloys,
 )
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from persist_assets.compiler import Compilation
-    from persist_assets.model import Declaration, Query
+    from persist_assets.model import Declaration, Query, Reference
     from persist_assets.settings import Malloy
 
 _UTC = ("UTC", "Etc/UTC", "Etc/UCT", "UCT", "Zulu", "Etc/Zulu", "Universal", "Etc/Universal", "GMT")
@@ -60,6 +63,8 @@ class Models:
         The session's.
     read
         Returns the text of any file of the project; raises OSError or ValueError.
+    progress
+        Is called before each compilation with the number of files that are done, and of all.
     files
         What they declare, by path, as it is to be remembered.
     failed
@@ -71,6 +76,7 @@ class Models:
     connection: str
     timezone: str
     read: Callable[[str], str]
+    progress: Callable[[int, int], None] = lambda done, n: None
     files: dict[str, Parsed] = field(default_factory=dict[str, Parsed])
     failed: dict[str, Parsed] = field(default_factory=dict[str, Parsed])
 
@@ -86,7 +92,7 @@ class Models:
     def compile(
         self,
         before: Mapping[str, Parsed],
-        compile_with: Callable[[Iterable[Parsed]], Compilation],
+        compile_with: Callable[[Iterable[Parsed], Compilation | None], Compilation],
     ) -> Compilation:
         """Find out what the files declare.
 
@@ -95,7 +101,8 @@ class Models:
         before
             What they declared when they were last compiled.
         compile_with
-            Compiles the whole project, with what is declared in Malloy so far.
+            Compiles the whole project, with what is declared in Malloy so far; or, from a
+            compilation of most of it, a draft.
 
         Raises
         ------
@@ -110,11 +117,11 @@ class Models:
             for path in self.texts:
                 problem = Problem("malloy-timezone", message, Location(path), hint)
                 self.failed[path] = self._names(path, [problem])
-            return compile_with(self.declared)
+            return compile_with(self.declared, None)
         kept = {p: k for p in self.texts if (k := self._unchanged(p, before.get(p))) is not None}
         if kept.keys() == self.texts.keys():
             self.files = kept
-            compilation = compile_with(self.declared)
+            compilation = compile_with(self.declared, None)
             answers = _Answers(self, compilation)
             if all(answers.hold(k) for k in kept.values()):
                 return compilation
@@ -158,31 +165,39 @@ class Models:
     def _by_rounds(
         self,
         kept: Mapping[str, Parsed],
-        compile_with: Callable[[Iterable[Parsed]], Compilation],
+        compile_with: Callable[[Iterable[Parsed], Compilation | None], Compilation],
     ) -> Compilation:
         """Compile files whose tables are known, until no further ones become known."""
         # Of what is not compiled yet the names are known: who asks for it is to wait, not to look
         # elsewhere.
         self.failed = {path: self._names(path, ()) for path in self.texts}
-        answers = _Answers(self, compile_with(self.declared))
-        waiting = list(self.texts)
+        answers = _Answers(self, compile_with(self.declared, None))
+        queue = _Queue(self)
         with self._session(answers) as session:
-            while waiting:
-                again: list[str] = []
-                for path in waiting:
+            while queue.waiting:
+                ready = queue.ready(answers.compilation)
+                # Whether one may be put off is read from its text, which is not what Malloy reads.
+                # So nothing is left over before each one has been tried.
+                is_last = not ready
+                n_waiting = len(queue.waiting)
+                for path in ready or tuple(queue.waiting):
                     known = kept.get(path)
                     if known is not None and answers.hold(known):
                         self.files[path] = known
+                        self.failed.pop(path, None)
                     elif not self._compile(path, session, answers):
-                        again.append(path)
-                answers.compilation = compile_with(self.declared)
-                # No file of this round tells others anything that they did not know.
-                waiting = again if len(again) < len(waiting) else []
-        return answers.compilation
+                        queue.wait(path, answers.refused, answers.compilation)
+                        continue
+                    queue.done(path)
+                answers.compilation = compile_with(self.declared, answers.compilation)
+                if is_last and len(queue.waiting) == n_waiting:
+                    break
+        return compile_with(self.declared, None)
 
     def _compile(self, path: str, session: Session, answers: _Answers) -> bool:
         """Compile a file; return whether another round would change nothing for it."""
-        answers.refused = False
+        answers.refused = []
+        self.progress(len(self.files), len(self.texts))
         try:
             model = session.compile_model(path)
         except SourcesError as error:
@@ -264,14 +279,14 @@ class _Answers:
     given
         What was answered, by query; Malloy asks once.
     refused
-        Something was asked for that is not known.
+        What was asked for that is not known.
     """
 
     models: Models
     compilation: Compilation
     texts: dict[str, str] = field(default_factory=dict[str, str])
     given: dict[str, Columns] = field(default_factory=dict[str, Columns])
-    refused: bool = False
+    refused: list[str] = field(default_factory=list[str])
 
     def file(self, path: str) -> str:
         self.texts[path] = self.models.text(path)
@@ -284,7 +299,7 @@ class _Answers:
         try:
             self.given[sql] = self.find(sql)
         except Refused:
-            self.refused = True
+            self.refused.append(sql)
             raise
         return self.given[sql]
 
@@ -314,6 +329,73 @@ class _Answers:
             except Refused:
                 return False
         return True
+
+
+class _Queue:
+    """Malloy files that are not compiled yet.
+
+    Attributes
+    ----------
+    waiting
+        Their paths, in order.
+    """
+
+    def __init__(self, models: Models) -> None:
+        self.waiting = dict.fromkeys(models.texts)
+        self._names: dict[str, list[Sequence[Reference]]] = {}
+        self._importers: dict[str, list[str]] = {}
+        self._tried: set[str] = set()
+        self._stuck: set[str] = set()
+        todo = list(models.texts)
+        for path in todo:  # and what they import
+            try:
+                mentioned = mentions(models.text(path), path)
+            except Refused:
+                continue
+            self._names[path] = _references(mentioned.queries)
+            for imported in mentioned.imports:
+                if imported not in models.texts and imported not in self._importers:
+                    todo.append(imported)
+                self._importers.setdefault(imported, []).append(path)
+
+    def ready(self, compilation: Compilation) -> list[str]:
+        """Return the files that name no source that is not compiled yet, in order.
+
+        Their own text tells, and that of the files they import; once a file was tried, what it was
+        refused does.
+        """
+        put_off = self._stuck | {
+            path for path, names in self._names.items() if not all(map(compilation.knows, names))
+        }
+        todo = list(put_off)
+        while todo:
+            for importer in self._importers.get(todo.pop(), ()):
+                if importer not in put_off and importer not in self._tried:
+                    put_off.add(importer)
+                    todo.append(importer)
+        return [path for path in self.waiting if path not in put_off]
+
+    def done(self, path: str) -> None:
+        """Take a file out: nothing waits for it any more."""
+        del self.waiting[path]
+        self._names.pop(path, None)
+        self._stuck.discard(path)
+
+    def wait(self, path: str, refused: Sequence[str], compilation: Compilation) -> None:
+        """Put a file off until what it was refused is known; what is known already never helps."""
+        self._tried.add(path)
+        names = self._names[path] = _references(refused)
+        if all(map(compilation.knows, names)):
+            self._stuck.add(path)
+
+
+def _references(queries: Iterable[str]) -> list[Sequence[Reference]]:
+    """Return what queries read, as far as they can be read."""
+    found: list[Sequence[Reference]] = []
+    for sql in queries:
+        with suppress(SourcesError):
+            found.append(parse_malloys(sql, Location("query")).references)
+    return found
 
 
 def _refusal(problems: Sequence[Problem]) -> Refused:

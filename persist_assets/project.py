@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     )
     from persist_assets.settings import Settings
 
+    Progress = Callable[[int, int], None]
+
 
 def load_project(settings: Settings) -> Project:
     """Read and compile every source of a project, its problems included.
@@ -153,8 +155,15 @@ class Loaded:
         return tuple(map(needed, self.compilation.needs_of(query, bindings, externals)))
 
 
-def load(settings: Settings) -> Loaded:
-    """Return a project with what it takes to ask something of it; see `load_project`."""
+def load(settings: Settings, progress: Progress | None = None) -> Loaded:
+    """Return a project with what it takes to ask something of it; see `load_project`.
+
+    Parameters
+    ----------
+    progress
+        Is called before a Malloy file is compiled, with the number of files that are done, and of
+        all.
+    """
     directory = settings.root / settings.sources
     if not directory.is_dir():
         raise SettingsError(
@@ -174,7 +183,7 @@ def load(settings: Settings) -> Loaded:
         data = _read(settings.root, path, relative, problems)
         if data is not None:
             contents[relative] = data
-    return _compile(settings, contents, problems, settings.read_text, remember=True)
+    return _compile(settings, contents, problems, settings.read_text, progress, remember=True)
 
 
 def compile_files(
@@ -197,6 +206,7 @@ def _compile(
     contents: Mapping[str, bytes],
     problems: list[Problem],
     read: Callable[[str], str],
+    progress: Progress | None = None,
     *,
     remember: bool,
 ) -> Loaded:
@@ -249,17 +259,21 @@ def _compile(
         raws = _raw_facts(settings, declarations, problems)
         malloys = {path: text for path, text in texts.items() if path.endswith(MALLOY)}
         models = Models(malloys, settings.malloy, connection, settings.timezone.key, read)
+        if progress is not None:
+            models.progress = progress
 
         def parse(path: str) -> list[Declaration]:
             if path in malloys:
                 return with_trees(models.files[path].declarations)
             return FRONTENDS[PurePosixPath(path).suffix](texts[path], path, find)[0]
 
-        memory = Memory(before.meanings, parse=parse)
+        meanings = before.meanings
 
-        def compile_with(found: Iterable[Parsed]) -> Compilation:
+        def compile_with(found: Iterable[Parsed], former: Compilation | None = None) -> Compilation:
+            nonlocal meanings
             found = tuple(found)
-            return compile_project(
+            memory = Memory(meanings, parse=parse)
+            compilation = compile_project(
                 [*declarations, *(d for known in found for d in known.declarations)],
                 sources_dir=settings.sources,
                 connection=connection,
@@ -267,13 +281,17 @@ def _compile(
                 problems=[*problems, *(p for known in found for p in known.problems)],
                 memory=memory,
                 key_prefix=settings.key_prefix,
+                former=former,
             )
+            if not memory.known.keys() <= meanings.keys():
+                meanings = meanings | memory.known
+            return compilation
 
         compilation = models.compile(before.files, compile_with) if malloys else compile_with(())
         files |= models.files
-        changed = files != before.files or memory.known.keys() != before.meanings.keys()
-        if remember and changed:
-            save_cache(place, files, memory.known)
+        known = compilation.memory.known
+        if remember and (files != before.files or known.keys() != before.meanings.keys()):
+            save_cache(place, files, known)
         queries = tuple(q for path in malloys if path in files for q in files[path].queries)
         externals = compilation.externals
         needs = tuple(map(needed, compilation.needs(externals))) if externals else ()

@@ -58,3 +58,32 @@ def malloy(told: Told, connections: Mapping[str, Connection] = SPARK, **more: ob
     """Return a session; the test is skipped where there is no compiler."""
     compiler()
     return Session(told, connections, **more)  # pyright: ignore[reportArgumentType]
+
+
+def chains(n: int, depth: int, how: str) -> dict[str, str]:
+    """Return files of sources in chains: each is persisted and reads the one below it.
+
+    The order of their names is not the one in which they are read.
+
+    Parameters
+    ----------
+    n, depth
+        How many Malloy files there are, and how many of them are in a chain.
+    how
+        They read each other by ``import`` or by ``spark.table``.
+    """
+    files = {"orders.sql": "CREATE TABLE orders (id INT, x DOUBLE) USING parquet LOCATION 'o';"}
+    for at in range(n):
+        chain, level = divmod(at, depth)
+
+        def name(level: int, chain: int = chain) -> str:
+            return f"s{level * 7919 % 1000:03}_{chain}"
+
+        text, read = "##! experimental.persistence\n", "spark.table('orders')"
+        if level and how == "import":
+            text, read = f'{text}import "{name(level - 1)}.malloy"\n', name(level - 1)
+        elif level:
+            read = f"spark.table('{name(level - 1)}')"
+        text += f"#@ persist\nsource: {name(level)} is {read} -> {{ select: id, x is x + 1 }}\n"
+        files[f"{name(level)}.malloy"] = text
+    return files

@@ -7,12 +7,13 @@ import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 from rich.console import Console
@@ -42,6 +43,8 @@ from persist_assets.storage.files import know_stores
 from persist_assets.trust import confined
 
 if TYPE_CHECKING:
+    from rich.status import Status
+
     from persist_assets.builder import Builder
     from persist_assets.ledger.store import Ledger
 
@@ -110,7 +113,8 @@ class Invocation:
     @cached_property
     def loaded(self) -> Loaded:
         """The project as it compiles, whatever is wrong with it."""
-        return load(self.settings)
+        with Compiling(err) as compiling:
+            return load(self.settings, compiling)
 
     @cached_property
     def project(self) -> Project:
@@ -156,6 +160,48 @@ class Invocation:
         for act in self._closing:
             act()
 
+
+class Compiling:
+    """Shows on stderr how far compiling Malloy files is, where it takes long.
+
+    A terminal has one line, which disappears; elsewhere there is a line every ten seconds.
+
+    Parameters
+    ----------
+    clock
+        Returns seconds.
+    """
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._due = clock() + (_PATIENCE_S if console.is_terminal else _LINES_S)
+        self._status: Status | None = None
+
+    def __call__(self, done: int, n: int) -> None:
+        """Show that so many files of all are done."""
+        if self._clock() < self._due:
+            return
+        line = f"compiling Malloy: {done} of {n} files"
+        if not self._console.is_terminal:
+            self._console.print(line)
+            self._due = self._clock() + _LINES_S
+        elif self._status is None:
+            self._status = self._console.status(line)
+            self._status.start()
+        else:
+            self._status.update(line)
+
+    def __enter__(self) -> Self:
+        """Return itself; nothing is shown yet."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take the line away."""
+        if self._status is not None:
+            self._status.stop()
+
+
+_PATIENCE_S, _LINES_S = 1.0, 10.0
 
 ProjectOption = Annotated[
     Path | None,

@@ -57,7 +57,7 @@ from persist_assets.model import (
     SourceID,
 )
 from persist_assets.planner import asked_for, older_code
-from persist_assets.project import find_former_build_ids, load_project
+from persist_assets.project import find_former_build_ids
 from persist_assets.revisions import WORKING_TREE, find_places
 from persist_assets.selection import find_source
 from persist_assets.settings import KEEP_GOING, Settings
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 @command("check", is_confined=True)
 def check(given: Invocation) -> None:
     """Compile all sources and say what is wrong with them."""
-    project = load_project(given.settings)
+    project = given.loaded.project
     if given.as_json:
         print_json(
             {

@@ -8,7 +8,8 @@ problem, and no source stands for rows that Malloy would not read under its name
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from posixpath import dirname, join, normpath
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -89,6 +90,63 @@ def names_in(text: str, path: str) -> list[Declaration]:
             place = _place(text, path, match.start(1))
             found.setdefault(match[1].lower(), Declaration(match[1], LANGUAGE, place))
     return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Mentions:
+    """What a file names, as far as its text alone tells.
+
+    Attributes
+    ----------
+    queries
+        What it asks for the columns of: tables and SELECTs.
+    imports
+        Paths of files.
+    """
+
+    queries: tuple[str, ...]
+    imports: tuple[str, ...]
+
+
+_TOKEN = re.compile(
+    r"(?P<comment>(?:--|//|#)[^\n]*|/\*.*?\*/)"
+    r'|"""(?P<block>.*?)"""'
+    r"""|(?P<quote>['"`])(?P<text>(?:\\.|[^\\\n])*?)(?P=quote)"""
+    r"|(?P<call>\.\s*(?:table|sql)\s*\(\s*|\bimport\b(?:\s*\{[^}]*\}\s*from\b)?\s*)",
+    re.DOTALL,
+)
+
+
+def mentions(text: str, path: str) -> Mentions:
+    """Return what a file names: a guess by which files are put in order, and no more.
+
+    Examples
+    --------
+    >>> text = "import '../b.malloy'  // spark.table('old')"
+    >>> mentions(text + "source: x is spark.table('a.t')", "sources/c/d.malloy").imports
+    ('sources/b.malloy',)
+    >>> mentions("source: x is spark.table('a.t')", "d.malloy").queries
+    ('SELECT * FROM a.t',)
+    """
+    queries: list[str] = []
+    imports: list[str] = []
+    call, end = "", -1
+    for token in _TOKEN.finditer(text):
+        if token["comment"] is not None:
+            continue
+        if token["call"] is not None:
+            call, end = token["call"].strip(), token.end()
+            continue
+        content = token["block"] if token["block"] is not None else token["text"]
+        if token.start() != end or "\\" in content or "%{" in content:
+            continue
+        if call.startswith("import"):
+            imports.append(normpath(join(dirname(path), content)))
+        elif "table" in call:
+            queries.append(ALL_ROWS_OF + content)
+        else:
+            queries.append(content)
+    return Mentions(tuple(queries), tuple(imports))
 
 
 def _place(text: str, path: str, at: int) -> Location:
