@@ -1283,8 +1283,10 @@ class Builder(Reader):
         table = world.readable(leaf) if leaf.raw is None else None
         if leaf.raw is not None and source_id in world.versions:
             root, form = self.raw_place(leaf)
+            commit = self.pin(leaf).commit  # of a copy its version tells it
             if form == "delta":
-                return delta_pieces(root, int(world.versions[source_id].split(":")[1]), name)
+                number = int(world.versions[source_id].split(":")[1]) if commit is None else commit
+                return delta_pieces(root, number, name)
         if table is not None and table.view is None:
             return delta_pieces(self.settings.table_root(table.table), table.version, name)
         return None
