@@ -1332,6 +1332,15 @@ class Builder(Reader):
             return self.load_slice(leaf, table, Slice(files))
 
         window = find_window(self.engine, self.project, source, increment, load)
+        if increment.late and window is not None:
+            log.warning(
+                "`%s`: new files of %s hold times before %s, the watermark, and its lookback: what"
+                " follows from such rows is not computed, as assume=exact says that there are none;"
+                " persist rerun computes it",
+                source.key,
+                ", ".join(increment.late),
+                increment.base.watermark,
+            )
         if window is None:
             log.warning("`%s` is computed as a whole: its time column does not tell", source.key)
         return window

@@ -690,7 +690,7 @@ def _compile_raw(compilation: Compilation, unit: _Unit) -> None:
         function=declaration.function,
     )
     unit.source = source
-    unit.key = digest("raw", source.source_id, source.build_id)
+    unit.key = digest("raw", source.source_id, source.build_id, fields)
     given = Given(
         rows,
         columns,

@@ -79,7 +79,7 @@ def optimize(root: Path) -> None:
 
 
 def order(root: Path) -> None:
-    table(root).optimize.z_order(["x"])
+    table(root).optimize.z_order([table(root).schema().fields[0].name])
 
 
 def tell_again(root: Path) -> None:
