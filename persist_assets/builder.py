@@ -1283,8 +1283,10 @@ class Builder(Reader):
         table = world.readable(leaf) if leaf.raw is None else None
         if leaf.raw is not None and source_id in world.versions:
             root, form = self.raw_place(leaf)
+            commit = self.pin(leaf).commit  # of a copy its version tells it
             if form == "delta":
-                return delta_pieces(root, int(world.versions[source_id].split(":")[1]), name)
+                number = int(world.versions[source_id].split(":")[1]) if commit is None else commit
+                return delta_pieces(root, number, name)
         if table is not None and table.view is None:
             return delta_pieces(self.settings.table_root(table.table), table.version, name)
         return None
@@ -1330,6 +1332,15 @@ class Builder(Reader):
             return self.load_slice(leaf, table, Slice(files))
 
         window = find_window(self.engine, self.project, source, increment, load)
+        if increment.late and window is not None:
+            log.warning(
+                "`%s`: new files of %s hold times before %s, the watermark, and its lookback: what"
+                " follows from such rows is not computed, as assume=exact says that there are none;"
+                " persist rerun computes it",
+                source.key,
+                ", ".join(increment.late),
+                increment.base.watermark,
+            )
         if window is None:
             log.warning("`%s` is computed as a whole: its time column does not tell", source.key)
         return window

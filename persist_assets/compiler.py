@@ -735,8 +735,11 @@ def _compile_raw(compilation: Compilation, unit: _Unit) -> None:
     identity = ["raw", compilation.connection, raw.format, facts.place, facts.options]
     if any(char_size(c.type) for c in facts.columns):
         identity.append("CHAR is padded")  # earlier releases did not
-    rows = digest(*identity, [] if raw.format in _BY_NAME else fields)
+    is_by_name = raw.format in _BY_NAME
+    rows = digest(*identity, [] if is_by_name else fields)
     columns = tuple(digest("column", rows, c.name.lower(), c.type) for c in facts.columns)
+    # Columns that are found, and not declared, may come while the data is the same.
+    declared = fields if declaration.columns or not is_by_name else "columns as they come"
     source = Source(
         source_id=unit.source_id,
         asset_key=unit.asset_key,
@@ -744,7 +747,7 @@ def _compile_raw(compilation: Compilation, unit: _Unit) -> None:
         location=declaration.location,
         annotation=declaration.annotation,
         persisted=False,
-        build_id=digest(*identity, fields),
+        build_id=digest(*identity, declared),
         definition=digest("definition", raw.format, raw.location, facts.options, fields),
         description=declaration.description,
         columns=facts.columns,
@@ -753,7 +756,7 @@ def _compile_raw(compilation: Compilation, unit: _Unit) -> None:
         function=declaration.function,
     )
     unit.source = source
-    unit.key = digest("raw", source.source_id, source.build_id)
+    unit.key = digest("raw", source.source_id, source.build_id, fields)
     given = Given(
         rows,
         columns,

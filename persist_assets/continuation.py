@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -36,6 +36,7 @@ from persist_assets.stores import spark_pattern
 from persist_assets.watermarks import (
     Span,
     Value,
+    earlier,
     from_spark,
     from_statistics,
     from_text,
@@ -258,11 +259,7 @@ def _has_timeless(engine: Engine, source: Source, base: Snapshot) -> bool:
 
 def _past(seen: Value, lookback_s: int) -> tuple[tuple[tuple[Value, None]]]:
     """Return the box of values past a watermark, it itself, and those that may still arrive."""
-    if isinstance(seen, datetime):
-        seen -= timedelta(seconds=lookback_s)
-    elif isinstance(seen, date):
-        seen -= timedelta(days=-(-lookback_s // 86_400))
-    return (((seen, None),),)
+    return (((earlier(seen, lookback_s), None),),)
 
 
 def _meets(file: Live, window: Window) -> bool:

@@ -16,7 +16,17 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from persist_assets.model import Increment, Taken, Trace
-from persist_assets.watermarks import TIMES, Span, Value, from_statistics, is_ordered, lead, overlap
+from persist_assets.watermarks import (
+    TIMES,
+    Span,
+    Value,
+    earlier,
+    from_statistics,
+    from_text,
+    is_ordered,
+    lead,
+    overlap,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -38,6 +48,7 @@ def grow(
     base: Snapshot,
     changes: Mapping[SourceID, Change | None],
     again: tuple[Span, ...] = (),
+    zone: str = "UTC",
 ) -> Increment | str:
     """Return how a build continues a snapshot, or why it cannot.
 
@@ -49,6 +60,8 @@ def grow(
         For each table that the source reads what became of it since.
     again
         Spans of the time column that are computed again besides.
+    zone
+        The session's time zone.
     """
     known = {s: change for s, change in changes.items() if change is not None}
     changed = {s: change for s, change in known.items() if change.added or change.lost}
@@ -69,9 +82,35 @@ def grow(
     assumed = source.annotation.assume is not None and base.watermark is not None
     if isinstance(found, str) and assumed and is_ordered(time_type(source, base)):
         if not shrunk:
-            return Increment(base, past=True, again=again)
+            late = _late(project, source, base, changed, zone)
+            return Increment(base, past=True, again=again, late=late)
         found = f"rows of {_names(project, shrunk)} changed or went"
     return found
+
+
+def _late(
+    project: Project, source: Source, base: Snapshot, changed: Mapping[SourceID, Change], zone: str
+) -> tuple[str, ...]:
+    """Return of which tables files came with times before the watermark and its lookback.
+
+    Statistics of files tell it, where the time column follows from columns of theirs or is one.
+    """
+    name, kind = (source.annotation.time_column or "").lower(), time_type(source, base) or ""
+    seen = from_text(base.watermark or "", kind)
+    if seen is None:
+        return ()
+    first, late = earlier(seen, source.annotation.lookback_s), set[str]()
+    origins = [e.upstream for e in source.lineage if e.column.lower() == name]
+    for source_id, change in changed.items():
+        own = [o.column for o in origins if o.source_id == source_id] or [name]
+        for column in own:
+            leaf = column_type(project.by_id[source_id].columns, column) or ""
+            steps = (Taken("cast", kind, 0),) if leaf != kind and kind in TIMES else ()
+            told = (span(piece, column, leaf) for piece in change.added) if leaf else ()
+            led = (lead(t[:2], leaf, steps, zone) for t in told if t and (steps or leaf == kind))
+            if any(low is not None and low[0] < first for low in led):  # pyright: ignore[reportOperatorIssue]
+                late.add(project.by_id[source_id].name)
+    return tuple(sorted(late))
 
 
 def _names(project: Project, sources: Iterable[SourceID]) -> str:

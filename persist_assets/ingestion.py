@@ -115,7 +115,7 @@ class Pending:
     wanted
         The rows that are needed.
     is_new
-        The table has a newer version than the copy.
+        The table has a newer version than the copy, whose rows may be others.
     unheld
         Those to be read of which no column is held.
     """
@@ -334,9 +334,16 @@ class Ingestion:
         StorageError
             The table cannot be reached, or not be read.
         """
-        held = self.find(source)
-        head = self.connector(source).pin(held.version if held else None)
-        return self._pending(held, self._wanted(source, self.needs(source)), head)
+        held, connector = self.find(source), self.connector(source)
+        head = connector.pin(held.version if held else None)
+        found = self._pending(held, self._wanted(source, self.needs(source)), head)
+        if held is None or not found.is_new or held.format != p.FORMAT:
+            return found
+        return replace(found, is_new=not connector.is_same(held.version, head))
+
+    def is_same(self, source: Source, since: str, until: str) -> bool:
+        """Whether a version of an external table certainly has the rows of an earlier one."""
+        return self.connector(source).is_same(since, until)
 
     def _wanted(self, source: Source, own: Iterable[Wanted]) -> Coverage:
         """Return what all environments need of an external table, this one what is given."""

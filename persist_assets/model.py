@@ -1570,6 +1570,8 @@ class Increment:
         The user says that only rows later than the base's watermark can be others.
     again
         Spans of the time column that are computed again whatever changed.
+    late
+        With `past`, the names of tables to which files came with times before that.
     """
 
     base: Snapshot
@@ -1580,6 +1582,7 @@ class Increment:
     traces: tuple[Trace, ...] = ()
     past: bool = False
     again: tuple[tuple[Any, Any], ...] = ()
+    late: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

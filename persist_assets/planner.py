@@ -530,7 +530,7 @@ def _increment(
     if before:
         names = ", ".join(project.by_id[s].name for s in before)
         return None, Reason("increment", f"what is computed depends on what comes of {names}")
-    found = grow(project, source, base, changes, again)
+    found = grow(project, source, base, changes, again, world.zone)
     if isinstance(found, Increment):
         return found, Reason("increment", _what_is_computed(project, source, found))
     return None, Reason("whole", f"everything is computed: {found}")
@@ -576,10 +576,13 @@ def _what_is_computed(project: Project, source: Source, increment: Increment) ->
     if increment.past:
         lookback = source.annotation.lookback_s
         late = f", and of up to {in_units(lookback)} before," if lookback else ""
-        return (
+        told = (
             f"only rows from {increment.base.watermark} on{late} are computed: assume=exact says"
             " that the others are as they were"
         )
+        if not increment.late:
+            return told
+        return f"{told}; but new files of {', '.join(increment.late)} hold earlier times"
     column = source.annotation.time_column
     asked = " and ".join(f"{to_text(a)} to {to_text(b)}" for a, b in increment.again)
     if asked and not increment.traces:

@@ -41,7 +41,8 @@ from persist_assets.partitions import keys as partition_keys
 from persist_assets.planner import UNVERSIONED, WHEN_OLD
 from persist_assets.routes import Route, find_route
 from persist_assets.session import translated
-from persist_assets.storage.raw import Pin, pin_raw
+from persist_assets.storage.changes import version_of_same_rows
+from persist_assets.storage.raw import OF_DELTA, Pin, pin_raw
 from persist_assets.storage.tables import has_snapshot
 from persist_assets.storage.types import columns_of_struct
 from persist_assets.substitution import Statement, kept, substitute
@@ -236,6 +237,12 @@ class Reader:
         """
         return None if self.find_version(source) is None else self._looked.get(source.source_id)
 
+    def is_same(self, source: Source, since: str, until: str) -> bool:
+        """Whether a version of a raw table certainly has the rows of an earlier one."""
+        if since == until or source.external is None:
+            return since == until
+        return self.ingestion.is_same(source, since, until)
+
     def copies(self, source: Source) -> list[tuple[Source, LocalCopy]]:
         """Return the external tables that a source is computed from, and what this run has of them.
 
@@ -269,13 +276,18 @@ class Reader:
     def _pin(self, source: Source) -> Pin:
         """Return the present version of a raw table.
 
-        Of an external table that is its copy's, unless this has to be brought up to date: then a
-        version that is none of it stands for what is to come. It is the same as long as the table
-        and the program are. That the clock moves on brings rows to those alone who read it.
+        Of a Delta table that is the one that published snapshots rest on, as long as no rows came
+        or went since. Of an external table it is its copy's, unless this has to be brought up to
+        date: then a version that is none of it stands for what is to come. It is the same as long
+        as the table and the program are. That the clock moves on brings rows to those alone who
+        read it.
         """
         assert source.raw is not None
         if source.external is None:
-            return pin_raw(source.raw, self.settings.resolve(source.raw.location or ""))
+            place = self.settings.resolve(source.raw.location or "")
+            pin = pin_raw(source.raw, place)
+            same = version_of_same_rows(place, pin, self._known) if pin.commit is not None else None
+            return pin if same is None else replace(pin, version=same)
         pending = self.ingestion.pending(source)
         copy = self.ingestion.find(source)
         self._looked[source.source_id] = Looked(pending.version, copy)
@@ -289,6 +301,11 @@ class Reader:
         needs = sorted(self.ingestion.needs(source))
         told = sha256(repr((needs, held)).encode()).hexdigest()[:8]
         return Pin(f"{TO_COME}{pending.version}+{told}")
+
+    @cached_property
+    def _known(self) -> set[str]:
+        """The versions of raw data that published snapshots rest on."""
+        return self.ledger.fetch_current_versions()
 
     def behind(self) -> dict[SourceID, str]:
         """Return of the external tables whose copies have to be brought up to date what is new."""
@@ -715,8 +732,11 @@ class Reader:
         if source.external is not None and source.source_id not in self._synced:
             return self._route_of_all(source).name
         place = self.settings.resolve(source.raw.location or "")
-        told = sha256(f"{source.build_id} {place}".encode()).hexdigest()
-        return f"{source.key}@{self.pin(source).version}-{told[:12]}"
+        pin = self.pin(source)
+        is_own = pin.commit is None or (pin.version or "").startswith(f"{OF_DELTA}{pin.commit}:")
+        read = "" if is_own else f" {pin.commit}"
+        told = sha256(f"{source.build_id} {source.definition} {place}{read}".encode()).hexdigest()
+        return f"{source.key}@{pin.version}-{told[:12]}"
 
     def load(
         self,

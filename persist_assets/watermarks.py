@@ -268,6 +268,21 @@ def cut_to(step: Taken) -> str | None:
     return _SHORT_UNITS.get(step.unit, step.unit) if cuts else None
 
 
+def earlier(value: Value, seconds: int) -> Value:
+    """Return the value so much before another; dates go back by whole days, others not at all.
+
+    Examples
+    --------
+    >>> earlier(date(2024, 1, 9), 90_000), earlier(7, 60)
+    (datetime.date(2024, 1, 7), 7)
+    """
+    if isinstance(value, datetime):
+        return value - timedelta(seconds=seconds)
+    if isinstance(value, date):
+        return value - timedelta(days=-(-seconds // 86_400))
+    return value
+
+
 def overlap(one: tuple[Value, Value | None], other: tuple[Value, Value | None]) -> bool:
     """Whether two spans share a value; each may be open above. Their values are of one type."""
     (low, high), (least, most) = one, other

@@ -36,6 +36,7 @@ from persist_assets.dialect import char_size, quote, unpruned
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.growth import in_order
 from persist_assets.model import Piece
+from persist_assets.storage.commits import MOST_COMMITS, commit_file, moves, parse_commit
 from persist_assets.storage.files import delta_place, reached, unreachable
 from persist_assets.storage.raw import (
     OF_DELTA,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from persist_assets.model import Column, External
+    from persist_assets.storage.commits import Actions
 
 _READABLE = frozenset(
     ("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "deletionVectors", "columnMapping")
@@ -205,7 +207,7 @@ class DeltaConnector:
         except (DeltaError, OSError, ValueError) as error:
             raise gone from error
         with self._reached() as (system, root):
-            (commit,) = system.get_file_info([f"{root}{_log(table.version())}"])
+            (commit,) = system.get_file_info([f"{root}{commit_file(table.version())}"])
         # To delta-rs the first version is also that of all times before it.
         if commit.mtime is None or commit.mtime > at:
             raise gone
@@ -608,6 +610,21 @@ class DeltaConnector:
         only_came = all(f.change == INSERT for f in files)
         return Changes(load, only_came=only_came, read=_cost(files, of))
 
+    def is_same(self, since: str, until: str) -> bool:
+        """Whether no row came or went between two versions; see `protocol.Connector`."""
+        if since == until or not since.startswith(OF_DELTA):
+            return since == until
+        first, last = self._number(since), self._number(until)
+        if not first < last <= first + MOST_COMMITS:
+            return False
+        try:  # the last first: mostly that changes rows
+            if any(moves(self._commit(version)) for version in range(last, first, -1)):
+                return False
+            found = self.changes(since, until, None, [c.name for c in self.columns])
+        except (StorageError, _Again):
+            return False
+        return found.again is None and found.load is None
+
     def _not_kept(self) -> StorageError:
         return StorageError(
             f"rows of the Delta table at {self.location} were changed or deleted,"
@@ -734,7 +751,7 @@ class DeltaConnector:
         try:
             with (
                 self._reached() as (system, root),
-                system.open_input_stream(f"{root}{_log(version)}") as stream,
+                system.open_input_stream(f"{root}{commit_file(version)}") as stream,
             ):
                 written: bytes = stream.read()
                 return written
@@ -743,22 +760,12 @@ class DeltaConnector:
                 raise
             return None
 
-    def _commit(self, version: int) -> dict[str, list[Any]]:
+    def _commit(self, version: int) -> Actions:
         """Return the actions of a commit by their kind."""
         written = self._written_by(version)
         if written is None:
             raise _Again(f"its log has no version {version} any more")
-        actions: dict[str, list[Any]] = {}
-        try:
-            for line in written.splitlines():
-                for kind, action in (json.loads(line) if line.strip() else {}).items():
-                    actions.setdefault(kind, []).append(action)
-        except ValueError as error:
-            raise StorageError(
-                f"version {version} in the log of the Delta table at {self.location} is broken:"
-                f" {error}"
-            ) from error
-        return actions
+        return parse_commit(written, version, self.location)
 
 
 def _as_told(file: _File, told: _File | None) -> _File:
@@ -796,10 +803,6 @@ def _same(name: str, version: str) -> bool:
 
 _WITH_HIDDEN = ":hidden files"
 """What names of versions end with that have files whose names begin with _ or a dot."""
-
-
-def _log(version: int) -> str:
-    return f"_delta_log/{version:020}.json"
 
 
 _BECAME, _RECORDED = "_persist_became", "recorded"

@@ -613,6 +613,23 @@ class IcebergConnector:
 
         return Changes(load, only_came=True, read=_cost(kept, len(files)))
 
+    def is_same(self, since: str, until: str) -> bool:
+        """Whether no row came or went between two versions; see `protocol.Connector`."""
+        if since == until or not since.startswith(OF_ICEBERG):
+            return since == until
+        try:
+            table, last = self._load(until)
+            line, (first, *_) = _line(table, last), _parts(since)
+            if first != last and first not in line:
+                return False
+            later = [] if first == last else line[: line.index(first)]
+            if not all(_is_quiet(table.snapshot_by_id(n)) for n in later):
+                return False
+            found = self.changes(since, until, None, [c.name for c in self.columns])
+        except StorageError:
+            return False
+        return found.again is None and found.load is None
+
     def _entries(self, table: Any, snapshot: Any) -> Iterator[tuple[Any, list[Any]]]:
         """Yield the manifests of a snapshot with what is in them.
 
@@ -675,6 +692,16 @@ def _parts(version: str) -> tuple[int, str, int | None]:
 
 def _uuid(table: Any) -> str:
     return str(table.metadata.table_uuid)
+
+
+def _is_quiet(snapshot: Any) -> bool:
+    """Whether a snapshot says that it writes files anew, or adds none."""
+    summary = snapshot.summary
+    if summary is None:
+        return False
+    no_files = summary.additional_properties.get("added-data-files", "0") == "0"
+    operation = summary.operation.value
+    return operation == "replace" or (operation == "append" and no_files)
 
 
 def _head(table: Any) -> int:

@@ -137,3 +137,10 @@ class Connector(Protocol):
         until they are loaded.
         """
         ...
+
+    def is_same(self, since: str, until: str) -> bool:
+        """Whether a later version certainly has the rows of an earlier one, in all columns read.
+
+        Costs little where rows changed. What cannot be told may have changed; nothing is raised.
+        """
+        ...

@@ -917,6 +917,13 @@ class Ledger(WantLog, CoverageLog, TaintLog):
             return {version for as_of in connection.scalars(query) for _, version in as_of}
 
     @repeated
+    def fetch_current_versions(self) -> set[str]:
+        """Return the versions of raw data that rest under what readers of any environment read."""
+        query = sa.select(builds.c.as_of).join(manifest_entries, _ENTRY)
+        with self._read() as connection:
+            return {version for as_of in connection.scalars(query) for _, version in as_of or ()}
+
+    @repeated
     def fetch_leases(self) -> list[tuple[Lease, bool, bool]]:
         """Return who holds what, whether its process is gone, and whether it has expired."""
         with self._read() as connection:

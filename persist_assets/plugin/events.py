@@ -147,8 +147,9 @@ def report_raw_versions(
         version = looked.newest if looked else builder.find_version(source)
         key = dg.AssetKey(source.asset_key)
         records = instance.fetch_materializations(key, limit=1).records
-        told = records[0].asset_materialization if records else None
-        if version is not None and (told is None or (told.tags or {}).get(DATA_VERSION) != version):
+        event = records[0].asset_materialization if records else None
+        told = ((event and event.tags) or {}).get(DATA_VERSION)
+        if version is not None and (told is None or not builder.is_same(source, told, version)):
             tags = {DATA_VERSION: version, ENVIRONMENT_TAG: builder.settings.environment}
             metadata = looked_metadata(looked) if looked else None
             event = dg.AssetMaterialization(key, tags=tags, metadata=metadata)

@@ -1,29 +1,53 @@
 """What became of data since rows were computed from it, file by file.
 
-Of a Delta table its log tells, version by version. What files other data had at a version is
-kept in the warehouse, under the version (`keep_listing`). The invariant: what cannot be told for
-certain is None, never "unchanged".
+Of a Delta table its log tells, version by version; what OPTIMIZE wrote anew is no change
+(`commits.moves`). What files other data had at a version is kept in the warehouse, under the
+version (`keep_listing`). The invariant: what cannot be told for certain is None, never "unchanged".
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from persist_assets.errors import StorageError
 from persist_assets.model import Change, Piece
+from persist_assets.storage.commits import (
+    MOST_COMMITS,
+    commit_file,
+    is_told_by_files,
+    moves,
+    parse_commit,
+)
 from persist_assets.storage.files import is_there, reached
-from persist_assets.storage.raw import OF_DELTA, OF_FILES, OF_PARSED, digest_of_files, file_location
+from persist_assets.storage.raw import (
+    OF_DELTA,
+    OF_FILES,
+    OF_PARSED,
+    READABLE_FEATURES,
+    check_readable,
+    delta_version,
+    digest_of_files,
+    file_location,
+    promised_rows,
+)
 from persist_assets.storage.tables import file_sizes, find_table, live_files
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from persist_assets.storage.commits import Actions
     from persist_assets.storage.raw import Pin
     from persist_assets.storage.tables import Live
 
 _MOST_FOOTERS = 500
 """Of so many files that came the footers are read."""
+_MOST_VERSIONS = 16
+"""So many versions of a table are opened for what is in files that neither end has."""
 LISTINGS = ".listings"
 """The directory of a warehouse that holds, by ledger and version, which files raw data had."""
 
@@ -104,7 +128,8 @@ def raw_change(directory: str, location: str, then: str, pin: Pin, form: str = "
         (first, table, *files), (last, same, *others) = then.split(":")[1:], now.split(":")[1:]
         if table != same or len(files) != len(others):
             return None
-        return delta_change(location, int(first), int(last), *files)
+        last = int(last) if pin.commit is None else pin.commit
+        return delta_change(location, int(first), last, *files)
     return None
 
 
@@ -151,19 +176,180 @@ def delta_change(root: str, then: int, now: int, files: str | None = None) -> Ch
     Parameters
     ----------
     files
-        `digest_of_files` of the earlier one, where its log may be another one than it was.
+        Of a table of others `digest_of_files` of the earlier one, as its log may be another one
+        than it was. Columns may come to it: rows before have none of their values.
     """
     old, new = find_table(root, then), find_table(root, now)
-    if old is None or new is None or old.schema() != new.schema():
+    if old is None or new is None:
+        return None
+    if old.schema() != new.schema() and (files is None or not _has_columns_of(new, old)):
         return None
     before, after = file_sizes(old).keys(), file_sizes(new).keys()
     if files is not None and digest_of_files(before) != files:
         return None
+    if files is not None and (told := _told(root, old, new)) is not None:
+        return told
     came, went = live_files(new, after - before), live_files(old, before - after)
     return Change(
         tuple(_piece(file, root) for file in came.values()),
         tuple(_piece(file, root) for file in went.values()),
     )
+
+
+def _told(root: str, old: Any, new: Any) -> Change | None:
+    """Return what the commits between two versions say that came and went.
+
+    None where that is no less than the files that one of both has, or cannot be told from them.
+    """
+    there, after = ({file_location(p, root) for p in file_sizes(t)} for t in (old, new))
+    n_more = Counter[str]()
+    first: int = old.version()
+    seen = dict.fromkeys(there, first)
+    wrote_anew = False
+    for version in range(first + 1, min(new.version(), first + MOST_COMMITS) + 1):
+        actions = _commit(root, version)
+        if actions is None or not is_told_by_files(actions):
+            return None
+        adds, removes = actions.get("add", ()), actions.get("remove", ())
+        if any(a.get("deletionVector") for a in (*adds, *removes)):
+            return None
+        for actions_of_kind, sign in ((removes, -1), (adds, 1)):
+            for action in actions_of_kind:
+                place, is_change = file_location(action["path"], root), action.get("dataChange", 1)
+                if (place in there) == (sign > 0):
+                    if is_change:
+                        return None
+                    continue  # it is told again, with other statistics
+                there ^= {place}
+                seen.setdefault(place, version)
+                wrote_anew |= not is_change
+                n_more[place] += sign if is_change else 0
+    if there != after or not wrote_anew:
+        return None
+    n_rows: list[int | None] = []
+    came, went = (+n_more).keys(), (-n_more).keys()
+    wanted: dict[int, set[str]] = {}
+    for place in {*came, *went}:
+        holder: int = new.version() if place in after else seen[place]
+        wanted.setdefault(holder, set()).add(place)
+    if len(wanted) > _MOST_VERSIONS:
+        return None
+    pieces: dict[str, Piece] = {}
+    for version, places in wanted.items():
+        table = find_table(root, version)
+        for file in live_files(table).values() if table else ():
+            if (piece := _piece(file, root)).path in places:
+                pieces[piece.path] = piece
+                n_rows.append(file.rows and file.rows * (1 if piece.path in came else -1))
+    if pieces.keys() != {*came, *went} or not all(p in after or is_there(p) for p in came):
+        return None
+    n_then, n_now = _total(promised_rows(old).values()), _total(promised_rows(new).values())
+    n = _total(n_rows)
+    if n_then is not None and n_now is not None and n is not None and n_then + n != n_now:
+        return None
+    return Change(tuple(pieces[p] for p in sorted(came)), tuple(pieces[p] for p in sorted(went)))
+
+
+def version_of_same_rows(location: str, pin: Pin, known: Iterable[str]) -> str | None:
+    """Return the version among some known ones that certainly has the rows of a pinned one.
+
+    That is itself, or the latest one with the very files, or from which on all commits say that
+    they change no rows. Of a Delta table of others; costs a look at its newest commit, mostly.
+
+    Returns
+    -------
+    str | None
+        None where rows may be others than those of all of them.
+    """
+    if pin.version is None or pin.commit is None:
+        return None
+    number, table_id, files = pin.version.removeprefix(OF_DELTA).split(":")
+    told = (v.removeprefix(OF_DELTA).split(":") for v in known if v.startswith(OF_DELTA))
+    earlier = [(int(v[0]), v[2]) for v in told if len(v) == 3 and v[1] == table_id]
+    earlier.sort(reverse=True)
+    if (int(number), files) in earlier:
+        return pin.version
+    found = next((one for one in earlier if one[1] == files), None)
+    if found is None:
+        versions = [n for n, _ in earlier if n < pin.commit]
+        since = _quiet_since(location, pin.commit, min(versions)) if versions else pin.commit
+        candidates = (one for one in earlier if since <= one[0] < pin.commit)
+        found = next((one for one in candidates if _is_so(location, pin, *one)), None)
+    return found and f"{OF_DELTA}{found[0]}:{table_id}:{found[1]}"
+
+
+def _quiet_since(location: str, last: int, first: int) -> int:
+    """Return the version after which no commit may have changed rows, `first` at the earliest."""
+    first = max(first, last - MOST_COMMITS)
+    with suppress(StorageError):
+        while last > first:
+            actions = _commit(location, last)
+            if actions is None or moves(actions):
+                break
+            last -= 1
+    return last
+
+
+def _is_so(location: str, pin: Pin, version: int, files: str) -> bool:
+    """Whether an earlier version is there as it was, and its files had the rows of a pinned one.
+
+    Commits say so that came since; what they say is not trusted where the table tells otherwise.
+    """
+    old, new = find_table(location, version), find_table(location, pin.commit)
+    if old is None or new is None or not _has_columns_of(new, old):
+        return False
+    try:
+        check_readable(old, location)  # else its files were not its rows
+    except StorageError:
+        return False
+    before, after = old.metadata(), new.metadata()
+    if (before.id, before.partition_columns) != (after.id, after.partition_columns):
+        return False
+    if not READABLE_FEATURES.issuperset(_features(old) ^ _features(new)):
+        return False
+    promised = promised_rows(old)
+    n_before, n_after = _total(promised.values()), _total(pin.rows.values())
+    if None not in (n_before, n_after) and n_before != n_after:
+        return False
+    return delta_version(old, promised).rpartition(":")[2] == files
+
+
+def _total(numbers: Collection[int | None]) -> int | None:
+    counted = [n for n in numbers if n is not None]
+    return sum(counted) if len(counted) == len(numbers) else None
+
+
+def _features(table: Any) -> set[str]:
+    return {*(table.protocol().reader_features or ())}
+
+
+def _has_columns_of(table: Any, earlier: Any) -> bool:
+    """Whether a table has the columns of an earlier version as they were, and perhaps more."""
+    fields, had = (
+        {f["name"]: _as_read(f) for f in json.loads(t.schema().to_json())["fields"]}
+        for t in (table, earlier)
+    )
+    return had.items() <= fields.items()
+
+
+def _as_read(field: Any) -> str:
+    """Return what of a column decides what is read of it."""
+    metadata = {k: v for k, v in field["metadata"].items() if k != "comment"}
+    return json.dumps([field["type"], metadata], sort_keys=True)
+
+
+def _commit(location: str, version: int) -> Actions | None:
+    """Return a commit of a Delta table, None where the log does not have it any more."""
+    try:
+        with (
+            reached(f"{location}/{commit_file(version)}") as (system, path),
+            system.open_input_stream(path) as stream,
+        ):
+            return parse_commit(stream.read(), version, location)
+    except StorageError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        return None
 
 
 def delta_pieces(root: str, version: int, column: str) -> tuple[Piece, ...]:

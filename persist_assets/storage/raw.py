@@ -38,7 +38,7 @@ OF_PARSED = f"{OF_FILES}p"
 """What versions of CSV and JSON begin with since columns go by name and bad records are errors."""
 
 _WHERE = "check where the table is said to be: its LOCATION, or `uri`"
-_READABLE_FEATURES = frozenset(("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"))
+READABLE_FEATURES = frozenset(("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"))
 """Features of Delta tables under which their Parquet files alone are their rows."""
 
 
@@ -59,6 +59,11 @@ class Pin:
     rows
         By file, how many rows a table's log promises, deleted ones among them; None where it does
         not say. Empty where there is no log.
+    commit
+        Of a Delta table the version that is read: its rows are those of `version`, which may be an
+        earlier one.
+    names
+        Of a Delta table those of its columns, in lower case: files of before may lack some.
     """
 
     version: str | None
@@ -68,6 +73,8 @@ class Pin:
     rows: Mapping[str, int | None] = field(
         default_factory=dict[str, "int | None"], compare=False, repr=False
     )
+    commit: int | None = None
+    names: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
 
 def public_options(raw: RawTable) -> tuple[tuple[str, str], ...]:
@@ -198,7 +205,7 @@ def missing_columns(pin: Pin, raw: RawTable, columns: Sequence[Column]) -> list[
     """Return the declared columns that the data does not have; Spark would read NULLs."""
     if raw.format not in ("parquet", "delta") or not pin.files:
         return []
-    there = {c.name.lower() for c in _parquet_columns(pin.files[0])}
+    there = pin.names or {c.name.lower() for c in _parquet_columns(pin.files[0])}
     if pin.base is not None:
         there |= {c.name.lower() for c in _partition_columns(pin.files, pin.base)}
     return [c.name for c in columns if c.name.lower() not in there]
@@ -381,10 +388,40 @@ def _pin_delta(location: str) -> Pin:
     table = open_delta(location)
     with reached(location) as (system, root):
         check_commits(table, location, system, root.rstrip("/") + "/")
+    check_readable(table, location)
+    parted = table.metadata().partition_columns
+    if parted:
+        _refuse_unusual_partitions(table, location)
+    promised = promised_rows(table)
+    rows = {file_location(p, location): n for p, n in sorted(promised.items())}
+    # The directories of a table without partitions have no meaning, whatever they are called.
+    base = location if parted else None
+    return Pin(delta_version(table, promised), tuple(rows), base, rows=rows, commit=table.version())
+
+
+def delta_version(table: Any, paths: Iterable[str]) -> str:
+    """Return what a version of a Delta table of others is called.
+
+    Parameters
+    ----------
+    paths
+        See `digest_of_files`.
+    """
+    return f"{OF_DELTA}{table.version()}:{table.metadata().id}:{digest_of_files(paths)}"
+
+
+def check_readable(table: Any, location: str) -> None:
+    """Raise where the Parquet files of a Delta table alone are not its rows.
+
+    Raises
+    ------
+    StorageError
+        It uses what makes them others.
+    """
     metadata = table.metadata()
     protocol = table.protocol()
     features: list[str] = list(protocol.reader_features or ())
-    unknown = set(features) - _READABLE_FEATURES
+    unknown = set(features) - READABLE_FEATURES
     if metadata.configuration.get("delta.columnMapping.mode", "none") == "none":
         unknown.discard("columnMapping")
     else:
@@ -396,13 +433,6 @@ def _pin_delta(location: str) -> Pin:
             f"the Delta table at {location} uses {', '.join(sorted(unknown))}: not supported",
             hint="its Parquet files alone would be wrong rows; write it without this feature",
         )
-    promised = _promised(table)
-    if metadata.partition_columns:
-        _refuse_unusual_partitions(table, location)
-    version = f"{OF_DELTA}{table.version()}:{metadata.id}:{digest_of_files(promised)}"
-    rows = {file_location(p, location): n for p, n in sorted(promised.items())}
-    # The directories of a table without partitions have no meaning, whatever they are called.
-    return Pin(version, tuple(rows), location if metadata.partition_columns else None, rows=rows)
 
 
 def digest_of_files(paths: Iterable[str]) -> str:
@@ -435,7 +465,7 @@ def _has_deletion_vectors(table: Any, location: str) -> bool:
     return any(batch.num_rows for batch in deletion_vectors(table, location))
 
 
-def _promised(table: Any) -> dict[str, int | None]:
+def promised_rows(table: Any) -> dict[str, int | None]:
     """Return the files of a Delta table, as its log has them, and how many rows it says they have.
 
     Rows that deletion vectors delete are counted.

@@ -455,6 +455,32 @@ def test_what_is_assumed_takes_the_rows_from_the_lookback_on(make_builder: Make)
     assert step.action == "reuse"
 
 
+@pytest.mark.proves("S17", "P35")
+@pytest.mark.parametrize("query", ["max(ts) AS ts, x", "CAST(max(ts) AS DATE) AS ts, x"])
+def test_times_before_what_is_assumed_are_warned_of(
+    make_builder: Make, caplog: pytest.LogCaptureFixture, query: str
+) -> None:
+    text = ONE + (
+        '--@ persist refresh=incremental watermark=ts assume=exact lookback="2 days"\n'
+        f"CREATE VIEW q AS SELECT {query} FROM t GROUP BY x;"
+    )
+    builder = make_builder(text)
+    root, source = builder.settings.root, named(builder, "q")
+    put(root, 0, (0, "a"), (9, "b"))
+    for turn, (first, is_late) in enumerate(((8, False), (4, True), (None, False)), 1):
+        with (builder := make_builder(root=root)).work(source) as work:
+            builder.publish(work)
+        put(root, turn, (first, "c"), (9, "d"))
+        caplog.clear()
+        builder = make_builder(root=root)
+        (step,) = builder.plan([source.source_id]).steps
+        told = [r.message for r in step.reasons if "new files of t hold earlier times" in r.message]
+        assert bool(told) == is_late
+        with builder.work(source) as work:
+            builder.publish(work)
+        assert ("new files of t hold times before 2024-01-10" in caplog.text) == is_late
+
+
 @pytest.mark.proves("P35")
 def test_what_one_source_assumes_is_not_what_another_has(make_builder: Make) -> None:
     query = "SELECT max(ts) AS ts, x FROM t GROUP BY x;\n"

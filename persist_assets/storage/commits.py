@@ -1,0 +1,87 @@
+"""Commits in the logs of Delta tables: what they say, and whether rows may change with them.
+
+The invariant: what is not known to leave all rows as they are may change them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from persist_assets.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Actions = dict[str, list[Any]]
+"""The actions of a commit by their kind, in their order."""
+
+MOST_COMMITS = 200
+"""After so many commits it is not looked whether they changed rows: one of them will have."""
+_KNOWN = frozenset(("commitInfo", "txn", "domainMetadata", "metaData", "protocol", "add", "remove"))
+"""Kinds of actions that bring no row and take none, but for files that say so themselves."""
+
+
+def commit_file(version: int) -> str:
+    """Return where the log of a table has a commit, below the table's directory.
+
+    Examples
+    --------
+    >>> commit_file(12)
+    '_delta_log/00000000000000000012.json'
+    """
+    return f"_delta_log/{version:020}.json"
+
+
+def parse_commit(written: bytes, version: int, location: str) -> Actions:
+    """Return the actions of a commit.
+
+    Raises
+    ------
+    StorageError
+        It is no JSON.
+    """
+    actions: Actions = {}
+    try:
+        for line in written.splitlines():
+            for kind, action in (json.loads(line) if line.strip() else {}).items():
+                actions.setdefault(kind, []).append(action)
+    except ValueError as error:
+        raise StorageError(
+            f"version {version} in the log of the Delta table at {location} is broken: {error}"
+        ) from error
+    return actions
+
+
+def moves(actions: Mapping[str, Sequence[Any]]) -> bool:
+    """Whether rows may come or go with a commit.
+
+    What OPTIMIZE writes anew it adds and removes with ``dataChange=false``.
+
+    Examples
+    --------
+    >>> moves({"add": [{"dataChange": False}], "remove": [{"dataChange": False}], "txn": [{}]})
+    False
+    >>> moves({"add": [{"path": "a"}]}), moves({"cdc": [{"dataChange": False}]})
+    (True, True)
+    """
+    return _changes_files(actions) or not _KNOWN.issuperset(actions)
+
+
+def is_told_by_files(actions: Mapping[str, Sequence[Any]]) -> bool:
+    """Whether the files that a commit adds and removes tell all that becomes of rows.
+
+    Examples
+    --------
+    >>> is_told_by_files({"add": [{"dataChange": True}], "cdc": [{}]})
+    True
+    >>> is_told_by_files({"add": [{"dataChange": False}], "cdc": [{}]})
+    False
+    """
+    recorded = {"cdc"} if _changes_files(actions) else set[str]()
+    return (_KNOWN | recorded).issuperset(actions)
+
+
+def _changes_files(actions: Mapping[str, Sequence[Any]]) -> bool:
+    files = [*actions.get("add", ()), *actions.get("remove", ())]
+    return any(f.get("dataChange", True) for f in files)
