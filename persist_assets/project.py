@@ -208,7 +208,7 @@ def _compile(
     remember
         Keep what is found, and nothing else, for the next time.
     """
-    know_stores(settings.stores)
+    know_stores(settings.stores, settings.patience)
     connection = digest_connection(settings.connection)
     kind = digest("cache", connection, *settings.raws, repr(settings.malloy))
     place = cache_file(settings.root, kind)

@@ -98,7 +98,7 @@ class Invocation:
         if not root.is_dir():
             raise SettingsError(f"there is no directory {root}")
         settings = load_settings(root, environment=self.env)
-        know_stores(settings.stores)
+        know_stores(settings.stores, settings.patience)
         return settings
 
     @cached_property
