@@ -21,6 +21,7 @@ from zoneinfo import ZoneInfo
 
 from persist_assets.errors import Location, SettingsError, did_you_mean
 from persist_assets.stores import (
+    ICEBERG_SCHEMES,
     PATIENCE,
     STORE_KEYS,
     Patience,
@@ -838,6 +839,9 @@ def _read_environments(environments: Mapping[str, Any]) -> None:
             if not isinstance(place, str):
                 message = f"`[env.{name}.raw] {raw}` wants a location, not {place!r}"
                 raise SettingsError(message, location=Location(SETTINGS_FILE))
+            if wrong := unknown_scheme(place, ICEBERG_SCHEMES):
+                message = f"`[env.{name}.raw] {raw}`: {wrong[0]}"
+                raise SettingsError(message, hint=wrong[1], location=Location(SETTINGS_FILE))
 
 
 def _chain(name: str, environments: Mapping[str, Any], default: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from persist_assets.errors import SettingsError, did_you_mean
+from persist_assets.errors import SettingsError, StorageError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,6 +27,9 @@ SCHEMES: Mapping[str, str] = {
     "hdfs": "hdfs",
 }
 """The schemes of locations that are not on this machine, and what Spark calls them."""
+
+ICEBERG_SCHEMES = ("oss", "viewfs", "wasb", "wasbs")
+"""The schemes that only tables may have of which `pyiceberg` reads the metadata."""
 
 SPARK_PACKAGES: Mapping[str, str] = {
     "s3a": "org.apache.hadoop:hadoop-aws",
@@ -53,6 +56,11 @@ _DENIED = (
 _THROTTLED = re.compile(
     r"SlowDown|SLOW_DOWN|TooManyRequests|ServerBusy|Throttl|THROTTL|RequestLimitExceeded"
     r"|rateLimitExceeded|Please reduce your request rate|(?:[Ss]tatus|[Cc]ode)\W*(?:429|503)\b"
+)
+_OF_STORES = re.compile(r"s3a|awssdk|amazonaws|azurebfs|abfs|azure\.storage|gs://|googleapis|gcsio")
+_FULL = re.compile(
+    r"No space left on device|[Dd]isk quota exceeded|database or disk is full"
+    r"|\(os error (?:28|122)\)|\[Errno (?:28|122)\]"
 )
 _HINTS = {
     r"NoSuchBucket|NO_SUCH_BUCKET|bucket does not exist": "create the bucket, or name another",
@@ -135,12 +143,17 @@ def is_local(location: str) -> bool:
     return not scheme_of(location)
 
 
-def unknown_scheme(location: str) -> tuple[str, str] | None:
-    """Return what is wrong with a location whose scheme nobody knows, and what to do; or None."""
-    scheme = scheme_of(location)
-    if scheme in ("", "file") or scheme in SCHEMES:
+def unknown_scheme(location: str, more: Iterable[str] = ()) -> tuple[str, str] | None:
+    """Return what is wrong with a location whose scheme nobody knows, and what to do; or None.
+
+    Parameters
+    ----------
+    more
+        Schemes that are known beside the usual ones.
+    """
+    scheme, known = scheme_of(location), ["file", *SCHEMES, *more]
+    if not scheme or scheme in known:
         return None
-    known = ["file", *SCHEMES]
     close = did_you_mean(scheme, known)
     supported = f"a path, or one of {', '.join(f'{k}://' for k in known)}"
     hint = f"{close} Supported: {supported}" if close else supported
@@ -234,6 +247,34 @@ def is_expired(message: str) -> bool:
     (True, False)
     """
     return re.search(_EXPIRED, message) is not None
+
+
+def is_of_store(message: str) -> bool:
+    """Whether something that Spark says comes from what reads and writes stores."""
+    return _OF_STORES.search(message) is not None
+
+
+def is_full(message: str) -> bool:
+    """Whether something could not be written because a disk, or a quota of it, is full.
+
+    Examples
+    --------
+    >>> is_full("[Errno 28] No space left on device"), is_full("the table is full")
+    (True, False)
+    """
+    return _FULL.search(message) is not None
+
+
+def full_disk(directory: object, failed: str) -> StorageError:
+    """Return the error to raise where the disk of a directory is full.
+
+    Parameters
+    ----------
+    failed
+        What failed of that, in a sentence.
+    """
+    hint = "free some space on it, and run it again; nothing that was built before is lost"
+    return StorageError(f"the disk of {directory} is full: {failed}", hint=hint)
 
 
 def hint_about(message: str) -> str | None:

@@ -28,7 +28,9 @@ from persist_assets.stores import (
     bucket_of,
     delta_options,
     delta_uri,
+    full_disk,
     hint_about,
+    is_full,
     is_local,
     scheme_of,
     unfit_for_tables,
@@ -196,10 +198,19 @@ def unreachable(location: str, error: BaseException, failed: str = "") -> Storag
     said = re.sub(r"\x1b\[\d*m", "", getattr(error, "strerror", None) or str(error))
     said = re.sub(r"(?s)\n\s*0: .*", "", said)  # where in delta-rs it was
     said = re.sub(r"(?s)<\?xml.*?<Code>(.*?)</Code>.*?<Message>(.*?)</Message>.*", r"\1: \2", said)
-    said = re.sub(r"\s*\n\s*(?:↳\s*)?", ": ", said.strip())
+    said = re.sub(r"\s*\n\s*(?:↳\s*)?", ": ", said.strip()) or type(error).__name__
     said = _RETRIES.sub("", said)
+    if is_local(location) and is_full(said):
+        return full_disk(_directory(location), f"{failed or 'it cannot be written'}: {said[:600]}")
     hint = None if is_local(location) else hint_about(said)
     return StorageError(f"{failed or f'{location} cannot be reached'}: {said[:600]}", hint=hint)
+
+
+def _directory(path: str) -> str:
+    """Return the nearest directory at or above a path that is there."""
+    while path not in ("/", "") and not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path or "/"
 
 
 def list_files(location: str) -> list[Found]:
