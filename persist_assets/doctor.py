@@ -165,7 +165,7 @@ def _look_at_settings_of(
         if name not in found:
             try:
                 settings = load_settings(root, environment=name)
-                know_stores(settings.stores)
+                know_stores(settings.stores, settings.patience)
                 found[name] = settings
             except SettingsError as error:
                 report.add_error("settings", error, name)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 
 from persist_assets.errors import SettingsError
+from persist_assets.stores import full_disk, is_full
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -48,6 +49,8 @@ def write_home(home: Path) -> Path:
         if not (home / "dagster.yaml").exists():
             (home / "dagster.yaml").write_text(_INSTANCE, encoding="utf-8")
     except OSError as error:
+        if is_full(str(error)):
+            raise full_disk(home, "Dagster's home cannot be made") from error
         raise SettingsError(f"{home} cannot be made: {error.strerror}") from error
     return home.resolve()
 

@@ -31,9 +31,11 @@ from persist_assets.frontends.python import OUTSIDE, digest_of
 from persist_assets.malloy import Models, with_trees
 from persist_assets.meaning.identity import digest, digest_connection
 from persist_assets.meaning.pushdown import needed
+from persist_assets.model import FILE_FORMATS
 from persist_assets.settings import OUT_OF_PROJECT, SETTINGS_FILE, is_harmless
 from persist_assets.storage.files import know_stores
 from persist_assets.storage.raw import find_columns, public_options
+from persist_assets.stores import ICEBERG_SCHEMES, unknown_scheme
 from persist_assets.wants import warn_unknown_graphs
 
 if TYPE_CHECKING:
@@ -219,7 +221,7 @@ def _compile(
     remember
         Keep what is found, and nothing else, for the next time.
     """
-    know_stores(settings.stores)
+    know_stores(settings.stores, settings.patience)
     connection = digest_connection(settings.connection)
     kind = digest("cache", connection, *settings.raws, repr(settings.malloy))
     place = cache_file(settings.root, kind)
@@ -470,7 +472,13 @@ def _raw_facts(
         if raw is None:
             continue
         columns = declaration.columns or None
-        if columns is None and raw.format == OUTSIDE:
+        is_read_here = raw.external is not None or raw.format in ("delta", *FILE_FORMATS)
+        more = ICEBERG_SCHEMES if raw.format == "iceberg" else ()
+        wrong = unknown_scheme(raw.location, more) if raw.location and is_read_here else None
+        if wrong:
+            problem = Problem("location-scheme", wrong[0], declaration.location, wrong[1])
+            problems.append(problem)
+        elif columns is None and raw.format == OUTSIDE:
             columns = ()
         elif columns is None:
             try:

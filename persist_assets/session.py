@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import contextmanager
@@ -28,7 +29,15 @@ from persist_assets.errors import (
     StorageError,
 )
 from persist_assets.settings import FIELD_IDS, is_harmless
-from persist_assets.stores import SPARK_PACKAGES
+from persist_assets.stores import (
+    SPARK_PACKAGES,
+    full_disk,
+    hint_about,
+    is_expired,
+    is_full,
+    is_of_store,
+    is_throttled,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
@@ -275,9 +284,32 @@ def _hasten(session: SparkSession, present: Mapping[str, str]) -> None:
 
 
 _DISK_TROUBLE = re.compile(
-    r"[^\n:]*(?:No space left|Read-only file system|Permission denied|AccessDenied|Mkdirs failed"
-    r"|[Nn]ot a directory|File too large|Disk quota exceeded|Input/output error)[^\n]*"
+    r"[^\n:]*(?:Read-only file system|Permission denied|AccessDenied|Mkdirs failed"
+    r"|[Nn]ot a directory|File too large|Input/output error)[^\n]*"
 )
+
+
+_WRITTEN_TO = re.compile(r"writing rows to (?:file:(?://)?)?(\S+?)\.(?=\s|$)")
+_BETWEEN_STAGES = re.compile(r"DiskBlockObjectWriter|SpillWriter|DiskStore|\.shuffle\.|blockmgr-")
+
+
+def _full_directory(said: str) -> str:
+    """Return the directory whose disk is full, from what Spark says of it.
+
+    Spark names what it writes rows to. What it keeps between stages it does not.
+    """
+    if place := re.search(r"(/\S+) \(No space left on device\)", said):
+        return os.path.dirname(place[1])
+    written = _WRITTEN_TO.search(said)
+    cause = said[said.rfind("No space left on device") :]
+    if written and not _BETWEEN_STAGES.search(cause):
+        return written[1]
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    chosen = session.conf.get("spark.local.dir", None) if session else None
+    directory = os.environ.get("SPARK_LOCAL_DIRS") or chosen or tempfile.gettempdir()
+    return f"{directory} (`spark.local.dir`)"
 
 
 _LOST = re.compile(
@@ -307,8 +339,8 @@ def translated(doing: str) -> Generator[None]:
     Raises
     ------
     StorageError
-        The disk is the reason, or a file that cannot be read, or that the Spark server is gone, or
-        lacks what reads a store.
+        The disk is the reason, or a store, or a file that cannot be read, or that the Spark server
+        is gone, or lacks what reads a store.
     GoneError
         A file that is to be read is not there any more.
     BuildError
@@ -319,6 +351,11 @@ def translated(doing: str) -> Generator[None]:
     except PersistError:
         raise
     except Exception as error:
+        if is_full(str(error)):
+            raise full_disk(_full_directory(str(error)), f"{doing} failed") from error
+        if is_of_store(str(error)) and (is_expired(str(error)) or is_throttled(str(error))):
+            message = f"{doing} failed: {first_line(error)}"
+            raise StorageError(message, hint=hint_about(str(error))) from error
         trouble = _DISK_TROUBLE.search(str(error))
         if trouble:
             message = f"{doing} failed: {trouble[0].strip()}"

@@ -21,7 +21,10 @@ from zoneinfo import ZoneInfo
 
 from persist_assets.errors import Location, SettingsError, did_you_mean
 from persist_assets.stores import (
+    ICEBERG_SCHEMES,
+    PATIENCE,
     STORE_KEYS,
+    Patience,
     Store,
     any_store,
     is_local,
@@ -56,6 +59,8 @@ KEYS: Mapping[str, type] = {
     "parallel": int,
     "approve_above": int,
     "keep": str,
+    "store_timeout": str,
+    "store_retry": str,
     "views": str,
     "spark": dict,
     "malloy": dict,
@@ -415,6 +420,8 @@ class Settings:
         How Malloy files are compiled.
     stores
         The buckets that `persist.toml` describes, sorted.
+    patience
+        How long stores are waited for.
     upstreams
         Other graphs, by name.
     webhook
@@ -444,6 +451,7 @@ class Settings:
     build_ids: tuple[tuple[str, str], ...]
     malloy: Malloy
     stores: tuple[Store, ...]
+    patience: Patience = PATIENCE
     upstreams: tuple[Upstream, ...] = ()
     webhook: str = ""
 
@@ -701,11 +709,15 @@ def load_settings(
         strict=given.get("strict", False),
         parallel=_parallel(given.get("parallel", 0)),
         approve_above=_approve_above(given.get("approve_above", 0)),
-        keep_s=_keep(given.get("keep", "7 days")),
+        keep_s=_duration("keep", given, 7 * 86_400, "longer than the longest query takes"),
         views=_views(given.get("views", "")),
         spark=tuple(sorted(spark.items())),
         malloy=malloy,
         stores=stores,
+        patience=Patience(
+            _duration("store_timeout", given, PATIENCE.answer_s, "how long a store may not answer"),
+            _duration("store_retry", given, PATIENCE.retry_s, "how long a store may throttle"),
+        ),
         upstreams=_upstreams(given.get("upstream", {})),
         webhook=_webhook(given.get("sla", {})),
         **own_keys,
@@ -827,6 +839,9 @@ def _read_environments(environments: Mapping[str, Any]) -> None:
             if not isinstance(place, str):
                 message = f"`[env.{name}.raw] {raw}` wants a location, not {place!r}"
                 raise SettingsError(message, location=Location(SETTINGS_FILE))
+            if wrong := unknown_scheme(place, ICEBERG_SCHEMES):
+                message = f"`[env.{name}.raw] {raw}`: {wrong[0]}"
+                raise SettingsError(message, hint=wrong[1], location=Location(SETTINGS_FILE))
 
 
 def _chain(name: str, environments: Mapping[str, Any], default: str) -> tuple[str, ...]:
@@ -947,14 +962,21 @@ def _approve_above(given: int) -> int:
     return _number("approve_above", given, "bytes", "0 lets builds read any number of bytes")
 
 
-def _keep(given: str) -> int:
-    seconds = parse_duration(given)
+def _duration(key: str, given: Mapping[str, Any], default: int, meaning: str) -> int:
+    """Return the seconds that a key names."""
+    if key not in given:
+        return default
+    seconds = parse_duration(given[key])
     if seconds is None:
-        hint = 'for example "7 days"; longer than the longest query takes'
         raise SettingsError(
-            f"`keep`: `{given}` is not a duration", hint=hint, location=Location(SETTINGS_FILE)
+            f"`{key}`: `{given[key]}` is not a duration",
+            hint=f'for example "{_EXAMPLES[key]}"; {meaning}',
+            location=Location(SETTINGS_FILE),
         )
     return seconds
+
+
+_EXAMPLES = {"keep": "7 days", "store_timeout": "60s", "store_retry": "5m"}
 
 
 def _views(given: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from persist_assets.errors import SettingsError, did_you_mean
+from persist_assets.errors import SettingsError, StorageError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,6 +28,9 @@ SCHEMES: Mapping[str, str] = {
 }
 """The schemes of locations that are not on this machine, and what Spark calls them."""
 
+ICEBERG_SCHEMES = ("oss", "viewfs", "wasb", "wasbs")
+"""The schemes that only tables may have of which `pyiceberg` reads the metadata."""
+
 SPARK_PACKAGES: Mapping[str, str] = {
     "s3a": "org.apache.hadoop:hadoop-aws",
     "gs": "com.google.cloud.bigdataoss:gcs-connector",
@@ -39,16 +42,61 @@ SPARK_PACKAGES: Mapping[str, str] = {
 STORE_KEYS: Mapping[str, type] = {"endpoint": str, "region": str}
 """The keys of `[store."s3://BUCKET"]`."""
 
-_BOUNDS: Mapping[str, str] = {
-    "connect_timeout": "5s",
-    "timeout": "30s",
-    "max_retries": "3",
-    "retry_timeout": "30s",
+CONNECT_S = 5
+"""How many seconds a connection to a store may take."""
+_EXPIRED = (
+    r"ExpiredToken|EXPIRED_TOKEN|TokenRefreshRequired|RequestExpired|ExpiredAuthenticationToken"
+    r"|(?i:(?:token|credentials?)\b[^.;\n]{0,60}\bexpired\b)"
+)
+_DENIED = (
+    r"AccessDenied|ACCESS_DENIED|Forbidden|InvalidAccessKeyId|INVALID_ACCESS_KEY|Signature"
+    r"|SIGNATURE|Unauthorized|InvalidToken|InvalidClientTokenId|credential|Credential"
+    r"|(?:[Ss]tatus|[Cc]ode)\W*40[13]\b|169\.254\.169\.254"
+)
+_THROTTLED = re.compile(
+    r"SlowDown|SLOW_DOWN|TooManyRequests|ServerBusy|Throttl|THROTTL|RequestLimitExceeded"
+    r"|rateLimitExceeded|Please reduce your request rate|(?:[Ss]tatus|[Cc]ode)\W*(?:429|503)\b"
+)
+_OF_STORES = re.compile(r"s3a|awssdk|amazonaws|azurebfs|abfs|azure\.storage|gs://|googleapis|gcsio")
+_FULL = re.compile(
+    r"No space left on device|[Dd]isk quota exceeded|database or disk is full"
+    r"|\(os error (?:28|122)\)|\[Errno (?:28|122)\]"
+)
+_HINTS = {
+    r"NoSuchBucket|NO_SUCH_BUCKET|bucket does not exist": "create the bucket, or name another",
+    _EXPIRED: "the credentials have expired: get new ones, for S3 AWS_ACCESS_KEY_ID,"
+    " AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, and run it again",
+    _DENIED: "check the credentials, for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and what"
+    " they permit",
+    _THROTTLED.pattern: "the store limits the rate of requests: build fewer sources at once"
+    " (`parallel`), or wait longer (`store_retry`)",
+    r"tcp connect|[Tt]imeout|timed out|Could not connect|dns error|resolve host|NETWORK_CONNECTION"
+    r"|error sending request": 'check the endpoint: [store."s3://BUCKET"] or AWS_ENDPOINT_URL',
 }
-"""Where nobody answers, delta-rs would ask for three minutes."""
+"""What to do about what stores say; the first that fits."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 _NOT_IN_TABLES = re.compile(r"[\[\]\\]|%[0-9A-Fa-f]{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long stores are waited for, in seconds.
+
+    Attributes
+    ----------
+    answer_s
+        For the answer to one request.
+    retry_s
+        For a store that throttles requests: as long they are repeated.
+    """
+
+    answer_s: int = 60
+    retry_s: int = 300
+
+
+PATIENCE = Patience()
+"""How long stores are waited for, unless a project says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +143,21 @@ def is_local(location: str) -> bool:
     return not scheme_of(location)
 
 
-def unknown_scheme(location: str) -> tuple[str, str] | None:
-    """Return what is wrong with a location whose scheme nobody knows, and what to do; or None."""
-    scheme = scheme_of(location)
-    if scheme in ("", "file") or scheme in SCHEMES:
+def unknown_scheme(location: str, more: Iterable[str] = ()) -> tuple[str, str] | None:
+    """Return what is wrong with a location whose scheme nobody knows, and what to do; or None.
+
+    Parameters
+    ----------
+    more
+        Schemes that are known beside the usual ones.
+    """
+    scheme, known = scheme_of(location), ["file", *SCHEMES, *more]
+    if not scheme or scheme in known:
         return None
-    known = ["file", *SCHEMES]
-    hint = did_you_mean(scheme, known) or f"a path, or one of {', '.join(f'{k}://' for k in known)}"
-    return f"{location}: nobody here knows `{scheme}://`", hint
+    close = did_you_mean(scheme, known)
+    supported = f"a path, or one of {', '.join(f'{k}://' for k in known)}"
+    hint = f"{close} Supported: {supported}" if close else supported
+    return f"{location}: the URL scheme `{scheme}://` is not supported", hint
 
 
 def unfit_for_tables(location: str) -> str | None:
@@ -169,6 +224,64 @@ def bucket_of(location: str) -> str | None:
     return urlsplit(location).netloc if SCHEMES.get(scheme_of(location)) == "s3a" else None
 
 
+# ---------------------------------------------------------------------------------- what they say
+
+
+def is_throttled(message: str) -> bool:
+    """Whether a store refuses a request because there are too many.
+
+    Examples
+    --------
+    >>> is_throttled("HTTP status 503"), is_throttled("key 503 not found")
+    (True, False)
+    """
+    return _THROTTLED.search(message) is not None
+
+
+def is_expired(message: str) -> bool:
+    """Whether a store refuses credentials because they have expired.
+
+    Examples
+    --------
+    >>> is_expired("The provided token has expired."), is_expired("the lease has expired")
+    (True, False)
+    """
+    return re.search(_EXPIRED, message) is not None
+
+
+def is_of_store(message: str) -> bool:
+    """Whether something that Spark says comes from what reads and writes stores."""
+    return _OF_STORES.search(message) is not None
+
+
+def is_full(message: str) -> bool:
+    """Whether something could not be written because a disk, or a quota of it, is full.
+
+    Examples
+    --------
+    >>> is_full("[Errno 28] No space left on device"), is_full("the table is full")
+    (True, False)
+    """
+    return _FULL.search(message) is not None
+
+
+def full_disk(directory: object, failed: str) -> StorageError:
+    """Return the error to raise where the disk of a directory is full.
+
+    Parameters
+    ----------
+    failed
+        What failed of that, in a sentence.
+    """
+    hint = "free some space on it, and run it again; nothing that was built before is lost"
+    return StorageError(f"the disk of {directory} is full: {failed}", hint=hint)
+
+
+def hint_about(message: str) -> str | None:
+    """Return what to do about what a store, or a library that reaches it, says; None: not known."""
+    return next((h for pattern, h in _HINTS.items() if re.search(pattern, message)), None)
+
+
 # ------------------------------------------------------------------------------------ who is told
 
 
@@ -180,11 +293,17 @@ def delta_uri(location: str) -> str:
     return location[:start] + quote(location[start:], safe="/@:~")
 
 
-def delta_options(location: str, store: Store | None) -> dict[str, str] | None:
+def delta_options(location: str, store: Store | None, patience: Patience) -> dict[str, str] | None:
     """Return the `storage_options` with which delta-rs reaches a location."""
     if is_local(location):
         return None
-    options = dict(_BOUNDS)
+    answer_s = patience.answer_s
+    options = {
+        "connect_timeout": f"{min(CONNECT_S, answer_s)}s",
+        "timeout": f"{answer_s}s",
+        "max_retries": "3",
+        "retry_timeout": f"{answer_s}s",
+    }
     if store is not None:
         if store.endpoint:
             options["AWS_ENDPOINT_URL"] = store.endpoint

@@ -40,6 +40,7 @@ from persist_assets.project import Loaded, load, require, sound
 from persist_assets.selection import State, select, state_of
 from persist_assets.settings import Settings, find_root, load_settings, make_private
 from persist_assets.storage.files import know_stores
+from persist_assets.stores import full_disk, is_full
 from persist_assets.trust import confined
 
 if TYPE_CHECKING:
@@ -107,8 +108,16 @@ class Invocation:
     def settings(self) -> Settings:
         """The project's settings."""
         settings = load_settings(self.root, environment=self.env)
-        know_stores(settings.stores)
+        know_stores(settings.stores, settings.patience)
         return settings
+
+    @property
+    def state_dir(self) -> Path:
+        """The directory of the project that files are written to."""
+        try:
+            return self.settings.state_dir
+        except (PersistError, OSError):
+            return self.project_dir or Path.cwd()
 
     @cached_property
     def loaded(self) -> Loaded:
@@ -350,6 +359,12 @@ def as_exit_codes(given: Invocation) -> Generator[None]:
     except Exception as error:
         if given.verbose:
             err.print_exception()
+        if isinstance(error, OSError) and is_full(str(error)):
+            # One of the files below `.persist`, or of the user's cache.
+            written = Path(error.filename).parent if error.filename else given.state_dir
+            full = full_disk(written, str(error))
+            print_error(full)
+            raise typer.Exit(exit_code(type(full))) from error
         err.print(f"[red]error[/]: {escape(f'{type(error).__name__}: {error}')}")
         err.print("  hint: this should not happen: run it again with -v and report what it prints")
         raise typer.Exit(1) from error

@@ -49,7 +49,7 @@ from persist_assets.storage.raw import (
 )
 from persist_assets.storage.tables import told_by_files
 from persist_assets.storage.types import type_of_json
-from persist_assets.stores import spark_pattern
+from persist_assets.stores import is_local, spark_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
@@ -374,10 +374,13 @@ class DeltaConnector:
         from deltalake.fs import DeltaStorageHandler
         from pyarrow import fs
 
+        from persist_assets.storage.patient import patient
+
         uri, options = delta_place(self.location)
         options = {**(options or {}), **delta_access(self._access)}
         try:
-            yield fs.PyFileSystem(DeltaStorageHandler(uri, options)), ""
+            system = fs.PyFileSystem(DeltaStorageHandler(uri, options))
+            yield system if is_local(self.location) else patient(system, self.location), ""
         except (DeltaError, OSError) as error:
             raise unreachable(self.location, error) from error
 

@@ -31,9 +31,10 @@ from persist_assets.connectors.reading import (
 from persist_assets.dialect import char_size, quote, unpruned
 from persist_assets.errors import GoneError, StorageError
 from persist_assets.settings import FIELD_IDS
-from persist_assets.storage.files import permit_store
+from persist_assets.storage.files import permit_store, unreachable
 from persist_assets.storage.types import type_of_json
-from persist_assets.stores import scheme_of, spark_pattern
+from persist_assets.storage.waiting import ask, patience_now
+from persist_assets.stores import CONNECT_S, scheme_of, spark_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -202,18 +203,27 @@ class IcebergConnector:
                 permit_store(location)
                 return super().new_input(location)
 
-        io = Permitted(iceberg_access(self._access))
-        try:
+        answer_s = patience_now().answer_s
+        access = {
+            "s3.connect-timeout": str(min(CONNECT_S, answer_s)),
+            "s3.request-timeout": str(answer_s),
+            **iceberg_access(self._access),
+        }
+        io = Permitted(access)
+
+        def read() -> tuple[str, Any]:
             place = self._metadata(io)
-            metadata = FromInputFile.table_metadata(io.new_input(place))
+            return place, FromInputFile.table_metadata(io.new_input(place))
+
+        try:
+            place, metadata = ask(self.location, read, bounded=True)
         except FileNotFoundError as error:
             raise StorageError(
                 f"there is no Iceberg table at {self.location}", hint="check its uri"
             ) from error
         except (OSError, ValueError, ValidationError) as error:
-            raise StorageError(
-                f"the Iceberg table at {self.location} cannot be opened: {str(error)[:300]}"
-            ) from error
+            failed = f"the Iceberg table at {self.location} cannot be opened"
+            raise unreachable(self.location, error, failed) from error
         root = place.rpartition("/metadata/")[0]
         moved = "" if _is_absolute(metadata.location) else metadata.location.rstrip("/")
 
@@ -223,7 +233,7 @@ class IcebergConnector:
             def new_input(self, location: str) -> Any:
                 return super().new_input(_placed(location, moved, root))
 
-        io = Files(iceberg_access(self._access))
+        io = Files(access)
         return StaticTable(("static-table", place), metadata, place, io, NoopCatalog("static"))
 
     def _metadata(self, io: Any) -> str:
@@ -329,7 +339,8 @@ class IcebergConnector:
         if number == _EMPTY:
             return []
         try:
-            tasks = list(table.scan(snapshot_id=number).plan_files())
+            scan = table.scan(snapshot_id=number)
+            tasks: list[Any] = ask(self.location, lambda: list(scan.plan_files()))
         except FileNotFoundError as error:
             raise self._gone(number) from error
         except _BROKEN as error:
@@ -648,10 +659,8 @@ class IcebergConnector:
         except FileNotFoundError as error:
             raise GoneError(f"{path} of the Iceberg table at {self.location} is gone") from error
         except _BROKEN as error:
-            raise StorageError(
-                f"{path} of the Iceberg table at {self.location} cannot be read:"
-                f" {str(error)[:300] or type(error).__name__}"
-            ) from error
+            failed = f"{path} of the Iceberg table at {self.location} cannot be read"
+            raise unreachable(self.location, error, failed) from error
 
     def _appended(self, table: Any, snapshot: Any) -> list[Any]:
         """Return the data files that a snapshot added."""

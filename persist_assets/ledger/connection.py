@@ -28,6 +28,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlch
 from persist_assets.errors import LedgerError, LedgerUnreachableError
 from persist_assets.ledger.tables import counters, ledger_version, writers
 from persist_assets.settings import make_private
+from persist_assets.stores import is_full
 from persist_assets.trust import permit
 
 if TYPE_CHECKING:
@@ -394,6 +395,10 @@ class Database:
             )
         said = said.splitlines()[0]
         hint = next((h for words, h in _HINTS.items() if words in said), None)
+        if is_full(said) and not self.is_postgres:
+            directory = Path(self.engine.url.database or ".").parent
+            message = f"the disk of {directory} is full: the ledger {self.shown} failed: {said}"
+            return LedgerError(message, hint=hint or _HINTS["is full"])
         if hint is None and isinstance(error, OperationalError):
             hint = "check that the database is up and its URL is right"
         return LedgerError(f"the ledger {self.shown} failed: {said}", hint=hint)

@@ -18,12 +18,19 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from persist_assets.errors import SettingsError, StorageError
+from persist_assets.storage.waiting import ask, be_patient, patience_now
 from persist_assets.stores import (
+    CONNECT_S,
+    PATIENCE,
+    Patience,
     Store,
     any_store,
     bucket_of,
     delta_options,
     delta_uri,
+    full_disk,
+    hint_about,
+    is_full,
     is_local,
     scheme_of,
     unfit_for_tables,
@@ -66,10 +73,11 @@ _described: dict[str, Store] = {}
 _lock = threading.Lock()
 
 
-def know_stores(stores: Iterable[Store]) -> None:
+def know_stores(stores: Iterable[Store], patience: Patience = PATIENCE) -> None:
     """Reach buckets as they are described, from now on and in the whole process.
 
-    Locations are passed on as text, and one text means one place.
+    Locations are passed on as text, and one text means one place. All stores are waited for as
+    long as is said last.
 
     Raises
     ------
@@ -83,6 +91,7 @@ def know_stores(stores: Iterable[Store]) -> None:
                     f"two projects of one process describe the bucket `{store.bucket}` differently",
                     hint="describe it alike, or load them in processes of their own",
                 )
+    be_patient(patience)
 
 
 def _store(location: str) -> Store | None:
@@ -103,7 +112,7 @@ def delta_place(location: str) -> tuple[str, dict[str, str] | None]:
         raise StorageError(f"delta-rs misreads `{unfit}` in {location}", hint="move the table")
     _check_scheme(location)
     permit_store(location)
-    return delta_uri(location), delta_options(location, _store(location))
+    return delta_uri(location), delta_options(location, _store(location), patience_now())
 
 
 def permit_store(location: str) -> None:
@@ -147,50 +156,56 @@ def reached(location: str) -> Generator[tuple[Any, str]]:
     _check_scheme(location)
     permit_store(location)
     try:
-        yield _file_system(location)
+        yield _file_system(location) if is_local(location) else _patient(location)
     except (ArrowException, OSError) as error:
         raise unreachable(location, error) from error
+
+
+def _patient(location: str) -> tuple[Any, str]:
+    from persist_assets.storage.patient import patient
+
+    system, path = ask(location, lambda: _file_system(location), bounded=True)
+    return patient(system, location), path
 
 
 def _file_system(location: str) -> tuple[Any, str]:
     from pyarrow import fs
 
-    store = _store(location)
+    store, answer_s = _store(location), patience_now().answer_s
     if store is not None:
         # Not from the URI: there it would be quoted, which names of files are not.
-        return _s3(store.endpoint, store.region), location.partition("://")[2]
+        return _s3(store.endpoint, store.region, answer_s), location.partition("://")[2]
     if is_local(location):
         return fs.LocalFileSystem(), location
     start = location.index("://") + 3
-    return fs.FileSystem.from_uri(location[:start] + quote(location[start:], safe="/@:"))
+    uri = location[:start] + quote(location[start:], safe="/@:")
+    if scheme_of(location) == "gs":
+        uri += f"?retry_limit_seconds={answer_s}"
+    return fs.FileSystem.from_uri(uri)
 
 
 @lru_cache
-def _s3(endpoint: str | None, region: str | None) -> Any:
+def _s3(endpoint: str | None, region: str | None, answer_s: int) -> Any:
     """Return the file system of an endpoint; one, as it keeps connections."""
     from pyarrow import fs
 
+    # By default it gives up three attempts, each after three seconds.
+    limits = {"connect_timeout": min(CONNECT_S, answer_s), "request_timeout": answer_s / _ATTEMPTS}
     if endpoint is None:
-        return fs.S3FileSystem(region=region, connect_timeout=5)
+        return fs.S3FileSystem(region=region, **limits)
     parts = urlsplit(endpoint)
     return fs.S3FileSystem(
         region=region or "us-east-1",
         scheme=parts.scheme,
         endpoint_override=endpoint.partition("://")[2].rstrip("/"),
-        connect_timeout=5,
+        **limits,
     )
 
 
-_HINTS = {
-    r"NoSuchBucket|NO_SUCH_BUCKET|bucket does not exist": "create the bucket, or name another",
-    r"AccessDenied|ACCESS_DENIED|Forbidden|InvalidAccessKeyId|INVALID_ACCESS_KEY|Signature"
-    r"|SIGNATURE|Unauthorized|ExpiredToken|InvalidToken|InvalidClientTokenId|credential"
-    r"|(?:[Ss]tatus|[Cc]ode)\W*40[13]\b|169\.254\.169\.254": "check the credentials, for S3"
-    " AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and what they permit",
-    r"tcp connect|[Tt]imeout|timed out|Could not connect|dns error|resolve host|NETWORK_CONNECTION"
-    r"|error sending request": 'check the endpoint: [store."s3://BUCKET"] or AWS_ENDPOINT_URL',
-}
-"""What to do about what stores say."""
+_ATTEMPTS = 3
+"""How often pyarrow asks S3, by default, until it gives up."""
+_RETRIES = re.compile(r", max_retries: \d+, retry_timeout: [\w.]+ ?")
+"""The settings of delta-rs, which it adds to what a store says."""
 
 
 def unreachable(location: str, error: BaseException, failed: str = "") -> StorageError:
@@ -204,11 +219,19 @@ def unreachable(location: str, error: BaseException, failed: str = "") -> Storag
     said = re.sub(r"\x1b\[\d*m", "", getattr(error, "strerror", None) or str(error))
     said = re.sub(r"(?s)\n\s*0: .*", "", said)  # where in delta-rs it was
     said = re.sub(r"(?s)<\?xml.*?<Code>(.*?)</Code>.*?<Message>(.*?)</Message>.*", r"\1: \2", said)
-    said = re.sub(r"\s*\n\s*(?:↳\s*)?", ": ", said.strip())
-    hint = None
-    if not is_local(location):
-        hint = next((h for pattern, h in _HINTS.items() if re.search(pattern, said)), None)
+    said = re.sub(r"\s*\n\s*(?:↳\s*)?", ": ", said.strip()) or type(error).__name__
+    said = _RETRIES.sub("", said)
+    if is_local(location) and is_full(said):
+        return full_disk(_directory(location), f"{failed or 'it cannot be written'}: {said[:600]}")
+    hint = None if is_local(location) else hint_about(said)
     return StorageError(f"{failed or f'{location} cannot be reached'}: {said[:600]}", hint=hint)
+
+
+def _directory(path: str) -> str:
+    """Return the nearest directory at or above a path that is there."""
+    while path not in ("/", "") and not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path or "/"
 
 
 def list_files(location: str) -> list[Found]:

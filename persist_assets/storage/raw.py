@@ -19,6 +19,7 @@ from persist_assets.errors import GoneError, StorageError
 from persist_assets.model import FILE_FORMATS, Column
 from persist_assets.storage.files import delta_place, list_files, reached, unreachable
 from persist_assets.storage.types import columns_of_struct, type_of_arrow
+from persist_assets.storage.waiting import ask
 from persist_assets.stores import is_local, scheme_of
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ def open_delta(
     if access:
         options = {**(options or {}), **access}
     try:
-        return DeltaTable(uri, version=version, storage_options=options)
+        return ask(location, lambda: DeltaTable(uri, version=version, storage_options=options))
     except TableNotFoundError as error:
         if version is not None and is_delta(location, access):
             raise _gone(location, version) from error
@@ -373,7 +374,7 @@ def deletion_vectors(table: Any, location: str) -> Any:
     from deltalake.exceptions import DeltaError
 
     try:
-        return pa.RecordBatchReader.from_stream(table.deletion_vectors())
+        return ask(location, lambda: pa.RecordBatchReader.from_stream(table.deletion_vectors()))
     except (DeltaError, OSError) as error:
         failed = f"a deletion vector of the Delta table at {location} cannot be read"
         raised = unreachable(location, error, failed)

@@ -9,6 +9,7 @@ no Hive partition directories: statistics prune.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import re
@@ -17,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from persist_assets.errors import ConflictError, GoneError, StorageError
 from persist_assets.storage.files import (
@@ -31,17 +33,24 @@ from persist_assets.storage.files import (
     unreachable,
 )
 from persist_assets.storage.types import columns_of_struct
+from persist_assets.storage.waiting import ask
 from persist_assets.stores import is_local
 from persist_assets.watermarks import from_statistics, overlap
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from deltalake import CommitProperties
 
     from persist_assets.model import Column, Snapshot
     from persist_assets.watermarks import Value
 
+log = logging.getLogger(__name__)
+
 LOG = "_delta_log"
 """The directory of a table that says which files its versions have."""
+_COMMIT = "persist.commit"
+"""The entry of a commit that tells it from all others."""
 _STATISTICS_COLUMNS = 32
 """As in Delta itself: the leading columns get statistics."""
 _TEXT_STATISTICS = 64
@@ -268,23 +277,40 @@ def commit(
     ConflictError
         Somebody else committed to the table meanwhile.
     """
-    from deltalake import CommitProperties, Schema
-    from deltalake.exceptions import CommitFailedError, DeltaError
-    from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+    from deltalake.exceptions import DeltaError
 
     _check_files(staged)
+    told = {"persist.build": staged.build_uid, "persist.build_id": build_id}
+    try:
+        return _commit(staged, told, pinned, base, kept)
+    except (DeltaError, OSError) as error:
+        if _is_taken(error):
+            raise ConflictError(
+                f"another writer committed to {staged.root} at the same time", hint="run it again"
+            ) from error
+        raise unreachable(
+            staged.root, error, f"the table {staged.root} cannot be committed"
+        ) from error
+
+
+def _commit(
+    staged: Staged,
+    told: Mapping[str, str],
+    pinned: int | None,
+    base: int | None,
+    kept: Collection[str],
+) -> int:
+    from deltalake import Schema
+    from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+
     now = int(time.time() * 1000)
     adds = [AddAction(f.path, f.bytes, {}, now, True, f.statistics) for f in staged.files]
-    properties = CommitProperties(
-        custom_metadata={"persist.build": staged.build_uid, "persist.build_id": build_id},
-        max_commit_retries=0,
-    )
-    hooks = _hooks()
-    schema = Schema.from_json(staged.schema)
-    try:
-        table = find_table(staged.root)
-        if table is None:
-            uri, options = delta_place(staged.root)
+    schema, hooks = Schema.from_json(staged.schema), _hooks()
+    table = find_table(staged.root)
+    if table is None:
+        uri, options = delta_place(staged.root)
+
+        def create(properties: CommitProperties) -> None:
             create_table_with_add_actions(
                 uri,
                 schema,
@@ -294,13 +320,17 @@ def commit(
                 commit_properties=properties,
                 post_commithook_properties=hooks,
             )
-            return 0
-        if base is not None and table.version() != base:
-            _restore(table, base)
-        elif base is None and pinned is not None and table.version() > pinned:
-            _restore(table, pinned)
-        removes = [RemoveAction(path, True, now) for path in _paths(table) if path not in kept]
-        expected = table.version() + 1
+
+        _write_version(staged.root, 0, told, create)
+        return 0
+    if base is not None and table.version() != base:
+        table = _restore(staged.root, table, base)
+    elif base is None and pinned is not None and table.version() > pinned:
+        table = _restore(staged.root, table, pinned)
+    removes = [RemoveAction(path, True, now) for path in _paths(table) if path not in kept]
+    expected = int(table.version()) + 1
+
+    def write(properties: CommitProperties) -> None:
         table.create_write_transaction(
             [*adds, *removes],
             mode="append",
@@ -308,15 +338,52 @@ def commit(
             commit_properties=properties,
             post_commithook_properties=hooks,
         )
-        return expected
+
+    _write_version(staged.root, expected, told, write)
+    return expected
+
+
+def _write_version(
+    root: str, version: int, told: Mapping[str, str], write: Callable[[CommitProperties], object]
+) -> bool:
+    """Write a version of a table, if nobody else has; return whether its answer came.
+
+    A store may write a commit and its answer get lost. Then delta-rs asks once more, and is
+    refused, because there is one. So each commit has a name, by which it is known to be this one.
+
+    Raises
+    ------
+    DeltaError, OSError
+        It was not written, as far as is known.
+    StorageError
+        Another commit or this one is there, and it cannot be read.
+    """
+    from deltalake import CommitProperties
+    from deltalake.exceptions import DeltaError
+
+    name = uuid4().hex
+    properties = CommitProperties(custom_metadata={**told, _COMMIT: name}, max_commit_retries=0)
+    try:
+        ask(root, lambda: write(properties))
+        return True
     except (DeltaError, OSError) as error:
-        if isinstance(error, CommitFailedError) or "table already exists" in str(error):
-            raise ConflictError(
-                f"another writer committed to {staged.root} at the same time", hint="run it again"
-            ) from error
-        raise unreachable(
-            staged.root, error, f"the table {staged.root} cannot be committed"
-        ) from error
+        try:
+            written = _read_commit(root, version).get(_COMMIT)
+        except StorageError as unread:
+            if _is_taken(error) and not isinstance(unread.__cause__, FileNotFoundError):
+                raise
+            written = None
+        if written != name:
+            raise
+        log.info("action=commit root=%s version=%d: its answer was lost", root, version)
+        return False
+
+
+def _is_taken(error: Exception) -> bool:
+    """Whether delta-rs says that there is such a version, or table."""
+    from deltalake.exceptions import CommitFailedError
+
+    return isinstance(error, CommitFailedError) or "table already exists" in str(error)
 
 
 def _hooks() -> Any:
@@ -326,15 +393,14 @@ def _hooks() -> Any:
     return PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
 
-def _restore(table: Any, version: int) -> None:
-    """Make a version of a table its newest again."""
-    from deltalake import CommitProperties
+def _restore(root: str, table: Any, version: int) -> Any:
+    """Make a version of a table its newest again; return the table."""
 
-    table.restore(
-        version,
-        commit_properties=CommitProperties(max_commit_retries=0),
-        post_commithook_properties=_hooks(),
-    )
+    def restore(properties: CommitProperties) -> None:
+        table.restore(version, commit_properties=properties, post_commithook_properties=_hooks())
+
+    answered = _write_version(root, int(table.version()) + 1, {}, restore)
+    return table if answered else find_table(root)
 
 
 def _paths(table: Any) -> list[str]:
@@ -367,7 +433,7 @@ def find_table(root: str, version: int | None = None) -> Any:
 
     uri, options = delta_place(root)
     try:
-        return DeltaTable(uri, version=version, storage_options=options)
+        return ask(root, lambda: DeltaTable(uri, version=version, storage_options=options))
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
@@ -516,11 +582,11 @@ def has_snapshot(root: str, snapshot: Snapshot) -> bool:
     """
     if snapshot.parts:  # not all files of a part are still its own
         return is_whole(root, snapshot)
-    log, files = f"{root}/_delta_log/{snapshot.version:020}.json", f"{root}/{snapshot.build_uid}"
+    commit, files = f"{root}/{LOG}/{snapshot.version:020}.json", f"{root}/{snapshot.build_uid}"
     if is_local(root):  # without the price of a file system that may be anywhere
-        return os.path.exists(log) and sum(_parquet_sizes(files)) == snapshot.bytes
+        return os.path.exists(commit) and sum(_parquet_sizes(files)) == snapshot.bytes
     written = (f.bytes for f in list_files(files) if f.name.endswith(".parquet"))
-    return is_there(log) and sum(written) == snapshot.bytes
+    return is_there(commit) and sum(written) == snapshot.bytes
 
 
 def is_whole(root: str, snapshot: Snapshot) -> bool:
@@ -567,14 +633,25 @@ def find_writer(root: str, version: int) -> tuple[str, str] | None:
     StorageError
         There is no such commit.
     """
-    log = f"{root}/_delta_log/{version:020}.json"
-    with reached(log) as (system, path), system.open_input_stream(path) as stream:
-        lines: list[bytes] = stream.read().splitlines()
-    for line in lines:
-        told = json.loads(line).get("commitInfo", {})
-        if "persist.build" in told:
-            return told["persist.build"], told.get("persist.build_id", "")
+    told = _read_commit(root, version)
+    if "persist.build" in told:
+        return told["persist.build"], told.get("persist.build_id", "")
     return None
+
+
+def _read_commit(root: str, version: int) -> Mapping[str, Any]:
+    """Return what a commit says of itself.
+
+    Raises
+    ------
+    StorageError
+        There is no such commit, or it cannot be read.
+    """
+    place = f"{root}/{LOG}/{version:020}.json"
+    with reached(place) as (system, path), system.open_input_stream(path) as stream:
+        lines: list[bytes] = stream.read().splitlines()
+    told: Iterator[dict[str, Any]] = (json.loads(line).get("commitInfo", {}) for line in lines)
+    return next(filter(None, told), {})
 
 
 def find_parts(root: str, version: int) -> set[str]:
@@ -630,9 +707,9 @@ def delete_builds(root: str, build_uids: Iterable[str], *, head: int | None) -> 
         newest = {path.partition("/")[0] for path in _paths(table)}
         if not newest.isdisjoint(doomed):
             try:
-                _restore(table, head)
+                _restore(root, table, head)
             except (DeltaError, OSError) as error:
-                raise StorageError(f"the table {root} cannot be restored: {error}") from error
+                raise unreachable(root, error, f"the table {root} cannot be restored") from error
     for build_uid in filter(_OWN.fullmatch, sorted(doomed)):
         delete_directory(f"{root}/{build_uid}")
     # If we stood still for longer than a lease lives, somebody may have built into the table.
@@ -680,9 +757,11 @@ def delete_replaced(root: str, committed: int, after: timedelta, *, dry_run: boo
         return 0
     try:
         hours = int(after.total_seconds() // 3600)
-        unused = table.vacuum(hours, dry_run=True, enforce_retention_duration=False)
+        unused = ask(
+            root, lambda: table.vacuum(hours, dry_run=True, enforce_retention_duration=False)
+        )
     except (DeltaError, OSError) as error:
-        raise StorageError(f"files of {root} cannot be deleted: {error}") from error
+        raise unreachable(root, error, f"files of {root} cannot be deleted") from error
     sizes = {f.location.removeprefix(f"{root}/"): f.bytes for f in list_own(root)}
     # A vacuum would delete all that is in the directory, whoever put it there.
     own = [path for path in unused if path in sizes and _OWN.fullmatch(path.partition("/")[0])]

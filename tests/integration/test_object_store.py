@@ -6,8 +6,6 @@ Spark reads `s3a://` with a jar that its own distribution lacks. So what Spark d
 
 from __future__ import annotations
 
-import io
-import itertools
 import json
 import os
 import shutil
@@ -17,17 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
+from buckets import KEY, SECRET, STRUCT, Server, parquet, put, serving, stage
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
@@ -45,7 +40,6 @@ from persist_assets.storage.files import (
     delta_place,
     know_stores,
     list_files,
-    reached,
     unreachable,
 )
 from persist_assets.storage.raw import find_columns, missing_columns, pin_raw
@@ -65,77 +59,17 @@ from persist_assets.storage.tables import (
 from persist_assets.storage.types import delta_schema
 from persist_assets.stores import Store, spark_pattern, spark_settings, spark_uri
 
-STRUCT = {
-    "type": "struct",
-    "fields": [{"name": "a", "type": "long", "nullable": True, "metadata": {}}],
-}
-KEY, SECRET = "AKIATESTTESTTESTTEST", "secret"
-
-
-@dataclass
-class Server:
-    """An S3-compatible server (`s3_server.py`)."""
-
-    url: str
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
-
-    def new_bucket(self) -> str:
-        """Return the URI of a new bucket, which is known from now on."""
-        # A process knows one store by each name, and several servers run in one test process.
-        name = f"lake-{urlsplit(self.url).port}-{next(self._numbers)}"
-        self.ask("PUT", f"/{name}")
-        know_stores([Store(name, self.url, "eu-central-1")])
-        return f"s3://{name}"
-
-    def ask(self, method: str, path: str, body: bytes = b"") -> str:
-        credential = f"{KEY}/20260101/us-east-1/s3/aws4_request"
-        headers = {
-            "Authorization": f"AWS4-HMAC-SHA256 Credential={credential}",
-            "Content-Type": "application/octet-stream",
-        }
-        with urlopen(Request(self.url + path, body, headers, method=method)) as answer:
-            return answer.read().decode()
-
-    def requests(self) -> list[str]:
-        """Return what was asked for since this was last called."""
-        return self.ask("GET", "/-/requests").splitlines()
-
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    command = [sys.executable, str(ROOT / "tests" / "s3_server.py")]
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
-    ):
-        assert process.stdin and process.stdout
-        patch.setenv("AWS_ACCESS_KEY_ID", KEY)
-        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    with pytest.MonkeyPatch.context() as patch, serving("s3_server.py") as url:
         patch.setenv("PERSIST_TRUST", "*")
-        yield Server(f"http://127.0.0.1:{int(process.stdout.readline())}")
-        process.stdin.close()
+        yield Server(url)
 
 
 @pytest.fixture
 def bucket(server: Server) -> str:
     return server.new_bucket()
-
-
-def put(location: str, content: bytes) -> None:
-    with reached(location) as (system, path), system.open_output_stream(path) as file:
-        file.write(content)
-
-
-def parquet(location: str, **columns: object) -> None:
-    buffer = io.BytesIO()
-    pq.write_table(pa.table(columns), buffer)
-    put(location, buffer.getvalue())
-
-
-def stage(root: str, uid: str, rows: int) -> Staged:
-    """Write what Spark would write, and stage it."""
-    parquet(f"{root}/{uid}/part-0.parquet", a=pa.array(range(rows), pa.int64()))
-    return find_staged(root, uid, delta_schema(STRUCT))
 
 
 def snapshot(uid: str, version: int, rows: int, size: int = 1) -> Snapshot:
@@ -500,13 +434,13 @@ def test_what_to_check_comes_from_what_was_said_and_from_no_number_in_it(
 
 
 def test_what_nobody_knows_is_refused(make_project: Callable[..., Path]) -> None:
-    with pytest.raises(StorageError, match="nobody here knows `s3n://`") as caught:
+    with pytest.raises(StorageError, match="URL scheme `s3n://` is not supported") as caught:
         list_files("s3n://bucket/t")
-    assert caught.value.hint == "did you mean `s3`?"
-    with pytest.raises(StorageError, match="nobody here knows"):
+    assert (caught.value.hint or "").startswith("did you mean `s3`? Supported: ")
+    with pytest.raises(StorageError, match="is not supported"):
         find_table("ftp://bucket/t")
     for settings, message in (
-        ('warehouse = "s4://x/y"', "nobody here knows"),
+        ('warehouse = "s4://x/y"', "is not supported"),
         ('warehouse = "/data/[x]"', r"delta-rs misreads `\["),
         ('warehouse = "/data/a%20b"', "delta-rs misreads `%20`"),
         ('[store."gs://b"]\nregion = "x"', "is no bucket of an S3-compatible store"),

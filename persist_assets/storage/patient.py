@@ -1,0 +1,160 @@
+"""File systems of pyarrow that wait for a store as `waiting.py` does, whatever is done with them.
+
+The invariant: whoever reads or writes through one of them, reads and writes the same as without.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pyarrow import PythonFile, fs
+
+from persist_assets.storage.waiting import ask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+_MOST_AT_ONCE = 8 << 20
+"""So many bytes are read with one request: few enough to come in time."""
+
+
+def patient(system: Any, location: str) -> Any:
+    """Return a `pyarrow.fs.FileSystem` that asks the store of a location patiently (`ask`)."""
+    return fs.PyFileSystem(_PatientHandler(system, location))
+
+
+class _PatientHandler(fs.FileSystemHandler):  # pyright: ignore[reportUntypedBaseClass]
+    """Asks a file system patiently; see `pyarrow.fs.FileSystemHandler` for its methods."""
+
+    def __init__(self, system: Any, location: str) -> None:
+        self.system, self.location = system, location
+
+    def _ask(self, call: Callable[[], T]) -> T:
+        return ask(self.location, call, bounded=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _PatientHandler) and self.system == other.system
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def get_type_name(self) -> str:
+        return str(self.system.type_name)
+
+    def normalize_path(self, path: str) -> str:
+        return str(self.system.normalize_path(path))
+
+    def get_file_info(self, paths: list[str]) -> Any:
+        return self._ask_of(paths[0], lambda: self.system.get_file_info(paths))
+
+    def _ask_of(self, path: str, call: Callable[[], T]) -> T:
+        """Ask of a path, and where the store refuses and says no reason, for that."""
+        try:
+            return self._ask(call)
+        except OSError as error:
+            # The answer to HEAD has no body, in which S3 gives the reason; that to a listing has.
+            if re.search(r"HTTP status 40[01].*No response body", str(error)):
+                self.get_file_info_selector(fs.FileSelector(path, allow_not_found=True))
+            raise
+
+    def get_file_info_selector(self, selector: Any) -> Any:
+        # A listing may be long; each request of it is short, and limited by the library.
+        return ask(self.location, lambda: self.system.get_file_info(selector))
+
+    def create_dir(self, path: str, recursive: bool) -> None:
+        self._ask_of(path, lambda: self.system.create_dir(path, recursive=recursive))
+
+    def delete_dir(self, path: str) -> None:
+        ask(self.location, lambda: self.system.delete_dir(path))
+
+    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
+        ask(
+            self.location,
+            lambda: self.system.delete_dir_contents(path, missing_dir_ok=missing_dir_ok),
+        )
+
+    def delete_root_dir_contents(self) -> None:
+        raise NotImplementedError
+
+    def delete_file(self, path: str) -> None:
+        self._ask_of(path, lambda: self.system.delete_file(path))
+
+    def move(self, src: str, dest: str) -> None:
+        self._ask_of(src, lambda: self.system.move(src, dest))
+
+    def copy_file(self, src: str, dest: str) -> None:
+        ask(self.location, lambda: self.system.copy_file(src, dest))
+
+    def open_input_stream(self, path: str) -> Any:
+        return self.open_input_file(path)
+
+    def open_input_file(self, path: str) -> Any:
+        file = self._ask_of(path, lambda: self.system.open_input_file(path))
+        return PythonFile(_PatientInput(file, self._ask), "r")
+
+    def open_output_stream(self, path: str, metadata: Any) -> Any:
+        def write(content: bytes) -> None:
+            with self.system.open_output_stream(path, metadata=metadata) as stream:
+                stream.write(content)
+
+        return PythonFile(_PatientOutput(lambda content: self._ask(lambda: write(content))), "w")
+
+    def open_append_stream(self, path: str, metadata: Any) -> Any:
+        raise NotImplementedError
+
+
+class _PatientInput(io.RawIOBase):
+    """A file that is read patiently."""
+
+    def __init__(self, file: Any, through: Callable[[Callable[[], Any]], Any]) -> None:
+        self._file, self._through, self._at = file, through, 0
+        self._size = int(file.size())
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(self._size - self._at, 0)
+        end = self._at + (left if size < 0 else min(size, left))
+        pieces: list[bytes] = []
+        while self._at < end:
+            n, at = min(end - self._at, _MOST_AT_ONCE), self._at
+            piece: bytes = self._through(lambda n=n, at=at: self._file.read_at(n, at))
+            if not piece:
+                break
+            pieces.append(piece)
+            self._at += len(piece)
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+class _PatientOutput(io.BytesIO):
+    """Small content, which is written at once when the file is closed."""
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self._write = write
+
+    def close(self) -> None:
+        if not self.closed:
+            content = self.getvalue()
+            super().close()
+            self._write(content)
