@@ -35,6 +35,12 @@ _SPECIAL = frozenset(
     )
 )
 """Functions whose arguments have a grammar of their own."""
+WITHOUT_PARENTHESES = frozenset(
+    """
+    current_date current_time current_timestamp current_user localtime session_user user
+    """.split()
+)
+"""Functions that a name stands for where the FROM clause beside it has no such column."""
 _FUNCTIONS = (frozenset(SparkParser.FUNCTIONS) | frozenset(SparkParser.FUNCTION_PARSERS)) - _SPECIAL
 
 
@@ -107,6 +113,12 @@ def faithful(tokens: Sequence[Token], text: str) -> list[Token]:
     for n, token in enumerate(tokens):
         after = tokens[n + 1] if n + 1 < len(tokens) else None
         kind, word = token.token_type, token.text
+        if kind is TokenType.VALUES and n and _is_named_in_parentheses(tokens, n):
+            out += (
+                _beside(token, TokenType.SELECT, "SELECT"),
+                _beside(token, TokenType.STAR, "*"),
+                _beside(token, TokenType.FROM, "FROM"),
+            )
         if out and token.start == out[-1].start and out[-1].text.startswith(_MARK):
             continue  # what the tokenizer makes of the suffix of a number
         if kind is TokenType.NUMBER and after is not None and after.start == token.start:
@@ -136,8 +148,35 @@ def faithful(tokens: Sequence[Token], text: str) -> list[Token]:
             and word.upper() in _FUNCTIONS
         ):
             token = Token(kind, _MARK + word, token.line, token.col, token.start, token.end)
+        elif after is None or after.token_type is not TokenType.L_PAREN:
+            # CURRENT_DATE is a column where there is one: the parser would take it for a call.
+            token = as_name(token)
         out.append(token)
     return out
+
+
+def as_name(token: Token) -> Token:
+    """Return a token as the parser has to see it where it is a name and no call."""
+    if token.token_type not in SparkParser.NO_PAREN_FUNCTIONS:
+        return token
+    return _beside(token, TokenType.VAR, token.text)
+
+
+def _is_named_in_parentheses(tokens: Sequence[Token], n: int) -> bool:
+    """Whether a word VALUES begins ``(VALUES (1), (2) AS t(a))``, which the parser cannot read."""
+    if tokens[n - 1].token_type is not TokenType.L_PAREN:
+        return False
+    depth = 0
+    for before, token in pairwise(tokens[n:]):
+        depth += before.token_type is TokenType.L_PAREN
+        depth -= before.token_type is TokenType.R_PAREN
+        if depth < 0:
+            break
+        if depth == 0 and before.token_type is TokenType.R_PAREN:
+            if token.token_type is TokenType.COMMA:
+                continue
+            return token.token_type in (TokenType.ALIAS, TokenType.VAR, TokenType.IDENTIFIER)
+    return False
 
 
 def _names_window(tokens: Sequence[Token], n: int) -> bool:
@@ -179,6 +218,32 @@ def plain(name: str) -> str:
     ('count', 'carrier')
     """
     return name.removeprefix(_MARK)
+
+
+def function_named(node: Any) -> str | None:
+    """Return the function that a name without parentheses stands for where no column is called so.
+
+    Examples
+    --------
+    >>> function_named(parse("Current_Date")), function_named(parse("t.current_date"))
+    ('current_date', None)
+    """
+    if not isinstance(node, exp.Column) or len(node.parts) > 1:
+        return None
+    name = plain(node.name).lower()
+    if name in WITHOUT_PARENTHESES or _is_path(node):
+        return name
+    return None
+
+
+def is_never_column(node: Any) -> bool:
+    """Whether a name is one that Spark takes for a function even where a column is called so."""
+    return isinstance(node, exp.Column) and len(node.parts) == 1 and _is_path(node)
+
+
+def _is_path(node: exp.Column) -> bool:
+    quoted = isinstance(node.this, exp.Identifier) and node.this.args.get("quoted")
+    return plain(node.name).lower() == "current_path" and not quoted
 
 
 def suffixed(text: str) -> str | None:
