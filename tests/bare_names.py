@@ -50,7 +50,6 @@ OF_FUNCTIONS = (
     "SELECT w AS x FROM c JOIN other USING (a) ORDER BY {} LIMIT 1",
     "SELECT w AS x FROM c JOIN other USING (a) SORT BY upper(string({})) LIMIT 1",
     "SELECT x FROM (SELECT {0} AS x, a FROM c ORDER BY {0} LIMIT 1)",
-    "SELECT max(w) AS x FROM c JOIN other USING (a) GROUP BY {0} ORDER BY {0} LIMIT 1",
     "SELECT string(e) AS x FROM c, LATERAL explode(array({})) v(e) WHERE a = 2",
 )
 """Queries in which it is the function, though it seems to be a column."""

@@ -85,7 +85,9 @@ def resolve_column(binding: Binding, node: exp.Column, select: Select) -> Expr:
 def resolve_identifier(binding: Binding, node: Any, select: Select) -> Expr:
     """Return what a bare name means: a lambda's parameter, or a column."""
     name = plain(node.name).lower()
-    if name in select.parameters and not is_never_column(exp.Column(this=node)):
+    if is_never_column(exp.Column(this=node)):
+        return binding.calls.call(name)
+    if name in select.parameters:
         index = len(select.parameters) - 1 - select.parameters[::-1].index(name)
         return binding.calls.call("parameter", (), (str(index),))
     return resolve_column(binding, exp.Column(this=node), select)
