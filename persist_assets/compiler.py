@@ -19,7 +19,7 @@ from unicodedata import normalize
 from sqlglot import exp
 
 from persist_assets.contracts import breaches, incomparable, listed, promised_by
-from persist_assets.dialect import char_size, parse, plain
+from persist_assets.dialect import char_size, function_named, parse, plain
 from persist_assets.errors import (
     Location,
     PersistError,
@@ -1135,7 +1135,7 @@ def _unfit_condition(
     kind = column_type(columns, plain(whole.name)) if isinstance(whole, exp.Column) else None
     if isinstance(whole, _VALUES) or kind not in (None, "boolean"):
         return f"`{text}` is not a condition: it is neither true nor false"
-    functions = called(tree)
+    functions = called(tree, {c.name.lower() for c in columns})
     if tree.find(exp.Query, exp.Window) or functions & AGGREGATES:
         return f"`{text}` looks at more than one row"
     if functions & GENERATORS:
@@ -1147,14 +1147,15 @@ def _unfit_condition(
 
 def _check_condition(source: Source, text: str, place: Location) -> list[Problem]:
     """Return what is wrong with a condition on one row of a source."""
-    unfit = _unfit_condition(text, VOLATILE | SESSION)
+    unfit = _unfit_condition(text, VOLATILE | SESSION, source.columns)
     if unfit:
         return [Problem("check", unfit, place)]
     tree = parse(text)
     assert tree is not None
     problems: list[Problem] = []
     for column in tree.find_all(exp.Column):
-        problems += _missing_column(source, plain(column.parts[0].name), place)
+        if not function_named(column):
+            problems += _missing_column(source, plain(column.parts[0].name), place)
     return problems
 
 

@@ -35,6 +35,12 @@ _SPECIAL = frozenset(
     )
 )
 """Functions whose arguments have a grammar of their own."""
+WITHOUT_PARENTHESES = frozenset(
+    """
+    current_date current_time current_timestamp current_user localtime session_user user
+    """.split()
+)
+"""Functions that a name stands for where the FROM clause beside it has no such column."""
 _FUNCTIONS = (frozenset(SparkParser.FUNCTIONS) | frozenset(SparkParser.FUNCTION_PARSERS)) - _SPECIAL
 
 
@@ -104,24 +110,38 @@ def faithful(tokens: Sequence[Token], text: str) -> list[Token]:
     (``1L``) are marked strings (see `suffixed`), not casts.
     """
     out: list[Token] = []
+    tokens, spelled = _spelled(tokens, text)
     for n, token in enumerate(tokens):
         after = tokens[n + 1] if n + 1 < len(tokens) else None
         kind, word = token.token_type, token.text
-        if out and token.start == out[-1].start and out[-1].text.startswith(_MARK):
+        if kind is TokenType.VALUES and n and _is_named_in_parentheses(tokens, n):
+            out += (
+                _beside(token, TokenType.SELECT, "SELECT"),
+                _beside(token, TokenType.STAR, "*"),
+                _beside(token, TokenType.FROM, "FROM"),
+            )
+        if (
+            out
+            and out[-1].start <= token.start
+            and token.end == out[-1].end
+            and out[-1].text.startswith(_MARK)
+        ):
             continue  # what the tokenizer makes of the suffix of a number
         if kind is TokenType.NUMBER and after is not None and after.start == token.start:
-            source = text[token.start : token.end + 1]
-            token = Token(
-                TokenType.STRING, _MARK + source, token.line, token.col, token.start, token.end
-            )
-        elif kind is TokenType.STRING:
+            start = token.start
+            if _is_fraction(out, token, text):
+                start = out.pop().start
+            source = text[start : token.end + 1]
+            token = Token(TokenType.STRING, _MARK + source, token.line, token.col, start, token.end)
+        elif kind is TokenType.STRING and n not in spelled:
             source = text[token.start : token.end + 1]
             if "\\" in source or source[1:-1] != word:
                 word = source
             if out and out[-1].token_type is TokenType.STRING:
                 # 'it''s' is one string with a quote in it, 'it' 's' is two strings joined.
                 previous = out.pop()
-                glue = source[0] if previous.end + 1 == token.start else ""
+                touches = text[token.start - 1] == source[0] and previous.end + 1 == token.start
+                glue = source[0] if touches else ""
                 word = previous.text + glue + word
                 token = Token(kind, word, previous.line, previous.col, previous.start, token.end)
             elif word != token.text:
@@ -136,8 +156,141 @@ def faithful(tokens: Sequence[Token], text: str) -> list[Token]:
             and word.upper() in _FUNCTIONS
         ):
             token = Token(kind, _MARK + word, token.line, token.col, token.start, token.end)
+        elif after is None or after.token_type is not TokenType.L_PAREN:
+            # CURRENT_DATE is a column where there is one: the parser would take it for a call.
+            token = as_name(token)
         out.append(token)
     return out
+
+
+def _is_fraction(before: Sequence[Token], number: Token, text: str) -> bool:
+    """Whether a number follows the dot with which it begins: ``.5D``."""
+    if not before or before[-1].token_type is not TokenType.DOT:
+        return False
+    dot = before[-1].start
+    return dot + 1 == number.start and not re.match(r"[\w\])`]", text[dot - 1 : dot])
+
+
+_TEXTS = (TokenType.STRING, TokenType.RAW_STRING)
+_PIECE = re.compile(
+    r"""([rR])(?:'([^']*)'|"([^"]*)")|'((?:[^'\\]|\\.|'')*)'|"((?:[^"\\]|\\.|"")*)\"""", re.DOTALL
+)
+_UNITS = re.compile(
+    r"(?:year|month|week|day|hour|minute|second|millisecond|microsecond|nanosecond)s?",
+    re.IGNORECASE,
+)
+
+
+def _spelled(tokens: Sequence[Token], text: str) -> tuple[list[Token], set[int]]:
+    """Return tokens in which literals are those of Spark's grammar, and which strings are made.
+
+    Raw strings beside other strings become one string, ``X '41'`` is a binary, ``0x41`` a name;
+    signs inside an interval (``INTERVAL 1 DAY -2 HOURS``) belong to its numbers.
+    """
+    out: list[Token] = []
+    spelled: set[int] = set()
+    n = 0
+    while n < len(tokens):
+        token = tokens[n]
+        kind, end = token.token_type, n + 1
+        if kind in _TEXTS:
+            while end < len(tokens) and tokens[end].token_type in _TEXTS:
+                end += 1
+            run = tokens[n:end]
+            if len(run) > 1 and any(t.token_type is TokenType.RAW_STRING for t in run):
+                spelled.add(len(out))
+                out.append(_joined(run, text))
+            else:
+                out += run
+        elif (
+            kind is TokenType.VAR
+            and token.text.upper() == "X"
+            and end < len(tokens)
+            and tokens[end].token_type is TokenType.STRING
+        ):
+            literal = tokens[end]
+            hexadecimal = TokenType.HEX_STRING
+            out.append(
+                Token(hexadecimal, literal.text, token.line, token.col, token.start, literal.end)
+            )
+            end += 1
+        elif kind in (TokenType.HEX_STRING, TokenType.BIT_STRING) and text[token.start] == "0":
+            out.append(_beside(token, TokenType.VAR, text[token.start : token.end + 1]))
+        elif kind is TokenType.INTERVAL:
+            out.append(token)
+            made, end = _units(tokens, end)
+            texts = (i for i, t in enumerate(made) if t.token_type is TokenType.STRING)
+            spelled.update(len(out) + i for i in texts)
+            out += made
+        else:
+            out.append(token)
+        n = end
+    return out, spelled
+
+
+def _joined(run: Sequence[Token], text: str) -> Token:
+    """Return strings beside each other, of which some are raw, as one."""
+    first, last = run[0], run[-1]
+    source = ""
+    for before, token in zip((None, *run), run, strict=False):
+        touches = before is not None and before.end + 1 == token.start
+        source += ("" if touches else " ") + text[token.start : token.end + 1]
+    pieces: list[str] = []
+    for raw, single, double, text_in_single, text_in_double in _PIECE.findall(source):
+        if raw:
+            pieces.append((single or double).replace("\\", "\\\\"))
+        else:
+            pieces.append(text_in_single.replace("''", "'") + text_in_double.replace('""', '"'))
+    word = "".join(pieces)
+    if "\\" in word:  # what has escapes keeps its source
+        word = f"'{word}'"
+    return Token(TokenType.STRING, word, first.line, first.col, first.start, last.end)
+
+
+def _units(tokens: Sequence[Token], at: int) -> tuple[list[Token], int]:
+    """Return the numbers and units behind INTERVAL as the parser can read them, and their end."""
+    made: list[Token] = []
+    while True:
+        signed = at < len(tokens) and tokens[at].token_type in (TokenType.DASH, TokenType.PLUS)
+        value = at + signed
+        if (
+            value + 1 >= len(tokens)
+            or tokens[value].token_type is not TokenType.NUMBER
+            or not _UNITS.fullmatch(tokens[value + 1].text)
+        ):
+            return made, at
+        number = tokens[value]
+        if signed and made:
+            minus = "-" if tokens[at].token_type is TokenType.DASH else ""
+            made.append(_beside(number, TokenType.STRING, minus + number.text))
+        else:
+            made += tokens[at : value + 1]
+        made.append(tokens[value + 1])
+        at = value + 2
+
+
+def as_name(token: Token) -> Token:
+    """Return a token as the parser has to see it where it is a name and no call."""
+    if token.token_type not in SparkParser.NO_PAREN_FUNCTIONS:
+        return token
+    return _beside(token, TokenType.VAR, token.text)
+
+
+def _is_named_in_parentheses(tokens: Sequence[Token], n: int) -> bool:
+    """Whether a word VALUES begins ``(VALUES (1), (2) AS t(a))``, which the parser cannot read."""
+    if tokens[n - 1].token_type is not TokenType.L_PAREN:
+        return False
+    depth = 0
+    for before, token in pairwise(tokens[n:]):
+        depth += before.token_type is TokenType.L_PAREN
+        depth -= before.token_type is TokenType.R_PAREN
+        if depth < 0:
+            break
+        if depth == 0 and before.token_type is TokenType.R_PAREN:
+            if token.token_type is TokenType.COMMA:
+                continue
+            return token.token_type in (TokenType.ALIAS, TokenType.VAR, TokenType.IDENTIFIER)
+    return False
 
 
 def _names_window(tokens: Sequence[Token], n: int) -> bool:
@@ -151,7 +304,9 @@ def whole_strings(tokens: Sequence[Token], text: str) -> list[Token]:
     for token in tokens:
         before = out[-1] if out else None
         strings = before is not None and before.token_type is TokenType.STRING
-        if strings and token.token_type is TokenType.STRING and before.end + 1 == token.start:  # pyright: ignore[reportOptionalMemberAccess]
+        touches = strings and before.end + 1 == token.start  # pyright: ignore[reportOptionalMemberAccess]
+        touches = touches and text[token.start - 1] == text[token.start]
+        if touches and token.token_type is TokenType.STRING:
             previous = out.pop()
             word = previous.text + text[token.start] + token.text
             token = Token(
@@ -179,6 +334,32 @@ def plain(name: str) -> str:
     ('count', 'carrier')
     """
     return name.removeprefix(_MARK)
+
+
+def function_named(node: Any) -> str | None:
+    """Return the function that a name without parentheses stands for where no column is called so.
+
+    Examples
+    --------
+    >>> function_named(parse("Current_Date")), function_named(parse("t.current_date"))
+    ('current_date', None)
+    """
+    if not isinstance(node, exp.Column) or len(node.parts) > 1:
+        return None
+    name = plain(node.name).lower()
+    if name in WITHOUT_PARENTHESES or _is_path(node):
+        return name
+    return None
+
+
+def is_never_column(node: Any) -> bool:
+    """Whether a name is one that Spark takes for a function even where a column is called so."""
+    return isinstance(node, exp.Column) and len(node.parts) == 1 and _is_path(node)
+
+
+def _is_path(node: exp.Column) -> bool:
+    quoted = isinstance(node.this, exp.Identifier) and node.this.args.get("quoted")
+    return plain(node.name).lower() == "current_path" and not quoted
 
 
 def suffixed(text: str) -> str | None:

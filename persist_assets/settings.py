@@ -283,6 +283,7 @@ _REFUSED: Mapping[str, str] = {
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.parser.quotedRegexColumnNames": "false",
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+    "spark.sql.ansi.enforceReservedKeywords": "false",
     "spark.sql.ansi.relationPrecedence": "false",
     "spark.sql.lateralColumnAlias.enableImplicitResolution": "true",
     "spark.sql.legacy.bangEqualsNot": "false",

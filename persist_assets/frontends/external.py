@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from sqlglot import exp
 from sqlglot.errors import TokenError
 
-from persist_assets.dialect import parse, plain
+from persist_assets.dialect import function_named, parse, plain
 from persist_assets.errors import Problem, did_you_mean
 from persist_assets.frontends.intervals import KEYWORD, missing_keywords
 from persist_assets.model import External
@@ -564,7 +564,7 @@ class _Reading:
                 yield "has a parameter in it, and nothing gives it a value", None
             elif isinstance(node, exp.Column):
                 name = plain(node.parts[0].name)
-                if name.lower() not in there:
+                if name.lower() not in there and not function_named(node):
                     hint = did_you_mean(name, self.columns)
                     yield f"names `{name}`, which is no column of `{self.name}`", hint
 

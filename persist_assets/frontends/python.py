@@ -739,7 +739,9 @@ def _reference(parameter: Parameter, inputs: Mapping[str, tuple[str, Location]])
     return Reference(tuple(re.split(r"[/.]", written)), 0, 0, None, place)
 
 
-_CALLED = re.compile(r"\b[a-z_]\w*(?=\s*\()|\bcurrent_(?:date|time|timestamp)\b")
+_CALLED = re.compile(
+    r"\b[a-z_]\w*(?=\s*\()|\b(?:current_(?:date|time|timestamp|user|path)|localtime|session_user)\b"
+)
 
 
 def _called(text: str) -> Iterator[str]:

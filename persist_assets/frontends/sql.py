@@ -21,6 +21,7 @@ from sqlglot.tokenizer_core import TokenType
 
 from persist_assets.dialect import (
     SPARK,
+    as_name,
     faithful,
     marked_type,
     misleading_comment,
@@ -338,7 +339,7 @@ class _File:
             raise _Refused("syntax", "a view wants AS and a query", self.location(tokens[-1].start))
         head = self.parse(
             [
-                t
+                as_name(t)
                 for t in whole_strings(tokens[:split], self.text)
                 if t.text.upper() != "LOCAL" or t.start > tokens[3].start
             ]
@@ -528,7 +529,7 @@ class _File:
                 continue
             if tokens[n].text.upper().split(" ")[0] in _NO_COLUMNS:
                 continue
-            out.append(tokens[n])
+            out.append(as_name(tokens[n]))
             n += 2 if tokens[n + 1].token_type is TokenType.COLON else 1
             if n < len(tokens) and tokens[n].token_type not in (TokenType.COMMA, TokenType.R_PAREN):
                 try:

@@ -35,12 +35,21 @@ from persist_assets.meaning.grouping import (
     group_rows,
     has_sets,
 )
-from persist_assets.meaning.names import expand_star, output_name, renamed
+from persist_assets.meaning.names import expand_star, output_name, qualifiers_of, renamed
 from persist_assets.meaning.relations import as_leaf, from_item, generate, join, lateral
 from persist_assets.meaning.scope import Around, Cte, Entry, From, Select, Unanalysable
-from persist_assets.meaning.syntax import alias_of, given_args, is_star, windows_of, word_for
+from persist_assets.meaning.syntax import (
+    alias_of,
+    given_args,
+    is_star,
+    windows_of,
+    without_parens,
+    word_for,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from persist_assets.meaning.algebra import Sort
     from persist_assets.meaning.binding import Binding
 
@@ -164,11 +173,27 @@ def _distinct(binding: Binding, block: Block) -> Block:
     return replace(whole, columns=tuple(o.of(made[o.expr].expr) for o in block.columns))
 
 
-def _ordered(binding: Binding, node: Any, block: Block, around: Around) -> Block:
-    """Apply ORDER BY, OFFSET and LIMIT that stand after a whole query."""
+def _ordered(
+    binding: Binding,
+    node: Any,
+    block: Block,
+    around: Around,
+    qualifiers: Sequence[tuple[str, ...]] | None = None,
+) -> Block:
+    """Apply ORDER BY, OFFSET and LIMIT that stand after a whole query.
+
+    Parameters
+    ----------
+    qualifiers
+        What may stand before the name of each column, nothing by default.
+    """
     order = node.args.get("order")
     if order:
-        entries = [Entry(o.name, o.written, o.expr, o.type, ()) for o in block.columns]
+        before = qualifiers or [()] * len(block.columns)
+        entries = [
+            Entry(o.name, o.written, o.expr, o.type, q)
+            for o, q in zip(block.columns, before, strict=True)
+        ]
         select = Select(From(around.outer, entries=entries), ctes=around.ctes)
         block = replace(
             block, order=sort_keys(binding, order, select, [o.expr for o in block.columns])
@@ -241,12 +266,12 @@ def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
         add_time_windows(binding, group, select)
         if len(source.entries) > n_columns and any(map(_shows_all, node.find_all(exp.Star))):
             raise Unanalysable("of * beside a window of time")
-    outs = _projections(binding, node, select)
+    outs, qualifiers = _projections(binding, node, select)
     qualify = node.args.get("qualify")
     naming = replace(select, outs_first=True, refuses_doubt=True)
     filters = expression(binding, having.this, naming) if having else None
     kept = expression(binding, qualify.this, naming) if qualify else None
-    ordering = replace(select, outs_first=True)
+    ordering = replace(select, outs_first=True, sorts=True)
     order = _sorted_by_parts(binding, node, ordering)
     if node.args.get("order") and not node.args.get("distinct"):
         order = sort_keys(binding, node.args["order"], ordering, [o.expr for o in outs])
@@ -275,7 +300,7 @@ def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
         if node.args["distinct"].args.get("on"):
             raise Unanalysable("of DISTINCT ON")
         block = _distinct(binding, block)
-        return _ordered(binding, node, block, around)
+        return _ordered(binding, node, block, around, qualifiers)
     return _limited(binding, node, block, around)
 
 
@@ -302,13 +327,19 @@ def _add_generated(source: From, generated: From) -> None:
     source.entries += generated.entries
 
 
-def _projections(binding: Binding, node: exp.Select, select: Select) -> list[Out]:
+def _projections(
+    binding: Binding, node: exp.Select, select: Select
+) -> tuple[list[Out], list[tuple[str, ...]]]:
+    """Return the columns of a SELECT, and the qualifiers of those that are read as they are."""
     outs = select.outs
+    qualifiers: list[tuple[str, ...]] = []
     generators = 0
     for item in node.expressions:
+        qualifiers += ((),) * (len(outs) - len(qualifiers))
         inner = item.this if isinstance(item, exp.Alias | exp.Aliases) else item
         if is_star(inner):
             outs += expand_star(binding, inner, select.source)
+            qualifiers += (qualifiers_of(o, select.source) for o in outs[len(qualifiers) :])
             continue
         if isinstance(inner, exp.Anonymous) and plain(inner.name).lower() in GENERATORS:
             generators += 1
@@ -321,7 +352,9 @@ def _projections(binding: Binding, node: exp.Select, select: Select) -> list[Out
         expr = folded(binding, expression(binding, inner, select))
         name, written = output_name(item, inner, select)
         outs.append(Out(name, written, expr, binding.types.of(expr)))
-    return outs
+        if isinstance(without_parens(item), exp.Column):
+            qualifiers.append(qualifiers_of(outs[-1], select.source))
+    return outs, [*qualifiers, *((),) * (len(outs) - len(qualifiers))]
 
 
 def _select_generator(

@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from persist_assets.dialect import plain, suffixed, type_is_written
+from persist_assets.dialect import (
+    WITHOUT_PARENTHESES,
+    function_named,
+    is_never_column,
+    plain,
+    suffixed,
+    type_is_written,
+)
 from persist_assets.errors import Problem, did_you_mean
 from persist_assets.meaning.algebra import Out
 from persist_assets.meaning.functions import GENERATORS, TIME_WINDOWS
@@ -20,12 +28,13 @@ from persist_assets.meaning.scope import (
     NO_WORD,
     UNKNOWN,
     Entry,
+    From,
     Unanalysable,
     is_certain,
     may_be,
 )
 from persist_assets.meaning.syntax import BINARY, FUNCTIONS, given_args, without_parens
-from persist_assets.spark_types import UnknownTypeError, fields_of
+from persist_assets.spark_types import UnknownTypeError, field_name, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,7 +42,7 @@ if TYPE_CHECKING:
     from persist_assets.errors import Location
     from persist_assets.meaning.algebra import Expr
     from persist_assets.meaning.binding import Binding
-    from persist_assets.meaning.scope import From, Select
+    from persist_assets.meaning.scope import Select
 
 
 def resolve_column(binding: Binding, node: exp.Column, select: Select) -> Expr:
@@ -43,9 +52,13 @@ def resolve_column(binding: Binding, node: exp.Column, select: Select) -> Expr:
     parts = [node.args.get(k) for k in ("catalog", "db", "table", "this")]
     names = [plain(p.name) for p in parts if p is not None]
     lower = tuple(n.lower() for n in names)
+    if is_never_column(node):
+        return binding.calls.call(lower[0])
     if lower[0] in select.parameters and not node.args.get("catalog"):
         expr = resolve_identifier(binding, exp.Identifier(this=names[0]), select)
         return _fields(binding, expr, names[1:])
+    if select.sorts and function_named(node) and not _outs(lower[0], select):
+        return binding.calls.call(lower[0])  # even if what is read has such a column
     if select.outs_first:
         meant = _output(binding, lower, select, node)
         if meant is not None:
@@ -61,10 +74,8 @@ def resolve_column(binding: Binding, node: exp.Column, select: Select) -> Expr:
         if found:
             entry, used = found[0]
             return _fields(binding, entry.expr, names[used:])
-        if len(lower) == 1 and lower[0] in _FUNCTIONS_WITHOUT_PARENTHESES:
+        if len(lower) == 1 and lower[0] in WITHOUT_PARENTHESES:
             return binding.calls.call(lower[0])  # rather than an alias, or a column outside
-        if len(lower) == 1 and lower[0] in _WITHOUT_PARENTHESES:
-            raise Unanalysable(f"of {lower[0]}, which is a function where it is no column")
         if source is select.source and (outs := _outs(lower[0], select)):
             return _fields(binding, _one_of(binding, outs, lower[0], node), names[1:])
         source = source.outer
@@ -74,6 +85,8 @@ def resolve_column(binding: Binding, node: exp.Column, select: Select) -> Expr:
 def resolve_identifier(binding: Binding, node: Any, select: Select) -> Expr:
     """Return what a bare name means: a lambda's parameter, or a column."""
     name = plain(node.name).lower()
+    if is_never_column(exp.Column(this=node)):
+        return binding.calls.call(name)
     if name in select.parameters:
         index = len(select.parameters) - 1 - select.parameters[::-1].index(name)
         return binding.calls.call("parameter", (), (str(index),))
@@ -166,13 +179,6 @@ def _one_of(binding: Binding, outs: Sequence[Expr], name: str, node: Any) -> Exp
     return outs[0]
 
 
-_FUNCTIONS_WITHOUT_PARENTHESES = frozenset(("user", "session_user", "current_user"))
-"""Names that Spark takes for functions where there are no such columns."""
-
-_WITHOUT_PARENTHESES = frozenset(("current_date", "current_time", "current_timestamp"))
-"""The like, which the parser mostly takes for calls."""
-
-
 def _missing(binding: Binding, node: exp.Column, names: list[str], select: Select) -> Expr:
     if names[-1].lower() == "grouping__id":
         raise Unanalysable("of grouping__id")
@@ -203,17 +209,24 @@ def _missing(binding: Binding, node: exp.Column, names: list[str], select: Selec
 def _fields_of_star(binding: Binding, names: tuple[str, ...], source: From) -> list[Entry]:
     """Return the fields of a struct whose type is certain, or nothing."""
     found = _lookup(names, source)
-    if len({id(entry.expr) for entry, _ in found}) != 1 or found[0][1] != len(names):
+    if len({id(entry.expr) for entry, _ in found}) != 1:
         return []
-    entry = found[0][0]
-    kind = entry.type or ""
-    if not kind.startswith("struct<"):
-        return []
+    entry, used = found[0]
+    expr, fields = entry.expr, _fields_of_type(entry.type)
+    for name in names[used:]:
+        inside = [(field, kind) for field, kind in fields if field.lower() == name]
+        if len(inside) != 1:
+            return []
+        expr, fields = field_of(binding, expr, inside[0][0]), _fields_of_type(inside[0][1])
+    return [Entry(name, name, field_of(binding, expr, name), of, ()) for name, of in fields]
+
+
+def _fields_of_type(kind: str | None) -> list[tuple[str, str]]:
+    """Return the fields of a struct, or nothing where a type is no struct, or not certain."""
     try:
-        fields = fields_of(kind)
+        return fields_of(kind) if kind and kind.startswith("struct<") else []
     except UnknownTypeError:
         return []
-    return [Entry(name, name, field_of(binding, entry.expr, name), of, ()) for name, of in fields]
 
 
 def expand_star(binding: Binding, node: Any, source: From) -> list[Out]:
@@ -225,10 +238,6 @@ def expand_star(binding: Binding, node: Any, source: From) -> list[Out]:
     if isinstance(node, exp.Column):
         parts = [node.args.get(k) for k in ("catalog", "db", "table")]
         qualifiers = tuple(plain(p.name).lower() for p in parts if p)
-    excepted = star.args.get("except_") or ()
-    if any(isinstance(e, exp.Column) and e.table for e in excepted):
-        raise Unanalysable("of * EXCEPT of a field")
-    without = {plain(e.name).lower() for e in excepted}
     entries = source.entries
     if qualifiers:
         entries = [e for e in (*source.hidden, *source.entries) if e.answers(qualifiers)]
@@ -236,14 +245,74 @@ def expand_star(binding: Binding, node: Any, source: From) -> list[Out]:
         entries = _fields_of_star(binding, qualifiers, source)
     if not entries:
         raise Unanalysable(f"of {'.'.join(qualifiers)}.*" if qualifiers else "of * without FROM")
-    unknown = without - {e.name.lower() for e in entries}
-    for name in without:
-        _refuse_uncertain(name, (e.name for e in entries))
-    if unknown:
-        raise Unanalysable(f"because * EXCEPT names `{min(unknown)}`")
-    return [
-        Out(e.name, e.written, e.expr, e.type) for e in entries if e.name.lower() not in without
-    ]
+    left_out = _left_out(star, entries)
+    outs: list[Out] = []
+    for entry in entries:
+        paths = left_out.get(id(entry))
+        if paths is None:
+            outs.append(Out(entry.name, entry.written, entry.expr, entry.type))
+        elif () not in paths:
+            expr, kind = _without_fields(binding, entry.expr, entry.type, paths)
+            outs.append(Out(entry.name, entry.written, expr, kind))
+    return outs
+
+
+_Paths = list[tuple[str, ...]]
+
+
+def _left_out(star: Any, entries: list[Entry]) -> dict[int, _Paths]:
+    """Return of which columns a star leaves out fields, by `id`; a column itself is ``()``."""
+    seen = From(entries=entries)
+    left_out: dict[int, _Paths] = {}
+    for item in star.args.get("except_") or ():
+        if isinstance(item, exp.Dot):
+            raise Unanalysable("of * EXCEPT of a field of a field")
+        parts = item.parts if isinstance(item, exp.Column) else [item]
+        names = tuple(plain(p.name).lower() for p in parts)
+        found = _lookup(names, seen)
+        if len(found) != 1:
+            raise Unanalysable(f"because * EXCEPT names `{'.'.join(names)}`")
+        entry, used = found[0]
+        left_out.setdefault(id(entry), []).append(names[used:])
+    if any(_overlap(paths) for paths in left_out.values()):
+        raise Unanalysable("because * EXCEPT names a column twice")
+    return left_out
+
+
+def _overlap(paths: _Paths) -> bool:
+    return any(a[: len(b)] == b for a, b in permutations(paths, 2))
+
+
+def _without_fields(
+    binding: Binding, struct: Expr, kind: str | None, paths: _Paths
+) -> tuple[Expr, str]:
+    """Return a struct without some of its fields, which is never NULL, and its type."""
+    fields = _fields_of_type(kind)
+    names = [name.lower() for name, _ in fields]
+    if any(names.count(path[0]) != 1 for path in paths):
+        raise Unanalysable(f"because * EXCEPT names a field `{paths[0][0]}` that is not certain")
+    made: list[tuple[str, Expr, str]] = []
+    for name, of in fields:
+        value, inside = field_of(binding, struct, name), of
+        below = [path[1:] for path in paths if path[0] == name.lower()]
+        if () in below:
+            continue
+        if below:
+            value, inside = _without_fields(binding, value, of, below)
+        made.append((name, value, inside))
+    of = ",".join(f"{field_name(name)}:{inside}" for name, _, inside in made)
+    expr = binding.calls.call("struct", [value for _, value, _ in made], [n for n, _, _ in made])
+    return expr, f"struct<{of}>"
+
+
+def qualifiers_of(out: Out, source: From) -> tuple[str, ...]:
+    """Return what qualifies the column of a FROM clause that an output is, or nothing."""
+    found = {
+        e.qualifiers
+        for e in (*source.entries, *source.hidden)
+        if e.expr is out.expr and e.name.lower() == out.name.lower()
+    }
+    return found.pop() if len(found) == 1 else ()
 
 
 def output_name(item: Any, inner: Any, select: Select) -> tuple[str, str]:
@@ -279,6 +348,8 @@ def _implicit_name(node: Any, select: Select) -> str:
         converted, node = True, operand
     match node:
         case exp.Column():
+            if _means_function(node, select):
+                return NO_WORD
             used, parts = _used_by_column(node, select)
             if used == parts or (used and not converted):
                 return plain(node.name)
@@ -296,7 +367,7 @@ def _implicit_name(node: Any, select: Select) -> str:
             if converted:
                 return NO_WORD
             operand = without_parens(node.this)
-            if isinstance(operand, exp.Column):
+            if isinstance(operand, exp.Column) and not _means_function(operand, select):
                 used, parts = _used_by_column(operand, select)
                 return plain(operand.name) if used == parts else NO_WORD if used else UNKNOWN
             return UNKNOWN if _is_replaced(operand) else NO_WORD
@@ -348,6 +419,16 @@ _WORDLESS = (
     *(exp.Substring, exp.BitwiseLeftShift, exp.BitwiseRightShift),
 )
 """What has brackets, blanks or other signs in its name."""
+
+
+def _means_function(node: Any, select: Select) -> bool:
+    """Whether a name is a function of no arguments: ``current_date``, unless that is a column."""
+    if is_never_column(node):
+        return True
+    name = function_named(node)
+    return (
+        name is not None and name not in select.parameters and not _lookup((name,), select.source)
+    )
 
 
 def _used_by_column(node: exp.Column, select: Select) -> tuple[int, int]:

@@ -302,11 +302,15 @@ def lateral(
     around: Around,
     sibling: From | None,
 ) -> From:
-    """Bind LATERAL or LATERAL VIEW; its arguments see the columns of `sibling`."""
+    """Bind LATERAL or LATERAL VIEW; its arguments see the columns of `sibling`.
+
+    Those of LATERAL see them as a subquery does: behind functions without parentheses.
+    """
     if isinstance(node.this, exp.Subquery | exp.Query):
         raise Unanalysable("of a LATERAL subquery")
     name, names = alias_of(node)
-    select = Select(sibling or From(around.outer), ctes=around.ctes)
+    source = sibling if sibling and node.args.get("view") else From(sibling or around.outer)
+    select = Select(source, ctes=around.ctes)
     block = generate(binding, node.this, bool(node.args.get("outer")), select, names)
     return derived_from(binding, block, name, (), around)
 

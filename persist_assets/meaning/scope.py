@@ -138,6 +138,9 @@ class Select:
         The columns that it returns, as far as they are bound: they have aliases or implicit names.
     outs_first
         A name means one of `outs` before it means a column of `source` (ORDER BY, HAVING).
+    sorts
+        Rows are sorted by what they return: other columns are looked for after functions that
+        are called without parentheses (``current_date``).
     refuses_doubt
         A name that means something else in `outs` than in `source` means nothing certain.
     groups
@@ -149,6 +152,7 @@ class Select:
     windows: Mapping[str, Any] = field(default_factory=dict)
     parameters: tuple[str, ...] = ()
     outs_first: bool = False
+    sorts: bool = False
     refuses_doubt: bool = False
     groups: bool = False
     ctes: Mapping[str, Cte] = field(default_factory=dict)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from persist_assets.dialect import plain, type_name
+from persist_assets.dialect import function_named, is_never_column, plain, type_name
 from persist_assets.meaning.functions import is_special_datetime_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 
 BINARY: Mapping[type[exp.Expr], str] = {
@@ -180,9 +180,16 @@ def alias_of(node: Any) -> tuple[str, tuple[str, ...]]:
     return plain(alias.name), tuple(plain(c.name) for c in alias.args.get("columns") or ())
 
 
-def called(tree: Any) -> frozenset[str]:
-    """Return the functions that a parsed query calls, and ``tablesample`` if it samples."""
-    names = {plain(f.name).lower() for f in tree.find_all(exp.Anonymous)}
+def called(tree: Any, columns: Collection[str] = ()) -> frozenset[str]:
+    """Return the functions that a parsed query calls, and ``tablesample`` if it samples.
+
+    Parameters
+    ----------
+    columns
+        The names, in lower case, of all columns that it reads.
+    """
+    names = {name for c in tree.find_all(exp.Column) if (name := _function_in(tree, c, columns))}
+    names |= {plain(f.name).lower() for f in tree.find_all(exp.Anonymous)}
     names |= {name for kind, name in FUNCTIONS.items() if tree.find(kind)}
     if any(not isinstance(a.parent, exp.Like | exp.ILike) for a in tree.find_all(exp.Any)):
         names.add("any")  # else it is LIKE ANY, which is no call
@@ -191,6 +198,15 @@ def called(tree: Any) -> frozenset[str]:
     if any(is_special_datetime(cast) for cast in tree.find_all(exp.Cast)):
         names.add("now")
     return frozenset(names)
+
+
+def _function_in(tree: Any, column: Any, columns: Collection[str]) -> str | None:
+    """Return the function that a name in a query may stand for, as far as the text tells."""
+    name = function_named(column)
+    if name not in columns or is_never_column(column):
+        return name
+    # A query in it may read what has no such column.
+    return name if any(q is not tree for q in tree.find_all(exp.Query)) else None
 
 
 def kind_of(node: Any) -> str:
@@ -203,14 +219,29 @@ def word_for(node: Any) -> str:
     return type(node).__name__.upper()
 
 
-def names_in_text(tree: exp.Expr) -> tuple[str, ...]:
-    """Return the names of a query's columns where the text alone tells them, else nothing."""
+def names_in_text(
+    tree: exp.Expr, columns: Collection[str] = (), *, loses: bool = False
+) -> tuple[str, ...]:
+    """Return the names of a query's columns where the text tells them, else nothing.
+
+    Parameters
+    ----------
+    columns
+        The names, in lower case, of all columns that it reads.
+    loses
+        The tree does not tell all that is written: what seems a column may be ``+a``.
+    """
+    whole = tree
     while isinstance(tree, exp.SetOperation | exp.Subquery):
         tree = tree.this
     names = (
         [plain(e.alias_or_name) for e in tree.expressions] if isinstance(tree, exp.Select) else []
     )
-    named = all(isinstance(e, exp.Alias | exp.Column) for e in tree.expressions)
+    named = all(
+        isinstance(e, exp.Alias)
+        or (isinstance(e, exp.Column) and not loses and not _function_in(whole, e, columns))
+        for e in tree.expressions
+    )
     return tuple(names) if named and "*" not in names and all(names) else ()
 
 

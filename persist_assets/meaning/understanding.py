@@ -162,7 +162,9 @@ def understand(
     wrong = list(_unfollowed(declaration, binding, block, notes, increments))
     if wrong:
         return wrong
-    functions = called(query.tree) if notes else _draws(binding, upstream, block)
+    functions = _draws(binding, upstream, block)
+    if notes:
+        functions = called(query.tree, _column_names(faces))
     return _meaning(declaration, upstream, connection, binding, block, functions, notes, increments)
 
 
@@ -305,7 +307,9 @@ def bind_whole(binding: Binding, query: Query, upstream: Sequence[Face]) -> tupl
         reason = error.reason
     because = reason if reason.startswith("because") else f"because {reason}"
     note = f"treated as a whole {because}: any change of what it reads rebuilds it"
-    names = names_in_text(query.tree) if not query.column_names else query.column_names
+    names = query.column_names
+    if not names:
+        names = names_in_text(query.tree, _column_names(upstream), loses=query.lost is not None)
     published = tuple(face.names for face in upstream)  # SELECT s.* or PIVOT may look at names
     words = (query.wording, "reads", str(published))
     leaf = Opaque(words, tuple(face.given for face in upstream), len(names))
@@ -313,6 +317,10 @@ def bind_whole(binding: Binding, query: Query, upstream: Sequence[Face]) -> tupl
     instance = next(binding.instances)
     outs = tuple(Out(n, n, calls.ref(instance, i)) for i, n in enumerate(names))
     return Block(((instance, leaf),), (), outs), [note]
+
+
+def _column_names(faces: Iterable[Face]) -> frozenset[str]:
+    return frozenset(name.lower() for face in faces for name in face.names or ())
 
 
 _BAD_IN_TABLES = " ,;{}()\n\t="

@@ -89,10 +89,64 @@ def test_a_star_over_a_struct_stands_for_its_fields() -> None:
 
 
 @pytest.mark.proves("S15")
-def test_except_of_a_field_leaves_out_no_column() -> None:
-    nested, flat = (source(f"SELECT * EXCEPT ({name}) FROM t") for name in ("st.a", "a"))
-    assert nested.build_id != flat.build_id
-    assert is_whole(nested)
+@pytest.mark.parametrize(
+    ("starred", "written"),
+    [
+        ("* EXCEPT (st.a)", "s, k, ts, a, struct(st.b AS b) AS st, deep"),
+        ("t.* EXCEPT (t.st.A, t.k)", "s, ts, a, struct(st.b AS b) AS st, deep"),
+        ("st.* EXCEPT (a)", "st.b"),
+        ("deep.* EXCEPT (x.p)", "struct(deep.x.q AS q) AS x, deep.y"),
+        ("deep.x.* EXCEPT (p)", "deep.x.q"),
+        (
+            "* EXCEPT (deep.x.p, st)",
+            "s, k, ts, a, struct(struct(deep.x.q AS q) AS x, deep.y AS y) AS deep",
+        ),
+    ],
+)
+def test_except_of_a_field_leaves_the_rest_of_the_struct(starred: str, written: str) -> None:
+    table = TABLE.replace(">)", ">, deep STRUCT<x: STRUCT<p: INT, q: STRING>, y: INT>)")
+    nested, explicit = (source(f"SELECT {text} FROM t", table) for text in (starred, written))
+    assert not is_whole(nested)
+    assert nested.build_id == explicit.build_id
+    within = "SELECT count(*) AS n FROM (SELECT DISTINCT {} FROM t)"
+    nested, explicit = (source(within.format(text), table) for text in (starred, written))
+    assert nested.build_id == explicit.build_id
+
+
+@pytest.mark.proves("S15")
+@pytest.mark.parametrize("names", ["st.a, st", "st.a, st.a", "k, k", "st.z", "z", "k.a", "u.k"])
+def test_except_that_spark_refuses_is_not_analysed(names: str) -> None:
+    assert is_whole(source(f"SELECT * EXCEPT ({names}) FROM t"))
+
+
+@pytest.mark.proves("S15")
+def test_order_by_behind_distinct_may_qualify_columns() -> None:
+    one = source("SELECT DISTINCT a, k FROM t ORDER BY k, a DESC LIMIT 3").build_id
+    for query in (
+        "SELECT DISTINCT t.a, t.k FROM t ORDER BY t.k, t.a DESC LIMIT 3",
+        "SELECT DISTINCT (x.a), k FROM t AS x ORDER BY x.k, a DESC LIMIT 3",
+    ):
+        assert source(query).build_id == one
+    starred = source("SELECT DISTINCT t.* FROM t ORDER BY t.k LIMIT 3").build_id
+    assert starred == source("SELECT DISTINCT * FROM t ORDER BY k LIMIT 3").build_id
+    with pytest.raises(AssertionError, match="`t` is not a table"):
+        source("SELECT DISTINCT t.a AS a FROM t ORDER BY t.a")
+
+
+@pytest.mark.proves("S15")
+def test_values_in_parentheses_may_have_a_name() -> None:
+    one = source("SELECT x, y FROM VALUES (1, 2), (3, 4) AS v(x, y)").build_id
+    for values in (
+        "(VALUES (1, 2), (3, 4) AS t(x, y)) u",
+        "(VALUES (1, 2), (3, 4) AS t(x, y))",
+        "(VALUES (1, 2), (3, 4) t(x, y)) AS u",
+        "(VALUES (1, 2), (3, 4) AS t(y, z)) AS u(x, y)",
+    ):
+        assert source(f"SELECT x, y FROM {values}").build_id == one
+    assert source("SELECT y AS x, x AS y FROM (VALUES (1, 2), (3, 4) t(x, y)) u").build_id != one
+    limited = "SELECT x, y FROM (VALUES (1, 2), (3, 4) t(x, y) ORDER BY x LIMIT 1) u"
+    assert source(limited).build_id != one
+    assert source("SELECT a FROM t WHERE a IN (VALUES (1), (2) AS v(x))").columns
 
 
 @pytest.mark.proves("S15")

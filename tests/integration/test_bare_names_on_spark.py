@@ -1,0 +1,23 @@
+"""What Spark takes names like `current_date` for: `tests/bare_names.py` says it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from bare_names import CASES, COLUMNS, ROWS
+
+
+@pytest.mark.proves("S2")
+def test_spark_takes_bare_names_for_what_we_take_them(spark: Any) -> None:
+    for name, rows in ROWS.items():
+        frame = spark.sql(f"SELECT * FROM VALUES {rows} AS {name}({COLUMNS[name]})")
+        frame.coalesce(1).createOrReplaceTempView(name)
+    wrong: list[str] = []
+    for query, is_column in CASES:
+        (row,) = spark.sql(query).collect()
+        if (row["x"] == "column") is not is_column:
+            wrong.append(f"{query}: {row['x']}")
+    for name in ROWS:
+        spark.catalog.dropTempView(name)
+    assert not wrong, "\n".join(wrong)

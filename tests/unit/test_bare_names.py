@@ -1,0 +1,87 @@
+"""A name like `current_date` is a column where Spark takes it for one, else a function."""
+
+from __future__ import annotations
+
+import pytest
+from bare_names import CASES, NAMES, RAW
+from conftest import compiled
+
+from persist_assets.model import Source
+
+
+def source(query: str) -> Source:
+    made = compiled({"raw.sql": RAW, "q.sql": f"--@ persist\nCREATE VIEW q AS {query}"})
+    assert not made.errors, [str(p) for p in made.errors]
+    return made.by_id["q@sources/q.sql"]
+
+
+@pytest.mark.proves("S2")
+def test_bare_names_are_columns_where_spark_takes_them_for_columns() -> None:
+    wrong: list[str] = []
+    for query, is_column in CASES:
+        one = source(query)
+        called = [note for note in one.notes if any(f" {n}" in note for n in (*NAMES, "current_path"))]  # fmt: skip
+        if any("as a whole" in note for note in one.notes) or bool(called) is is_column:
+            wrong.append(f"{query}: {one.notes}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.proves("S2")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_column_and_a_function_of_one_name_have_two_build_ids(name: str) -> None:
+    ids = [
+        source(query.format(name)).build_id
+        for query in (
+            "SELECT string({}) AS x FROM c",
+            "SELECT string({}()) AS x FROM c",
+            "SELECT string(x) AS x FROM (SELECT a, {0} AS x FROM c ORDER BY c.{0} LIMIT 1)",
+            "SELECT string(x) AS x FROM (SELECT a, {0} AS x FROM c ORDER BY {0}() LIMIT 1)",
+        )
+    ]
+    assert len(set(ids)) == len(ids)
+    assert ids[0] == source(f"SELECT string(c.`{name}`) AS x FROM c").build_id
+
+
+@pytest.mark.proves("S2")
+def test_a_bare_name_in_a_query_that_is_no_whole_tells_no_name_of_a_column() -> None:
+    sampled = "SELECT {} FROM {} TABLESAMPLE (50 PERCENT)"
+    assert [c.name for c in source(sampled.format("a, user", "c")).columns] == ["a", "user"]
+    for name in NAMES:
+        one = source(sampled.format(f"a, {name}", "other"))
+        assert not one.columns
+        assert any(f" {name}" in note for note in one.notes)
+
+
+@pytest.mark.proves("S2")
+def test_names_in_text_are_told_only_where_the_parser_loses_nothing() -> None:
+    assert [c.name for c in source("SELECT +a AS x, w AS y FROM other").columns] == ["x", "y"]
+    for item in ("+a", "w COLLATE UTF8_LCASE", "+ current_date"):
+        assert not source(f"SELECT {item} FROM other").columns
+
+
+@pytest.mark.proves("S15")
+def test_columns_are_declared_and_named_like_functions() -> None:
+    made = compiled(
+        {
+            "t.sql": "CREATE TABLE t (current_date DATE, user STRING) USING parquet LOCATION 't';",
+            "v.sql": "CREATE VIEW v (session_user, current_date) AS SELECT user, current_date FROM t;",
+            "w.sql": "CREATE VIEW w AS WITH q(current_user) AS (SELECT session_user FROM v) SELECT current_user FROM q;",
+        }
+    )  # fmt: skip
+    assert not made.problems
+    assert {s.name: [(c.name, c.type) for c in s.columns] for s in made.sources} == {
+        "t": [("current_date", "date"), ("user", "string")],
+        "v": [("session_user", "string"), ("current_date", "date")],
+        "w": [("current_user", "string")],
+    }
+
+
+@pytest.mark.proves("S15")
+def test_checks_may_call_functions_without_parentheses() -> None:
+    def problems(check: str) -> list[str]:
+        query = "CREATE VIEW q AS SELECT a, w, current_date() AS day FROM other"
+        text = f'--@ persist\n--@ check {{ expr="{check}" }}\n{query}'
+        return [str(p) for p in compiled({"raw.sql": RAW, "q.sql": text}).errors]
+
+    assert not problems("day <= current_date")
+    assert "may say something else each time" in problems("w = user")[0]
