@@ -208,6 +208,7 @@ def test_a_plan_names_a_store_that_says_nothing_and_gives_up(
     proxy.misbehave("silence")
     # The store and the server that is asked for credentials.
     silent = {
+        "PERSIST_TRUST": "*",
         "AWS_ENDPOINT_URL": proxy.url,
         "AWS_REGION": "us-east-1",
         "CLOUD_STORAGE_EMULATOR_ENDPOINT": proxy.url,
