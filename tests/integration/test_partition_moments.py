@@ -183,7 +183,7 @@ def test_a_source_over_such_a_table_has_the_moments_that_spark_has(
 
 
 @pytest.mark.proves("S29")
-def test_directories_that_spell_other_moments_are_refused(tmp_path: Path, spark: Any) -> None:
+def test_directories_that_spell_other_moments_are_refused(tmp_path: Path) -> None:
     from persist_assets.model import RawTable
     from persist_assets.storage.raw import pin_raw
 
