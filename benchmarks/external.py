@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import deltalake
 import numpy as np
@@ -97,7 +98,9 @@ class Year:
     def connect(self) -> Connector:
         """Return a connector that knows nothing yet."""
         external, place = External("delta_table_input"), str(self.root)
-        return connect(RawTable("delta", place, (), external), place, (), lambda: self.spark)
+        return connect(
+            RawTable("delta", place, (), external), place, (), lambda: self.spark, ZoneInfo("UTC")
+        )
 
     def grow(self, share: float = 0.01) -> int:
         """Append rows of one day more, and return the how many-th change it is."""

@@ -262,7 +262,8 @@ class Ingestion:
         """Return how an external table is reached."""
         assert source.raw is not None
         place = self.settings.resolve(source.raw.location or "")
-        return connect(source.raw, place, source.columns, lambda: self.engine.session)
+        zone = self.settings.timezone
+        return connect(source.raw, place, source.columns, lambda: self.engine.session, zone)
 
     def root(self, copy_id: str) -> str:
         """Return the directory of a copy's table."""

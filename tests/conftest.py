@@ -39,8 +39,9 @@ NODE_PACKAGES = ROOT / "tests" / "node" / "node_modules"
 
 def pytest_configure() -> None:
     # What a test says of its own environment must not come from ours.
-    for name in ("PERSIST_ENV", "PERSIST_TRUST", "DAGSTER_HOME"):
+    for name in ("PERSIST_ENV", "DAGSTER_HOME"):
         os.environ.pop(name, None)
+    os.environ["PERSIST_TRUST"] = "*"  # of what tests make; those of strangers' projects do not
     os.environ["PERSIST_CACHE"] = tempfile.mkdtemp(prefix="persist-cache-")
     if "PERSIST_TEST_SPARK" not in os.environ:  # `make nightly` asks for Spark as users start it
         quicken(os.environ)

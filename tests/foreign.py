@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import deltalake
 import pyarrow as pa
@@ -15,15 +16,18 @@ from persist_assets.connectors import connect
 from persist_assets.connectors.protocol import CHANGE, INSERT, VERSION, Connector
 from persist_assets.model import Column, External, RawTable
 
+UTC = ZoneInfo("UTC")
 Bag = Counter[tuple[Any, ...]]
 
 
 def delta_connector(
-    spark: Any, root: Path, columns: Sequence[Column] = (), **said: Any
+    spark: Any, root: Path, columns: Sequence[Column] = (), zone: ZoneInfo = UTC, **said: Any
 ) -> Connector:
-    """Return the connector of a Delta table."""
+    """Return the connector of a Delta table, for a session in a time zone."""
     external = External("delta_table_input", **said)
-    return connect(RawTable("delta", str(root), (), external), str(root), columns, lambda: spark)
+    return connect(
+        RawTable("delta", str(root), (), external), str(root), columns, lambda: spark, zone
+    )
 
 
 def bag(rows: Any) -> Bag:

@@ -15,6 +15,7 @@ from persist_assets.connectors.iceberg import IcebergConnector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from zoneinfo import ZoneInfo
 
     from pyspark.sql import SparkSession
 
@@ -33,6 +34,7 @@ def connect(
     location: str,
     columns: Sequence[Column],
     session: Callable[[], SparkSession],
+    timezone: ZoneInfo,
     environ: Mapping[str, str] = os.environ,
 ) -> Connector:
     """Return the connector of an external table.
@@ -45,6 +47,8 @@ def connect(
         As they are declared.
     session
         Called when rows are read.
+    timezone
+        The session's.
     environ
         What secrets are references to.
 
@@ -56,4 +60,4 @@ def connect(
     assert raw.external is not None
     access = follow_references(raw.external, environ)
     make = CONNECTORS[raw.external.connector]
-    return make(raw.external, location, columns, access, session)
+    return make(raw.external, location, columns, access, session, timezone)

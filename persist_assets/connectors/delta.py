@@ -8,7 +8,6 @@ from being read; Parquet files alone are never trusted where the table says more
 from __future__ import annotations
 
 import json
-import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from persist_assets.connectors.access import delta_access, spark_access
 from persist_assets.connectors.protocol import CHANGE, DELETE, INSERT, VERSION, Changes, Pruned
-from persist_assets.connectors.pruning import Span, exactly, may_match, span
+from persist_assets.connectors.pruning import (
+    Span,
+    exactly,
+    has_zone,
+    may_match,
+    moment_as_written,
+    span,
+)
 from persist_assets.connectors.reading import (
     AS_NAMED,
     FILE,
@@ -45,6 +51,7 @@ from persist_assets.storage.raw import (
     file_location,
     is_hidden_file,
     open_delta,
+    partition_texts,
     stored_rows,
 )
 from persist_assets.storage.tables import told_by_files
@@ -53,6 +60,7 @@ from persist_assets.stores import is_local, spark_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+    from zoneinfo import ZoneInfo
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -132,6 +140,8 @@ class DeltaConnector:
         The storage options, with references followed.
     session
         Returns the Spark session; called when rows are read.
+    timezone
+        The session's. Moments of partitions that are written without a zone are of it.
     """
 
     def __init__(
@@ -141,9 +151,10 @@ class DeltaConnector:
         columns: Sequence[Column],
         access: Mapping[str, str],
         session: Callable[[], SparkSession],
+        timezone: ZoneInfo,
     ) -> None:
         self.external, self.location, self.columns = external, location.rstrip("/"), columns
-        self._access, self._session = access, session
+        self._access, self._session, self._timezone = access, session, timezone
         self._checked: set[str] = set()
         """The files of which Spark reads all rows (`_check_rows`)."""
         self._pinned: Any = None
@@ -154,7 +165,7 @@ class DeltaConnector:
     def pin(self, held: str | None = None) -> str:
         """Return the version to bring a copy to; see `protocol.Connector`."""
         external = self.external
-        if external.mode == "snapshot" and held is not None and not self._has_lost(held):
+        if external.mode == "snapshot" and held is not None and not self._is_misread(held):
             return held
         if external.mode == "snapshot":
             table = self._at_start()
@@ -162,8 +173,8 @@ class DeltaConnector:
             table = self._open()
             end = external.end_version
             if end is not None and table.version() > end:
-                lost = held is not None and self._has_lost(held)
-                if held is not None and not lost and self._is_of(held, table, end):
+                misread = held is not None and self._is_misread(held)
+                if held is not None and not misread and self._is_of(held, table, end):
                     return held  # its log may be gone by now
                 table = self._open(end)
             starts = held is None and (external.version or external.datetime)
@@ -223,26 +234,44 @@ class DeltaConnector:
         return name if written is None else f"{name}:{sha256(written).hexdigest()[:12]}"
 
     def _named(self, table: Any) -> str:
-        """Return the name of a version, other than earlier releases had it if they lost its rows.
+        """Return the name of a version, and how it is read (`_manner`)."""
+        name, manner = self._name(table), self._manner(table)
+        return ":".join([*name.split(":"), ""][:4]) + manner if manner else name
 
-        They lost those of hidden files.
+    def _manner(self, table: Any) -> str:
+        """Return what decides the rows of a version beside its log; empty if nothing does.
+
+        Earlier releases lost the rows of hidden files, and read moments of partitions as those of
+        UTC if they are written without a zone.
         """
         import pyarrow as pa
 
         paths: list[str] = pa.table(table.get_add_actions(flatten=True))["path"].to_pylist()
-        name = self._name(table)
-        if not any(map(is_hidden_file, paths)):
-            return name
-        return ":".join([*name.split(":"), ""][:4]) + _WITH_HIDDEN
+        manner = _WITH_HIDDEN if any(map(is_hidden_file, paths)) else ""
+        if self._timezone.key in _UTC:
+            return manner
+        moments = _moments(_fields(table), table)
+        texts = (value[f.physical] for value in self._texts(table).values() for f in moments)
+        if any(text and not has_zone(text) for text in texts):
+            manner += f":moments of {self._timezone.key}"
+        return manner
 
-    def _has_lost(self, version: str) -> bool:
-        """Whether an earlier release lost rows when it read a version, as far as can be told."""
-        if version.endswith(_WITH_HIDDEN):
-            return False
+    def _is_misread(self, version: str) -> bool:
+        """Whether a version was read otherwise than it would be now, as far as can be told."""
         try:
-            return self._named(self._open(self._number(version))).endswith(_WITH_HIDDEN)
+            return self._manner(self._open(self._number(version))) != _manner_of(version)
         except StorageError:
             return False
+
+    def _texts(self, table: Any) -> Mapping[str, Mapping[str, str | None]]:
+        """Return the partition values of files as the log writes them, by path.
+
+        They are read where a partition column is a moment, else there are none.
+        """
+        if not _moments(_fields(table), table):
+            return {}
+        with self._reached() as (system, root):
+            return partition_texts(table, self.location, system, root)
 
     def _is_of(self, version: str, table: Any, number: int) -> bool:
         """Whether a version is of that number, and of the table that is there now."""
@@ -315,17 +344,24 @@ class DeltaConnector:
             return []
         sizes, counts = told_by_files(found, "size_bytes"), told_by_files(found, "num_records")
         kinds = {f.name: f.type for f in _fields(table)}
-        values = {name: self._values(found, name) for name in parted}
+        moments, texts = (
+            {f.name: f.physical for f in _moments(_fields(table), table)},
+            self._texts(table),
+        )
+        values = {name: self._values(found, name) for name in parted if name not in moments}
         told = {f: _statistics(found, f) for f in looked_at}
         files: list[_File] = []
         for n, path in enumerate(found["path"].to_pylist()):
             location, rows = file_location(path, self.location), counts[n]
-            partition = {name: _written(values[name][n]) for name in parted}
+            partition = {name: _written(value[n]) for name, value in values.items()}
             spans = {
-                name.lower(): exactly(kinds[name], values[name][n])
-                for name in parted
+                name.lower(): exactly(kinds[name], value[n])
+                for name, value in values.items()
                 if name.lower() not in chars
             }
+            for name, physical in moments.items():
+                partition[name] = text = texts[path][physical] or None
+                spans[name.lower()] = moment_as_written(text, self._timezone)
             for one, (least, greatest, nulls) in told.items():
                 spans[one.name.lower()] = span(one.type, least[n], greatest[n], nulls[n], rows)
             files.append(_File(location, sizes[n], rows, partition, spans, stored=rows))
@@ -659,8 +695,12 @@ class DeltaConnector:
             raise _Again(error.message) from error
         if not _same(self._name(start), since):
             raise _Again(f"it was put back to before version {first}, and written on")
-        if self._named(start).endswith(_WITH_HIDDEN) and not since.endswith(_WITH_HIDDEN):
-            raise _Again("an earlier release did not read its hidden files")
+        if self._manner(start) != _manner_of(since):
+            raise _Again(
+                "an earlier release did not read its hidden files"
+                if _WITH_HIDDEN in self._manner(start) and _WITH_HIDDEN not in since
+                else "moments of its partitions were read in another time zone"
+            )
         had = _fields(start)
         held = {f.name.lower() for f in had}
         if not _schema(had) <= _schema(fields) or not held.issuperset(c.lower() for c in columns):
@@ -744,7 +784,7 @@ class DeltaConnector:
         values: Mapping[str, str | None] = action.get("partitionValues") or {}
         if values.keys() != keys.keys():
             raise _Again(f"version {version} does not say of which partition its files were")
-        partition = {keys[k].name: _read_as(keys[k], v) for k, v in values.items()}
+        partition = {keys[k].name: v or None for k, v in values.items()}
         location = file_location(action["path"], self.location)
         size = action.get("size") or 0
         return _File(location, size, partition=partition, change=change, version=version)
@@ -805,7 +845,19 @@ def _same(name: str, version: str) -> bool:
 
 
 _WITH_HIDDEN = ":hidden files"
-"""What names of versions end with that have files whose names begin with _ or a dot."""
+"""What names of versions tell that have files whose names begin with _ or a dot."""
+_UTC = frozenset(("UTC", "Etc/UTC", "GMT", "Etc/GMT"))
+
+
+def _manner_of(version: str) -> str:
+    """Return how a version was read, after its name; see `DeltaConnector._manner`."""
+    return "".join(f":{part}" for part in version.split(":")[4:])
+
+
+def _moments(fields: Sequence[_Field], table: Any) -> list[_Field]:
+    """Return the partition columns that are moments (`TIMESTAMP`)."""
+    parted = table.metadata().partition_columns
+    return [f for f in fields if f.name in parted and f.type == "timestamp"]
 
 
 _BECAME, _RECORDED = "_persist_became", "recorded"
@@ -878,12 +930,6 @@ def _physical(kind: Any) -> Any:
             return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
 
 
-def _read_as(one: _Field, written: str | None) -> str | None:
-    """Return a partition value of the log as `_written` does: a time of no zone is of UTC."""
-    is_local = one.type == "timestamp" and re.fullmatch(r"[^ T]+[ T][\d:.]+", written or "")
-    return f"{written}+00:00" if is_local else written or None
-
-
 def _written(value: Any) -> str | None:
     """Return a partition value as Delta writes it."""
     match value:
@@ -891,7 +937,7 @@ def _written(value: Any) -> str | None:
             return None
         case bool():
             return str(value).lower()
-        case datetime():
+        case datetime():  # without a zone by its type, TIMESTAMP_NTZ
             return value.isoformat(sep=" ")
         case bytes():
             raise StorageError("partitions by binary columns are not supported")

@@ -38,6 +38,7 @@ from persist_assets.stores import CONNECT_S, scheme_of, spark_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from zoneinfo import ZoneInfo
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -88,6 +89,8 @@ class IcebergConnector:
         The storage options, with references followed.
     session
         Returns the Spark session; called when rows are read.
+    _timezone
+        The session's: nothing of Iceberg depends on it.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class IcebergConnector:
         columns: Sequence[Column],
         access: Mapping[str, str],
         session: Callable[[], SparkSession],
+        _timezone: ZoneInfo,
     ) -> None:
         self.external, self.location, self.columns = external, location.rstrip("/"), columns
         self._access, self._session = access, session

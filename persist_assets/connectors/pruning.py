@@ -23,6 +23,7 @@ from persist_assets.meaning.syntax import given_args, misread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from zoneinfo import ZoneInfo
 
 _EXACT_DIGITS, _MOST_DIGITS = 15, 20
 _MILLISECOND = timedelta(milliseconds=1)
@@ -85,6 +86,42 @@ def exactly(kind: str, value: Any) -> Span:
     """Return what a column may be that is one value, or NULL, in all rows of a file."""
     greatest = None if kind in ("float", "double") else value
     return Span(kind, value, greatest, value is None, value is not None)
+
+
+def moment_as_written(text: str | None, timezone: ZoneInfo) -> Span:
+    """Return what a column of moments may be that is one value in all rows, by its text.
+
+    Parameters
+    ----------
+    text
+        As Spark casts it; None: NULL.
+    timezone
+        The session's, of which a text without a zone is.
+
+    Examples
+    --------
+    >>> from zoneinfo import ZoneInfo
+    >>> moment_as_written("2024-06-01T10:00:00Z", ZoneInfo("Europe/Berlin")).least.hour
+    10
+    """
+    if text is None:
+        return exactly("timestamp", None)
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is not None:
+            return exactly("timestamp", moment.astimezone(UTC))
+        moment = moment.replace(tzinfo=timezone).astimezone(UTC)
+        return Span("timestamp", moment - _RULES, moment + _RULES, nulls=False)
+    except (ValueError, OverflowError):
+        return Span("timestamp", nulls=False)
+
+
+def has_zone(text: str) -> bool:
+    """Whether a text is a moment with a time zone, as far as Python can tell."""
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def may_match(predicate: str, columns: Mapping[str, Span]) -> bool:
@@ -296,6 +333,9 @@ _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?")
 _ZONES = timedelta(hours=16)
 """So far is the time of no zone from UTC; what a text without one means, the session says."""
+
+_RULES = timedelta(days=1)
+"""So far apart may be what Java and Python know of the rules of a zone."""
 
 _READERS: Mapping[str, Callable[[str], _Bounds | None]] = {
     "string": _text,

@@ -381,6 +381,93 @@ def deletion_vectors(table: Any, location: str) -> Any:
         raise GoneError(raised.message) if _LOST.search(str(error)) else raised from error
 
 
+def partition_texts(table: Any, location: str, system: Any, root: str) -> dict[str, Texts]:
+    """Return the partition values of a Delta table's files, as its log writes them, by path.
+
+    delta-rs tells typed values: of a time without a zone it is lost that there was none.
+
+    Parameters
+    ----------
+    system, root
+        The `pyarrow.fs.FileSystem` of the table, and what is before the paths of its files there.
+
+    Raises
+    ------
+    StorageError
+        The log cannot be read, or lacks a file of the table.
+    """
+    import pyarrow as pa
+    from pyarrow import fs
+
+    log = f"{root}_delta_log"
+    names = [f.base_name for f in system.get_file_info(fs.FileSelector(log))]
+    version: int = table.version()
+    start, checkpoint = _checkpoint(names, version)
+    found: dict[str, Texts] = {}
+    try:
+        actions = [a for n in checkpoint for a in _checkpointed(system, f"{log}/{n}")]
+        sidecars = {a["sidecar"]["path"] for a in actions if a.get("sidecar")}
+        for name in sidecars:
+            place = name if "/" in name else f"{log}/_sidecars/{name}"
+            actions += _checkpointed(system, place)
+        for number in range(start, version + 1):
+            actions += _json_actions(system, f"{log}/{number:020}.json")
+        for action in actions:
+            if add := action.get("add"):
+                found[add["path"]] = dict(add["partitionValues"])
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        failed = f"the log of the Delta table at {location} cannot be read"
+        raise unreachable(location, error, failed) from error
+    there: list[str] = pa.table(table.get_add_actions(flatten=True))["path"].to_pylist()
+    lost = next((path for path in there if path not in found), None)
+    if lost is not None:
+        raise StorageError(
+            f"the log of the Delta table at {location} does not say of which partition {lost} is",
+            hint="have a checkpoint of the table written again",
+        )
+    return {path: found[path] for path in there}
+
+
+def _checkpoint(names: Iterable[str], version: int) -> tuple[int, list[str]]:
+    """Return the first commit after the last whole checkpoint up to a version, and its files."""
+    parts: dict[tuple[int, str], list[str]] = {}
+    for name in names:
+        if (part := _CHECKPOINT.fullmatch(name)) and int(part[1]) <= version:
+            parts.setdefault((int(part[1]), part[2] or name), []).append(name)
+    whole = [
+        (number, sorted(files))
+        for (number, of), files in parts.items()
+        if not of.isdigit() or len(files) == int(of)
+    ]
+    if not whole:
+        return 0, []
+    number, files = max(whole)
+    return number + 1, files
+
+
+def _checkpointed(system: Any, path: str) -> list[dict[str, Any]]:
+    """Return the files that a checkpoint, or a part of it, names."""
+    import pyarrow.parquet as pq
+
+    if path.endswith(".json"):
+        return _json_actions(system, path)
+    columns = ["add.path", "add.partitionValues", "sidecar.path"]
+    with system.open_input_file(path) as file:
+        return pq.ParquetFile(file).read(columns).to_pylist()
+
+
+def _json_actions(system: Any, path: str) -> list[dict[str, Any]]:
+    with system.open_input_stream(path) as stream:
+        written: bytes = stream.read()
+    return [json.loads(line) for line in written.splitlines() if line.strip()]
+
+
+Texts = dict[str, str | None]
+"""The partition values of a file by the names that the log has for columns."""
+
+_CHECKPOINT = re.compile(
+    r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10})|\.[0-9a-fA-F-]{36})?\.(?:parquet|json)"
+)
 _COMMIT = re.compile(r"(\d{20})\.json")
 _LOST = re.compile(r"(?i)not found|no such file")
 
@@ -492,17 +579,31 @@ def _refuse_unusual_partitions(table: Any, location: str) -> None:
     """Refuse a table whose directories do not spell its partition values, as Spark reads them."""
     import pyarrow as pa
 
+    moments = _partition_moments(table)
+    texts: dict[str, Texts] = {}
+    if moments:
+        with reached(location) as (system, root):
+            texts = partition_texts(table, location, system, root.rstrip("/") + "/")
     for action in pa.table(table.get_add_actions(flatten=False)).to_pylist():
         spelled = dict(p.split("=", 1) for p in action["path"].split("/")[:-1] if "=" in p)
         values = action.get("partition") or action.get("partition_values") or {}
         for name, value in values.items():
             written = "__HIVE_DEFAULT_PARTITION__" if value is None else str(value)
             written = written.lower() if isinstance(value, bool) else written
+            if name in moments and value is not None:
+                written = texts[action["path"]][name]
             if unquote(unquote(spelled.get(name, ""))) != written:
                 raise StorageError(
                     f"directories of the Delta table at {location} do not spell {name}'s values",
                     hint="only the usual layout, name=value, can be read",
                 )
+
+
+def _partition_moments(table: Any) -> frozenset[str]:
+    """Return the partition columns that are moments (`TIMESTAMP`)."""
+    parted = table.metadata().partition_columns
+    fields = json.loads(table.schema().to_json())["fields"] if parted else ()
+    return frozenset(f["name"] for f in fields if f["type"] == "timestamp") & {*parted}
 
 
 def stored_rows(system: Any, path: str) -> int:

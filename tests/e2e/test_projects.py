@@ -75,11 +75,8 @@ Pair = tuple[Path, Path]
 
 
 @pytest.fixture
-def pair(
-    make_shared_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Pair]:
+def pair(make_shared_project: Callable[..., Path]) -> Callable[..., Pair]:
     """Return a function that makes two projects whose files and sources have the same names."""
-    monkeypatch.setenv("PERSIST_TRUST", "*")  # the ledger that they share is outside of both
 
     def make(
         settings: str = "", totals: tuple[str, str] = ("sum", "max"), place: str = "raw/t"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import deltalake
 import pyarrow as pa
@@ -24,8 +25,9 @@ FOREIGN = ROOT / "tests" / "data" / "foreign"
 
 
 def changed(source: Connector, first: int, last: int, columns: Sequence[str], where: str) -> Any:
-    at = source.pin().split(":")[2]
-    found = source.changes(f"delta:{first}:{at}", f"delta:{last}:{at}", where, columns)
+    _, _, at, *more = source.pin().split(":")
+    since, until = (":".join(["delta", str(n), at, "", *more[1:]]) for n in (first, last))
+    found = source.changes(since, until, where, columns)
     assert found.again is None
     return [] if found.frame is None else found.frame.collect()
 
@@ -322,11 +324,12 @@ def test_values_of_partitions_are_what_they_are_in_any_time_zone(
     )  # fmt: skip
     deltalake.write_deltalake(root, table.slice(0, 1), partition_by=["p", "t", "f"])
     deltalake.write_deltalake(root, table.slice(1), mode="append")
-    source = connector(spark, root)
+    elsewhere = "America/Los_Angeles"
+    source = connector(spark, root, zone=ZoneInfo(elsewhere))
     zone = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")
+    spark.conf.set("spark.sql.session.timeZone", elsewhere)
     try:
-        predicate = "t = TIMESTAMP '2024-03-31 12:00:00Z'"
+        predicate = f"t = TIMESTAMP '2024-03-31 12:00:00 {elsewhere}'"
         columns = ["v", "p", "f"]
         whole = source.snapshot(predicate, columns, source.pin()).collect()
         came = changed(source, 0, 1, columns, predicate)

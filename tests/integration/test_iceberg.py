@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,7 +33,13 @@ def iceberg() -> None:
 
 def connector(spark: Any, root: Path | str, *columns: Column, **said: Any) -> Connector:
     external = External("iceberg_input", **said)
-    return connect(RawTable("iceberg", str(root), (), external), str(root), columns, lambda: spark)
+    return connect(
+        RawTable("iceberg", str(root), (), external),
+        str(root),
+        columns,
+        lambda: spark,
+        ZoneInfo("UTC"),
+    )
 
 
 @pytest.mark.proves("F11")

@@ -62,8 +62,7 @@ from persist_assets.stores import Store, spark_pattern, spark_settings, spark_ur
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with pytest.MonkeyPatch.context() as patch, serving("s3_server.py") as url:
-        patch.setenv("PERSIST_TRUST", "*")
+    with serving("s3_server.py") as url:
         yield Server(url)
 
 

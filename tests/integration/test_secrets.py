@@ -89,7 +89,6 @@ def secrets(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
         monkeypatch.delenv(name)
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("PERSIST_TRUST", "*")
     return SECRETS
 
 

@@ -6,6 +6,7 @@ import json
 import logging
 from dataclasses import replace
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from conftest import compiled
@@ -126,14 +127,16 @@ def test_no_secret_is_in_what_is_printed_or_logged(
     def nothing() -> object:
         raise AssertionError("Spark is not asked")
 
-    connector = connect(source.raw, str(tmp_path / "lake"), source.columns, nothing)
+    connector = connect(
+        source.raw, str(tmp_path / "lake"), source.columns, nothing, ZoneInfo("UTC")
+    )
     with pytest.raises(StorageError) as raised:
         connector.pin()
     said = repr(connector), repr(source), repr(source.raw), str(raised.value), caplog.text
     assert not [value for value in SECRETS.values() if value in "".join(said)]
     monkeypatch.delenv("PERSIST_SECRET_KEY")
     with pytest.raises(StorageError, match="PERSIST_SECRET_KEY is not set") as unset:
-        connect(source.raw, str(tmp_path / "lake"), source.columns, nothing)
+        connect(source.raw, str(tmp_path / "lake"), source.columns, nothing, ZoneInfo("UTC"))
     assert not [v for v in SECRETS.values() if v in f"{unset.value} {unset.value.hint}"]
 
 

@@ -1,0 +1,197 @@
+"""Moments that partitions are of: written without a zone they are of the session's, as in Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import deltalake
+import pyarrow as pa
+import pytest
+from foreign import delta_connector
+from test_ingestion import build
+
+from persist_assets.builder import Builder
+from persist_assets.errors import StorageError
+from persist_assets.storage.files import reached
+from persist_assets.storage.raw import open_delta, partition_texts
+
+BERLIN = ZoneInfo("Europe/Berlin")
+ZONE = "spark.sql.session.timeZone"
+TEXTS = (
+    "2024-01-01 10:00:00",
+    "2024-01-01T10:00:00.000000Z",  # as newer releases of Delta write it
+    "2024-01-01 10:00:00.000000",
+    "2024-01-01 10:00:00+05:00",
+    "2024-03-31 02:30:00",  # no such time in Berlin
+    "2024-10-27 02:30:00",  # and there it was twice
+    "1969-12-31 23:59:59.999999",
+    None,
+)
+
+
+@pytest.fixture
+def in_berlin(spark: Any) -> Iterator[Any]:
+    before = spark.conf.get(ZONE)
+    spark.conf.set(ZONE, BERLIN.key)
+    yield spark
+    spark.conf.set(ZONE, before)
+
+
+def write(root: Path, *texts: str | None, first: int = 0) -> None:
+    """Append a file for each text, as a writer does who writes moments so."""
+    schema = pa.schema([("ts", pa.timestamp("us", "UTC")), ("v", pa.int64())])
+    for v, text in enumerate(texts, first):
+        # delta-rs writes each moment in one way: the one of the text is put in its place.
+        stamp = None if text is None else datetime(2000, 1, 1, tzinfo=UTC) + timedelta(seconds=v)
+        table = pa.table({"ts": [stamp], "v": [v]}, schema=schema)
+        deltalake.write_deltalake(root, table, mode="append", partition_by=["ts"])
+        if stamp is None:
+            continue
+        written = f"{stamp:%Y-%m-%d %H:%M:%S}.000000"
+        log = max((root / "_delta_log").glob("*.json"))
+        actions = [json.loads(line) for line in log.read_text().splitlines()]
+        for action in actions:
+            if add := action.get("add"):
+                assert add["partitionValues"] == {"ts": written}
+                add["partitionValues"]["ts"] = text
+                # Directories spell the value, with what is special in a path quoted.
+                spelled = f"ts={text}".replace(" ", "%20").replace(":", "%3A").replace("+", "%2B")
+                (file,) = root.glob(f"*/{Path(add['path']).name}")
+                there = root / spelled / file.name
+                there.parent.mkdir(exist_ok=True)
+                file.rename(there)
+                add["path"] = there.relative_to(root).as_posix().replace("%", "%25")
+        log.write_text("\n".join(map(json.dumps, actions)))
+
+
+def by_spark(spark: Any, *texts: str | None) -> dict[int, Any]:
+    """Return the moments in microseconds that Spark takes texts for, by their places."""
+    casts = [f"unix_micros(CAST({'NULL' if t is None else repr(t)} AS TIMESTAMP))" for t in texts]
+    return dict(enumerate(spark.sql(f"SELECT {', '.join(casts)}").head()))
+
+
+def micros(frame: Any) -> dict[int, Any]:
+    return {row.v: row.m for row in frame.selectExpr("v", "unix_micros(ts) AS m").collect()}
+
+
+@pytest.mark.proves("S29")
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_an_external_table_has_the_moments_that_spark_has(
+    in_berlin: Any, tmp_path: Path, checkpoint: bool
+) -> None:
+    root = tmp_path / "t"
+    write(root, *TEXTS[:5])
+    since = delta_connector(in_berlin, root, zone=BERLIN).pin()
+    if checkpoint:
+        deltalake.DeltaTable(root).create_checkpoint()
+        for version in range(4):  # what it replaces is gone
+            (root / "_delta_log" / f"{version:020}.json").unlink()
+    write(root, *TEXTS[5:], first=5)
+    source = delta_connector(in_berlin, root, zone=BERLIN)
+    expected = by_spark(in_berlin, *TEXTS)
+    assert len({*expected.values()}) == 7
+    version = source.pin()
+    assert micros(source.snapshot(None, ["v", "ts"], version)) == expected
+    came = source.changes(since, version, None, ["v", "ts"])
+    assert came.frame is not None, came.again
+    assert micros(came.frame) == {n: expected[n] for n in (5, 6, 7)}
+    # What does not fit is not read, and what fits is.
+    for n, text in enumerate(TEXTS[:-1]):
+        instant = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=expected[n])
+        predicate = f"ts = TIMESTAMP '{instant.isoformat(sep=' ')}'"
+        fit = {v for v, m in expected.items() if m == expected[n]}
+        assert set(micros(source.snapshot(predicate, ["v", "ts"], version))) == fit, text
+        assert source.prune(predicate, version).files < len(TEXTS)
+    assert source.prune("ts > TIMESTAMP '2030-01-01 00:00:00Z'", version).files == 0
+    assert source.prune("ts IS NULL", version).files == 1
+
+
+@pytest.mark.proves("S29")
+def test_the_log_says_of_which_partition_files_are(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    write(root, *TEXTS)
+
+    def texts() -> list[str | None]:
+        table = open_delta(str(root))
+        with reached(str(root)) as (system, path):
+            found = partition_texts(table, str(root), system, f"{path}/")
+        return sorted((t["ts"] for t in found.values()), key=str)
+
+    assert texts() == sorted(TEXTS, key=str)
+    table = deltalake.DeltaTable(root)
+    table.create_checkpoint()
+    # One of several parts counts once all of them are there.
+    log, last = root / "_delta_log", table.version()
+    whole = log / f"{last:020}.checkpoint.parquet"
+    part = log / f"{last - 1:020}.checkpoint.0000000001.0000000002.parquet"
+    part.write_bytes(whole.read_bytes())
+    assert texts() == sorted(TEXTS, key=str)
+    for file in log.glob("*.json"):
+        file.write_text("{}\n")  # only the checkpoint tells of files
+    assert texts() == sorted(TEXTS, key=str)
+
+
+@pytest.mark.proves("S29")
+def test_a_version_that_was_read_in_another_zone_is_read_again(
+    in_berlin: Any, tmp_path: Path
+) -> None:
+    root = tmp_path / "t"
+    write(root, *TEXTS[:2])
+    utc = delta_connector(in_berlin, root).pin()
+    source = delta_connector(in_berlin, root, zone=BERLIN, mode="snapshot")
+    assert source.pin(utc) != utc
+    assert source.pin(source.pin()) == source.pin()
+    write(root, TEXTS[2], first=2)
+    follows = delta_connector(in_berlin, root, zone=BERLIN)
+    again = follows.changes(utc, follows.pin(), None, ["v", "ts"]).again
+    assert again == "moments of its partitions were read in another time zone"
+    # Those with a zone are the same everywhere.
+    other = tmp_path / "other"
+    write(other, TEXTS[1], TEXTS[3])
+    pins = [delta_connector(in_berlin, other, zone=z).pin() for z in (BERLIN, ZoneInfo("UTC"))]
+    assert pins[0] == pins[1]
+
+
+@pytest.mark.proves("S29")
+@pytest.mark.parametrize("kind", ["external", "raw"])
+def test_a_source_over_such_a_table_has_the_moments_that_spark_has(
+    enter: Callable[..., Builder], make_project: Callable[..., Path], in_berlin: Any, kind: str
+) -> None:
+    table = {
+        "external": "CREATE EXTERNAL TABLE t (ts TIMESTAMP, v BIGINT) WITH ('connectors' = "
+        '\'[{"transport": {"name": "delta_table_input", "config": {"uri": "lake",'
+        ' "mode": "snapshot"}}}]\');\n',
+        "raw": "CREATE TABLE t USING delta LOCATION 'lake';\n",
+    }[kind]
+    text = table + (
+        "--@ persist\nCREATE VIEW q AS SELECT v, unix_micros(ts) AS m FROM t\n"
+        "WHERE ts >= TIMESTAMP '2024-01-01 00:00:00';"
+    )
+    root = make_project({"m.sql": text}, f'timezone = "{BERLIN.key}"\n')
+    write(root / "lake", *TEXTS)
+    builder = enter(root)
+    assert build(builder) == {"q": "build"}
+    (q,) = builder.project.persisted
+    rows = builder.read(q).collect()
+    expected = by_spark(in_berlin, *TEXTS)
+    assert {r.v: r.m for r in rows} == {n: expected[n] for n in range(6)}
+
+
+@pytest.mark.proves("S29")
+def test_directories_that_spell_other_moments_are_refused(tmp_path: Path) -> None:
+    from persist_assets.model import RawTable
+    from persist_assets.storage.raw import pin_raw
+
+    root = tmp_path / "t"
+    write(root, *TEXTS)
+    raw = RawTable("delta", str(root))
+    assert len(pin_raw(raw, str(root)).files or ()) == len(TEXTS)
+    log = root / "_delta_log" / f"{0:020}.json"
+    log.write_text(log.read_text().replace(f'"{TEXTS[0]}"', '"2024-01-01 11:00:00"'))
+    with pytest.raises(StorageError, match="do not spell ts's values"):
+        pin_raw(raw, str(root))
