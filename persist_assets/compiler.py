@@ -601,6 +601,8 @@ def resolve_query(
 ) -> tuple[SourceID, ...]:
     """Return what the references of a query mean that stands in no file of the project.
 
+    That may be broken sources of the project, which are not in its `by_id`.
+
     Parameters
     ----------
     language
@@ -611,12 +613,14 @@ def resolve_query(
     SourcesError
         Some mean nothing.
     """
-    names = _Names((s.asset_key, s.source_id) for s in project.sources)
+    every = (*project.sources, *project.broken)  # a name means no other source if one is broken
+    guessed = {b.source_id for b in project.broken if b.language in (MALLOY, PYTHON)}
+    names = _Names(((s.asset_key, s.source_id) for s in every), guessed)
     found = [names.resolve(reference, None, language) for reference in query.references]
     wrong = [f for f in found if isinstance(f, Problem)]
     for reference, source_id in zip(query.references, found, strict=True):
         if not isinstance(source_id, Problem):
-            wrong += _hidden_versions(language, reference, project.by_id[source_id])
+            wrong += _hidden_versions(language, reference, project.by_id.get(source_id))
     if wrong:
         raise SourcesError(wrong)
     return tuple(f for f in found if not isinstance(f, Problem))

@@ -13,7 +13,14 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING
 
 from persist_assets.cache import Parsed, cache_file, load_cache, parsed, save_cache
-from persist_assets.compiler import Memory, RawFacts, asset_key, compile_project, source_id
+from persist_assets.compiler import (
+    Memory,
+    RawFacts,
+    asset_key,
+    compile_project,
+    resolve_query,
+    source_id,
+)
 from persist_assets.errors import (
     Location,
     PersistError,
@@ -135,12 +142,65 @@ class Loaded:
         Raises
         ------
         SourcesError
-            The project has errors, or the query does not compile.
+            That file has errors, or one that it imports, or the query does not compile.
         SettingsError
             There is nothing to compile it with.
         """
-        require(self.project)
-        return self.models.query(self.compilation, path, name, text)
+        known = self.models.files.get(path)
+        paths = {path, *(p for p, _ in known.reads)} if known is not None else {path}
+        wrong = [p for p in self.project.errors if p.location.path in paths]
+        if wrong:
+            raise SourcesError(wrong)
+        try:
+            return self.models.query(self.compilation, path, name, text)
+        except SourcesError as error:  # it may read what is broken elsewhere
+            raise SourcesError([*error.problems, *self.project.errors]) from error
+
+    def bind(self, query: Query, language: str | None = None) -> tuple[SourceID, ...]:
+        """Return what the references of a query mean that stands in no file of the project.
+
+        Parameters
+        ----------
+        language
+            Of its author.
+
+        Raises
+        ------
+        SourcesError
+            Some mean nothing, or sources that are not sound; their errors are in it.
+        """
+        try:
+            bindings = resolve_query(self.project, query, language)
+        except SourcesError as error:  # a file that cannot be read may have what is missing
+            raise SourcesError([*error.problems, *self.project.errors]) from error
+        self.require(bindings)
+        return bindings
+
+    def require(self, sources: Iterable[SourceID]) -> None:
+        """Return if sources and all that they rest on are sound.
+
+        Raises
+        ------
+        SourcesError
+            With the errors of the files that they are in.
+        """
+        right = sound(self.project).by_id
+        if all(s in right for s in sources):
+            return
+        reads = {b.source_id: (b.reads, b.location.path) for b in self.project.broken}
+        reads |= {
+            s.source_id: ((*s.bindings, *s.compared), s.location.path) for s in self.project.sources
+        }
+        todo = [s for s in sources if s not in right]
+        reached: dict[SourceID, str] = {}
+        while todo:
+            source = todo.pop()
+            if source not in reached and source in reads:
+                above, reached[source] = reads[source]
+                todo += above
+        paths = set(reached.values())
+        wrong = [p for p in self.project.errors if p.location.path in paths]
+        raise SourcesError(wrong or self.project.errors)
 
     def needs_of(self, query: Query, bindings: Sequence[SourceID]) -> tuple[Needed, ...]:
         """Return what a query that stands in no file needs of external tables.

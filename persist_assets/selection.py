@@ -48,16 +48,24 @@ def find_source(project: Project, name: str) -> Source:
     """
     if name in project.by_id:
         return project.by_id[name]
-    parts = tuple(part.lower() for part in re.split(r"[/.]", name))
-    found = [
-        s for s in project.sources if tuple(k.lower() for k in s.asset_key[-len(parts) :]) == parts
-    ]
+    found = [s for s in project.sources if _is_called(s.asset_key, name)]
     if len(found) == 1:
         return found[0]
     if found:
         keys = ", ".join(s.key for s in found)
         raise ConflictError(f"`{name}` may be any of {keys}", hint="say which")
     raise NotFoundError(f"there is no source `{name}`", hint=did_you_mean(name, _names(project)))
+
+
+def find_declared(project: Project, name: str) -> tuple[SourceID, ...]:
+    """Return all sources that a name may mean, those included that could not be compiled."""
+    every = (*project.sources, *project.broken)
+    return tuple(s.source_id for s in every if name == s.source_id or _is_called(s.asset_key, name))
+
+
+def _is_called(asset_key: tuple[str, ...], name: str) -> bool:
+    parts = tuple(part.lower() for part in re.split(r"[/.]", name))
+    return tuple(k.lower() for k in asset_key[-len(parts) :]) == parts
 
 
 def select(

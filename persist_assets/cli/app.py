@@ -37,7 +37,7 @@ from persist_assets.model import (
     SourceID,
 )
 from persist_assets.project import Loaded, load, require, sound
-from persist_assets.selection import State, select, state_of
+from persist_assets.selection import State, find_declared, select, state_of
 from persist_assets.settings import Settings, find_root, load_settings, make_private
 from persist_assets.storage.files import know_stores
 from persist_assets.stores import full_disk, is_full
@@ -152,6 +152,22 @@ class Invocation:
 
         engine = Engine(self.settings, lambda: create_session(self.settings))
         return Builder(self.settings, self.project, self.ledger, engine)
+
+    @contextmanager
+    def naming_errors(self, *names: str) -> Generator[None]:
+        """Where nothing has a name, raise with the errors of what would have it if it were sound.
+
+        Raises
+        ------
+        SourcesError
+            A name means a source that is not sound.
+        """
+        try:
+            yield
+        except NotFoundError:
+            for name in names:
+                self.loaded.require(find_declared(self.loaded.project, name))
+            raise
 
     def select(self, patterns: Sequence[str] | None) -> tuple[SourceID, ...]:
         """Return the persisted sources that patterns select; no patterns: all."""

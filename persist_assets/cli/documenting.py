@@ -18,7 +18,6 @@ from persist_assets.cli.app import (
 from persist_assets.errors import SourcesError
 from persist_assets.lineage import find_columns, trace
 from persist_assets.model import ColumnRef
-from persist_assets.project import load_project
 from persist_assets.settings import make_private
 
 # ------------------------------------------------------------------------------------------ lineage
@@ -32,7 +31,9 @@ def lineage(
     ],
 ) -> None:
     """Show which columns a source's columns are computed from, and what follows from them."""
-    source, column = find_columns(given.project, asked)
+    given.keep_going = True  # what is broken stops only who asks for it
+    with given.naming_errors(asked, asked.rpartition(".")[0]):
+        source, column = find_columns(given.project, asked)
     names = [column] if column is not None else [c.name for c in source.columns]
     found = trace(given.project, (ColumnRef(source.source_id, name) for name in names))
     if given.as_json:
@@ -70,7 +71,7 @@ def docs(
     from persist_assets.site.pages import make_pages
 
     settings = given.settings
-    project = load_project(settings)
+    project = given.loaded.project
     for problem in project.problems:
         print_problem(problem)
     paths = {s.location.path for s in (*project.sources, *project.broken)}

@@ -36,6 +36,7 @@ from persist_assets.model import (
     Snapshot,
     SourceID,
 )
+from persist_assets.project import sound
 from persist_assets.revisions import find_places
 from persist_assets.routes import Route
 from persist_assets.rows import ChangedRow, NotCompared, RowsDiffer, compare_tables
@@ -235,8 +236,7 @@ def query(
     """Run a query: what is built is read from its table, the rest is computed."""
     from dataclasses import replace
 
-    from persist_assets.compiler import resolve_query
-
+    given.keep_going = True  # what is broken stops only who reads it
     if form not in ("table", "json", "csv"):
         raise SettingsError(f"`{form}` is no format", hint="table, json or csv")
     if strict:
@@ -248,7 +248,7 @@ def query(
         given.builder.fallback = known[fallback]
     parsed, language = _parsed(given, asked, run)
     given.builder.local = local
-    bindings = resolve_query(given.project, parsed, language)
+    bindings = given.loaded.bind(parsed, language)
     manifest = given.ledger.fetch_manifest(*given.settings.environments)
     needs = given.loaded.needs_of(parsed, bindings)
     statement, read = given.builder.statement(parsed, bindings, manifest, needs=needs)
@@ -310,7 +310,7 @@ def _parsed(given: Invocation, asked: str, run: str | None) -> tuple[Query, str 
         hint = f"queries of {path}: {names or 'none'}; or --run 'run: NAME -> {{ … }}'"
         raise SettingsError(message, hint=hint)
     query = given.loaded.query(path, name=name or None, text=run)
-    given.project = given.loaded.project
+    given.project = sound(given.loaded.project)
     return query, LANGUAGE
 
 

@@ -570,10 +570,12 @@ def show(
     ],
 ) -> None:
     """Show everything known of one source, or what a Malloy file defines."""
+    given.keep_going = True  # what is broken stops only who asks for it
     if source.endswith(MALLOY):
         _show_file(given, source)
         return
-    found = find_source(given.project, source)
+    with given.naming_errors(source):
+        found = find_source(given.project, source)
     document = _show_json(given, found)
     if given.as_json:
         print_json(document)
@@ -616,6 +618,9 @@ def show(
 def _show_file(given: Invocation, written: str) -> None:
     """Show the sources and the named queries of a Malloy file."""
     path = malloy_path(given.settings, written)
+    wrong = [p for p in given.loaded.project.errors if p.location.path == path]
+    if wrong:
+        raise SourcesError(wrong)
     sources = [s for s in given.project.sources if s.location.path == path]
     queries = [q for q in given.project.queries if q.location.path == path]
     if given.as_json:

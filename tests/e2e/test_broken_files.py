@@ -1,0 +1,81 @@
+"""A broken file stops those commands that need it, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from commands import document, persist
+from malloy import compiler
+
+
+@pytest.fixture
+def made(make_project: Callable[..., Path]) -> Callable[[dict[str, str]], Path]:
+    """Return a function that makes a project with data."""
+
+    def made(files: dict[str, str]) -> Path:
+        root = make_project(files)
+        (root / "raw" / "t").mkdir(parents=True)
+        table = pa.table({"id": pa.array([1], pa.int32()), "x": [0.5]})
+        pq.write_table(table, root / "raw" / "t" / "p.parquet")
+        return root
+
+    return made
+
+
+pytestmark = pytest.mark.proves("S16")
+
+FILES = {
+    "raw.sql": "CREATE TABLE t (id INT, x DOUBLE) USING parquet LOCATION 'raw/t';",
+    "good.sql": "--@ persist\nCREATE VIEW good AS SELECT id FROM t;",
+    "bad.sql": "CREATE VIEW bad AS SELECT nothing FROM t; CREATE VIEW beside AS SELECT id FROM t;",
+    "above.sql": "CREATE VIEW above AS SELECT id FROM bad;",
+    "twice.sql": "CREATE VIEW twice AS SELECT id FROM t;",
+    "other/twice.sql": "CREATE VIEW twice AS SELECT nothing FROM t;",
+}
+MALLOY = {
+    "good.malloy": "source: m is spark.table('good') -> { select: id }\n"
+    "query: q is m -> { aggregate: n is count() }",
+    "bad.malloy": "source: wrong is spark.table('t') -> { select: nowhere }\nquery: w is wrong -> { select: * }",
+    "on_bad.malloy": "source: b is spark.table('above')\nquery: w is b -> { select: * }",
+}
+
+
+def refusal(*arguments: str, cwd: Path) -> str:
+    done = persist(*arguments, cwd=cwd)
+    assert done.returncode == 3, done.stderr
+    return done.stderr
+
+
+def test_a_broken_file_stops_only_commands_that_need_it(
+    made: Callable[[dict[str, str]], Path],
+) -> None:
+    root = made(FILES)
+    assert "FROM" in document("query", "SELECT id FROM good", "--sql", cwd=root)["sql"]
+    assert document("show", "good", cwd=root)["source_id"] == "good@sources/good.sql"
+    assert document("lineage", "good.id", cwd=root)["edges"]
+    for name in ("bad", "above"):
+        told = refusal("query", f"SELECT id FROM {name}", "--sql", cwd=root)
+        assert "sources/bad.sql:1:27: error: `nothing`" in told
+        for command in ("show", "lineage"):
+            assert "sources/bad.sql:1:27: error: `nothing`" in refusal(command, name, cwd=root)
+    # Of a file with an error nothing is right, and a name means no other source than it would.
+    assert "sources/bad.sql" in refusal("query", "SELECT id FROM beside", "--sql", cwd=root)
+    assert "may be any of" in refusal("query", "SELECT id FROM twice", "--sql", cwd=root)
+    assert persist("show", "nobody", cwd=root).returncode == 4
+    assert "nobody" in refusal("query", "SELECT id FROM nobody", "--sql", cwd=root)
+
+
+def test_a_query_of_malloy_needs_its_file_and_what_that_reads(
+    made: Callable[[dict[str, str]], Path],
+) -> None:
+    compiler()
+    root = made(FILES | MALLOY)
+    assert "COUNT(1)" in document("query", "good.malloy:q", "--sql", cwd=root)["sql"]
+    assert [q["name"] for q in document("show", "good.malloy", cwd=root)["queries"]] == ["q"]
+    assert "nowhere" in refusal("query", "bad.malloy:w", "--sql", cwd=root)
+    assert "nowhere" in refusal("show", "bad.malloy", cwd=root)
+    assert "`nothing`" in refusal("query", "on_bad.malloy:w", "--sql", cwd=root)
