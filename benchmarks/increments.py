@@ -29,9 +29,28 @@ from persist_assets.storage.tables import read_version
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ROWS = 10_000_000
-WARM, TURNS = 3, 6
-"""So often everything is done that is measured, and so many of the first do not count."""
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured.
+
+    Attributes
+    ----------
+    turns, warm
+        So often everything is done that is measured, and so many of the first do not count.
+    """
+
+    rows: int
+    days: int = 365
+    turns: int = 6
+    warm: int = 3
+
+    @classmethod
+    def of(cls, rows: int) -> Size:
+        """Return the size for so many rows; with few of them nothing but that it runs is shown."""
+        return cls(rows) if rows >= 1_000_000 else cls(rows, days=10, turns=1, warm=0)
+
+
 SETTINGS = """
 [spark]
 "spark.master" = "local[*]"
@@ -78,8 +97,8 @@ class Cost:
 class Year:
     """A project whose raw table has a year of flights."""
 
-    def __init__(self, root: Path, rows: int = ROWS) -> None:
-        self.root, self.rows = root, rows
+    def __init__(self, root: Path) -> None:
+        self.root = root
         (root / "sources").mkdir(parents=True)
         (root / "persist.toml").write_text(SETTINGS)
         (root / "sources" / "m.sql").write_text(SOURCES)
@@ -163,16 +182,16 @@ def cpu_seconds() -> float:
     return total
 
 
-def measure(root: Path, rows: int = ROWS) -> dict[str, tuple[Cost, Cost]]:
+def measure(root: Path, size: Size) -> dict[str, tuple[Cost, Cost]]:
     """Return what parts cost, and what everything does, by what is done."""
-    year = Year(root, rows)
-    percent = rows // 100
-    year.put(0, rows, 0, 365)
+    year = Year(root)
+    rows, percent = size.rows, size.rows // 100
+    year.put(0, rows, 0, size.days)
     names = ("plain", "appended", "partitioned", "by_day", "merged")
     for name in names:
         year.build(name)
-    again = [{name: year.build(name, force=True) for name in names[:4]} for _ in range(TURNS)]
-    whole = {name: _middle([costs[name] for costs in again]) for name in names[:4]}
+    again = [{name: year.build(name, force=True) for name in names[:4]} for _ in range(size.turns)]
+    whole = {name: _middle([costs[name] for costs in again], size) for name in names[:4]}
     whole["merged"] = year.build("merged", force=True)
     parts: dict[str, list[Cost]] = {}
     turns = iter(range(1, 100))
@@ -181,29 +200,29 @@ def measure(root: Path, rows: int = ROWS) -> dict[str, tuple[Cost, Cost]]:
         for name in names:
             parts.setdefault(f"{what} {name}", []).append(year.build(name))
 
-    for turn in islice(turns, TURNS):
-        year.put(turn * rows, turn * rows + percent, 364 + turn, 1)
+    for turn in islice(turns, size.turns):
+        year.put(turn * rows, turn * rows + percent, size.days - 1 + turn, 1)
         build("append", "appended", "merged")
         for name in ("partitioned", "by_day"):
             year.build(name)
-    for turn in islice(turns, TURNS):
-        year.put(turn * rows, turn * rows + 1000, 29 * turn, 1)
+    for turn in islice(turns, size.turns):
+        year.put(turn * rows, turn * rows + 1000, 29 * turn % size.days, 1)
         build("one day", "partitioned", "by_day")
         year.build("merged")
-    for turn in islice(turns, TURNS):
-        first = int(rows * 0.06 * (turn - 2 * TURNS))
-        year.put(turn * rows, turn * rows + percent, 364 + turn, 1, ids=first)
+    for turn in islice(turns, size.turns):
+        first = int(rows * 0.06 * (turn - 2 * size.turns))
+        year.put(turn * rows, turn * rows + percent, size.days - 1 + turn, 1, ids=first)
         parts.setdefault("merge", []).append(year.build("merged"))
-    parts["nothing"] = [year.build("merged") for _ in range(TURNS)]
+    parts["nothing"] = [year.build("merged") for _ in range(size.turns)]
     found = {"backfill": (whole["partitioned"], whole["plain"])}  # of all its partitions
     for what, costs in parts.items():
-        found[what] = _middle(costs), whole.get(what.rpartition(" ")[2], whole["merged"])
+        found[what] = _middle(costs, size), whole.get(what.rpartition(" ")[2], whole["merged"])
     return found
 
 
-def _middle(costs: Sequence[Cost]) -> Cost:
+def _middle(costs: Sequence[Cost], size: Size) -> Cost:
     """Return of those that came when the JVM had compiled all what is neither least nor most."""
-    warm = sorted(costs[WARM:], key=lambda c: c.cpu_s)
+    warm = sorted(costs[size.warm :], key=lambda c: c.cpu_s)
     return warm[len(warm) // 2]
 
 
@@ -217,7 +236,7 @@ WANTED = {
 
 def main(root: Path, rows: int) -> None:
     """Print what was measured, as JSON, a line each: what, everything's, the part's, wanted."""
-    for what, (part, whole) in measure(root, rows).items():
+    for what, (part, whole) in measure(root, Size.of(rows)).items():
         floor = f"everything: {whole.seconds:.1f} s, {whole.cpu_s:.1f} CPU s"
         if what == "backfill":
             floor = floor.replace("everything", "the same rows unpartitioned")
