@@ -395,13 +395,26 @@ class Database:
             )
         said = said.splitlines()[0]
         hint = next((h for words, h in _HINTS.items() if words in said), None)
-        if is_full(said) and not self.is_postgres:
-            directory = Path(self.engine.url.database or ".").parent
+        directory = Path(self.engine.url.database or ".").parent
+        if not self.is_postgres and (
+            is_full(said) or ("I/O error" in said and _no_room(directory))
+        ):
             message = f"the disk of {directory} is full: the ledger {self.shown} failed: {said}"
             return LedgerError(message, hint=hint or _HINTS["is full"])
         if hint is None and isinstance(error, OperationalError):
             hint = "check that the database is up and its URL is right"
         return LedgerError(f"the ledger {self.shown} failed: {said}", hint=hint)
+
+
+def _no_room(directory: Path) -> bool:
+    """Whether a disk has no room for what SQLite keeps beside a file; of that it says no reason."""
+    try:
+        return shutil.disk_usage(directory).free < _LEAST_ROOM
+    except OSError:
+        return False
+
+
+_LEAST_ROOM = 64 << 10
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
