@@ -484,7 +484,9 @@ def _pin_delta(location: str) -> Pin:
     rows = {file_location(p, location): n for p, n in sorted(promised.items())}
     # The directories of a table without partitions have no meaning, whatever they are called.
     base = location if parted else None
-    return Pin(delta_version(table, promised), tuple(rows), base, rows=rows, commit=table.version())
+    names = frozenset(f.name.lower() for f in table.schema().fields)
+    version, commit = delta_version(table, promised), table.version()
+    return Pin(version, tuple(rows), base, rows=rows, commit=commit, names=names)
 
 
 def delta_version(table: Any, paths: Iterable[str]) -> str:
