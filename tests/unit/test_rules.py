@@ -101,7 +101,7 @@ DIFFERENT: list[Rule] = [
     ("key of a chained USING", *LEFT_KEY),
     ("key of a RIGHT JOIN USING", relations._merge_keys, 'if side == "RIGHT"', "if False"),
     ("key of a chained RIGHT JOIN USING", relations._merge_keys, 'if side == "RIGHT"', "if False"),
-    ("doubled quote or joined strings", dialect.faithful, 'source[0] if previous.end + 1 == token.start else ""', '""'),
+    ("doubled quote or joined strings", dialect.faithful, 'source[0] if touches else ""', '""'),
     ("order under first()", *NO_ORDER),
     ("SORT BY under collect_list", *NO_ORDER),
     ("branches under collect_list", Fold._set_operation, 'digest("branches", [(b.rows, b.columns, b.order) for b in branches])', "None"),
