@@ -347,7 +347,6 @@ class Asked:
     def __init__(self, spark: Any) -> None:
         self.spark = spark
         self.by_plans = False
-        self.parser = spark._jvm.org.apache.spark.sql.catalyst.parser.CatalystSqlParser
         spark.sql(ROWS).coalesce(1).createOrReplaceTempView("t")
 
     def frame(self, expression: str) -> Any:
@@ -355,13 +354,6 @@ class Asked:
         try:
             frame = self.spark.sql(f"SELECT {expression}\n AS x FROM t")
             return frame if len(frame.columns) == 1 else None
-        except Exception:
-            return None
-
-    def type(self, text: str) -> str | None:
-        """Return Spark's name of a type, None where it knows none."""
-        try:
-            return self.parser.parseDataType(text).catalogString()
         except Exception:
             return None
 
@@ -392,8 +384,6 @@ class Searched:
         Expressions that Spark and we take, and pairs of them that were near each other.
     n_equal, n_plans, n_failing
         Pairs of one BuildID; those of which Spark makes one plan, and of which it tells no rows.
-    n_types
-        Names of types that Spark and we take.
     wrong
         Pairs of one BuildID that differ, and types that are not Spark's.
     refused
@@ -404,27 +394,9 @@ class Searched:
     n_near: int = 0
     n_equal: int = 0
     n_plans: int = 0
-    n_types: int = 0
     n_failing: int = 0
     wrong: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-
-
-def search_types(asked: Asked, seed: int, into: Searched) -> None:
-    """Compare names of types, as columns have them."""
-    speller = Speller(random.Random(seed))
-    for _ in range(40):
-        text = speller.type(3)
-        made = compiled({"r.sql": f"CREATE TABLE r (x {text}) USING parquet LOCATION 'r';"})
-        mine = None if made.errors else made.sources[0].columns[0].type
-        its = asked.type(text)
-        if its is None or mine is None:
-            into.refused += [f"the type {text!r}"] if its is not None else []
-            into.wrong += [f"seed {seed}: {text!r} is no type"] if mine is not None else []
-            continue
-        into.n_types += 1
-        if asked.type(mine) != its:
-            into.wrong.append(f"seed {seed}: {text!r} is {its}, not {mine}")
 
 
 def search(asked: Asked, seed: int, into: Searched) -> None:

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 from conftest import drawn_seed
-from spelling import Asked, Searched, search, search_types
+from spelling import Asked, Searched, search
 
 
 @pytest.mark.proves("S2")
 def test_some_random_spellings_of_one_build_id_have_equal_types_and_rows(spark: Any) -> None:
     asked, into, seed = Asked(spark), Searched(), drawn_seed()
     for _ in range(5):
-        search_types(asked, seed, into)
         search(asked, seed, into)
         seed += 1
     assert not into.wrong, "\n".join(into.wrong)

@@ -12,7 +12,7 @@ from datetime import date
 from typing import Any
 
 import pytest
-from spelling import Asked, Searched, search, search_types
+from spelling import Asked, Searched, search
 
 
 @pytest.mark.proves("S2")
@@ -22,13 +22,12 @@ def test_random_spellings_of_one_build_id_have_equal_types_and_rows(spark: Any) 
     asked, into = Asked(spark), Searched()
     started, first = time.monotonic(), seed
     while time.monotonic() - started < budget_s:
-        search_types(asked, seed, into)
         search(asked, seed, into)
         seed += 1
     print(
         f"\nseeds {first} to {seed}: {into.n_spellings} spellings, {into.n_near} pairs of near ones,"
         f" {into.n_equal} of equal BuildIDs, {into.n_plans} of them of one plan, {into.n_failing}"
-        f" not comparable, {into.n_types} types, {len(into.wrong)} wrong; refused:"
+        f" not comparable, {len(into.wrong)} wrong; refused:"
     )
     print("\n".join(into.refused))
     assert not into.wrong, "\n".join(into.wrong)

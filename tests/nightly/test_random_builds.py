@@ -1,0 +1,145 @@
+"""Random projects of random queries, built and built again after edits: tables are what Spark says.
+
+Sources of random queries (`test_random_queries.Writer`), some persisted, are built by us; then
+queries and raw data change, and what is out of date is built again. Each table has then to hold
+the rows that Spark computes of the same queries over the data as it is, without us.
+
+`PERSIST_NIGHTLY_S` is for how long (seconds), `PERSIST_NIGHTLY_SEED` where to begin; without it
+that is another seed each day.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from soundness import RAW, make_views
+from test_random_projects import Reader, Texts
+from test_random_queries import mutate
+
+from persist_assets.builder import Builder
+from persist_assets.errors import SourcesError
+
+TABLES = ("t", "u", "w")
+
+
+def without_lots(text: str) -> str:
+    """Return a query without what takes any rows of those that are equal."""
+    return re.sub(r" LIMIT \d+", "", text)
+
+
+def written(draw: random.Random) -> Texts:
+    """Return five to eight sources, each of which may read those before it."""
+    texts: dict[str, str] = {}
+    columns: dict[str, Any] = {}
+    n = 0
+    for name in (f"q{i}" for i in range(draw.choice((5, 6, 7, 8)))):
+        reader = Reader(draw, dict(columns), n)
+        text, columns[name] = reader.query(draw.choice((0, 1, 1, 2)))
+        texts[name], n = without_lots(text), reader.n
+    return {name: text for name, text in texts.items() if "rand()" not in text}
+
+
+def write_raw(spark: Any, root: Path, draw: random.Random, name: str) -> None:
+    """Write a raw table with some of its rows, and perhaps some of them twice."""
+    rows = spark.table(f"raw_{name}")
+    kept = rows.collect()
+    kept = [row for row in kept if draw.random() < 0.8] + draw.choices(kept, k=draw.choice((0, 2)))
+    frame = spark.createDataFrame(kept, rows.schema).coalesce(1)
+    frame.write.mode("overwrite").parquet(str(root / name))
+
+
+def write_sources(root: Path, texts: Texts, persisted: frozenset[str]) -> None:
+    views = "".join(
+        f"{'--@ persist' if n in persisted else ''}\nCREATE VIEW {n} AS {text.replace('@', '')};\n"
+        for n, text in texts.items()
+    )
+    (root / "sources" / "m.sql").write_text(RAW + views)
+
+
+def by_spark(spark: Any, root: Path, texts: Texts) -> dict[str, Counter[str]] | None:
+    """Return the rows of each source as Spark computes them without us, None where one fails."""
+    try:
+        for name in TABLES:
+            spark.read.parquet(str(root / name)).createOrReplaceTempView(name)
+        answers: dict[str, Counter[str]] = {}
+        for name, text in texts.items():
+            frame = spark.sql(text.replace("@", ""))
+            frame.createOrReplaceTempView(name)
+            answers[name] = Counter(repr(tuple(row)) for row in frame.collect())
+        return answers
+    except Exception:
+        return None
+    finally:
+        for name in (*texts, *TABLES):
+            spark.catalog.dropTempView(name)
+
+
+def by_us(builder: Builder) -> dict[str, Counter[str]]:
+    for source in builder.project.persisted:
+        builder.build(source)
+    return {
+        s.name: Counter(repr(tuple(row)) for row in builder.read(s).collect())
+        for s in builder.project.persisted
+    }
+
+
+def edited(draw: random.Random, texts: Texts) -> Mapping[str, str]:
+    name = draw.choice([*texts])
+    return {**texts, name: without_lots(mutate(draw, texts[name]))}
+
+
+@pytest.mark.proves("S1")
+def test_random_projects_hold_what_spark_says_after_each_edit(
+    spark: Any,
+    make_project: Callable[..., Path],
+    enter: Callable[..., Builder],
+) -> None:
+    budget_s = float(os.environ.get("PERSIST_NIGHTLY_S", "120"))
+    seed = int(os.environ.get("PERSIST_NIGHTLY_SEED", date.today().toordinal() * 1000))
+    make_views(spark)
+    started, first = time.monotonic(), seed
+    n_projects = n_steps = n_tables = n_refused = 0
+    wrong: list[str] = []
+    while time.monotonic() - started < budget_s:
+        seed += 1
+        draw = random.Random(seed)
+        texts = written(draw)
+        root = make_project({}, name=f"project{seed}")
+        for name in TABLES:
+            write_raw(spark, root, draw, name)
+        persisted = frozenset(name for name in texts if draw.random() < 0.6)
+        n_projects += 1
+        for step in range(4):
+            new = edited(draw, texts) if step and draw.random() < 0.7 else texts
+            if step and draw.random() < 0.6:
+                write_raw(spark, root, draw, draw.choice(TABLES))
+            write_sources(root, new, persisted)
+            said = by_spark(spark, root, new)
+            if said is None:
+                continue
+            try:
+                builder = enter(root, run_id=f"run{step}")
+            except SourcesError:
+                n_refused += 1  # a name that is not certain, for example
+                continue
+            texts, n_steps = new, n_steps + 1
+            for name, rows in by_us(builder).items():
+                n_tables += 1
+                if rows != said[name]:
+                    wrong.append(f"seed {seed}, step {step}: {name}: {texts[name]}")
+                    print(wrong[-1], flush=True)
+    print(
+        f"\nseeds {first + 1} to {seed}: {n_projects} projects, {n_steps} steps, {n_tables} tables,"
+        f" {n_refused} refused, {len(wrong)} wrong"
+    )
+    assert not wrong, "\n".join(wrong)
+    assert n_tables
