@@ -149,8 +149,8 @@ class Loaded:
         known = self.models.files.get(path)
         paths = {path, *(p for p, _ in known.reads)} if known is not None else {path}
         wrong = [p for p in self.project.errors if p.location.path in paths]
-        if wrong:
-            raise SourcesError(wrong)
+        if wrong:  # and it may be wrong because of what it reads, in another file
+            raise SourcesError([*wrong, *(p for p in self.project.errors if p not in wrong)])
         try:
             return self.models.query(self.compilation, path, name, text)
         except SourcesError as error:  # it may read what is broken elsewhere
