@@ -232,7 +232,7 @@ SMALL = {
     "large": 200,
     "rows": 1_000,
     "scale": "0.01",
-    "year": 40_000,
+    "year": 4_000,
     "seconds": 2,
     "wants": 10_000,
 }

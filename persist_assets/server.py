@@ -157,6 +157,8 @@ class Job:
     waits_since: float | None = None
 
 
+SERVER_LOG = "server.log"
+"""The file in the directory of a server's state that it logs to."""
 WAIT_S = 30.0
 """After how long a job is said to wait for Spark, in seconds."""
 STUCK_S = 60.0
@@ -303,7 +305,7 @@ def stop_server(directory: Path) -> bool:
 def _start(settings: Settings, directory: Path) -> Server:
     _end(directory)  # one that does not answer, or a JVM that lost its supervisor
     package = str(Path(__file__).parents[1])
-    log_file = directory / "server.log"
+    log_file = directory / SERVER_LOG
     with log_file.open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "persist_assets.server", str(directory)],

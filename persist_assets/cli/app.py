@@ -6,10 +6,11 @@ import inspect
 import json
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -463,14 +464,74 @@ class _Warnings(logging.Handler):
         err.print(f"[yellow]warning[/]: {escape(record.getMessage())}", soft_wrap=True)
 
 
+_READERS = (
+    rb"CSV\w+|Univocity\w+|Jackson\w+|JSON\w+|Xml\w+|Parquet\w+|Orc\w+|Avro\w+"
+    rb"|FailureSafeParser|FileScanRDD|\w*FileIndex|PartitioningUtils"
+)
+_DATA_WARNING = re.compile(
+    rb"^\S+ \S+ WARN (?P<message>(?:" + _READERS + rb"): .*\n(?:(?!\S+ \S+ [A-Z]+ ).*\n)*)",
+    re.MULTILINE,
+)
+"""A warning that Spark logs about the data that it reads, with the lines that belong to it."""
+_MOST_WARNINGS = 5
+
+
+def data_warnings(log: bytes) -> list[str]:
+    r"""Return what Spark warned of in its log about the data that it read, each once, on a line.
+
+    Examples
+    --------
+    >>> data_warnings(b"26/11/23 13:41:05 WARN CSVHeaderChecker: 2 columns\n Header: a\n")
+    ['CSVHeaderChecker: 2 columns Header: a']
+    """
+    texts = (match["message"].decode(errors="replace") for match in _DATA_WARNING.finditer(log))
+    return [*dict.fromkeys(" ".join(text.split()) for text in texts)]
+
+
+@contextmanager
+def _told_of_data(settings: Settings) -> Generator[None]:
+    """Tell on stderr what Spark warns of about data within the block."""
+    from persist_assets.server import SERVER_LOG, server_directory
+
+    logs = [settings.state_dir / SPARK_LOG]
+    if settings.shared:
+        logs.append(server_directory(settings) / SERVER_LOG)
+    ends = [log.stat().st_size if log.exists() else 0 for log in logs]
+    try:
+        yield
+    finally:
+        for log, end in zip(logs, ends, strict=True):
+            _tell_data_warnings(log, end)
+
+
+def _tell_data_warnings(log: Path, since: int) -> None:
+    if not log.exists():
+        return
+    with log.open("rb") as file:
+        file.seek(since if log.stat().st_size >= since else 0)  # the server may be another one
+        warnings = data_warnings(file.read())
+    for text in warnings[:_MOST_WARNINGS]:
+        err.print(f"[yellow]warning[/]: Spark: {escape(text)}", soft_wrap=True)
+    if len(warnings) > _MOST_WARNINGS:
+        more = len(warnings) - _MOST_WARNINGS
+        err.print(f"[yellow]warning[/]: {more} more in {log}", soft_wrap=True)
+
+
 @contextmanager
 def quiet(given: Invocation) -> Generator[None]:
     """Send what Spark, Dagster and user code print to a log: stdout and stderr are ours.
 
-    With ``-v`` it goes to stderr. What we warn of ourselves is on stderr anyway.
+    With ``-v`` it goes to stderr. What we warn of ourselves, and Spark about data, is on stderr
+    anyway.
     """
     gc.enable()
     make_private(given.settings.state_dir)
+    with nullcontext() if given.verbose else _told_of_data(given.settings), _diverted(given):
+        yield
+
+
+@contextmanager
+def _diverted(given: Invocation) -> Generator[None]:
     kept = [os.dup(1), os.dup(2)]
     sys.stdout.flush()
     sys.stderr.flush()

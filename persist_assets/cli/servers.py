@@ -49,7 +49,13 @@ def spark_status(given: Invocation) -> None:
 
 
 def _tell_server(given: Invocation) -> None:
-    from persist_assets.server import count_clients, find_server, list_jobs, server_directory
+    from persist_assets.server import (
+        SERVER_LOG,
+        count_clients,
+        find_server,
+        list_jobs,
+        server_directory,
+    )
 
     directory = server_directory(given.settings)
     server = find_server(directory)
@@ -85,7 +91,7 @@ def _tell_server(given: Invocation) -> None:
         n = count_clients(directory)
         out.print(
             f"the Spark server runs at {server.address}, process {server.pid}, "
-            f"{n} client{'s' * (n != 1)}; its log is {directory / 'server.log'}",
+            f"{n} client{'s' * (n != 1)}; its log is {directory / SERVER_LOG}",
             soft_wrap=True,
         )
         for job in jobs:

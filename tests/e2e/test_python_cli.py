@@ -133,3 +133,26 @@ def test_what_is_not_deterministic_is_warned_of(root: Path) -> None:
         s for s in document("plan", cwd=root)["steps"] if s["source_id"].startswith("today@")
     )
     assert [note.split()[0] for note in step["notes"]] == ["draws", "reads"]
+
+
+SWAPPED = """from persist_assets import table
+from pyspark.sql import DataFrame
+
+
+@table
+def swapped(flights: DataFrame) -> DataFrame:
+    reader = flights.sparkSession.read.schema("a INT, b INT").option("header", True)
+    return reader.csv("DIRECTORY")
+"""
+
+
+@pytest.mark.proves("S5")
+def test_what_spark_warns_of_data_is_told(root: Path) -> None:
+    (root / "delays.csv").write_text("b,a\n1,2\n")
+    code = SWAPPED.replace("DIRECTORY", str(root / "delays.csv"))
+    (root / "sources" / "swapped.py").write_text(code)
+    done = persist("build", "swapped", cwd=root)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "CSVHeaderChecker" in line]
+    assert line.startswith("warning: Spark: CSVHeaderChecker: ")
+    assert "Expected: a but found: b" in line and "delays.csv" in line
