@@ -376,10 +376,8 @@ def as_exit_codes(given: Invocation) -> Generator[None]:
     except Exception as error:
         if given.verbose:
             err.print_exception()
-        if isinstance(error, OSError) and is_full(str(error)):
-            # One of the files below `.persist`, or of the user's cache.
-            written = Path(error.filename).parent if error.filename else given.state_dir
-            full = full_disk(written, str(error))
+        full = find_full_disk(error, given.state_dir)
+        if full is not None:
             print_error(full)
             raise typer.Exit(exit_code(type(full))) from error
         err.print(f"[red]error[/]: {escape(f'{type(error).__name__}: {error}')}")
@@ -387,6 +385,21 @@ def as_exit_codes(given: Invocation) -> Generator[None]:
         raise typer.Exit(1) from error
     finally:
         given.close()
+
+
+def find_full_disk(error: Exception, state_dir: Path) -> StorageError | None:
+    """Return the error to show where the disk of a file of ours, or of Dagster's, is full."""
+    from persist_assets.ledger.connection import has_room
+
+    said = str(error)
+    if isinstance(error, OSError) and is_full(said):
+        # One of the files below `.persist`, or of the user's cache.
+        return full_disk(Path(error.filename).parent if error.filename else state_dir, said)
+    if is_full(said) or "I/O error" in said:  # which is all that SQLite says at times
+        for written in (state_dir, Path(os.environ.get("DAGSTER_HOME") or state_dir)):
+            if not has_room(written):
+                return full_disk(written, said.splitlines()[0])
+    return None
 
 
 def _error_json(error: PersistError) -> dict[str, Any]:

@@ -397,7 +397,7 @@ class Database:
         hint = next((h for words, h in _HINTS.items() if words in said), None)
         directory = Path(self.engine.url.database or ".").parent
         if not self.is_postgres and (
-            is_full(said) or ("I/O error" in said and _no_room(directory))
+            is_full(said) or ("I/O error" in said and not has_room(directory))
         ):
             message = f"the disk of {directory} is full: the ledger {self.shown} failed: {said}"
             return LedgerError(message, hint=hint or _HINTS["is full"])
@@ -406,12 +406,12 @@ class Database:
         return LedgerError(f"the ledger {self.shown} failed: {said}", hint=hint)
 
 
-def _no_room(directory: Path) -> bool:
-    """Whether a disk has no room for what SQLite keeps beside a file; of that it says no reason."""
+def has_room(directory: Path) -> bool:
+    """Whether a disk has room for what SQLite keeps beside a file; without, it says no reason."""
     try:
-        return shutil.disk_usage(directory).free < _LEAST_ROOM
+        return shutil.disk_usage(directory).free >= _LEAST_ROOM
     except OSError:
-        return False
+        return True
 
 
 _LEAST_ROOM = 64 << 10

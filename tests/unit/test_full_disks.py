@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from persist_assets.cli.app import find_full_disk
 from persist_assets.errors import BuildError, LedgerError, StorageError
 from persist_assets.ledger.connection import Database
 from persist_assets.session import translated
@@ -113,3 +114,18 @@ def test_a_store_that_refuses_spark_is_told_from_a_query_that_fails(said: str, h
     assert hint in (caught.value.hint or "")
     with pytest.raises(BuildError), translated("computing `p`"):
         raise RuntimeError("ValueError: the token has expired in row 3")
+
+
+@pytest.mark.proves("S18")
+def test_an_error_of_dagsters_database_is_a_full_disk_where_there_is_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    error = sa.exc.OperationalError("SELECT 1", {}, Exception("disk I/O error"))
+    assert find_full_disk(error, tmp_path) is None
+    without_room = Path("/proc")
+    found = find_full_disk(error, without_room)
+    assert found is not None and found.message.startswith("the disk of /proc is full: ")
+    assert find_full_disk(RuntimeError("a bug"), without_room) is None
+    monkeypatch.setenv("DAGSTER_HOME", "/proc")
+    assert find_full_disk(error, tmp_path) is not None
