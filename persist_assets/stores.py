@@ -54,8 +54,9 @@ _DENIED = (
     r"|(?:[Ss]tatus|[Cc]ode)\W*40[13]\b|169\.254\.169\.254"
 )
 _THROTTLED = re.compile(
-    r"SlowDown|SLOW_DOWN|TooManyRequests|ServerBusy|Throttl|THROTTL|RequestLimitExceeded"
-    r"|rateLimitExceeded|Please reduce your request rate|(?:[Ss]tatus|[Cc]ode)\W*(?:429|503)\b"
+    r"\bSlowDown\b|\bSLOW_DOWN\b|TooManyRequests|ServerBusy|RequestLimitExceeded|rateLimitExceeded"
+    r"|\b(?:Request)?Throttl(?:ing|ed)(?:Exception)?\b|THROTTL|Please reduce your request rate"
+    r"|(?:[Ss]tatus|[Cc]ode)(?: [Cc]ode)?:? ?(?:429|503)\b"
 )
 _OF_STORES = re.compile(r"s3a|awssdk|amazonaws|azurebfs|abfs|azure\.storage|gs://|googleapis|gcsio")
 _FULL = re.compile(

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import io
 import re
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyarrow import PythonFile, fs
@@ -20,6 +22,7 @@ T = TypeVar("T")
 
 _MOST_AT_ONCE = 8 << 20
 """So many bytes are read with one request: few enough to come in time."""
+_REQUESTS_AT_ONCE = 16
 
 
 def patient(system: Any, location: str) -> Any:
@@ -33,9 +36,6 @@ class _PatientHandler(fs.FileSystemHandler):  # pyright: ignore[reportUntypedBas
     def __init__(self, system: Any, location: str) -> None:
         self.system, self.location = system, location
 
-    def _ask(self, call: Callable[[], T]) -> T:
-        return ask(self.location, call, bounded=True)
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _PatientHandler) and self.system == other.system
 
@@ -48,12 +48,19 @@ class _PatientHandler(fs.FileSystemHandler):  # pyright: ignore[reportUntypedBas
         return str(self.system.normalize_path(path))
 
     def get_file_info(self, paths: list[str]) -> Any:
-        return self._ask_of(paths[0], lambda: self.system.get_file_info(paths))
+        # Each is a request, which the system itself sends one after the other.
+        def ask_of(path: str) -> Any:
+            return self._ask_of(path, lambda: self.system.get_file_info([path])[0])
 
-    def _ask_of(self, path: str, call: Callable[[], T]) -> T:
+        if len(paths) == 1:
+            return [ask_of(paths[0])]
+        with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
+            return [*pool.map(ask_of, paths)]
+
+    def _ask_of(self, path: str, call: Callable[[], T], *, bounded: bool = True) -> T:
         """Ask of a path, and where the store refuses and says no reason, for that."""
         try:
-            return self._ask(call)
+            return ask(self.location, call, bounded=bounded)
         except OSError as error:
             # The answer to HEAD has no body, in which S3 gives the reason; that to a listing has.
             if re.search(r"HTTP status 40[01].*No response body", str(error)):
@@ -64,8 +71,11 @@ class _PatientHandler(fs.FileSystemHandler):  # pyright: ignore[reportUntypedBas
         # A listing may be long; each request of it is short, and limited by the library.
         return ask(self.location, lambda: self.system.get_file_info(selector))
 
+    # What changes something is limited by the library alone: given up, it could still be done after
+    # others have gone on.
+
     def create_dir(self, path: str, recursive: bool) -> None:
-        self._ask_of(path, lambda: self.system.create_dir(path, recursive=recursive))
+        self._ask_of(path, lambda: self.system.create_dir(path, recursive=recursive), bounded=False)
 
     def delete_dir(self, path: str) -> None:
         ask(self.location, lambda: self.system.delete_dir(path))
@@ -80,10 +90,10 @@ class _PatientHandler(fs.FileSystemHandler):  # pyright: ignore[reportUntypedBas
         raise NotImplementedError
 
     def delete_file(self, path: str) -> None:
-        self._ask_of(path, lambda: self.system.delete_file(path))
+        self._ask_of(path, lambda: self.system.delete_file(path), bounded=False)
 
     def move(self, src: str, dest: str) -> None:
-        self._ask_of(src, lambda: self.system.move(src, dest))
+        self._ask_of(src, lambda: self.system.move(src, dest), bounded=False)
 
     def copy_file(self, src: str, dest: str) -> None:
         ask(self.location, lambda: self.system.copy_file(src, dest))
@@ -93,14 +103,17 @@ class _PatientHandler(fs.FileSystemHandler):  # pyright: ignore[reportUntypedBas
 
     def open_input_file(self, path: str) -> Any:
         file = self._ask_of(path, lambda: self.system.open_input_file(path))
-        return PythonFile(_PatientInput(file, self._ask), "r")
+        through = partial(ask, self.location, bounded=True)
+        return PythonFile(_PatientInput(file, through), "r")
 
     def open_output_stream(self, path: str, metadata: Any) -> Any:
         def write(content: bytes) -> None:
             with self.system.open_output_stream(path, metadata=metadata) as stream:
                 stream.write(content)
 
-        return PythonFile(_PatientOutput(lambda content: self._ask(lambda: write(content))), "w")
+        return PythonFile(
+            _PatientOutput(lambda content: ask(self.location, lambda: write(content))), "w"
+        )
 
     def open_append_stream(self, path: str, metadata: Any) -> Any:
         raise NotImplementedError

@@ -57,8 +57,9 @@ def ask(location: str, call: Callable[[], T], *, bounded: bool = False) -> T:
     call
         May be repeated: done twice it does the same as once.
     bounded
-        It is one short question, so that no answer within `Patience.answer_s` means there comes
-        none. Where a library has no limit of its own, it is left behind in a thread.
+        It is one short question that changes nothing, so that no answer within `Patience.answer_s`
+        means there comes none. Where a library has no limit of its own, it is left behind in a
+        thread.
 
     Raises
     ------
@@ -83,7 +84,7 @@ def ask(location: str, call: Callable[[], T], *, bounded: bool = False) -> T:
                 # What else is asked of it now need not wait as long.
                 _silent_until[store] = time.monotonic() + limits.answer_s
             left = ends_at - time.monotonic()
-            if left <= 0 or not is_throttled(str(error)):
+            if left <= 0 or not _is_throttled(error, location):
                 raise
         # At random, so that those who were throttled together do not come back together.
         wait = min(pause * random.uniform(0.5, 1.0), left)
@@ -93,6 +94,18 @@ def ask(location: str, call: Callable[[], T], *, bounded: bool = False) -> T:
         )  # fmt: skip
         time.sleep(wait)
         pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+def _is_throttled(error: Exception, location: str) -> bool:
+    """Whether a store has throttled a request: what it says decides, not how files are called."""
+    if isinstance(error, FileNotFoundError) or type(error).__name__ == "TableNotFoundError":
+        return False
+    said = str(error).replace(location, "").replace(urlsplit(location).path, "")
+    return is_throttled(_PLACES.sub("", said))
+
+
+_PLACES = re.compile(r"'[^'\n]*'|\S+://\S+")
+"""How errors of stores name keys, buckets and addresses."""
 
 
 def _within(store: str, call: Callable[[], T], limit_s: int) -> T:
