@@ -707,9 +707,12 @@ class DeltaConnector:
             raise _Again(f"its columns changed after version {first}")
         keys = {f.physical: f for f in fields if f.name in parted}
         begin, end = ({f.location: f for f in self._listed(t, conditions)} for t in (start, table))
-        there = set(begin)
+        there, stored = set(begin), {f.location: f.stored for f in (begin | end).values()}
         for version in range(first + 1, last + 1):
             actions = self._commit(version)
+            for add in actions.get("add", ()):
+                place = file_location(add["path"], self.location)
+                stored[place] = _promised(add) if stored.get(place) is None else stored[place]
             for action in actions.get("metaData", ()):
                 configuration = action.get("configuration") or {}
                 found = _schema(_fields_of(action["schemaString"], configuration))
@@ -718,6 +721,7 @@ class DeltaConnector:
                 fits = _schema(had) <= found <= _schema(fields)
                 if not fits or action.get("partitionColumns", []) != parted:
                     raise _Again(f"its columns changed with version {version}")
+            self._check_unchanged(there, stored, actions, version)
             there = self._followed(there, actions, version)
             if "cdc" in actions:
                 recorded += (self._file(a, keys, version, _RECORDED) for a in actions["cdc"])
@@ -727,6 +731,50 @@ class DeltaConnector:
             raise _Again(f"what its log says after version {first} does not make version {last}")
         told = begin | end
         return [_as_told(f, told.get(f.location)) for f in whole], recorded
+
+    def _check_unchanged(
+        self,
+        there: Collection[str],
+        stored: Mapping[str, int | None],
+        actions: Mapping[str, list[Any]],
+        version: int,
+    ) -> None:
+        """Raise where a commit says that no row changed, and leaves another number of them.
+
+        Parameters
+        ----------
+        there
+            The files before it.
+        stored
+            How many rows files have, as far as the log says.
+        """
+        came, went = (
+            {
+                file_location(a["path"], self.location): a
+                for a in actions.get(kind, ())
+                if not a.get("dataChange", True)
+            }
+            for kind in ("add", "remove")
+        )
+        came = {f: a for f, a in came.items() if f not in there or f in went}
+        went = {f: a for f, a in went.items() if f in there}
+        n_more = 0
+        try:
+            for files, sign in ((came, 1), (went, -1)):
+                for place, action in files.items():
+                    rows = stored.get(place)
+                    rows = self._stored_rows(place) if rows is None else rows
+                    n_more += sign * (rows - (action.get(_VECTOR) or {}).get("cardinality", 0))
+        except (StorageError, OSError) as error:
+            raise _Again(
+                f"version {version} says that no row changed, and the rows of {place} cannot be"
+                " counted"
+            ) from error
+        if n_more:
+            raise _Again(
+                f"version {version} says that no row changed, and leaves"
+                f" {abs(n_more)} {'more' if n_more > 0 else 'fewer'}"
+            )
 
     def _followed(
         self, there: set[str], actions: Mapping[str, list[Any]], version: int
@@ -809,6 +857,15 @@ class DeltaConnector:
         if written is None:
             raise _Again(f"its log has no version {version} any more")
         return parse_commit(written, version, self.location)
+
+
+def _promised(add: Mapping[str, Any]) -> int | None:
+    """Return how many rows a file has, as the action that adds it says."""
+    try:
+        rows = json.loads(add.get("stats") or "{}").get("numRecords")
+    except (AttributeError, ValueError):
+        return None
+    return rows if isinstance(rows, int) else None
 
 
 def _as_told(file: _File, told: _File | None) -> _File:

@@ -20,6 +20,7 @@ from persist_assets.storage.commits import (
     MOST_COMMITS,
     commit_file,
     is_told_by_files,
+    maps_columns,
     moves,
     parse_commit,
 )
@@ -38,7 +39,7 @@ from persist_assets.storage.raw import (
 from persist_assets.storage.tables import file_sizes, find_table, live_files
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from persist_assets.storage.commits import Actions
     from persist_assets.storage.raw import Pin
@@ -208,7 +209,7 @@ def _told(root: str, old: Any, new: Any) -> Change | None:
     wrote_anew = False
     for version in range(first + 1, min(new.version(), first + MOST_COMMITS) + 1):
         actions = _commit(root, version)
-        if actions is None or not is_told_by_files(actions):
+        if actions is None or not is_told_by_files(actions) or maps_columns(actions):
             return None
         adds, removes = actions.get("add", ()), actions.get("remove", ())
         if any(a.get("deletionVector") for a in (*adds, *removes)):
@@ -243,9 +244,8 @@ def _told(root: str, old: Any, new: Any) -> Change | None:
                 n_rows.append(file.rows and file.rows * (1 if piece.path in came else -1))
     if pieces.keys() != {*came, *went} or not all(p in after or is_there(p) for p in came):
         return None
-    n_then, n_now = _total(promised_rows(old).values()), _total(promised_rows(new).values())
     n = _total(n_rows)
-    if n_then is not None and n_now is not None and n is not None and n_then + n != n_now:
+    if n is None or n != _more_rows(_counted(old, root), _counted(new, root)):
         return None
     return Change(tuple(pieces[p] for p in sorted(came)), tuple(pieces[p] for p in sorted(went)))
 
@@ -279,12 +279,15 @@ def version_of_same_rows(location: str, pin: Pin, known: Iterable[str]) -> str |
 
 
 def _quiet_since(location: str, last: int, first: int) -> int:
-    """Return the version after which no commit may have changed rows, `first` at the earliest."""
+    """Return the version after which no commit may have changed rows, `first` at the earliest.
+
+    What has mapped columns in between can have them emptied or swapped, file by file as it was.
+    """
     first = max(first, last - MOST_COMMITS)
     with suppress(StorageError):
         while last > first:
             actions = _commit(location, last)
-            if actions is None or moves(actions):
+            if actions is None or moves(actions) or maps_columns(actions):
                 break
             last -= 1
     return last
@@ -308,8 +311,7 @@ def _is_so(location: str, pin: Pin, version: int, files: str) -> bool:
     if not READABLE_FEATURES.issuperset(_features(old) ^ _features(new)):
         return False
     promised = promised_rows(old)
-    n_before, n_after = _total(promised.values()), _total(pin.rows.values())
-    if None not in (n_before, n_after) and n_before != n_after:
+    if _more_rows(_counted(old, location), pin.rows) != 0:
         return False
     return delta_version(old, promised).rpartition(":")[2] == files
 
@@ -317,6 +319,24 @@ def _is_so(location: str, pin: Pin, version: int, files: str) -> bool:
 def _total(numbers: Collection[int | None]) -> int | None:
     counted = [n for n in numbers if n is not None]
     return sum(counted) if len(counted) == len(numbers) else None
+
+
+def _counted(table: Any, root: str) -> dict[str, int | None]:
+    """Return how many rows the log says the files of a version have."""
+    return {file_location(path, root): n for path, n in promised_rows(table).items()}
+
+
+def _more_rows(before: Mapping[str, int | None], after: Mapping[str, int | None]) -> int | None:
+    """Return how many rows more there are; None where that is not known of a file of one only.
+
+    Examples
+    --------
+    >>> _more_rows({"a": None, "b": 2}, {"a": None, "c": 5}), _more_rows({"a": 2}, {"b": None})
+    (3, None)
+    """
+    came = _total([n for file, n in after.items() if file not in before])
+    went = _total([n for file, n in before.items() if file not in after])
+    return None if came is None or went is None else came - went
 
 
 def _features(table: Any) -> set[str]:

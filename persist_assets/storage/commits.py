@@ -82,6 +82,20 @@ def is_told_by_files(actions: Mapping[str, Sequence[Any]]) -> bool:
     return (_KNOWN | recorded).issuperset(actions)
 
 
+def maps_columns(actions: Mapping[str, Sequence[Any]]) -> bool:
+    """Whether columns may have other names in files after a commit than the table has for them.
+
+    Examples
+    --------
+    >>> maps_columns({"metaData": [{"configuration": {"delta.columnMapping.mode": "name"}}]})
+    True
+    >>> maps_columns({"metaData": [{"configuration": {}}, {}]})
+    False
+    """
+    configurations = (m.get("configuration") or {} for m in actions.get("metaData", ()))
+    return any(c.get("delta.columnMapping.mode", "none") != "none" for c in configurations)
+
+
 def _changes_files(actions: Mapping[str, Sequence[Any]]) -> bool:
     files = [*actions.get("add", ()), *actions.get("remove", ())]
     return any(f.get("dataChange", True) for f in files)

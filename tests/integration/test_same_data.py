@@ -10,15 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
 from deltalake.schema import PrimitiveType
+from foreign import delta_connector
 from growing import check, kind_of
 from icebergs import Written
 from proposed import TABLE
 
 from persist_assets.builder import Builder
 from persist_assets.follow import Watch
+from persist_assets.model import RawTable
+from persist_assets.storage.changes import raw_change, version_of_same_rows
+from persist_assets.storage.raw import Pin, pin_raw
 
 Make = Callable[..., Builder]
 NOW = datetime(2024, 1, 15, 5, tzinfo=UTC)
@@ -398,3 +403,166 @@ def test_copies_of_iceberg_tables_are_up_to_date_after_compaction_and_changes_of
     build(make(root))
     assert read(make(root), "n") == [("a", 2)]
     assert stale(make(root)) == {}
+
+
+# ------------------------------------------------------------------------- what logs alone say
+
+MAPPED = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "9"}
+
+
+def raw_version(where: Path) -> tuple[Pin, str]:
+    pin = pin_raw(RawTable("delta", str(where), ()), str(where))
+    assert pin.version is not None
+    return pin, pin.version
+
+
+def is_same_raw(where: Path, version: str) -> bool:
+    return version_of_same_rows(str(where), raw_version(where)[0], [version]) is not None
+
+
+def since_then(where: Path, version: str) -> tuple[int, int]:
+    """Return how many files came since a version, and how many went."""
+    change = raw_change("", str(where), version, raw_version(where)[0])
+    assert change is not None
+    return len(change.added), len(change.lost)
+
+
+def is_same_external(where: Path, since: str) -> bool:
+    source = delta_connector(None, where)
+    return source.is_same(since, source.pin())
+
+
+def why_again(where: Path, since: str) -> str | None:
+    source = delta_connector(None, where)
+    return source.changes(since, source.pin(), None, ["x"]).again
+
+
+def metadata(root: Path, configuration: dict[str, str], **physical: str) -> dict[str, Any]:
+    """Return metadata of the table whose columns are of these names in files."""
+    (old,) = (a["metaData"] for a in actions_of(root, 0) if "metaData" in a)
+    fields = json.loads(old["schemaString"])["fields"]
+    for n, one in enumerate(fields if configuration else ()):
+        name = physical.get(one["name"], one["name"])
+        one["metadata"] = {"delta.columnMapping.id": n, "delta.columnMapping.physicalName": name}
+    schema = json.dumps({"type": "struct", "fields": fields})
+    return {"metaData": {**old, "schemaString": schema, "configuration": configuration}}
+
+
+def actions_of(root: Path, version: int) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log(root, version).read_text().splitlines()]
+
+
+def removal(add: dict[str, Any], **more: Any) -> dict[str, Any]:
+    gone = {"path": add["path"], "size": add["size"], "deletionTimestamp": 1, "dataChange": False}
+    return {"remove": {**gone, **more}}
+
+
+def rewrite(root: Path, written: pa.Table, **more: Any) -> list[dict[str, Any]]:
+    """Write a file, and return the actions that put it in the place of all that are there."""
+    last = table(root).version()
+    there = [json.loads(a) for a in added_by(root, *range(last + 1))]
+    (root / "t" / f"anew{last}.parquet").parent.mkdir(exist_ok=True)
+    pq.write_table(written, root / "t" / f"anew{last}.parquet")
+    stats = more.pop("stats", json.dumps({"numRecords": written.num_rows}))
+    size = (root / "t" / f"anew{last}.parquet").stat().st_size
+    new = {"path": f"anew{last}.parquet", "partitionValues": {}, "size": size, "stats": stats}
+    new |= {"modificationTime": 1, "dataChange": False, **more}
+    return [{"add": new}, *(removal(add) for add in there)]
+
+
+@pytest.mark.proves("S31", "P18")
+@pytest.mark.parametrize("how", ["dropped and added", "swapped"])
+def test_columns_that_were_mapped_in_between_may_have_other_values(
+    tmp_path: Path, how: str
+) -> None:
+    two = pa.table({"id": [1, 2], "x": [3, 4], "y": [5, 6]})
+    write_deltalake(tmp_path / "t", two)
+    version = raw_version(tmp_path / "t")[1]
+    protocol = {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}
+    commit(tmp_path, protocol, metadata(tmp_path, MAPPED))
+    if how == "swapped":
+        commit(tmp_path, metadata(tmp_path, MAPPED, x="y", y="x"))
+        now = pa.table({"id": [1, 2], "x": [5, 6], "y": [3, 4]})
+    else:
+        commit(tmp_path, metadata(tmp_path, MAPPED, x="col-1"))
+        now = pa.table({"id": [1, 2], "x": pa.nulls(2, pa.int64()), "y": [5, 6]})
+    protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+    commit(tmp_path, protocol, metadata(tmp_path, {}), *rewrite(tmp_path, now))
+    assert not is_same_raw(tmp_path / "t", version)
+    write_deltalake(tmp_path / "t", two, mode="append")
+    assert since_then(tmp_path / "t", version) == (2, 1)
+
+
+@pytest.mark.proves("S31", "P18")
+def test_other_numbers_of_rows_contradict_commits_that_say_that_nothing_changed(
+    tmp_path: Path,
+) -> None:
+    two = pa.table({"x": [3, 4]})
+    write_deltalake(tmp_path / "t", two)
+    version, since = raw_version(tmp_path / "t")[1], delta_connector(None, tmp_path / "t").pin()
+    shutil.copytree(tmp_path / "t", tmp_path / "kept")
+
+    def put_back() -> None:
+        shutil.rmtree(tmp_path / "t")
+        shutil.copytree(tmp_path / "kept", tmp_path / "t")
+
+    # As many rows, as OPTIMIZE leaves.
+    commit(tmp_path, *rewrite(tmp_path, two))
+    assert is_same_raw(tmp_path / "t", version)
+    assert is_same_external(tmp_path / "t", since)
+    write_deltalake(tmp_path / "t", two, mode="append")
+    assert since_then(tmp_path / "t", version) == (1, 0)
+    assert why_again(tmp_path / "t", since) is None
+
+    # The last file is gone.
+    put_back()
+    (add,) = (json.loads(a) for a in added_by(tmp_path, 0))
+    commit(tmp_path, removal(add))
+    assert not is_same_external(tmp_path / "t", since)
+    assert not is_same_raw(tmp_path / "t", version)
+    assert "version 1 says that no row changed" in str(why_again(tmp_path / "t", since))
+
+    # More rows are there, or fewer of the same file.
+    put_back()
+    commit(tmp_path, *rewrite(tmp_path, pa.table({"x": [3, 4, 5]})))
+    assert not is_same_external(tmp_path / "t", since)
+    assert not is_same_raw(tmp_path / "t", version)
+    write_deltalake(tmp_path / "t", two, mode="append")
+    assert "version 1 says that no row changed" in str(why_again(tmp_path / "t", since))
+    assert since_then(tmp_path / "t", version) == (2, 1)
+
+
+@pytest.mark.proves("S31", "P18")
+def test_rows_that_are_not_counted_may_be_others(tmp_path: Path) -> None:
+    two = pa.table({"x": [3, 4]})
+    write_deltalake(tmp_path / "t", two)
+    text = log(tmp_path, 0).read_text()
+    log(tmp_path, 0).write_text(text.replace('\\"numRecords\\":2,', ""))
+    version, since = raw_version(tmp_path / "t")[1], delta_connector(None, tmp_path / "t").pin()
+    # The very files are, whatever is known of them.
+    set_properties(tmp_path)
+    assert is_same_raw(tmp_path / "t", version)
+    assert is_same_external(tmp_path / "t", since)
+    commit(tmp_path, *rewrite(tmp_path, pa.table({"x": [7]}), stats=None))
+    assert not is_same_external(tmp_path / "t", since)
+    assert not is_same_raw(tmp_path / "t", version)
+    write_deltalake(tmp_path / "t", two, mode="append")
+    assert since_then(tmp_path / "t", version) == (2, 1)
+
+
+@pytest.mark.proves("S31", "P18")
+def test_rows_that_vectors_delete_are_none_of_those_that_stay(tmp_path: Path) -> None:
+    three = pa.table({"x": [3, 4, 5]})
+    write_deltalake(tmp_path / "t", three)
+    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    protocol = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}
+    (add,) = (json.loads(a) for a in added_by(tmp_path, 0))
+    stored = {"storageType": "u", "pathOrInlineDv": "vBn[lx{q8@P<9BNH/isA", "offset": 1}
+    vector = {"deletionVector": {**stored, "sizeInBytes": 36, "cardinality": 1}}
+    commit(tmp_path, protocol, removal(add, dataChange=True), {"add": {**add, **vector}})
+    since = delta_connector(None, tmp_path / "t").pin()
+    for n_rows in (2, 3):
+        shutil.copytree(tmp_path / "t", tmp_path / str(n_rows) / "t")
+        anew, *_ = rewrite(tmp_path / str(n_rows), three.slice(0, n_rows))
+        commit(tmp_path / str(n_rows), anew, removal(add, **vector))
+        assert is_same_external(tmp_path / str(n_rows) / "t", since) == (n_rows == 2)
