@@ -1,11 +1,13 @@
 """What sources mean elsewhere: at a revision of the project's git repository, in an environment.
 
-The invariant: nothing is changed, neither the working tree nor the index; files of a revision are
-read as git keeps them and compiled in memory, with the settings and the data of today.
+The invariant: nothing is changed, neither the working tree nor the index, and git runs no program
+that the repository's configuration names; files of a revision are read as git keeps them and
+compiled in memory, with the settings and the data of today.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from dataclasses import dataclass, replace
@@ -26,6 +28,24 @@ if TYPE_CHECKING:
 
 WORKING_TREE = "."
 """What the files as they are now are called, where places are compared."""
+
+_ALONE: Mapping[str, str] = {
+    "GIT_NO_LAZY_FETCH": "1",  # which older versions of git do not know
+    "GIT_ALLOW_PROTOCOL": "",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0",
+}
+"""The variables with which git fetches nothing: to fetch runs programs of the configuration."""
+_PLAIN = (
+    "--no-pager",
+    *("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"),
+    *("-c", "core.sshCommand=false", "-c", "safe.bareRepository=explicit"),
+)
+"""Options that take programs out of the configuration."""
+_LACKING = (
+    "the clone may lack it (a partial clone, or a damaged one). git fetches it for `git archive"
+    " REVISION`, and may run programs that .git/config names: do that only in a clone of your own"
+)
 
 _BUILD_ID = re.compile(r"[0-9a-f]{8,64}")
 
@@ -141,17 +161,21 @@ def load_revision(settings: Settings, ref: str, commit: str) -> Project:
     ------
     SourcesError
         They are wrong.
+    StorageError
+        The clone lacks some of them.
     """
-    listed = _git(settings, "ls-tree", "-r", "-z", "--name-only", commit) or b""
+    listed = _list(settings, commit, "--name-only")
     there = frozenset(listed.decode(errors="surrogateescape").split("\0"))
 
     def read(path: str) -> str:
         if path.endswith(".py") and path not in there:  # modules are looked for in many places
             raise FileNotFoundError(f"it is not in {ref}")
-        told = _git(settings, "show", f"{commit}:./{path}")
-        if told is None:
+        content = _git(settings, "cat-file", "blob", f"{commit}:./{path}")
+        if content is None and path in there:
+            raise _lacking(path, commit)
+        if content is None:
             raise FileNotFoundError(f"it is not in {ref}")
-        return told.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
 
     project = compile_files(settings, read_revision(settings, commit), read)
     if project.errors:
@@ -163,11 +187,17 @@ def load_revision(settings: Settings, ref: str, commit: str) -> Project:
 
 
 def read_revision(settings: Settings, commit: str) -> Mapping[str, bytes]:
-    """Return the files of the sources directory in a commit, by path relative to the root."""
-    listing = _git(settings, "ls-tree", "-r", "-z", commit, "--", f"{settings.sources}/")
+    """Return the files of the sources directory in a commit, by path relative to the root.
+
+    Raises
+    ------
+    StorageError
+        The clone lacks some of them.
+    """
+    listing = _list(settings, commit, below=f"{settings.sources}/")
     names: list[str] = []
     wanted: list[bytes] = []
-    for entry in (listing or b"").split(b"\0"):
+    for entry in listing.split(b"\0"):
         facts, _, name = entry.partition(b"\t")
         path = name.decode(errors="surrogateescape")
         if facts.startswith(b"100") and is_source(
@@ -175,24 +205,46 @@ def read_revision(settings: Settings, commit: str) -> Mapping[str, bytes]:
         ):
             names.append(path)
             wanted.append(facts.split()[2])
-    told = _git(settings, "cat-file", "--batch", given=b"\n".join(wanted)) or b""
+    contents = _git(settings, "cat-file", "--batch", given=b"\n".join(wanted))
     files: dict[str, bytes] = {}
     at = 0
     for name in names:
-        head = told.index(b"\n", at)
-        kind, size = told[at:head].split()[1:]
-        if kind != b"blob":
-            raise StorageError(f"git does not have `{name}` of {commit[:12]}")
-        files[name] = told[head + 1 : head + 1 + int(size)]
-        at = head + 1 + int(size) + 1
+        head = contents.find(b"\n", at) if contents is not None else -1
+        facts = contents[at:head].split() if contents is not None and head >= 0 else []
+        if contents is None or len(facts) != 3 or facts[1] != b"blob":
+            raise _lacking(name, commit)
+        size = int(facts[2])
+        files[name] = contents[head + 1 : head + 1 + size]
+        at = head + 1 + size + 1
     return files
 
 
+def _list(settings: Settings, commit: str, *options: str, below: str = ".") -> bytes:
+    listing = _git(settings, "ls-tree", "-r", "-z", *options, commit, "--", below)
+    if listing is None:
+        raise StorageError(f"git cannot list the files of {commit[:12]}", hint=_LACKING)
+    return listing
+
+
+def _lacking(path: str, commit: str) -> StorageError:
+    return StorageError(f"git does not have `{path}` of {commit[:12]}", hint=_LACKING)
+
+
 def _git(settings: Settings, *arguments: str, given: bytes = b"") -> bytes | None:
-    """Return what git says, or None where it refuses or is not there."""
-    command = ["git", "-C", str(settings.root), *arguments]
+    """Return what git says, or None where it refuses or is not there.
+
+    The repository may be a stranger's: git may neither fetch nor run what its configuration names.
+    """
+    command = ["git", "-C", str(settings.root), *_PLAIN, *arguments]
     try:
-        done = subprocess.run(command, input=given, capture_output=True, timeout=60, check=False)
+        done = subprocess.run(
+            command,
+            input=given,
+            capture_output=True,
+            timeout=60,
+            check=False,
+            env={**os.environ, **_ALONE},
+        )
     except FileNotFoundError:
         return None
     except subprocess.TimeoutExpired as error:

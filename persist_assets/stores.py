@@ -77,6 +77,10 @@ _HINTS = {
 """What to do about what stores say; the first that fits."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+_REGION = re.compile(r"[A-Za-z0-9_-]+")
+"""One label of a host name, as libraries put regions into the names of hosts."""
+_ENDPOINT = re.compile(r"https?://(?:[\w.-]+|\[[\da-fA-F:.]+\])(?::\d+)?(?:/[^\s?#\\]*)?", re.ASCII)
+"""URLs of which every library makes out the same host."""
 _NOT_IN_TABLES = re.compile(r"[\[\]\\]|%[0-9A-Fa-f]{2}")
 
 
@@ -170,6 +174,33 @@ def unfit_for_tables(location: str) -> str | None:
 # ----------------------------------------------------------------------------------- descriptions
 
 
+def unfit_region(region: str) -> tuple[str, str] | None:
+    """Return what is wrong with a region, and what to do; or None.
+
+    Examples
+    --------
+    >>> unfit_region("eu-central-1"), unfit_region("evil.example/x")[0]
+    (None, 'the region `evil.example/x` is invalid')
+    """
+    if _REGION.fullmatch(region):
+        return None
+    return f"the region `{region}` is invalid", "for example eu-central-1"
+
+
+def unfit_endpoint(endpoint: str) -> tuple[str, str] | None:
+    """Return what is wrong with the endpoint of a store, and what to do; or None.
+
+    Examples
+    --------
+    >>> unfit_endpoint("https://minio:9000"), unfit_endpoint("minio:9000")[0]
+    (None, 'the endpoint `minio:9000` of a store is not a URL')
+    """
+    if _ENDPOINT.fullmatch(endpoint):
+        return None
+    hint = "for example https://minio.example.com:9000"
+    return f"the endpoint `{endpoint}` of a store is not a URL", hint
+
+
 def read_stores(
     given: Mapping[str, Mapping[str, str]], environ: Mapping[str, str]
 ) -> tuple[Store, ...]:
@@ -185,7 +216,7 @@ def read_stores(
     Raises
     ------
     SettingsError
-        It describes what is no bucket, or an endpoint is no URL.
+        It describes what is no bucket, an endpoint is no URL, or a region is invalid.
     """
     other = any_store(environ)
     stores: list[Store] = []
@@ -199,11 +230,11 @@ def read_stores(
         endpoint = said.get("endpoint", other.endpoint)
         stores.append(Store(parts.netloc, endpoint, said.get("region", other.region)))
     for store in (*stores, other):
-        if store.endpoint and not re.match(r"https?://[^/]+", store.endpoint):
-            raise SettingsError(
-                f"the endpoint `{store.endpoint}` of a store is not a URL",
-                hint="for example https://minio.example.com:9000",
-            )
+        wrong = (unfit_endpoint(store.endpoint) if store.endpoint else None) or (
+            unfit_region(store.region) if store.region else None
+        )
+        if wrong:
+            raise SettingsError(wrong[0], hint=wrong[1])
     return tuple(sorted(stores, key=lambda s: s.bucket))
 
 

@@ -1,5 +1,6 @@
 """Commands about places outside the project: trust."""
 
+import os
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -7,11 +8,20 @@ import typer
 from rich.markup import escape
 
 from persist_assets.cli.app import Invocation, command, out, print_json, table_of
+from persist_assets.connectors.access import endpoint_of
 from persist_assets.errors import SettingsError
 from persist_assets.project import load_project
 from persist_assets.settings import Settings, environments_of, load_settings
 from persist_assets.stores import is_local
-from persist_assets.trust import Confinement, add_trusted, confined, place_of, trusted_places
+from persist_assets.trust import (
+    ALL,
+    Confinement,
+    add_trusted,
+    confined,
+    place_named,
+    place_of,
+    trusted_places,
+)
 
 
 @command("trust")
@@ -31,14 +41,20 @@ def trust(
         place = place_of(location)
         if not inside.allows(place) and by not in named.setdefault(place, []):
             named[place].append(by)
-    chosen = [place_of(place) for place in places or ()]
+    chosen = [place_named(place) for place in places or ()]
+    for place in chosen:
+        if place != ALL and inside.allows(place):
+            raise SettingsError(
+                f"{place} is in the project, which needs no trust",
+                hint="name a path outside of it, or a URL such as https://minio.example.com:9000",
+            )
     if every:
         chosen += named
     if chosen:
         add_trusted(given.root, chosen)
     known = Confinement(given.root, trusted_places(given.root))
     rows = [(p, by, known.allows(p)) for p, by in named.items()]
-    rows += [(p, [], True) for p in chosen if p not in named]
+    rows += [(p, [], known.allows(p)) for p in chosen if p not in named]
     if given.as_json:
         print_json({"places": [{"place": p, "named_by": b, "trusted": t} for p, b, t in rows]})
         return
@@ -56,14 +72,12 @@ def _named(given: Invocation) -> Iterator[tuple[str, str]]:
 
     Local raw tables are not among them: they are read, and not touched.
     """
-    from persist_assets.ledger.connection import place_of_ledger
-
     names = [*environments_of(given.root)]
     if given.env is not None and given.env not in names:
         names.append(given.env)
     for name in names:
         settings = load_settings(given.root, environment=name)
-        yield place_of_ledger(settings.ledger), "ledger"
+        yield settings.ledger, "ledger"
         yield settings.warehouse, "warehouse"
         yield from _stores(settings)
         for upstream in settings.upstreams:
@@ -85,9 +99,11 @@ def _stores(settings: Settings) -> Iterator[tuple[str, str]]:
         if source.raw is None:
             continue
         location = settings.resolve(source.raw.location or "")
-        values = source.raw.external.storage if source.raw.external else ()
-        for value in (location, *(value for _, value in values)):
-            if not is_local(value):
-                yield value, source.source_id
+        if not is_local(location):
+            yield location, source.source_id
+        external = source.raw.external
+        endpoint = endpoint_of(external, os.environ) if external else None
+        if endpoint is not None:
+            yield endpoint, source.source_id
     for place in bounds.refused:  # of sources whose columns are not known for it
         yield place, "raw table"

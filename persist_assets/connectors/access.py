@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from persist_assets.errors import SettingsError, StorageError
-from persist_assets.frontends.external import REFERENCE
+from persist_assets.frontends.external import REFERENCE, unfit_value
 from persist_assets.settings import secret_of
-from persist_assets.stores import is_local
 from persist_assets.trust import permit
 
 if TYPE_CHECKING:
@@ -42,18 +41,37 @@ def follow_references(external: External, environ: Mapping[str, str]) -> dict[st
     Raises
     ------
     StorageError
-        A variable is not set, or may not be sent; its name is said, and no value.
+        A variable is not set, may not be sent, or holds an invalid region or endpoint; its name is
+        said, and no value.
     UntrustedError
         See `trust.permit`.
     """
-    found: dict[str, str] = {}
-    for name, written in external.storage:
-        reference = REFERENCE.fullmatch(written)
-        found[name] = _value(name, reference[1], environ) if reference else written
-    for value in found.values():
-        if not is_local(value):
-            permit(value)
-    return found
+    access = {name: _follow(name, written, environ) for name, written in external.storage}
+    if "aws_endpoint" in access:
+        permit(access["aws_endpoint"])
+    return access
+
+
+def endpoint_of(external: External, environ: Mapping[str, str]) -> str | None:
+    """Return the server that a table names, by itself or by a variable; None if it names none.
+
+    A variable that `follow_references` refuses names none.
+    """
+    written = dict(external.storage).get("aws_endpoint")
+    try:
+        return _follow("aws_endpoint", written, environ) if written is not None else None
+    except StorageError:
+        return None
+
+
+def _follow(name: str, written: str, environ: Mapping[str, str]) -> str:
+    reference = REFERENCE.fullmatch(written)
+    value = _value(name, reference[1], environ) if reference else written
+    wrong = unfit_value(name, value)
+    if wrong:
+        where = f"the variable {reference[1]}, which `{name}` refers to," if reference else name
+        raise StorageError(f"the value of {where} is invalid", hint=wrong[1])
+    return value
 
 
 def _value(name: str, variable: str, environ: Mapping[str, str]) -> str:

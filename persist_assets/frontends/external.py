@@ -21,6 +21,7 @@ from persist_assets.dialect import function_named, parse, plain
 from persist_assets.errors import Problem, did_you_mean
 from persist_assets.frontends.intervals import KEYWORD, missing_keywords
 from persist_assets.model import External
+from persist_assets.stores import unfit_endpoint, unfit_region
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -101,6 +102,15 @@ _LITERAL_SECRET = re.compile(
     r"://[^/@:]*:[^/@]*@|[?&](?:sig|sv|se|token|password|x-amz-\w+(?:-\w+)*)=", re.IGNORECASE
 )
 """Credentials within a URI."""
+
+
+def unfit_value(name: str, value: str) -> tuple[str, str] | None:
+    """Return what is wrong with a storage option whose value is no reference, and what to do.
+
+    A region or an endpoint could else lead to a host that nobody is asked about.
+    """
+    check = {"aws_region": unfit_region, "aws_endpoint": unfit_endpoint}.get(name)
+    return check(value) if check else None
 
 
 def is_secret(name: str) -> bool:
@@ -485,6 +495,10 @@ class _Reading:
         if is_secret(key) and not REFERENCE.fullmatch(value):
             message = f"`{key}` is a secret, which may not be written here"
             self.say("secret", message, at, _as_reference(key))
+            return
+        wrong = None if REFERENCE.fullmatch(value) else unfit_value(name, value)
+        if wrong:
+            self.say("type", wrong[0], at, wrong[1])
             return
         if storage.setdefault(name, value) != value:
             self.say("option", f"`{key}` says again what `{name}` says", at)

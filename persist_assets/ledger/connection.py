@@ -101,11 +101,6 @@ def shown(url: str) -> str:
     return parsed.difference_update_query(["password"]).render_as_string()
 
 
-def place_of_ledger(url: str) -> str:
-    """Return a ledger's place as `trust.permit` takes it: a file, or a URL without password."""
-    return url.removeprefix("sqlite:///") if url.startswith("sqlite:///") else shown(url)
-
-
 class Database:
     """Connections to a ledger's database, safe to share between threads.
 
@@ -126,7 +121,7 @@ class Database:
         self.shown, self._name, self._has_tidied = shown(url), uuid.uuid4().hex, False
         parsed = parse_url(url)
         self.is_postgres = parsed.get_backend_name() == "postgresql"
-        permit(place_of_ledger(url))
+        permit(url)
         if self.is_postgres:
             self.engine = self._connect_postgres(parsed)
             self._readers = self.engine.execution_options(
