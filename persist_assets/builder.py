@@ -1483,7 +1483,8 @@ class Builder(Reader):
                     hint="take out materialized=view",
                     location=source.location,
                 )
-            leaves.append(Leaf(name, raw=RawVersion(upstream.build_id, version)))
+            columns = tuple(c.name for c in upstream.columns)
+            leaves.append(Leaf(name, raw=RawVersion(upstream.build_id, version), columns=columns))
         return View(statement.sql, tuple(leaves))
 
     def _temporaries(

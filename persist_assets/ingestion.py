@@ -388,7 +388,9 @@ class Ingestion:
         if held is None or is_first:
             since, predicate = connector.start() or pending.version, pending.wanted
         else:
-            since, predicate = held.version, p.from_text(held.predicate)
+            # What has the same rows is followed before more is read of it.
+            since = held.version if pending.is_new else pending.version
+            predicate = p.from_text(held.predicate)
             if pending.missing != p.FALSE:
                 predicate = p.union((predicate, pending.wanted))
         read = Pruned()
@@ -447,6 +449,9 @@ class Ingestion:
                 if held is None or again or held.format != p.FORMAT:
                     held = task.begin(held, None if again else connector.start(), head)
                 else:
+                    # Of an earlier version with the same rows the files may be gone.
+                    if head != held.version and connector.is_same(held.version, head):
+                        held = task.follow(held, head)
                     held = task.grow(held, self._pending(held, wanted, head))
                 if head != held.version:
                     held = task.follow(held, head)

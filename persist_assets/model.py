@@ -1300,11 +1300,15 @@ class Leaf:
         Of a snapshot, the build that wrote it; of a raw table None.
     raw
         Of a raw table, its version.
+    columns
+        Of a raw table those that it had: others may have come since, and the query's text, as
+        ``*`` or ``NATURAL JOIN``, would mean them too. Empty where an earlier release stored it.
     """
 
     name: str
     build_uid: str | None = None
     raw: RawVersion | None = None
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

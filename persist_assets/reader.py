@@ -803,8 +803,10 @@ class Reader:
             if read:
                 self.engine.view(leaf.name, lambda s=read: self.load_snapshot(s))
             elif leaf.raw and source and self.pin(source).version == leaf.raw.version:
-                pin = self.pin(source)
-                self.engine.view(leaf.name, lambda s=source, p=pin: self.engine.load_raw(s, p))
+                columns = {c.name: c for c in source.columns}
+                had = tuple(columns[name] for name in leaf.columns or columns)
+                shown, pin = replace(source, columns=had), self.pin(source)
+                self.engine.view(leaf.name, lambda s=shown, p=pin: self.engine.load_raw(s, p))
             else:
                 raise StorageError(
                     f"{leaf.name} is gone, which the view {snapshot.table} reads",

@@ -271,15 +271,21 @@ def cut_to(step: Taken) -> str | None:
 def earlier(value: Value, seconds: int) -> Value:
     """Return the value so much before another; dates go back by whole days, others not at all.
 
+    None is before the year 1.
+
     Examples
     --------
-    >>> earlier(date(2024, 1, 9), 90_000), earlier(7, 60)
-    (datetime.date(2024, 1, 7), 7)
+    >>> earlier(date(2024, 1, 9), 90_000), earlier(7, 60), earlier(date(1, 1, 1), 60)
+    (datetime.date(2024, 1, 7), 7, datetime.date(1, 1, 1))
     """
-    if isinstance(value, datetime):
-        return value - timedelta(seconds=seconds)
-    if isinstance(value, date):
-        return value - timedelta(days=-(-seconds // 86_400))
+    try:
+        if isinstance(value, datetime):
+            return value - timedelta(seconds=seconds)
+        if isinstance(value, date):
+            return value - timedelta(days=-(-seconds // 86_400))
+    except OverflowError:
+        is_date = not isinstance(value, datetime)
+        return date.min if is_date else datetime.min.replace(tzinfo=value.tzinfo)
     return value
 
 

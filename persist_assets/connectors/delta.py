@@ -695,6 +695,8 @@ class DeltaConnector:
             raise _Again(error.message) from error
         if not _same(self._name(start), since):
             raise _Again(f"it was put back to before version {first}, and written on")
+        if any(since.split(":")[3:4]) and self._written_by(first) is None:
+            raise _Again(f"its log has no version {first} any more")
         if self._manner(start) != _manner_of(since):
             raise _Again(
                 "an earlier release did not read its hidden files"
@@ -767,8 +769,8 @@ class DeltaConnector:
                     n_more += sign * (rows - (action.get(_VECTOR) or {}).get("cardinality", 0))
         except (StorageError, OSError) as error:
             raise _Again(
-                f"version {version} says that no row changed, and the rows of {place} cannot be"
-                " counted"
+                f"version {version} says that no row changed, and its rows cannot be counted:"
+                f" {error}"
             ) from error
         if n_more:
             raise _Again(

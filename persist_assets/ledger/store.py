@@ -1538,7 +1538,12 @@ def _snapshot(row: Row[Any]) -> Snapshot:
 
 def _view(values: Mapping[str, Any]) -> View:
     leaves = (
-        Leaf(v["name"], v["build_uid"], RawVersion(**v["raw"]) if v["raw"] else None)
+        Leaf(
+            v["name"],
+            v["build_uid"],
+            RawVersion(**v["raw"]) if v["raw"] else None,
+            tuple(v.get("columns", ())),
+        )
         for v in values["leaves"]
     )
     return View(values["sql"], tuple(leaves))

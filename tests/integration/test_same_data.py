@@ -243,6 +243,34 @@ def test_a_column_is_new_to_those_who_read_all_columns(
     assert [len(row) for row in read(make(root), "everything")] == [4] * 4
 
 
+@pytest.mark.proves("S31")
+def test_stored_views_show_the_columns_that_they_were_stored_over(
+    make_project: Callable[..., Path], make: Make
+) -> None:
+    files = {"m.sql": """
+        CREATE TABLE t USING delta LOCATION 't';
+        CREATE TABLE u (x INT, c STRING) USING delta LOCATION 'u';
+        --@ persist materialized=view
+        CREATE VIEW everything AS SELECT * FROM t;
+        --@ persist materialized=view
+        CREATE VIEW one AS SELECT x FROM everything;
+        --@ persist materialized=view
+        CREATE VIEW joined AS SELECT count(*) AS n FROM t NATURAL JOIN u;
+    """}  # fmt: skip
+    root = make_project(files)
+    put(root, 1)
+    write_deltalake(root / "u", rows(1).drop_columns("day").append_column("c", MORE))
+    build(make(root))
+    reworded = files["m.sql"].replace("t NATURAL JOIN u", "t JOIN u USING (x)")
+    (root / "sources" / "m.sql").write_text(reworded)
+    assert stale(make(root)) == {}
+    table(root).alter.add_columns([Field("c", PrimitiveType("string"))])
+    build(make(root))
+    assert read(make(root), "one") == [(0,), (1,)]
+    assert read(make(root), "joined") == [(2,)]
+    assert [len(row) for row in read(make(root), "everything")] == [3, 3]
+
+
 @pytest.mark.proves("S31", "P18")
 def test_rows_that_are_put_back_are_those_of_their_version(root: Path, make: Make) -> None:
     build(make(root))
@@ -360,6 +388,28 @@ def test_copies_are_up_to_date_after_commits_that_change_no_rows(
     build(make(root))
     assert read(make(root), "n") == [("a", 2)]
     assert stale(make(root)) == {}
+
+
+@pytest.mark.proves("S31", "F16")
+def test_copies_grow_after_their_version_was_written_anew_and_vacuumed(
+    make_project: Callable[..., Path], make: Make
+) -> None:
+    less = EXTERNAL.partition("--@")[0]
+    declared = TABLE.replace("s3://...", "t")
+    root = make_project({"m.sql": declared + less})
+    for n in range(3):
+        write_deltalake(root / "t", some((n, "a"), (n + 3, "b")), mode="append")
+    assert build(make(root)) == {"n": "whole"}
+    optimize(root)
+    assert stale(make(root)) == {}
+    table(root).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    (root / "sources" / "m.sql").write_text(declared + EXTERNAL)
+    builder = make(root)
+    external, ingestion = builder.project.by_key["m", "external_table"], builder.ingestion
+    ahead = ingestion.ahead(external, ingestion.find(external), ingestion.pending(external))
+    assert (ahead.read.files, ahead.again) == (1, None)
+    assert build(builder) == {"n": "reused", "young": "whole"}
+    assert [row[0] for row in read(make(root), "young")] == [*range(6)]
 
 
 @pytest.mark.proves("S31", "F18")
@@ -566,3 +616,24 @@ def test_rows_that_vectors_delete_are_none_of_those_that_stay(tmp_path: Path) ->
         anew, *_ = rewrite(tmp_path / str(n_rows), three.slice(0, n_rows))
         commit(tmp_path / str(n_rows), anew, removal(add, **vector))
         assert is_same_external(tmp_path / str(n_rows) / "t", since) == (n_rows == 2)
+
+
+@pytest.mark.proves("S31", "P18")
+def test_a_log_that_was_put_back_and_cleaned_is_not_taken_for_the_one_before(
+    tmp_path: Path,
+) -> None:
+    for n in range(2):
+        write_deltalake(tmp_path / "t", pa.table({"x": [n]}), mode="append")
+    shutil.copytree(tmp_path / "t", tmp_path / "kept")
+    write_deltalake(tmp_path / "t", pa.table({"x": [2]}), mode="append")
+    since = delta_connector(None, tmp_path / "t").pin()
+    shutil.rmtree(tmp_path / "t")
+    shutil.move(tmp_path / "kept", tmp_path / "t")
+    write_deltalake(tmp_path / "t", pa.table({"x": [7]}), mode="append")
+    table(tmp_path).create_checkpoint()
+    write_deltalake(tmp_path / "t", pa.table({"x": [8]}), mode="append")
+    for n in range(3):
+        log(tmp_path, n).unlink()
+    assert "its log has no version 2 any more" in str(why_again(tmp_path / "t", since))
+    set_properties(tmp_path)
+    assert not is_same_external(tmp_path / "t", since)

@@ -10,7 +10,7 @@ import pytest
 
 from persist_assets.continuation import last_of
 from persist_assets.storage.tables import Live
-from persist_assets.watermarks import greatest
+from persist_assets.watermarks import earlier, greatest
 
 Ask = Callable[[Sequence[Live]], str | None]
 
@@ -91,3 +91,11 @@ def test_of_one_text_nothing_has_to_be_known() -> None:
     assert greatest((None, "+10000-01-01", "+10000-01-01"), "date") == "+10000-01-01"
     assert greatest((None, None), "date") is None
     assert greatest(("9", "10"), "int") == "10"
+
+
+@pytest.mark.proves("S31")
+@pytest.mark.parametrize("seconds", [86_400, 10**15])
+def test_no_time_is_before_the_first_year(seconds: int) -> None:
+    assert earlier(date(1, 1, 1), seconds) == date(1, 1, 1)
+    assert earlier(datetime(1, 1, 1, 5), seconds) == datetime(1, 1, 1)
+    assert earlier(at(0).replace(year=1), seconds) == datetime(1, 1, 1, tzinfo=UTC)
