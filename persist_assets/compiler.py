@@ -30,7 +30,6 @@ from persist_assets.errors import (
 )
 from persist_assets.frontends.malloy import ALL_ROWS_OF, SUFFIX
 from persist_assets.frontends.malloy import LANGUAGE as MALLOY
-from persist_assets.frontends.python import LANGUAGE as PYTHON
 from persist_assets.growth import column_type, obstacle, time_type
 from persist_assets.meaning.algebra import Given
 from persist_assets.meaning.binding import Face
@@ -64,6 +63,7 @@ from persist_assets.model import (
     Project,
     Reference,
     Source,
+    may_mean,
     shortened,
 )
 from persist_assets.partitions import limits, misfit, spelled_bounds
@@ -176,6 +176,11 @@ class Compilation:
         Whether a source is incremental, so that it is asked how rows follow from others.
     former
         A compilation of most of these declarations; what it found out about them still holds.
+    doubts
+        Sources that may read others than they do, for all that files with errors tell, and
+        which these are.
+    unread
+        Asset keys of files that cannot be read, without a name.
     """
 
     sources_dir: str
@@ -188,6 +193,8 @@ class Compilation:
     names: _Names = field(default_factory=lambda: _Names(()))
     followed: bool = False
     former: Compilation | None = None
+    doubts: dict[SourceID, tuple[SourceID, ...]] = field(default_factory=dict)
+    unread: tuple[tuple[str, ...], ...] = ()
 
     def report(self, code: str, message: str, unit: _Unit, hint: str | None = None) -> None:
         """Add a problem of a whole declaration, which breaks it."""
@@ -220,21 +227,19 @@ class Compilation:
     @property
     def project(self) -> Project:
         """All sources that could be compiled, and all problems."""
-        sources = tuple(u.source for u in self.units.values() if u.source is not None)
+        doubtful = {*self.doubts}
+        for unit in self.units.values() if doubtful else ():  # each after all it reads
+            if not doubtful.isdisjoint((*unit.bindings, *unit.compared)):
+                doubtful.add(unit.source_id)
+        compiled = {s: u.source for s, u in self.units.items() if s not in doubtful}
+        sources = tuple(source for source in compiled.values() if source is not None)
         unique = sorted(set(self.problems), key=lambda p: (p.location, p.code, p.message))
         broken = tuple(
-            Broken(
-                u.source_id,
-                u.asset_key,
-                u.declaration.language,
-                u.declaration.location,
-                u.declaration.description,
-                tuple(dict.fromkeys(u.bindings)),
-            )
-            for u in self.units.values()
-            if u.source is None
+            as_broken(u, (*u.bindings, *u.compared, *self.doubts.get(s, ())))
+            for s, u in self.units.items()
+            if compiled.get(s) is None
         )
-        return Project(sources, tuple(unique), broken=broken)
+        return Project(sources, tuple(unique), broken=broken, unread=self.unread)
 
     def knows(self, references: Iterable[Reference]) -> bool:
         """Whether each name in a query of Malloy's means a source that is compiled."""
@@ -356,6 +361,19 @@ class Compilation:
         return leaf(source_id, [(n, k) for n, k in kinds if only is None or n in only])
 
 
+def as_broken(source: Source | _Unit, reads: Iterable[SourceID]) -> Broken:
+    """Return what stands for a source that is not sound."""
+    declared = source.declaration if isinstance(source, _Unit) else source
+    return Broken(
+        source.source_id,
+        source.asset_key,
+        declared.language,
+        declared.location,
+        declared.description,
+        tuple(dict.fromkeys(reads)),
+    )
+
+
 def source_id(declaration: Declaration) -> SourceID:
     """Return the SourceID of a declaration: ``name@path``."""
     return f"{declaration.name}@{declaration.location.path}"
@@ -365,8 +383,13 @@ def asset_key(
     declaration: Declaration, sources_dir: str, prefix: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
     """Return the asset key of a declaration: a prefix, its path without suffix, and its name."""
-    path = PurePosixPath(declaration.location.path).relative_to(sources_dir)
-    return (*prefix, *path.with_suffix("").parts, declaration.name)
+    return (*_file_key(declaration.location.path, sources_dir, prefix), declaration.name)
+
+
+def _file_key(path: str, sources_dir: str, prefix: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what the asset keys of a file's sources begin with."""
+    relative = PurePosixPath(path).relative_to(sources_dir)
+    return (*prefix, *relative.with_suffix("").parts)
 
 
 def compile_project(
@@ -379,6 +402,7 @@ def compile_project(
     memory: Memory | None = None,
     key_prefix: tuple[str, ...] = (),
     former: Compilation | None = None,
+    unread: Iterable[str] = (),
 ) -> Compilation:
     """Compile declarations.
 
@@ -401,11 +425,14 @@ def compile_project(
     former
         A compilation of most of these declarations, of which nothing is compiled a second time.
         The result is a draft: it tells columns, and lacks problems and checks.
+    unread
+        Paths of files that cannot be read, which is among the problems.
 
     """
     memory = memory or Memory()
     compilation = Compilation(sources_dir, connection, raws, list(problems), memory)
     compilation.former = former
+    compilation.unread = tuple(_file_key(p, sources_dir, key_prefix) for p in unread)
     ordered = sorted(
         declarations, key=lambda d: (d.location.path, d.location.line, d.location.column)
     )
@@ -443,6 +470,8 @@ def _collect(
                 f"`{declaration.name}` is defined already at {other.location}",
                 unit,
             )
+            # Which one of them is right nobody knows.
+            compilation.doubts[taken[key].source_id] = (unit.source_id,)
             continue
         taken[key] = compilation.units[unit.source_id] = unit
 
@@ -456,10 +485,11 @@ class _Names:
     def __init__(
         self,
         keys: Iterable[tuple[tuple[str, ...], SourceID]],
-        guessed: Container[SourceID] = (),
+        guessed: Collection[SourceID] = (),
+        unread: Collection[tuple[str, ...]] = (),
     ) -> None:
         self.by_name: dict[str, list[tuple[tuple[str, ...], SourceID]]] = {}
-        self.guessed = guessed
+        self.guessed, self.unread = guessed, unread
         self.known: set[SourceID] = set()
         for key, source_id in keys:
             self.by_name.setdefault(key[-1].lower(), []).append((key, source_id))
@@ -497,14 +527,34 @@ class _Names:
     def find(
         self, reference: Reference, path: str | None, language: str | None = None
     ) -> list[tuple[tuple[str, ...], SourceID]]:
-        """Return what a reference may mean: asset keys, or what it is itself, and SourceIDs."""
+        """Return what a reference may mean: asset keys, or what it is itself, and SourceIDs.
+
+        What is guessed means nothing where something else has its name; see `others`.
+        """
+        every = self._fitting(reference, path, language)
+        return [(k, s) for k, s in every if s not in self.guessed] or every
+
+    def others(
+        self, reference: Reference, path: str | None, language: str | None = None
+    ) -> tuple[SourceID, ...] | None:
+        """Return what else a reference may mean, as far as that has a name; None: nothing."""
+        if not (self.guessed or self.unread) or _is_source_id(reference):
+            return None
+        every = [s for _, s in self._fitting(reference, path, language)]
+        above = reference.parts[:-1]
+        is_own = not above and any(s.partition("@")[2] == path for s in every)
+        elsewhere = not is_own and any(may_mean(key, above) for key in self.unread)
+        return tuple(every) if len(every) > 1 or elsewhere else None
+
+    def _fitting(
+        self, reference: Reference, path: str | None, language: str | None
+    ) -> list[tuple[tuple[str, ...], SourceID]]:
         if _is_source_id(reference):
             written = reference.parts[0]
             return [((written,), written)] if written in self.known else []
         parts = tuple(part.lower() for part in reference.parts)
         named = self.by_name.get(parts[-1], [])
         fits = [(k, s) for k, s in named if tuple(p.lower() for p in k[-len(parts) :]) == parts]
-        fits = [(k, s) for k, s in fits if s not in self.guessed] or fits
         if language == MALLOY:
             fits = [(k, s) for k, s in fits if not s.endswith(SUFFIX)] or fits
         elif len(parts) == 1:
@@ -528,10 +578,9 @@ def _is_source_id(reference: Reference) -> bool:
 def _resolve_names(compilation: Compilation) -> None:
     units = compilation.units.values()
     # Of a file that does not compile nobody knows which of its sources stand for rows.
-    guessed = {
-        u.source_id for u in units if u.broken and u.declaration.language in (MALLOY, PYTHON)
-    }
-    compilation.names = _Names(((u.asset_key, u.source_id) for u in units), guessed)
+    guessed = {u.source_id for u in units if u.broken}
+    keys = ((u.asset_key, u.source_id) for u in units)
+    compilation.names = _Names(keys, guessed, compilation.unread)
     for unit in units:
         with compilation.contained(unit):
             _resolve(compilation, unit)
@@ -568,6 +617,7 @@ def _with_other(compilation: Compilation, unit: _Unit, check: Check) -> Check:
         hint = other.hint if (other.hint or "").startswith("did you") else None
         compilation.problems.append(replace(other, hint=hint))
         return check  # what it means is known all the same
+    _doubt(compilation, unit, reference, None)
     return replace(check, against=ColumnRef(other, column))
 
 
@@ -594,6 +644,18 @@ def _resolve(compilation: Compilation, unit: _Unit) -> None:
     compilation.problems += wrong
     unit.broken |= bool(wrong)
     unit.bindings = tuple(f for f in found if not isinstance(f, Problem))
+    for reference in references:
+        _doubt(compilation, unit, reference, language)
+
+
+def _doubt(
+    compilation: Compilation, unit: _Unit, reference: Reference, language: str | None
+) -> None:
+    """Note what else a reference of a unit may mean, for all that files with errors tell."""
+    others = compilation.names.others(reference, unit.declaration.location.path, language)
+    if others is not None:
+        before = compilation.doubts.get(unit.source_id, ())
+        compilation.doubts[unit.source_id] = (*before, *others)
 
 
 def resolve_query(
@@ -614,13 +676,16 @@ def resolve_query(
         Some mean nothing.
     """
     every = (*project.sources, *project.broken)  # a name means no other source if one is broken
-    guessed = {b.source_id for b in project.broken if b.language in (MALLOY, PYTHON)}
-    names = _Names(((s.asset_key, s.source_id) for s in every), guessed)
+    names = _Names(((s.asset_key, s.source_id) for s in every), unread=project.unread)
     found = [names.resolve(reference, None, language) for reference in query.references]
     wrong = [f for f in found if isinstance(f, Problem)]
     for reference, source_id in zip(query.references, found, strict=True):
         if not isinstance(source_id, Problem):
             wrong += _hidden_versions(language, reference, project.by_id.get(source_id))
+            if names.others(reference, None, language) is not None:
+                message = f"`{'.'.join(reference.parts)}` may be in a file that cannot be read"
+                hint = "qualify it, or mend that file"
+                wrong.append(Problem("ambiguous-name", message, reference.location, hint))
     if wrong:
         raise SourcesError(wrong)
     return tuple(f for f in found if not isinstance(f, Problem))

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from persist_assets.errors import Location, Problem
@@ -1009,6 +1009,12 @@ class Broken:
         return "/".join(self.asset_key)
 
 
+def may_mean(key: Sequence[str], parts: Sequence[str]) -> bool:
+    """Whether a name in parts, or what qualifies one, may mean an asset key, or that of a file."""
+    end = key[max(len(key) - len(parts), 0) :]
+    return [k.lower() for k in end] == [part.lower() for part in parts]
+
+
 @dataclass(frozen=True, slots=True)
 class Needed:
     """What a persisted source, or a query, needs of an external table.
@@ -1044,7 +1050,10 @@ class Project:
     queries
         Of all Malloy files, in order of files and lines.
     broken
-        The sources that could not, as far as their files tell of them.
+        The sources that could not, as far as their files tell of them, and those that may read
+        one of these.
+    unread
+        Asset keys of files that cannot be read, without a name: they may define any.
     needs
         What the persisted sources need of external tables.
     needs_of
@@ -1055,6 +1064,7 @@ class Project:
     problems: tuple[Problem, ...] = ()
     queries: tuple[NamedQuery, ...] = ()
     broken: tuple[Broken, ...] = ()
+    unread: tuple[tuple[str, ...], ...] = ()
     needs: tuple[Needed, ...] = ()
     needs_of: Callable[[SourceID], tuple[Needed, ...]] = field(
         default=lambda _: (), compare=False, repr=False

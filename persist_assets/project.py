@@ -16,6 +16,7 @@ from persist_assets.cache import Parsed, cache_file, load_cache, parsed, save_ca
 from persist_assets.compiler import (
     Memory,
     RawFacts,
+    as_broken,
     asset_key,
     compile_project,
     resolve_query,
@@ -32,7 +33,7 @@ from persist_assets.errors import (
     did_you_mean,
     unexpected,
 )
-from persist_assets.frontends import FRONTENDS
+from persist_assets.frontends import FRONTENDS, NAMES
 from persist_assets.frontends.malloy import SUFFIX as MALLOY
 from persist_assets.frontends.python import OUTSIDE, digest_of
 from persist_assets.malloy import Models, with_trees
@@ -240,12 +241,16 @@ def load(settings: Settings, progress: Progress | None = None) -> Loaded:
             hint=f"files ending in {', '.join((*FRONTENDS, MALLOY))} are read",
         )
     contents: dict[str, bytes] = {}
+    unread: list[str] = []
     for path in paths:
         relative = path.relative_to(settings.root).as_posix()
         data = _read(settings.root, path, relative, problems)
-        if data is not None:
+        if data is None:
+            unread.append(relative)
+        else:
             contents[relative] = data
-    return _compile(settings, contents, problems, settings.read_text, progress, remember=True)
+    read = settings.read_text
+    return _compile(settings, contents, problems, read, progress, unread=unread, remember=True)
 
 
 def compile_files(
@@ -270,6 +275,7 @@ def _compile(
     read: Callable[[str], str],
     progress: Progress | None = None,
     *,
+    unread: Collection[str] = (),
     remember: bool,
 ) -> Loaded:
     """Compile files, with what earlier compilations found.
@@ -278,6 +284,8 @@ def _compile(
     ----------
     problems
         What is wrong with other files; they become the project's.
+    unread
+        Paths of those that cannot be read.
     remember
         Keep what is found, and nothing else, for the next time.
     """
@@ -293,10 +301,11 @@ def _compile(
         declarations: list[Declaration] = []
         for path, data in contents.items():
             text = _decode(data, path, problems)
+            suffix = PurePosixPath(path).suffix
             if text is None:
+                declarations += _names_in_bytes(data, path, suffix)
                 continue
             texts[path] = text
-            suffix = PurePosixPath(path).suffix
             if suffix not in FRONTENDS:
                 continue
             content = sha256(text.encode()).hexdigest()
@@ -310,6 +319,7 @@ def _compile(
                     raise
                 except Exception as error:
                     problems.append(unexpected(error, "this file", Location(path)))
+                    declarations += NAMES[suffix](text, path)
                     continue
                 known = parsed(content, declared, wrong, reads=looked)
             else:
@@ -317,8 +327,8 @@ def _compile(
             files[path] = known
             declarations += declared
             problems += known.problems
-        declarations = _placed(settings, declarations)
-        raws = _raw_facts(settings, declarations, problems)
+        declarations, unplaced = _placed(settings, declarations, unread)
+        raws = _raw_facts(settings, declarations, problems, unplaced)
         malloys = {path: text for path, text in texts.items() if path.endswith(MALLOY)}
         models = Models(malloys, settings.malloy, connection, settings.timezone.key, read)
         if progress is not None:
@@ -344,6 +354,7 @@ def _compile(
                 memory=memory,
                 key_prefix=settings.key_prefix,
                 former=former,
+                unread=unread,
             )
             if not memory.known.keys() <= meanings.keys():
                 meanings = meanings | memory.known
@@ -438,18 +449,21 @@ def require(project: Project) -> Project:
 def sound(project: Project) -> Project:
     """Return what of a project is right: no file that has errors, and nothing that reads one.
 
-    Its problems stay.
+    Its problems stay, and what is not right keeps its names.
     """
     wrong = {p.location.path for p in project.errors}
     left: list[Source] = []
     kept: set[SourceID] = set()
+    broken = list(project.broken)
     for source in project.sources:  # every one after all it reads
         if source.location.path not in wrong and kept.issuperset(
             (*source.bindings, *source.compared)
         ):
             left.append(source)
             kept.add(source.source_id)
-    return replace(project, sources=tuple(left))
+        else:
+            broken.append(as_broken(source, source.bindings))
+    return replace(project, sources=tuple(left), broken=tuple(broken))
 
 
 def _files(directory: Path) -> Iterator[Path]:
@@ -489,8 +503,22 @@ def _decode(data: bytes, relative: str, problems: list[Problem]) -> str | None:
         return None
 
 
-def _placed(settings: Settings, declarations: list[Declaration]) -> list[Declaration]:
+def _names_in_bytes(data: bytes, path: str, suffix: str) -> list[Declaration]:
+    """Return declarations that stand for the sources of a file that is not UTF-8."""
+    whole = data.replace(b"\0", b"")  # what is left of UTF-16
+    found: dict[str, Declaration] = {}
+    for text in (whole.decode(errors="replace"), whole.decode("latin-1")):
+        for declaration in NAMES[suffix](text, path):
+            found.setdefault(declaration.name.lower(), declaration)
+    return list(found.values())
+
+
+def _placed(
+    settings: Settings, declarations: list[Declaration], unread: Collection[str]
+) -> tuple[list[Declaration], Collection[SourceID]]:
     """Return declarations with raw tables where the environment has them.
+
+    And those of which that is not certain: a file with errors has a name that it gives a place.
 
     Raises
     ------
@@ -502,6 +530,12 @@ def _placed(settings: Settings, declarations: list[Declaration]) -> list[Declara
         for d in declarations
         if d.raw is not None and d.raw.location is not None
     }
+    names = {
+        source_id(d): (d.name, "/".join(asset_key(d, settings.sources, settings.key_prefix)))
+        for d in declarations
+        if d.raw is None and d.query is None
+    }
+    unplaced: set[SourceID] = set()
     placed: dict[SourceID, str] = {}
     for name, location in settings.raws:
         found = [s for s, (key, d) in raws.items() if name in (d.name, key)]
@@ -515,16 +549,22 @@ def _placed(settings: Settings, declarations: list[Declaration]) -> list[Declara
                 location=Location(SETTINGS_FILE),
             )
         placed[found[0]] = location
-    return [
+        if any(name in other for other in names.values()) or (unread and name != raws[found[0]][0]):
+            unplaced.add(found[0])
+    made = [
         replace(d, raw=replace(d.raw, location=placed[source_id(d)]))
         if d.raw is not None and source_id(d) in placed
         else d
         for d in declarations
     ]
+    return made, unplaced
 
 
 def _raw_facts(
-    settings: Settings, declarations: list[Declaration], problems: list[Problem]
+    settings: Settings,
+    declarations: list[Declaration],
+    problems: list[Problem],
+    unplaced: Collection[SourceID],
 ) -> dict[SourceID, RawFacts]:
     facts: dict[SourceID, RawFacts] = {}
     for declaration in declarations:
@@ -538,6 +578,8 @@ def _raw_facts(
         if wrong:
             problem = Problem("location-scheme", wrong[0], declaration.location, wrong[1])
             problems.append(problem)
+        elif source_id(declaration) in unplaced:
+            columns = None  # the errors of the other file say why
         elif columns is None and raw.format == OUTSIDE:
             columns = ()
         elif columns is None:

@@ -18,6 +18,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal
 
 from persist_assets.errors import ConflictError, NotFoundError, did_you_mean
+from persist_assets.model import may_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -44,16 +45,18 @@ def find_source(project: Project, name: str) -> Source:
     NotFoundError
         There is none.
     ConflictError
-        There are several.
+        There are several, or may be: a file with errors has the name, or cannot be read.
     """
     if name in project.by_id:
         return project.by_id[name]
     found = [s for s in project.sources if _is_called(s.asset_key, name)]
-    if len(found) == 1:
-        return found[0]
     if found:
-        keys = ", ".join(s.key for s in found)
-        raise ConflictError(f"`{name}` may be any of {keys}", hint="say which")
+        keys = [s.key for s in (*found, *project.broken) if _is_called(s.asset_key, name)]
+        above = re.split(r"[/.]", name)[:-1]
+        keys += ["/".join((*key, "…")) for key in project.unread if may_mean(key, above)]
+        if len(keys) == 1:
+            return found[0]
+        raise ConflictError(f"`{name}` may be any of {', '.join(keys)}", hint="say which")
     raise NotFoundError(f"there is no source `{name}`", hint=did_you_mean(name, _names(project)))
 
 
@@ -64,8 +67,7 @@ def find_declared(project: Project, name: str) -> tuple[SourceID, ...]:
 
 
 def _is_called(asset_key: tuple[str, ...], name: str) -> bool:
-    parts = tuple(part.lower() for part in re.split(r"[/.]", name))
-    return tuple(k.lower() for k in asset_key[-len(parts) :]) == parts
+    return may_mean(asset_key, re.split(r"[/.]", name))
 
 
 def select(

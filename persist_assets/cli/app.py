@@ -156,18 +156,29 @@ class Invocation:
 
     @contextmanager
     def naming_errors(self, *names: str) -> Generator[None]:
-        """Where nothing has a name, raise with the errors of what would have it if it were sound.
+        """Before one of names is looked up, raise with the errors of what is not sound.
+
+        Parameters
+        ----------
+        *names
+            The first that any source has is the one that is meant.
 
         Raises
         ------
         SourcesError
-            A name means a source that is not sound.
+            A name means sources that are not sound, and no other.
         """
+        for name in names:
+            declared = find_declared(self.loaded.project, name)
+            if self.project.by_id.keys().isdisjoint(declared):
+                self.loaded.require(declared)
+            if declared:
+                break
         try:
             yield
-        except NotFoundError:
-            for name in names:
-                self.loaded.require(find_declared(self.loaded.project, name))
+        except NotFoundError as error:
+            if self.loaded.project.unread:  # one of these files may have it
+                raise SourcesError(self.loaded.project.errors) from error
             raise
 
     def select(self, patterns: Sequence[str] | None) -> tuple[SourceID, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from persist_assets.frontends import malloy, python, sql
 from persist_assets.frontends.modules import Find
 from persist_assets.frontends.python import Looked, parse_python, with_functions
 from persist_assets.frontends.sql import parse_sql
@@ -33,3 +34,10 @@ FRONTENDS: Mapping[
 """Suffix → parse(text, path relative to the project root, what finds other files).
 
 It returns what the file declares, what is wrong with it, and which other files decide that."""
+
+NAMES: Mapping[str, Callable[[str, str], list[Declaration]]] = {
+    ".sql": sql.names_in,
+    ".py": python.names_in,
+    malloy.SUFFIX: malloy.names_in,
+}
+"""Suffix → names_in(text, path): declarations that stand for the sources of a broken file."""

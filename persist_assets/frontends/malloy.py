@@ -82,14 +82,56 @@ def comments_that_say_persist(text: str, path: str) -> Iterator[Problem]:
 def names_in(text: str, path: str) -> list[Declaration]:
     """Return declarations that stand for the sources of a file that does not compile.
 
-    What reads them has nothing to complain about.
+    What reads them has nothing to complain about, and no other source has their names.
+
+    Examples
+    --------
+    >>> text = "source: a is b extend { measure: n is count() }, c is a query: q is c"
+    >>> [d.name for d in names_in(text, "m.malloy")]
+    ['a', 'c']
     """
+    bare = _without_brackets(_NO_CODE.sub(_blank, text))
+    places = {m.start(1): m[1] for m in _SOURCE.finditer(text)}
+    for sources in _SOURCES.finditer(bare):
+        places |= {m.start(1): m[1] for m in _IS.finditer(bare, *sources.span())}
     found: dict[str, Declaration] = {}
-    for match in re.finditer(r"^[ \t]*source:\s*`?(\w+)`?\s+is\b", text, re.MULTILINE):
-        if IDENTIFIER.fullmatch(match[1]):
-            place = _place(text, path, match.start(1))
-            found.setdefault(match[1].lower(), Declaration(match[1], LANGUAGE, place))
+    for at, name in sorted(places.items()):
+        if IDENTIFIER.fullmatch(name):
+            found.setdefault(name.lower(), Declaration(name, LANGUAGE, _place(text, path, at)))
     return list(found.values())
+
+
+_SOURCE = re.compile(r"^[ \t]*source:\s*`?(\w+)`?\s*(?:\([^()]*\)\s*)?\bis\b", re.MULTILINE)
+_SOURCES = re.compile(r"(?<=\bsource:).*?(?=\b(?:source|query|run):|\Z)", re.DOTALL)
+"""What a list of sources may hold."""
+_IS = re.compile(r"`?\b(\w+)`?\s+is\b")
+_NO_CODE = re.compile(
+    r'"""(?:.*?)"""|(?:--|//|#)[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"'
+    r"|'(?:\\.|[^'\\\n])*'",
+    re.DOTALL,
+)
+
+
+def _blank(match: re.Match[str]) -> str:
+    return " " * len(match[0])
+
+
+def _without_brackets(text: str) -> str:
+    """Return a text with blanks for all that stands in brackets that are closed."""
+    opened: list[int] = []
+    closed: list[tuple[int, int]] = []
+    for match in re.finditer(r"[{}()\[\]]", text):
+        if match[0] in "{([":
+            opened.append(match.start())
+        elif opened:
+            closed.append((opened.pop(), match.end()))
+    parts: list[str] = []
+    end = 0
+    for start, stop in sorted(closed):
+        if start >= end:
+            parts += text[end:start], " " * (stop - start)
+            end = stop
+    return "".join((*parts, text[end:]))
 
 
 @dataclass(frozen=True, slots=True)

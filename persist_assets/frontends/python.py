@@ -29,6 +29,7 @@ from persist_assets.frontends.modules import (
     PACKAGE,
     UNSEEN,
     Find,
+    FunctionNode,
     Imported,
     Module,
     Modules,
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from persist_assets.errors import Severity
-    from persist_assets.frontends.modules import FunctionNode, Reached
+    from persist_assets.frontends.modules import Reached
     from persist_assets.model import Check
 
 LANGUAGE = "python"
@@ -158,22 +159,21 @@ def digest_of(text: str | None) -> str:
     return "" if text is None else sha256(text.encode()).hexdigest()
 
 
-_SAYS_SO = re.compile(
-    rf"^(?:@(?:\w+\.)*(?:{'|'.join(DECORATORS)})\b|#@[^\n]*\bpersist\b)", re.MULTILINE
-)
-_DEFINES = re.compile(r"^def[ \t]+(\w+)", re.MULTILINE)
+_SAYS_SO = re.compile(r"^[ \t]*#?@", re.MULTILINE)  # what is imported under which name is unknown
+_DEFINES = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)", re.MULTILINE)
 
 
 def names_in(text: str, path: str) -> list[Declaration]:
     """Return declarations that stand for the sources of a file that is not Python.
 
-    What reads them has nothing to complain about.
+    What reads them has nothing to complain about, and no other source has their names.
     """
     found: dict[str, Declaration] = {}
     for said in _SAYS_SO.finditer(text):
         match = _DEFINES.search(text, said.end())
         if match and IDENTIFIER.fullmatch(match[1]):
-            place = Location(path, text.count("\n", 0, match.start()) + 1, 5)
+            at = match.start(1)
+            place = Location(path, text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at))
             found.setdefault(match[1].lower(), Declaration(match[1], LANGUAGE, place))
     return list(found.values())
 
@@ -273,6 +273,10 @@ class _File:
                 continue
             decorators: list[ast.expr] = getattr(node, "decorator_list", [])
             stack += ((d, False) for d in decorators)
+            if isinstance(node, FunctionNode | ast.ClassDef) and any(
+                map(self.module.ours, decorators)
+            ):
+                self.stand_for(node)
             inside = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
             stack += ((c, inside) for c in ast.iter_child_nodes(node) if c not in decorators)
 
@@ -284,6 +288,7 @@ class _File:
             hint = f"write persist, or one of {', '.join('@' + d for d in DECORATORS)} above it"
             message = f"`{node.name}` is annotated, and is no source"
             self.problem("python-source", message, lines[0].location, hint)
+            self.stand_for(node)
             return
         place = self.name_place(node)
         try:
@@ -299,6 +304,13 @@ class _File:
             declaration = Declaration(node.name, LANGUAGE, place)
         if IDENTIFIER.fullmatch(node.name):
             self.declarations.append(declaration)
+
+    def stand_for(self, node: FunctionNode | ast.ClassDef) -> None:
+        """Let the name of what is no source, and seems to be meant for one, be of no other."""
+        known = {d.name.lower() for d in self.declarations}
+        if IDENTIFIER.fullmatch(node.name) and node.name.lower() not in known:
+            place = self.module.place(node)
+            self.declarations.append(Declaration(node.name, LANGUAGE, place))
 
     def name_place(self, node: FunctionNode) -> Location:
         """Return where the name of a function is in its definition."""

@@ -100,6 +100,37 @@ def parse_sql(text: str, path: str) -> tuple[list[Declaration], list[Problem]]:
     return file.declarations, file.problems
 
 
+_GAP = r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
+_QUOTED = r"""[`"']?"""
+_CREATED = re.compile(
+    rf"\b(?:VIEW|TABLE)\b{_GAP}(?:(?:IF|NOT|EXISTS)\b{_GAP})*"
+    rf"(?:{_QUOTED}\w+{_QUOTED}\s*\.\s*)*{_QUOTED}(\w+)",
+    re.IGNORECASE | re.DOTALL,
+)
+_WHOLE_LINE = re.compile(r"^[ \t]*--[^\n]*", re.MULTILINE)
+
+
+def names_in(text: str, path: str) -> list[Declaration]:
+    """Return declarations that stand for the sources of a text that is not SQL.
+
+    What reads them has nothing to complain about, and no other source has their names.
+    """
+    found: dict[str, Declaration] = {}
+    for name, at in _created(text):
+        line, before = text.count("\n", 0, at) + 1, text.rfind("\n", 0, at)
+        place = Location(path, line, at - before)
+        found.setdefault(name.lower(), Declaration(name, LANGUAGE, place))
+    return list(found.values())
+
+
+def _created(text: str) -> Iterator[tuple[str, int]]:
+    """Yield what seems to be a name of a view or table in a text, and where it is."""
+    text = _WHOLE_LINE.sub(lambda comment: " " * len(comment[0]), text)
+    for match in _CREATED.finditer(text):
+        if IDENTIFIER.fullmatch(match[1]):
+            yield match[1], match.start(1)
+
+
 def parse_query(text: str, place: Location | None = None) -> Query:
     """Return a query that stands in no file of SQL.
 
@@ -173,17 +204,29 @@ class _File:
         self.declarations: list[Declaration] = []
         self.problems: list[Problem] = []
         self.declared = None
+        self.unclear: list[tuple[int, int]] = []
         try:
             self.complete(missing_keywords(text))
             tokens = tokenize(self.text)
         except TokenError as error:
             self.problems.append(self.unreadable(error))
+            self.guess(0, len(self.text))
             return
         end = 0
         for statement in _split(tokens) if statements else ():
             self.statement(statement, end)
             end = statement[-1].end + 1
         self.dangling(end, len(self.text))
+        for start, stop in self.unclear:
+            self.guess(start, stop)
+
+    def guess(self, start: int, end: int) -> None:
+        """Declare what a stretch of text that cannot be understood seems to name."""
+        known = {d.name.lower() for d in self.declarations}
+        for name, at in _created(self.text[start:end]):
+            if name.lower() not in known:
+                known.add(name.lower())
+                self.declarations.append(Declaration(name, LANGUAGE, self.location(start + at)))
 
     def complete(self, places: Sequence[int]) -> None:
         """Put the key word INTERVAL in where it is left out; places stay those of the file."""
@@ -296,20 +339,19 @@ class _File:
         try:
             declaration = self.declaration(tokens, annotation, description)
             self.problems += (*misplaced(declaration), *unfounded(declaration))
-        except _Said:
-            assert self.declared is not None
-            declaration = Declaration(self.declared[0], LANGUAGE, self.declared[1])
+            self.declarations.append(declaration)
+            return
         except PersistError:
             raise
         except Exception as error:
             place = self.declared[1] if self.declared else self.location(end)
             failure = unexpected(error, "this statement", place)
-            self.problems.append(error.problem if isinstance(error, _Refused) else failure)
-            if self.declared is None:
-                return
-            # Its name is known: what reads it has nothing to complain about.
-            declaration = Declaration(self.declared[0], LANGUAGE, self.declared[1])
-        self.declarations.append(declaration)
+            if not isinstance(error, _Said):
+                self.problems.append(error.problem if isinstance(error, _Refused) else failure)
+        # What it names is known: what reads that has nothing to complain about.
+        if self.declared is not None:
+            self.declarations.append(Declaration(self.declared[0], LANGUAGE, self.declared[1]))
+        self.unclear.append((end, tokens[-1].end + 1))
 
     def declaration(
         self, tokens: Sequence[Token], annotation: Annotation, description: str | None
