@@ -61,15 +61,19 @@ def test_versions_of_an_iceberg_table_are_followed(
     assert (n_held, n_read, n_written) == ("2", "2", "2")
     assert bytes_held == bytes_written == f"{held['bytes held']:,}"
 
-    # Rows that nobody reads, and rows that are written anew: one run, which computes nothing.
-    for change in (lambda: lake.put(rows((4, "loans", 4))), lake.compact):
-        change()
-        (request,) = daemon.turn()
-        assert daemon.told()[0] == lake.head()
-        assert daemon.run(request) == {"invoices": "reused", "odd": "reused"}
-        assert daemon.held()["version held"] == lake.head()
-        assert daemon.obey() == {}
-        assert daemon.stale() == set()
+    # Rows that nobody reads: one run, which computes nothing.
+    lake.put(rows((4, "loans", 4)))
+    (request,) = daemon.turn()
+    assert daemon.told()[0] == lake.head()
+    assert daemon.run(request) == {"invoices": "reused", "odd": "reused"}
+    assert daemon.held()["version held"] == lake.head()
+    assert daemon.obey() == {}
+    assert daemon.stale() == set()
+
+    # The same rows written anew: no run.
+    lake.compact()
+    assert daemon.turn() == []
+    assert daemon.stale() == set()
 
     lake.put(rows((5, "invoices", 5)))
     assert daemon.obey() == {"invoices": "built", "odd": "built"}
