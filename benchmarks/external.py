@@ -199,17 +199,19 @@ def chunks(files: list[str], columns: tuple[str, ...]) -> int:
     for file in files:
         footer = pq.read_metadata(file)
         for group in (footer.row_group(n) for n in range(footer.num_row_groups)):
-            told = [group.column(n) for n in range(group.num_columns)]
-            total += sum(c.total_compressed_size for c in told if c.path_in_schema in columns)
+            columns_of_group = [group.column(n) for n in range(group.num_columns)]
+            total += sum(
+                c.total_compressed_size for c in columns_of_group if c.path_in_schema in columns
+            )
     return total
 
 
 def beside(what: str, floor: tuple[float, float], ours: tuple[float, float], wanted: str) -> Row:
     """Return a line about what something costs beside something else."""
-    told = f"{ours[0]:.2f} s ({ours[0] / floor[0]:.3f}×), {ours[1]:.2f} CPU s"
-    told += f" ({ours[1] / floor[1]:.3f}×)"
+    figures = f"{ours[0]:.2f} s ({ours[0] / floor[0]:.3f}×), {ours[1]:.2f} CPU s"
+    figures += f" ({ours[1] / floor[1]:.3f}×)"
     what, _, bare = what.partition(" beside ")
-    return what, f"{bare}: {floor[0]:.2f} s, {floor[1]:.2f} CPU s", told, wanted
+    return what, f"{bare}: {floor[0]:.2f} s, {floor[1]:.2f} CPU s", figures, wanted
 
 
 Row = tuple[str, str, str, str]
@@ -222,7 +224,7 @@ def measure(root: Path, rows: int) -> Iterator[Row]:
     source = year.connect()
     version = source.pin()
     files = week_of(year.root)
-    told = f"{year.rows * year.days:,} rows of a year: "
+    of_year = f"{year.rows * year.days:,} rows of a year: "
 
     def ours() -> None:
         year.read(source.snapshot(WEEK, COLUMNS, version))
@@ -232,12 +234,12 @@ def measure(root: Path, rows: int) -> Iterator[Row]:
 
     needed, read = chunks(files, COLUMNS), year.bytes_of(ours)
     yield (
-        f"{told}a week, 3 of 20 columns",
+        f"{of_year}a week, 3 of 20 columns",
         f"their chunks: {needed:,} bytes",
         f"{read:,} bytes read ({read / needed:.2f}×)",
         "≤ 1.2×",
     )
-    what = f"{told}a week, 3 of 20 columns beside Spark on these files"
+    what = f"{of_year}a week, 3 of 20 columns beside Spark on these files"
     yield beside(what, year.cost(bare), year.cost(ours), "≤ 1.3×")
     names = [*KINDS]
     whole = year.cost(lambda: year.read(source.snapshot(None, names, version)))
@@ -254,12 +256,12 @@ def measure(root: Path, rows: int) -> Iterator[Row]:
             assert changes.frame is not None, changes.again
             year.read(changes.frame)
 
-        what = f"{told}1 % appended or updated, {how} beside everything"
+        what = f"{of_year}1 % appended or updated, {how} beside everything"
         yield beside(what, whole, year.cost(follow), "≤ 0.05×")
-    yield from brought(year, told)
+    yield from brought(year, of_year)
 
 
-def brought(year: Year, told: str) -> Iterator[Row]:
+def brought(year: Year, of_year: str) -> Iterator[Row]:
     """Yield what was measured of a copy: a second week of it, and what becomes of everything."""
     year.need(f"SELECT {', '.join(COLUMNS)} FROM t WHERE {WEEK}")
     year.sync()
@@ -269,21 +271,21 @@ def brought(year: Year, told: str) -> Iterator[Row]:
         year.bytes_of(year.sync),
     )
     yield (
-        f"{told}a second week beside one that is held",
+        f"{of_year}a second week beside one that is held",
         f"the chunks of the second: {needed:,} bytes",
         f"{read:,} bytes read ({read / needed:.2f}×)",
         "≤ 1.2×",
     )
     year.need("SELECT * FROM t")
     whole = year.cost(lambda: year.sync(again=True))
-    what = f"{told}1 % appended, brought beside everything brought"
+    what = f"{of_year}1 % appended, brought beside everything brought"
     yield beside(what, whole, year.cost(year.sync, year.grow), "≤ 0.05×")
     for how in ("recorded changes", "files that came and went"):
         if how != "recorded changes":
             off = {"delta.enableChangeDataFeed": "false"}
             deltalake.DeltaTable(year.root).alter.set_table_properties(off)
             year.sync()
-        what = f"{told}1 % appended or updated, {how}, brought beside everything brought"
+        what = f"{of_year}1 % appended or updated, {how}, brought beside everything brought"
         yield beside(what, whole, year.cost(year.sync, year.change), "≤ 0.05×")
 
 

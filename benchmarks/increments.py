@@ -190,8 +190,8 @@ def measure(root: Path, size: Size) -> dict[str, tuple[Cost, Cost]]:
     names = ("plain", "appended", "partitioned", "by_day", "merged")
     for name in names:
         year.build(name)
-    again = [{name: year.build(name, force=True) for name in names[:4]} for _ in range(size.turns)]
-    whole = {name: _middle([costs[name] for costs in again], size) for name in names[:4]}
+    rounds = [{name: year.build(name, force=True) for name in names[:4]} for _ in range(size.turns)]
+    whole = {name: _middle([costs[name] for costs in rounds], size) for name in names[:4]}
     whole["merged"] = year.build("merged", force=True)
     parts: dict[str, list[Cost]] = {}
     turns = iter(range(1, 100))

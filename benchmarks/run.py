@@ -243,7 +243,7 @@ def _sizes() -> argparse.Namespace:
     """Return how large each benchmark is, from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sources", type=int, default=1_000, help="of the generated project")
-    parser.add_argument("--times", type=int, default=3, help="runs of which the median counts")
+    parser.add_argument("--times", type=int, default=3, help="runs to take the median of")
     parser.add_argument("--changes", type=int, default=200, help="changed columns")
     parser.add_argument("--large", type=int, default=10_000, help="sources of the large project")
     parser.add_argument("--rows", type=int, default=200_000, help="of each raw table built on")

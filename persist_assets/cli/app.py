@@ -402,14 +402,14 @@ def find_full_disk(error: Exception, state_dir: Path) -> StorageError | None:
     """Return the error to show where the disk of a file of ours, or of Dagster's, is full."""
     from persist_assets.ledger.connection import has_room
 
-    said = str(error)
-    if isinstance(error, OSError) and is_full(said):
+    message = str(error)
+    if isinstance(error, OSError) and is_full(message):
         # One of the files below `.persist`, or of the user's cache.
-        return full_disk(Path(error.filename).parent if error.filename else state_dir, said)
-    if is_full(said) or "I/O error" in said:  # which is all that SQLite says at times
+        return full_disk(Path(error.filename).parent if error.filename else state_dir, message)
+    if is_full(message) or "I/O error" in message:  # which is all that SQLite says at times
         for written in (state_dir, Path(os.environ.get("DAGSTER_HOME") or state_dir)):
             if not has_room(written):
-                return full_disk(written, said.splitlines()[0])
+                return full_disk(written, message.splitlines()[0])
     return None
 
 
@@ -513,7 +513,7 @@ def data_warnings(log: bytes) -> list[str]:
 
 
 @contextmanager
-def _told_of_data(settings: Settings) -> Generator[None]:
+def _showing_data_warnings(settings: Settings) -> Generator[None]:
     """Tell on stderr what Spark warns of about data within the block."""
     from persist_assets.server import SERVER_LOG, server_directory
 
@@ -525,10 +525,10 @@ def _told_of_data(settings: Settings) -> Generator[None]:
         yield
     finally:
         for log, end in zip(logs, ends, strict=True):
-            _tell_data_warnings(log, end)
+            _show_data_warnings(log, end)
 
 
-def _tell_data_warnings(log: Path, since: int) -> None:
+def _show_data_warnings(log: Path, since: int) -> None:
     if not log.exists():
         return
     with log.open("rb") as file:
@@ -550,7 +550,10 @@ def quiet(given: Invocation) -> Generator[None]:
     """
     gc.enable()
     make_private(given.settings.state_dir)
-    with nullcontext() if given.verbose else _told_of_data(given.settings), _diverted(given):
+    with (
+        nullcontext() if given.verbose else _showing_data_warnings(given.settings),
+        _diverted(given),
+    ):
         yield
 
 
