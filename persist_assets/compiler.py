@@ -990,116 +990,129 @@ def _check_annotations(compilation: Compilation) -> None:
     tables: dict[str, Source] = {}
     for unit in compilation.units.values():
         with compilation.contained(unit):
-            source = unit.source
-            if source is None or not (source.persisted or source.temporary):
-                continue
-            annotation = source.annotation
-            places = dict(annotation.keys)
-            if annotation.name:
-                other = table_names.setdefault(annotation.name.lower(), source)
-                if other.build_id != source.build_id:
-                    message = (
-                        f"`{other.key}` has the table name `{other.annotation.name}` already, "
-                        f"at {other.location}"
-                    )
-                    compilation.problems.append(Problem("table-name", message, places["name"]))
-                other = tables.setdefault(source.build_id, source)
-                if other.annotation.name != annotation.name and source.language == MALLOY:
-                    message = (
-                        f"`{source.key}` means what `{other.key}` means and is one table with it, "
-                        f"which has the name `{other.annotation.name}` already, at {other.location}"
-                    )
-                    compilation.problems.append(Problem("table-name", message, places["name"]))
-            if annotation.refresh == "incremental":
-                place = places["refresh"]
-                why = obstacle(source)
-                if why is not None and annotation.assume is None:
-                    message = f"every build of `{source.name}` computes all of it: {why}"
-                    whole = (
-                        "make it a @table" if source.function else "take out refresh=incremental"
-                    )
-                    hint = f"{whole}; or assume=exact, if you know better"
-                    compilation.problems.append(
-                        Problem("increment", message, place, hint, severity="warning")
-                    )
-                if annotation.lookback_s and annotation.assume is None:
-                    message = "`lookback` has no effect: without assume=exact late rows always come"
-                    compilation.problems.append(
-                        Problem("increment", message, places["lookback"], severity="warning")
-                    )
-                kind = time_type(source)
-                if annotation.time_column and kind is not None and not is_ordered(kind):
-                    message = f"`{annotation.time_column}` is {kind}: its values tell no windows"
-                    hint = (
-                        "a watermark is a date, a timestamp, a whole or decimal number, or a text"
-                    )
-                    compilation.problems.append(Problem("watermark", message, place, hint))
-                if annotation.lookback_s and kind is not None and kind not in TIMES:
-                    message = f"`lookback` counts time, and `{annotation.time_column}` is {kind}"
-                    compilation.problems.append(Problem("watermark", message, places["lookback"]))
-            if annotation.partition is not None:
-                compilation.problems += _check_partition(source, places["partition"])
-            if annotation.strategy == "view" and (source.volatile or source.reads_clock):
-                what = "draws lots" if source.volatile else "looks at the clock"
-                message = f"`{source.name}` {what}: each reader of a view would see other rows"
-                hint = "take out materialized=view"
-                problem = Problem("view", message, places["materialized"], hint)
-                compilation.problems.append(problem)
-            within = _function_within(compilation, unit) if annotation.strategy == "view" else None
-            if within is not None:
-                own = within is unit
-                what = "is a function" if own else f"reads the function `{within.declaration.name}`"
-                message = f"`{source.name}` {what}, which no view can call"
-                hint = "take out materialized=view"
-                if not own:
-                    hint += f", or give `{within.declaration.name}` a table"
-                problem = Problem("view", message, places["materialized"], hint)
-                compilation.problems.append(problem)
-            for check in annotation.checks:
-                other = compilation.units[check.against.source_id] if check.against else None
-                if other and other.source and other.source.columns:
-                    compilation.problems += _check_relationship(source, check, other.source)
-            if not source.columns:
-                continue
-            compilation.problems += _check_contract(source)
-            compilation.problems += _check_times(source)
-            promised = promised_by(annotation.checks)
-            wanted = [
-                (c.location or places.get("check") or source.location, name)
-                for c in annotation.checks
-                for name in c.columns
-                if name.lower() not in promised
-            ]
-            if annotation.partition:
-                columns = [d.column for d in annotation.partition.dimensions]
-                wanted += [(places["partition"], name) for name in columns]
-            if annotation.merge:
-                wanted += [(places["merge_key"], name) for name in annotation.merge.key]
-            wanted += [(places["key"], name) for name in annotation.key]
-            wanted += [(places["watch"], name) for name in annotation.watch]
-            if annotation.time_column and not (annotation.partition and annotation.partition.time):
-                place = places.get("time_column") or places["watermark"]
-                wanted.append((place, annotation.time_column))
-                kind = time_type(source)
-                if annotation.validity and kind is not None and kind not in TIMES:
-                    message = f"`{annotation.time_column}` is {kind}: nothing is valid from it on"
-                    hint = "a date or a timestamp says from when on a row is so"
-                    compilation.problems.append(Problem("watermark", message, place, hint))
-            for place, name in wanted:
-                compilation.problems += _missing_column(source, name, place)
-            if source.keeps_history:
-                made = {VALID_FROM, VALID_TO}
-                named = {k: [v] for k, v in (("watermark", annotation.time_column),) if v}
-                named |= {"key": [*annotation.key], "watch": [*annotation.watch]}
-                for key, names in named.items():
-                    for name in made.intersection(n.lower() for n in names):
-                        message = f"`{name}` is what a history adds, not a column of its query"
-                        place = places.get(key) or places["time_column"]
-                        compilation.problems.append(Problem("unknown-column", message, place))
-            for check in annotation.checks:
-                if check.expression is not None:
-                    place = check.location or places["check"]
-                    compilation.problems += _check_condition(source, check.expression, place)
+            _check_annotation(compilation, unit, tables, table_names)
+
+
+def _check_annotation(
+    compilation: Compilation,
+    unit: _Unit,
+    tables: dict[str, Source],
+    table_names: dict[str, Source],
+) -> None:
+    """Report what is wrong with one source; note its table and the name of that."""
+    source = unit.source
+    if source is None or not (source.persisted or source.temporary):
+        return
+    annotation = source.annotation
+    places = dict(annotation.keys)
+    if annotation.name:
+        other = table_names.setdefault(annotation.name.lower(), source)
+        if other.build_id != source.build_id:
+            message = (
+                f"`{other.key}` has the table name `{other.annotation.name}` already, "
+                f"at {other.location}"
+            )
+            compilation.problems.append(Problem("table-name", message, places["name"]))
+        other = tables.setdefault(source.build_id, source)
+        if other.annotation.name != annotation.name and source.language == MALLOY:
+            message = (
+                f"`{source.key}` means what `{other.key}` means and is one table with it, "
+                f"which has the name `{other.annotation.name}` already, at {other.location}"
+            )
+            compilation.problems.append(Problem("table-name", message, places["name"]))
+    if annotation.refresh == "incremental":
+        compilation.problems += _check_increment(source, places)
+    if annotation.partition is not None:
+        compilation.problems += _check_partition(source, places["partition"])
+    if annotation.strategy == "view":
+        compilation.problems += _check_view(compilation, unit, source, places)
+    for check in annotation.checks:
+        other = compilation.units[check.against.source_id] if check.against else None
+        if other and other.source and other.source.columns:
+            compilation.problems += _check_relationship(source, check, other.source)
+    if not source.columns:
+        return
+    compilation.problems += _check_contract(source)
+    compilation.problems += _check_times(source)
+    promised = promised_by(annotation.checks)
+    wanted = [
+        (c.location or places.get("check") or source.location, name)
+        for c in annotation.checks
+        for name in c.columns
+        if name.lower() not in promised
+    ]
+    if annotation.partition:
+        columns = [d.column for d in annotation.partition.dimensions]
+        wanted += [(places["partition"], name) for name in columns]
+    if annotation.merge:
+        wanted += [(places["merge_key"], name) for name in annotation.merge.key]
+    wanted += [(places["key"], name) for name in annotation.key]
+    wanted += [(places["watch"], name) for name in annotation.watch]
+    if annotation.time_column and not (annotation.partition and annotation.partition.time):
+        place = places.get("time_column") or places["watermark"]
+        wanted.append((place, annotation.time_column))
+        kind = time_type(source)
+        if annotation.validity and kind is not None and kind not in TIMES:
+            message = f"`{annotation.time_column}` is {kind}: nothing is valid from it on"
+            hint = "a date or a timestamp says from when on a row is so"
+            compilation.problems.append(Problem("watermark", message, place, hint))
+    for place, name in wanted:
+        compilation.problems += _missing_column(source, name, place)
+    if source.keeps_history:
+        made = {VALID_FROM, VALID_TO}
+        named = {k: [v] for k, v in (("watermark", annotation.time_column),) if v}
+        named |= {"key": [*annotation.key], "watch": [*annotation.watch]}
+        for key, names in named.items():
+            for name in made.intersection(n.lower() for n in names):
+                message = f"`{name}` is what a history adds, not a column of its query"
+                place = places.get(key) or places["time_column"]
+                compilation.problems.append(Problem("unknown-column", message, place))
+    for check in annotation.checks:
+        if check.expression is not None:
+            place = check.location or places["check"]
+            compilation.problems += _check_condition(source, check.expression, place)
+
+
+def _check_increment(source: Source, places: Mapping[str, Location]) -> Iterator[Problem]:
+    """Yield what keeps a source from growing by increments, or what has no effect."""
+    annotation = source.annotation
+    place = places["refresh"]
+    why = obstacle(source)
+    if why is not None and annotation.assume is None:
+        message = f"every build of `{source.name}` computes all of it: {why}"
+        whole = "make it a @table" if source.function else "take out refresh=incremental"
+        hint = f"{whole}; or assume=exact, if you know better"
+        yield Problem("increment", message, place, hint, severity="warning")
+    if annotation.lookback_s and annotation.assume is None:
+        message = "`lookback` has no effect: without assume=exact late rows always come"
+        yield Problem("increment", message, places["lookback"], severity="warning")
+    kind = time_type(source)
+    if annotation.time_column and kind is not None and not is_ordered(kind):
+        message = f"`{annotation.time_column}` is {kind}: its values tell no windows"
+        hint = "a watermark is a date, a timestamp, a whole or decimal number, or a text"
+        yield Problem("watermark", message, place, hint)
+    if annotation.lookback_s and kind is not None and kind not in TIMES:
+        message = f"`lookback` counts time, and `{annotation.time_column}` is {kind}"
+        yield Problem("watermark", message, places["lookback"])
+
+
+def _check_view(
+    compilation: Compilation, unit: _Unit, source: Source, places: Mapping[str, Location]
+) -> Iterator[Problem]:
+    """Yield what keeps a source from being a view."""
+    if source.volatile or source.reads_clock:
+        what = "draws lots" if source.volatile else "looks at the clock"
+        message = f"`{source.name}` {what}: each reader of a view would see other rows"
+        yield Problem("view", message, places["materialized"], "take out materialized=view")
+    within = _function_within(compilation, unit)
+    if within is not None:
+        own = within is unit
+        what = "is a function" if own else f"reads the function `{within.declaration.name}`"
+        message = f"`{source.name}` {what}, which no view can call"
+        hint = "take out materialized=view"
+        if not own:
+            hint += f", or give `{within.declaration.name}` a table"
+        yield Problem("view", message, places["materialized"], hint)
 
 
 def _check_partition(source: Source, place: Location) -> Iterator[Problem]:
