@@ -92,8 +92,8 @@ def measure(root: Path, times: int) -> dict[str, float]:
     return {way: statistics.median(seconds) for way, seconds in taken.items()}
 
 
-def tpch(out: Path, scale: str) -> Path:
-    """Make a project of TPC-H's queries, each a persisted source, with data of a scale."""
+def tpch(out: Path, scale: str, queries: int) -> Path:
+    """Make a project of TPC-H's first queries, each a persisted source, with data of a scale."""
     (out / "sources").mkdir(parents=True)
     tool = Path(sys.executable).parent / "tpchgen-cli"
     command = [str(tool), "parquet", "-s", scale, "--output-dir", str(out / "raw")]
@@ -103,7 +103,7 @@ def tpch(out: Path, scale: str) -> Path:
     for table in (out / "raw").glob("*.parquet"):
         tables = tables.replace(f"LOCATION '{table.stem}'", f"LOCATION 'raw/{table.name}'")
     (out / "sources" / "raw.sql").write_text(tables)
-    blocks = (QUERIES / "tpch.sql").read_text().split("-- # ")[1:]
+    blocks = (QUERIES / "tpch.sql").read_text().split("-- # ")[1 : queries + 1]
     views = [
         f"--@ persist\nCREATE VIEW {title.split()[0]} AS\n{query.strip()};\n"
         for title, query in (block.split("\n", 1) for block in blocks)
