@@ -22,6 +22,7 @@ import pytest
 from conftest import ROOT
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from growing import kind_of
+from recorded import build_ids, copy_demo, recorded
 
 from persist_assets.builder import Builder
 from persist_assets.compiler import resolve_query
@@ -37,12 +38,12 @@ from persist_assets.settings import load_settings
 def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the demo with its data prepared and nothing built."""
     root = tmp_path_factory.mktemp("flights")
-    for name in ("persist.toml", "definitions.py", "workspace.yaml", "pyproject.toml"):
-        shutil.copy(ROOT / name, root / name)
-    shutil.copytree(ROOT / "examples", root / "examples")
-    prepare = [sys.executable, "examples/flights/prepare.py", ".persist/demo"]
-    subprocess.run(prepare, cwd=root, check=True)
+    copy_demo(root)
     return root
+
+
+def test_its_build_ids_are_the_recorded_ones(flights: Path) -> None:
+    assert build_ids(flights) == recorded()["demo"]
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,17 @@
+"""BuildIDs stay what they are: one that moves rebuilds the tables of users."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from recorded import of_generated, of_pairs, recorded
+
+
+def test_the_build_ids_of_all_golden_pairs_are_the_recorded_ones() -> None:
+    assert of_pairs() == recorded()["pairs"]
+
+
+def test_the_build_ids_of_a_thousand_generated_sources_are_the_recorded_ones(
+    tmp_path: Path,
+) -> None:
+    assert of_generated(tmp_path) == recorded()["generated"]
