@@ -21,6 +21,7 @@ from tempfile import TemporaryFile
 from threading import RLock, Timer
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
+from persist_assets._paths import MALLOY_BRIDGE as PROGRAM
 from persist_assets.errors import Location, Problem, SettingsError, SourcesError
 from persist_assets.frontends.malloy_bridge import read_model, read_query
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from persist_assets.frontends.malloy_bridge import MalloyModel, MalloyQuery
 
-PROGRAM = Path(__file__).parent / "frontends" / "malloy_bridge" / "dist" / "bridge.cjs"
 OLDEST_NODE = 20
 TIME_LIMIT_S = 60.0
 

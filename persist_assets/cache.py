@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from persist_assets._paths import PACKAGE
 from persist_assets.meaning.understanding import Meaning
 from persist_assets.settings import make_private, user_cache
 
@@ -211,6 +212,6 @@ def _forget_old(directory: Path) -> None:
 def _stamp() -> str:
     """Return a digest of the code that made what is remembered."""
     made = sha256(f"{sys.version} {version('sqlglot')}".encode())
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    for path in sorted(PACKAGE.rglob("*.py")):
         made.update(path.read_bytes())
     return made.hexdigest()

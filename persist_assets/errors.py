@@ -31,6 +31,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from persist_assets._paths import PACKAGE
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -96,7 +98,7 @@ def unexpected(error: Exception, what: str, location: Location) -> Problem:
         What was looked at, as a message calls it.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if Path(__file__).parent in Path(f.filename).parents] or frames
+    own = [f for f in frames if PACKAGE in Path(f.filename).parents] or frames
     where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
     message = f"persist failed over {what}: {type(error).__name__}: {error}{where}"
     return Problem("internal", message, location, "this is a defect of persist: please report it")

@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from persist_assets._paths import PACKAGE
 from persist_assets.contracts import promised_by
 from persist_assets.decorators import NARROW
 from persist_assets.dialect import quote
@@ -314,7 +315,7 @@ def place_of(error: BaseException, root: Path) -> Location | None:
     return None
 
 
-_OUR_OWN = f"{Path(__file__).resolve().parent}/"
+_OUR_OWN = f"{PACKAGE.resolve()}/"
 _IN_WORKER = re.compile(r'File "([^"\n]+)", line (\d+)')
 
 

@@ -672,8 +672,7 @@ def _partition_step(
             filled.append(replace(group, runs=runs(order, rest)))
     stays = base if there - {*todo} else None
     partitions = Partitions(tuple(filled), runs(order, todo), stays.build_uid if stays else None)
-    told = sha256(repr([(f.runs, f.as_of) for f in filled]).encode()).hexdigest()[:32]
-    version = RawVersion(PARTITIONS + source.build_id, told)
+    version = RawVersion(PARTITIONS + source.build_id, digest_partitions(filled))
     return Step(
         source_id=source.source_id,
         action="build" if reasons else "reuse",
@@ -686,6 +685,20 @@ def _partition_step(
         base=stays,
         partitions=partitions,
     )
+
+
+def digest_partitions(groups: Sequence[Filled]) -> str:
+    """Return a digest of groups of partitions, which stands in the `as_of` of who reads them.
+
+    The ledger keeps it, so the text is spelled out, and does not follow from names of classes.
+    """
+
+    def spelled(versions: AsOf) -> str:
+        texts = [f"RawVersion(raw={v.raw!r}, version={v.version!r})" for v in versions]
+        return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
+
+    text = ", ".join(f"({group.runs!r}, {spelled(group.as_of)})" for group in groups)
+    return sha256(f"[{text}]".encode()).hexdigest()[:32]
 
 
 def _counted(order: Sequence[str], chosen: Collection[str]) -> str:

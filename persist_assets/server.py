@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
+from persist_assets._paths import PACKAGE
 from persist_assets.errors import StorageError
 from persist_assets.settings import user_cache
 
@@ -304,7 +305,7 @@ def stop_server(directory: Path) -> bool:
 
 def _start(settings: Settings, directory: Path) -> Server:
     _end(directory)  # one that does not answer, or a JVM that lost its supervisor
-    package = str(Path(__file__).parents[1])
+    package = str(PACKAGE.parent)
     log_file = directory / SERVER_LOG
     with log_file.open("wb") as log:
         process = subprocess.Popen(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
+from persist_assets._paths import FAIR_SCHEDULER
 from persist_assets.errors import Location, SettingsError, did_you_mean
 from persist_assets.stores import (
     ICEBERG_SCHEMES,
@@ -126,7 +127,7 @@ SPARK_LOCAL: Mapping[str, str] = {
     # Rows that are laid out by partitions go to few files: sorted first they take less to write
     # than into as many streams at once.
     "spark.shuffle.sort.bypassMergeThreshold": "1",
-    "spark.scheduler.allocation.file": str(Path(__file__).with_name("fairscheduler.xml")),
+    "spark.scheduler.allocation.file": str(FAIR_SCHEDULER),
 }
 """Defaults that change no result."""
 

@@ -8,8 +8,9 @@ opaque.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from persist_assets._paths import SPARK_FUNCTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -129,10 +130,7 @@ SYNONYMS = {
 """Names that Spark registers for one and the same expression."""
 
 SPARKS: Mapping[str, str] = dict(
-    line.split()
-    for line in (Path(__file__).parent / "spark_functions.txt")
-    .read_text(encoding="utf-8")
-    .splitlines()
+    line.split() for line in SPARK_FUNCTIONS.read_text(encoding="utf-8").splitlines()
 )
 """The functions of the Spark in use, each with its kind; `scripts/spark_functions.py` writes it."""
 

@@ -18,11 +18,12 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from persist_assets._paths import WEB
 from persist_assets.errors import PersistError
 from persist_assets.requests import YEARS, record_late, warn_unknown
 from persist_assets.service import api
 from persist_assets.service.access import SESSION, SESSION_S, Caller, Refused
-from persist_assets.service.layout import HERE, templates
+from persist_assets.service.layout import templates
 from persist_assets.settings import parse_duration
 from persist_assets.wants import (
     ACTIVE,
@@ -147,7 +148,7 @@ def pages(graph: Graph, access: Access) -> list[BaseRoute]:
         *(Route(path, made.shown(act), methods=["GET"]) for path, act in get),
         *(Route(path, made.changed(act), methods=["POST"]) for path, act in post),
         Route("/login", made.login, methods=["GET", "POST"]),
-        Mount("/static", StaticFiles(directory=HERE / "static")),
+        Mount("/static", StaticFiles(directory=WEB / "static")),
     ]
 
 

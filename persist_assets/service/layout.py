@@ -8,14 +8,15 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-HERE = Path(__file__).parent
-STYLE = HERE / "static" / "style.css"
+from persist_assets._paths import WEB
+
+STYLE = WEB / "static" / "style.css"
 
 
 def templates(*directories: Path) -> Environment:
     """Return the templates of directories, and below them those that all pages share."""
     made = Environment(
-        loader=FileSystemLoader([*directories, HERE / "templates"]),
+        loader=FileSystemLoader([*directories, WEB / "templates"]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

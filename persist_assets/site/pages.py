@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from persist_assets._paths import SITE
 from persist_assets.lineage import neighbours
 from persist_assets.model import ColumnRef, in_units
 from persist_assets.service.layout import STYLE, templates
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from persist_assets.model import Broken, Dimension, Project, RawTable, Source, SourceID
     from persist_assets.site.knowledge import Knowledge
 
-_HERE = Path(__file__).parent
 _AROUND = 20
 """So many of those that a source reads, and that read it, are in the picture on its page."""
 _LONGEST = 120
-_NOT_HERE = "It cannot be compiled, because of its file as a whole or of what it reads."
+_NOTSITE = "It cannot be compiled, because of its file as a whole or of what it reads."
 _SECRET = "Its text may tell secrets, and is not shown."
 _LANGUAGES = {"sql": "SQL", "malloy": "Malloy", "python": "Python"}
 
@@ -89,7 +88,7 @@ class _Site:
         self, project: Project, known: Knowledge, texts: Mapping[str, str], environment: str
     ) -> None:
         self.project, self.known, self.environment = project, known, environment
-        self.templates = templates(_HERE / "templates")
+        self.templates = templates(SITE / "templates")
         self.entries = {
             s.source_id: Entry(
                 s.key,
@@ -124,8 +123,8 @@ class _Site:
     def files(self) -> dict[str, str]:
         """Return all of it."""
         made = {
-            "style.css": STYLE.read_text() + (_HERE / "static" / "site.css").read_text(),
-            "search.js": (_HERE / "static" / "search.js").read_text(),
+            "style.css": STYLE.read_text() + (SITE / "static" / "site.css").read_text(),
+            "search.js": (SITE / "static" / "search.js").read_text(),
             "index.html": self.index(),
             "graph.html": self.graph(),
             "problems.html": self.page("problems.html", "Problems", problems=self.project.problems),
@@ -257,7 +256,7 @@ class _Site:
             facts=[("Language", language), ("SourceID", source_id)],
             strategy=[],
             problems=problems,
-            notes=() if problems else (_NOT_HERE,),
+            notes=() if problems else (_NOTSITE,),
             columns=[],
             is_function=False,
             checks=[],

@@ -18,7 +18,7 @@ from persist_assets.model import CheckResult
 
 # docs/architecture.md has the same list, with what each room is for.
 ROOMS = [
-    "decorators", "errors", "stores", "settings", "trust", "model", "spark_types", "dialect", "wants", "watermarks", "partitions", "contracts", "frontends", "meaning", "growth", "compiler", "substitution",
+    "_paths", "decorators", "errors", "stores", "settings", "trust", "model", "spark_types", "dialect", "wants", "watermarks", "partitions", "contracts", "frontends", "meaning", "growth", "compiler", "substitution",
     "compare", "planner", "promotion", "selection", "lineage", "ledger", "manifest", "storage", "connectors", "bridge", "cache", "malloy", "project",
     "revisions", "server", "session", "functions", "audit", "engine", "rows", "outside", "ingestion", "routes", "holdings", "reader",
     "verdicts", "assertions", "continuation", "validity", "builder", "follow", "pool", "requests", "asking", "circles", "upstreams", "scheduled", "service", "site", "environments", "recovery", "collector", "home", "doctor", "plugin", "cli",
@@ -139,6 +139,12 @@ def test_every_error_survives_the_way_to_another_process(kind: type[errors.Persi
 @pytest.mark.parametrize("kind", every_error(), ids=lambda k: k.__name__)
 def test_every_error_has_an_exit_code(kind: type[errors.PersistError]) -> None:
     assert any(issubclass(kind, known) for known, _ in EXIT_CODES)
+
+
+def test_no_module_derives_a_path_from_its_own_place() -> None:
+    for path in modules():
+        if path.name != "_paths.py":
+            assert "Path(__file__)" not in path.read_text(), path
 
 
 def test_no_file_names_a_registry_host_or_a_path_of_one_machine() -> None:

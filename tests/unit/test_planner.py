@@ -12,7 +12,9 @@ from persist_assets.compare import what_it_reads
 from persist_assets.model import (
     AsOf,
     Build,
+    BuildID,
     Change,
+    Filled,
     Plan,
     Project,
     RawVersion,
@@ -27,6 +29,7 @@ from persist_assets.planner import (
     UNVERSIONED,
     World,
     as_of,
+    digest_partitions,
     drawn,
     inputs,
     older_code,
@@ -603,3 +606,11 @@ def test_what_a_history_does_with_rows_is_part_of_what_it_means() -> None:
     assert build_id("refresh=snapshot key=a") == build_id(
         "refresh=snapshot key=A on_change=rebuild"
     )
+
+
+def test_the_digest_of_partitions_is_that_of_earlier_releases() -> None:
+    """It stands in the ledger: another one would make readers of partitioned tables stale."""
+    days = Filled((("2024-01-01", "2024-01-02"),), (RawVersion(BuildID("ab"), "delta:1:x"),))
+    of_two = (RawVersion(BuildID("b"), "1"), RawVersion(BuildID("c"), "2'\"é"))
+    groups = [days, Filled((("a'b", "a'b"), ("c", "d")), of_two), Filled((), ())]
+    assert digest_partitions(groups) == "05fe953386c668153bed7af35389c48e"
