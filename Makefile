@@ -7,7 +7,7 @@ ON_SPARK := $(addprefix tests/integration/test_,builder.py dagster.py environmen
 export DAGSTER_HOME := $(CURDIR)/.persist/dagster
 export PYTHONUTF8 := 1
 
-BRIDGE := persist_assets/frontends/malloy_bridge
+BRIDGE := persist_assets/compiler/malloy/bridge_js
 BUNDLE := $(BRIDGE)/dist/bridge.cjs
 
 TEST_NODE := tests/node/node_modules/.package-lock.json
@@ -41,7 +41,7 @@ demo: setup ## Prepare real data, build everything through Dagster, and show it.
 	@$(BIN)/python examples/flights/demo.py
 
 ui: setup ## Start Dagster's UI on the demo.
-	@$(BIN)/python -c "from persist_assets.home import write_home; from pathlib import Path; write_home(Path('$(DAGSTER_HOME)'))"
+	@$(BIN)/python -c "from persist_assets.operations.home import write_home; from pathlib import Path; write_home(Path('$(DAGSTER_HOME)'))"
 	$(BIN)/dagster dev -w workspace.yaml -h 127.0.0.1 -p $${PORT:-3000}
 
 # The files that take longest come first, so that both processes end at the same time.

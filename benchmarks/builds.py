@@ -18,15 +18,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from persist_assets.builder import Builder
-from persist_assets.engine import Engine
-from persist_assets.ledger.store import Ledger
-from persist_assets.model import Project
-from persist_assets.pool import Pool
-from persist_assets.project import load_project, require
-from persist_assets.session import create_session
-from persist_assets.settings import Settings, load_settings
-from persist_assets.substitution import substitute
+from persist_assets.building.builder import Builder
+from persist_assets.building.scheduler import Pool
+from persist_assets.compiler.load import load_project, require
+from persist_assets.core.model import Project
+from persist_assets.core.settings import Settings, load_settings
+from persist_assets.engine.session import create_session
+from persist_assets.engine.spark import Engine
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.planning.render import substitute
 
 QUERIES = Path(__file__).parent.parent / "tests" / "queries"
 

@@ -26,15 +26,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from increments import SETTINGS, cpu_seconds
 
-from persist_assets.connectors import connect
-from persist_assets.connectors.protocol import Connector
-from persist_assets.engine import Engine
-from persist_assets.ingestion import Ingestion
-from persist_assets.ledger.store import Ledger
-from persist_assets.model import External, LocalCopy, RawTable
-from persist_assets.project import load_project, require
-from persist_assets.session import create_session
-from persist_assets.settings import load_settings
+from persist_assets.compiler.load import load_project, require
+from persist_assets.core.model import External, LocalCopy, RawTable
+from persist_assets.core.settings import load_settings
+from persist_assets.engine.session import create_session
+from persist_assets.engine.spark import Engine
+from persist_assets.external.connectors import connect
+from persist_assets.external.connectors.protocol import Connector
+from persist_assets.external.ingestion import Ingestion
+from persist_assets.ledger.ledger import Ledger
 
 ROWS = 10_000_000
 MAY = datetime(2023, 5, 1, tzinfo=UTC)

@@ -18,13 +18,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.builder import Builder
-from persist_assets.engine import Engine
-from persist_assets.ledger.store import Ledger
-from persist_assets.project import load_project, require
-from persist_assets.session import create_session
-from persist_assets.settings import Settings, load_settings
-from persist_assets.storage.tables import read_version
+from persist_assets.building.builder import Builder
+from persist_assets.compiler.load import load_project, require
+from persist_assets.core.settings import Settings, load_settings
+from persist_assets.engine.session import create_session
+from persist_assets.engine.spark import Engine
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.storage.delta_tables import read_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,7 +125,7 @@ class Year:
             "pmod(hash(id, 7), 100000) / 100.0D AS fuel",
             "pmod(hash(id, 8), 80000) / 100.0D AS price",
         )
-        from persist_assets.storage.tables import commit
+        from persist_assets.storage.delta_tables import commit
 
         root = str(self.root / "raw" / "flights")
         staged = Engine(self.settings, lambda: self.spark).write_files(
@@ -159,7 +159,7 @@ class Year:
 
 def append(staged: Any, root: str, commit: Any) -> None:
     """Make files one more version of a table, beside those it has."""
-    from persist_assets.storage.tables import find_table, live_files
+    from persist_assets.storage.delta_tables import find_table, live_files
 
     table = find_table(root)
     kept = tuple(live_files(table)) if table else ()

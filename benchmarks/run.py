@@ -91,13 +91,13 @@ def pretend_built(root: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from persist_assets.ledger.store import Ledger, Publication
-    from persist_assets.model import Build, Snapshot
-    from persist_assets.planner import World, as_of
-    from persist_assets.project import load_project
-    from persist_assets.settings import load_settings
+    from persist_assets.compiler.load import load_project
+    from persist_assets.core.model import Build, Snapshot
+    from persist_assets.core.settings import load_settings
+    from persist_assets.ledger.ledger import Ledger, Publication
+    from persist_assets.planning.planner import World, as_of
+    from persist_assets.storage.delta_tables import commit, find_staged
     from persist_assets.storage.raw import pin_raw
-    from persist_assets.storage.tables import commit, find_staged
 
     settings = load_settings(root)
     project, ledger = load_project(settings), Ledger(settings.ledger)
@@ -164,8 +164,8 @@ def rebuilt(root: Path, changes: int, *, measures: bool) -> float:
 
     The changed source counts too; `changes` random changes together.
     """
-    from persist_assets.project import load_project
-    from persist_assets.settings import load_settings
+    from persist_assets.compiler.load import load_project
+    from persist_assets.core.settings import load_settings
 
     settings, pick = load_settings(root), random.Random(0)
     project = load_project(settings)

@@ -18,9 +18,9 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from persist_assets.ledger.store import Ledger
+from persist_assets.core.wants import Want, evaluate
+from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.tables import counters, events, wants
-from persist_assets.wants import Want, evaluate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 

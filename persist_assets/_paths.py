@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent
-MALLOY_BRIDGE = PACKAGE / "frontends" / "malloy_bridge" / "dist" / "bridge.cjs"
+MALLOY_BRIDGE = PACKAGE / "compiler" / "malloy" / "bridge_js" / "dist" / "bridge.cjs"
 """The bundle of Malloy's compiler, which `make bridge` makes."""
-FAIR_SCHEDULER = PACKAGE / "fairscheduler.xml"
-SPARK_FUNCTIONS = PACKAGE / "meaning" / "spark_functions.txt"
+FAIR_SCHEDULER = PACKAGE / "engine" / "fairscheduler.xml"
+SPARK_FUNCTIONS = PACKAGE / "analysis" / "spark_functions.txt"
 """Written by `scripts/spark_functions.py`."""
-WEB = PACKAGE / "service"
+WEB = PACKAGE / "web"
 """Templates and static files of the dashboard; what all pages share."""
-SITE = PACKAGE / "site"
+SITE = WEB / "site"
 """Templates and static files of the catalog site."""

@@ -1,7 +1,7 @@
-"""Write the functions of the Spark in use to persist_assets/meaning/spark_functions.txt.
+"""Write the functions of the Spark in use to persist_assets/analysis/spark_functions.txt.
 
 Run it after an upgrade of Spark, then sort new aggregates, generators and window functions into
-persist_assets/meaning/functions.py; tests say which are missing there.
+persist_assets/analysis/functions.py; tests say which are missing there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).parent.parent / "persist_assets" / "meaning" / "spark_functions.txt"
+FILE = Path(__file__).parent.parent / "persist_assets" / "analysis" / "spark_functions.txt"
 
 EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
 KINDS = {

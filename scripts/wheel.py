@@ -6,7 +6,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-BRIDGE = Path("persist_assets", "frontends", "malloy_bridge")
+BRIDGE = Path("persist_assets", "compiler", "malloy", "bridge_js")
 
 
 class BundledCompiler(BuildHookInterface):

@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
 
+from persist_assets.core.object_stores import Store
+from persist_assets.storage.delta_tables import Staged, find_staged
 from persist_assets.storage.files import know_stores, reached
-from persist_assets.storage.tables import Staged, find_staged
 from persist_assets.storage.types import delta_schema
-from persist_assets.stores import Store
 
 STRUCT = {
     "type": "struct",

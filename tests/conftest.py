@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from jvm import quicken
 
-from persist_assets.compiler import Compilation, RawFacts, compile_project, source_id
-from persist_assets.frontends import FRONTENDS
-from persist_assets.model import Project
+from persist_assets.compiler.compilation import Compilation, RawFacts, compile_project, source_id
+from persist_assets.compiler.registry import FRONTENDS
+from persist_assets.core.model import Project
 from persist_assets.storage.raw import public_options
 
 if TYPE_CHECKING:
     from postgres import Postgres
 
-    from persist_assets.builder import Builder
-    from persist_assets.compiler import Memory
-    from persist_assets.ledger.store import Ledger
+    from persist_assets.building.builder import Builder
+    from persist_assets.compiler.compilation import Memory
+    from persist_assets.ledger.ledger import Ledger
 
 ROOT = Path(__file__).resolve().parents[1]
 NODE_PACKAGES = ROOT / "tests" / "node" / "node_modules"
@@ -62,7 +62,7 @@ def need(tool: str | None, sentence: str) -> str:
 
 def need_node() -> str:
     """Return a Node that can load Malloy's own packages."""
-    from persist_assets.bridge import find_node
+    from persist_assets.compiler.malloy.bridge import find_node
 
     need("it" if NODE_PACKAGES.exists() else None, "install Malloy's packages: make test-tools")
     return str(find_node())
@@ -175,7 +175,7 @@ def make_project(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Commands of this test process share Spark servers of its own, which end with it."""
-    from persist_assets.server import stop_server
+    from persist_assets.engine.server import stop_server
 
     home = tmp_path_factory.mktemp("servers")
     with pytest.MonkeyPatch.context() as patch:
@@ -220,9 +220,9 @@ SPARKS = {
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The one Spark session of the test process, as a project would make it."""
     need(shutil.which("java"), "install Java 17: apt-get install openjdk-17-jre-headless")
-    from persist_assets.server import server_directory, stop_server
-    from persist_assets.session import create_session
-    from persist_assets.settings import load_settings
+    from persist_assets.core.settings import load_settings
+    from persist_assets.engine.server import server_directory, stop_server
+    from persist_assets.engine.session import create_session
 
     root = tmp_path_factory.mktemp("spark")
     kind = os.environ.get("PERSIST_TEST_SPARK", "local")
@@ -240,11 +240,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture
 def enter(spark: Any) -> Iterator[Callable[..., Builder]]:
     """Return a function that makes a builder: a new run of the project at a root."""
-    from persist_assets.builder import Builder
-    from persist_assets.engine import Engine
-    from persist_assets.ledger.store import Ledger
-    from persist_assets.project import load_project, require
-    from persist_assets.settings import load_settings
+    from persist_assets.building.builder import Builder
+    from persist_assets.compiler.load import load_project, require
+    from persist_assets.core.settings import load_settings
+    from persist_assets.engine.spark import Engine
+    from persist_assets.ledger.ledger import Ledger
 
     ledgers: list[Ledger] = []
 
@@ -288,7 +288,7 @@ def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def open_ledger(ledger_url: str) -> Iterator[Callable[..., Ledger]]:
     """Return a function that opens the ledger of the test, as each of its processes would."""
-    from persist_assets.ledger.store import Ledger
+    from persist_assets.ledger.ledger import Ledger
 
     opened: list[Ledger] = []
 

@@ -24,9 +24,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from persist_assets.ledger.store import Ledger
-from persist_assets.model import Event
-from persist_assets.settings import load_settings
+from persist_assets.core.model import Event
+from persist_assets.core.settings import load_settings
+from persist_assets.ledger.ledger import Ledger
 
 Process = subprocess.Popen[str]
 
@@ -440,10 +440,10 @@ def write(url: str, n: int, seconds: float, seed: str) -> None:
 
 def follow(root: str) -> None:
     """Read other graphs until it is killed."""
-    from persist_assets.builder import Builder
-    from persist_assets.engine import Engine, no_session
-    from persist_assets.project import load_project, require
-    from persist_assets.upstreams import sync_all
+    from persist_assets.building.builder import Builder
+    from persist_assets.compiler.load import load_project, require
+    from persist_assets.engine.spark import Engine, no_session
+    from persist_assets.wants.upstreams import sync_all
 
     settings = load_settings(Path(root))
     project, ledger = require(load_project(settings)), Ledger(settings.ledger)

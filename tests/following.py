@@ -16,8 +16,8 @@ from commands import clean_environ
 from conftest import wait_for
 from deltalake import DeltaTable
 
-from persist_assets.ledger.store import Ledger
-from persist_assets.settings import load_settings
+from persist_assets.core.settings import load_settings
+from persist_assets.ledger.ledger import Ledger
 
 SOURCES = """
 CREATE TABLE t (n BIGINT) USING parquet LOCATION 'raw';

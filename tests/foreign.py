@@ -12,9 +12,9 @@ from zoneinfo import ZoneInfo
 import deltalake
 import pyarrow as pa
 
-from persist_assets.connectors import connect
-from persist_assets.connectors.protocol import CHANGE, INSERT, VERSION, Connector
-from persist_assets.model import Column, External, RawTable
+from persist_assets.core.model import Column, External, RawTable
+from persist_assets.external.connectors import connect
+from persist_assets.external.connectors.protocol import CHANGE, INSERT, VERSION, Connector
 
 UTC = ZoneInfo("UTC")
 Bag = Counter[tuple[Any, ...]]

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator, FormatChecker
 from serving import FUZZ, READ
 
-from persist_assets.requests import YEARS
-from persist_assets.service.api import description
+from persist_assets.wants.requests import YEARS
+from persist_assets.web.api import description
 
 TOLD = description()
 PROBLEM = TOLD["components"]["responses"]["problem"]["content"]["application/problem+json"]

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
-from persist_assets.audit import Measured
-from persist_assets.builder import Builder, Work
-from persist_assets.model import Source
+from persist_assets.building.builder import Builder, Work
+from persist_assets.core.model import Source
+from persist_assets.engine.row_metrics import Measured
 
 RAW = """
 CREATE TABLE ev (ts TIMESTAMP, usr INT, kind STRING, amt INT) USING parquet LOCATION 'raw/ev';

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from persist_assets.errors import ConflictError
+from persist_assets.core.errors import ConflictError
+from persist_assets.core.model import Build, Event, ManifestChange, Snapshot
 from persist_assets.ledger.connection import Database
-from persist_assets.ledger.store import Lease, Ledger, Publication
-from persist_assets.model import Build, Event, ManifestChange, Snapshot
+from persist_assets.ledger.ledger import Lease, Ledger, Publication
 
 AT_ONCE = 8
 N_HOT = 32

@@ -32,20 +32,22 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from persist_assets import builder, collector, manifest
-from persist_assets.audit import Measured
-from persist_assets.builder import Builder, Work
-from persist_assets.collector import collect
-from persist_assets.engine import Engine
-from persist_assets.environments import promote, roll_back
-from persist_assets.errors import PersistError, StorageError
+from persist_assets.building import builder
+from persist_assets.building.builder import Builder, Work
+from persist_assets.compiler.load import load_project, require
+from persist_assets.core.errors import PersistError, StorageError
+from persist_assets.core.model import Check, CheckResult, Column, Project, Source
+from persist_assets.core.settings import load_settings
+from persist_assets.engine.row_metrics import Measured
+from persist_assets.engine.spark import Engine
+from persist_assets.ledger import manifest_file
 from persist_assets.ledger.connection import Database
-from persist_assets.ledger.store import THIS_MACHINE, Ledger, is_dead
-from persist_assets.model import Check, CheckResult, Column, Project, Source
-from persist_assets.project import load_project, require
-from persist_assets.settings import load_settings
-from persist_assets.storage import files, tables
-from persist_assets.storage.tables import Staged, find_staged
+from persist_assets.ledger.ledger import THIS_MACHINE, Ledger, is_dead
+from persist_assets.operations import gc
+from persist_assets.operations.environments import promote, roll_back
+from persist_assets.operations.gc import collect
+from persist_assets.storage import delta_tables, files
+from persist_assets.storage.delta_tables import Staged, find_staged
 from persist_assets.storage.types import delta_schema
 
 # ------------------------------------------------------------------------------------ the project
@@ -519,9 +521,9 @@ def _make_steps() -> None:
     _around(deltalake.DeltaTable, "restore", "before a restore", "after a restore")
     _around(transaction, "create_table_with_add_actions", "before delta", "after delta")
     _around(Engine, "write_files", "before files", "after files")
-    _around(manifest, "_export", "before an export", "after an export")
-    _around(tables, "delete_file", *BRIEF)
-    _around(tables, "delete_empty", "before a last deletion", "after a last deletion")
+    _around(manifest_file, "_export", "before an export", "after an export")
+    _around(delta_tables, "delete_file", *BRIEF)
+    _around(delta_tables, "delete_empty", "before a last deletion", "after a last deletion")
     write = Database.write
 
     @contextmanager
@@ -558,8 +560,8 @@ def _make_steps() -> None:
         cross("after a deletion")
 
     changed: Any = [(Database, "write", written), (Path, "replace", replace)]
-    changed += [(manifest, "json", SimpleNamespace(**{**vars(json), "dump": dump}))]
-    changed += [(m, "delete_directory", delete_directory) for m in (builder, collector, tables)]
+    changed += [(manifest_file, "json", SimpleNamespace(**{**vars(json), "dump": dump}))]
+    changed += [(m, "delete_directory", delete_directory) for m in (builder, gc, delta_tables)]
     for owner, name, new in changed:
         assert hasattr(owner, name)
         setattr(owner, name, new)
@@ -602,8 +604,8 @@ def _warm_up() -> None:
         run.builder.plan(s.source_id for s in run.project.persisted)
         source = run.source("p")
         assert source.query
-        manifest = run.builder.manifest()
-        run.builder.load(*run.builder.statement(source.query, source.bindings, manifest))
+        manifest_file = run.builder.manifest()
+        run.builder.load(*run.builder.statement(source.query, source.bindings, manifest_file))
         run.collect()
         run.close()
 

@@ -15,8 +15,8 @@ import duckdb
 import pyarrow as pa
 from icebergs import Written
 
-from persist_assets.builder import Builder
-from persist_assets.errors import GoneError
+from persist_assets.building.builder import Builder
+from persist_assets.core.errors import GoneError
 
 SCHEMA = pa.schema(
     [

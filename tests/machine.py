@@ -51,22 +51,22 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from persist_assets.builder import Work
-from persist_assets.collector import LONGEST
-from persist_assets.engine import Engine
-from persist_assets.environments import steps_of
-from persist_assets.errors import (
+from persist_assets.building.builder import Work
+from persist_assets.core.errors import (
     BuildError,
     CheckFailedError,
     ConflictError,
     NotFoundError,
     PersistError,
 )
-from persist_assets.ledger.store import LEASE_S, Ledger, has_ended, this_process
-from persist_assets.model import Build, ManifestChange, Project
-from persist_assets.planner import CONTENT
-from persist_assets.settings import load_settings
-from persist_assets.storage.tables import LOG, is_whole, read_version
+from persist_assets.core.model import Build, ManifestChange, Project
+from persist_assets.core.settings import load_settings
+from persist_assets.engine.spark import Engine
+from persist_assets.ledger.ledger import LEASE_S, Ledger, has_ended, this_process
+from persist_assets.operations.environments import steps_of
+from persist_assets.operations.gc import LONGEST
+from persist_assets.planning.planner import CONTENT
+from persist_assets.storage.delta_tables import LOG, is_whole, read_version
 
 ENVIRONMENTS = ("dev", "prod", "qa")
 READS = {"dev": ("dev", "prod"), "prod": ("prod",), "qa": ("qa",)}

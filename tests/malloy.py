@@ -8,8 +8,8 @@ from functools import cache
 
 from conftest import need
 
-from persist_assets.bridge import PROGRAM, Connection, Refused, Session, find_node
-from persist_assets.errors import SettingsError
+from persist_assets.compiler.malloy.bridge import PROGRAM, Connection, Refused, Session, find_node
+from persist_assets.core.errors import SettingsError
 
 Columns = Sequence[tuple[str, str]]
 SPARK = {"spark": Connection("digest")}

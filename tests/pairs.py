@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conftest import ROOT, compiled
 
-from persist_assets.model import Project
+from persist_assets.core.model import Project
 
 RAW = """
 CREATE TABLE t (a INT, b STRING, d DOUBLE, k INT, arr ARRAY<INT>, m MAP<STRING, INT>)

@@ -21,8 +21,8 @@ import duckdb
 import sqlglot
 from conftest import compilation_of
 
-from persist_assets.meaning import predicates as p
-from persist_assets.meaning.pushdown import Need
+from persist_assets.analysis import predicates as p
+from persist_assets.analysis.pushdown import Need
 
 PATH = "m.sql"
 

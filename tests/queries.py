@@ -13,7 +13,7 @@ from functools import cache
 
 from conftest import ROOT, compiled
 
-from persist_assets.model import Project, Source
+from persist_assets.core.model import Project, Source
 
 QUERIES = ROOT / "tests" / "queries"
 SUITES = ("tpch", "star")

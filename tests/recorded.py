@@ -16,8 +16,8 @@ from pathlib import Path
 from conftest import ROOT
 from pairs import golden, project
 
-from persist_assets.project import load_project
-from persist_assets.settings import load_settings
+from persist_assets.compiler.load import load_project
+from persist_assets.core.settings import load_settings
 
 FILE = ROOT / "tests" / "golden" / "build_ids.json"
 

@@ -36,15 +36,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from machine import repeat
 from malloy import there
 
-from persist_assets.engine import Engine
-from persist_assets.errors import BuildError, ConflictError, PersistError
-from persist_assets.ledger.store import LEASE_S, Ledger
-from persist_assets.model import Snapshot, Source
-from persist_assets.partitions import expand
-from persist_assets.planner import older_code
-from persist_assets.session import create_session
-from persist_assets.settings import load_settings
-from persist_assets.storage.tables import read_version
+from persist_assets.core.errors import BuildError, ConflictError, PersistError
+from persist_assets.core.model import Snapshot, Source
+from persist_assets.core.partitions import expand
+from persist_assets.core.settings import load_settings
+from persist_assets.engine.session import create_session
+from persist_assets.engine.spark import Engine
+from persist_assets.ledger.ledger import LEASE_S, Ledger
+from persist_assets.planning.planner import older_code
+from persist_assets.storage.delta_tables import read_version
 
 Row = tuple[Any, ...]
 Raw = Mapping[str, Sequence[Row]]

@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from persist_assets import __version__
-from persist_assets.errors import (
+from persist_assets.compiler.load import Loaded, load, require, sound
+from persist_assets.core.errors import (
     BuildError,
     ConflictError,
     LedgerError,
@@ -33,22 +33,21 @@ from persist_assets.errors import (
     SourcesError,
     StorageError,
 )
-from persist_assets.model import (
+from persist_assets.core.model import (
     Project,
     SourceID,
 )
-from persist_assets.project import Loaded, load, require, sound
-from persist_assets.selection import State, find_declared, select, state_of
-from persist_assets.settings import Settings, find_root, load_settings, make_private
+from persist_assets.core.object_stores import full_disk, is_full
+from persist_assets.core.settings import Settings, find_root, load_settings, make_private
+from persist_assets.core.trust import confined
+from persist_assets.planning.selection import State, find_declared, select, state_of
 from persist_assets.storage.files import know_stores
-from persist_assets.stores import full_disk, is_full
-from persist_assets.trust import confined
 
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from persist_assets.builder import Builder
-    from persist_assets.ledger.store import Ledger
+    from persist_assets.building.builder import Builder
+    from persist_assets.ledger.ledger import Ledger
 
 EXIT_CODES: Sequence[tuple[type[PersistError], int]] = (
     (StorageError, 6),
@@ -138,7 +137,7 @@ class Invocation:
     @cached_property
     def ledger(self) -> "Ledger":
         """The ledger."""
-        from persist_assets.recovery import open_ledger
+        from persist_assets.operations.recovery import open_ledger
 
         ledger = open_ledger(self.settings)
         self._closing.append(ledger.close)
@@ -147,9 +146,9 @@ class Invocation:
     @cached_property
     def builder(self) -> "Builder":
         """What plans and reads in a session of this process."""
-        from persist_assets.builder import Builder
-        from persist_assets.engine import Engine
-        from persist_assets.session import create_session
+        from persist_assets.building.builder import Builder
+        from persist_assets.engine.session import create_session
+        from persist_assets.engine.spark import Engine
 
         engine = Engine(self.settings, lambda: create_session(self.settings))
         return Builder(self.settings, self.project, self.ledger, engine)
@@ -288,7 +287,9 @@ ToOption = Annotated[
 
 def _tell_version(wanted: bool) -> None:
     if wanted:
-        out.print(__version__)
+        from importlib.metadata import version
+
+        out.print(version("persist-assets"))
         raise typer.Exit
 
 
@@ -515,7 +516,7 @@ def data_warnings(log: bytes) -> list[str]:
 @contextmanager
 def _showing_data_warnings(settings: Settings) -> Generator[None]:
     """Tell on stderr what Spark warns of about data within the block."""
-    from persist_assets.server import SERVER_LOG, server_directory
+    from persist_assets.engine.server import SERVER_LOG, server_directory
 
     logs = [settings.state_dir / SPARK_LOG]
     if settings.shared:

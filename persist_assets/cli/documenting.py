@@ -15,10 +15,10 @@ from persist_assets.cli.app import (
     print_json,
     print_problem,
 )
-from persist_assets.errors import SourcesError
-from persist_assets.lineage import find_columns, trace
-from persist_assets.model import ColumnRef
-from persist_assets.settings import make_private
+from persist_assets.core.errors import SourcesError
+from persist_assets.core.model import ColumnRef
+from persist_assets.core.settings import make_private
+from persist_assets.planning.lineage import find_columns, trace
 
 # ------------------------------------------------------------------------------------------ lineage
 
@@ -66,9 +66,9 @@ def docs(
     ] = None,
 ) -> None:
     """Write a static site: every source with its columns, lineage, checks and tables."""
-    from persist_assets.site.directory import write_site
-    from persist_assets.site.knowledge import read_knowledge
-    from persist_assets.site.pages import make_pages
+    from persist_assets.web.site.catalog import read_knowledge
+    from persist_assets.web.site.directory import write_site
+    from persist_assets.web.site.pages import make_pages
 
     settings = given.settings
     project = given.loaded.project

@@ -22,19 +22,19 @@ from persist_assets.cli.app import (
     quiet,
     table_of,
 )
-from persist_assets.errors import (
+from persist_assets.core.errors import (
     SettingsError,
     StorageError,
 )
-from persist_assets.growth import column_type
-from persist_assets.manifest import fetch_document
-from persist_assets.model import (
+from persist_assets.core.model import (
     ManifestChange,
     Snapshot,
     Source,
     SourceID,
 )
-from persist_assets.storage.tables import nulls_in
+from persist_assets.ledger.manifest_file import fetch_document
+from persist_assets.planning.increments import column_type
+from persist_assets.storage.delta_tables import nulls_in
 
 # ----------------------------------------------------------------------------------------- manifest
 
@@ -73,7 +73,7 @@ def manifest(
 
 
 def _import(given: Invocation, file: Path, *, dry_run: bool, why: str | None) -> None:
-    from persist_assets.environments import import_manifest
+    from persist_assets.operations.environments import import_manifest
 
     settings = given.settings
     builder = given.builder if settings.views else None
@@ -136,7 +136,7 @@ def promote(
     why: WhyOption = None,
 ) -> None:
     """Let readers of one environment see what another one has built. Copies nothing."""
-    from persist_assets import environments
+    from persist_assets.operations import environments
 
     given.env = source
     before = given.ledger.fetch_current(target)
@@ -326,7 +326,7 @@ def rollback(
     why: WhyOption = None,
 ) -> None:
     """Put the environment's manifest back to what it was. Copies nothing."""
-    from persist_assets import environments
+    from persist_assets.operations import environments
 
     if to is not None and run is not None:
         raise SettingsError("--to and --run exclude each other", hint="choose one of them")
@@ -350,7 +350,7 @@ def gc_(
     ] = False,
 ) -> None:
     """Delete the tables and versions that no environment needs, nor its recent history."""
-    from persist_assets.collector import collect
+    from persist_assets.operations.gc import collect
 
     collected = collect(
         given.settings, given.project, given.ledger, removed=removed, dry_run=dry_run
@@ -423,7 +423,7 @@ def doctor(
     ] = False,
 ) -> None:
     """Look for what is wrong with the project, its ledger and its tables."""
-    from persist_assets.doctor import examine
+    from persist_assets.operations.doctor import examine
 
     environment = given.env or os.environ.get("PERSIST_ENV")
     with ExitStack() as stack:

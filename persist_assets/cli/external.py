@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from persist_assets.analysis.predicates import FALSE, as_text
 from persist_assets.cli.app import (
     Invocation,
     SelectArgument,
@@ -17,12 +18,11 @@ from persist_assets.cli.app import (
     quiet,
     table_of,
 )
-from persist_assets.errors import NotFoundError, PersistError
-from persist_assets.holdings import Holding, externals, find_holding
-from persist_assets.ingestion import short
-from persist_assets.meaning.predicates import FALSE, as_text
-from persist_assets.model import Source
-from persist_assets.selection import find_source
+from persist_assets.core.errors import NotFoundError, PersistError
+from persist_assets.core.model import Source
+from persist_assets.external.ingestion import short
+from persist_assets.external.status import Holding, externals, find_holding
+from persist_assets.planning.selection import find_source
 
 
 @command("status", external_app)

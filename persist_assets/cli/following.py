@@ -22,9 +22,15 @@ from persist_assets.cli.app import (
     print_json,
 )
 from persist_assets.cli.sources import run_build
-from persist_assets.errors import BuildError, NotFoundError, PersistError, SettingsError, Terminated
-from persist_assets.model import SourceID
-from persist_assets.settings import parse_duration
+from persist_assets.core.errors import (
+    BuildError,
+    NotFoundError,
+    PersistError,
+    SettingsError,
+    Terminated,
+)
+from persist_assets.core.model import SourceID
+from persist_assets.core.settings import parse_duration
 
 _LONGEST_S = 300.0
 """How long a follower waits at most after failures, in seconds; if its interval is not longer."""
@@ -84,7 +90,7 @@ class _Follower:
         max_batches: int | None,
         max_failures: int | None,
     ) -> None:
-        from persist_assets.follow import Watch
+        from persist_assets.operations.watch import Watch
 
         self.given, self.chosen = given, chosen
         self.watch = Watch(given.settings, given.project, chosen)

@@ -22,24 +22,24 @@ from persist_assets.cli.app import (
     quiet,
 )
 from persist_assets.cli.sources import changes_tree
-from persist_assets.compare import Change, compare
-from persist_assets.errors import (
+from persist_assets.compiler.load import sound
+from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
+from persist_assets.core.errors import (
     PersistError,
     SettingsError,
 )
-from persist_assets.frontends.malloy import SUFFIX as MALLOY
-from persist_assets.functions import place_of
-from persist_assets.ingestion import short
-from persist_assets.model import (
+from persist_assets.core.model import (
     Fallback,
     Query,
     Snapshot,
     SourceID,
 )
-from persist_assets.project import sound
-from persist_assets.revisions import find_places
-from persist_assets.routes import Route
-from persist_assets.rows import ChangedRow, NotCompared, RowsDiffer, compare_tables
+from persist_assets.engine.data_diff import ChangedRow, NotCompared, RowsDiffer, compare_tables
+from persist_assets.engine.python_functions import place_of
+from persist_assets.external.ingestion import short
+from persist_assets.external.read_routing import Route
+from persist_assets.operations.revisions import find_places
+from persist_assets.planning.diff import Change, compare
 
 # --------------------------------------------------------------------------------------------- diff
 
@@ -293,8 +293,8 @@ def _placed(given: Invocation) -> Generator[None]:
 
 def _parsed(given: Invocation, asked: str, run: str | None) -> tuple[Query, str | None]:
     """Return the query that is asked for, and its language where it is not SQL."""
-    from persist_assets.frontends.malloy import LANGUAGE
-    from persist_assets.frontends.sql import parse_query
+    from persist_assets.compiler.frontends.sql import parse_query
+    from persist_assets.core import languages
 
     file, colon, name = asked.partition(f"{MALLOY}:")
     if not colon and not asked.endswith(MALLOY):
@@ -311,7 +311,7 @@ def _parsed(given: Invocation, asked: str, run: str | None) -> tuple[Query, str 
         raise SettingsError(message, hint=hint)
     query = given.loaded.query(path, name=name or None, text=run)
     given.project = sound(given.loaded.project)
-    return query, LANGUAGE
+    return query, languages.MALLOY
 
 
 def _route(

@@ -19,8 +19,8 @@ from persist_assets.cli.app import Invocation, command, err, ledger_app, out, pr
 @command("start", spark_app)
 def spark_start(given: Invocation) -> None:
     """Start the Spark server of this project's settings, if it does not run."""
-    from persist_assets.server import ensure_server
-    from persist_assets.session import check_java
+    from persist_assets.engine.server import ensure_server
+    from persist_assets.engine.session import check_java
 
     settings = given.settings
     check_java()
@@ -33,7 +33,7 @@ def spark_start(given: Invocation) -> None:
 @command("stop", spark_app)
 def spark_stop(given: Invocation) -> None:
     """End the Spark server, whoever uses it."""
-    from persist_assets.server import server_directory, stop_server
+    from persist_assets.engine.server import server_directory, stop_server
 
     stopped = stop_server(server_directory(given.settings))
     if given.as_json:
@@ -49,7 +49,7 @@ def spark_status(given: Invocation) -> None:
 
 
 def _tell_server(given: Invocation) -> None:
-    from persist_assets.server import (
+    from persist_assets.engine.server import (
         SERVER_LOG,
         count_clients,
         find_server,
@@ -122,9 +122,9 @@ def serve(
     ] = None,
 ) -> None:
     """Serve wants, events, partitions and deadlines over HTTP, and as pages, until it is ended."""
-    from persist_assets.service.access import TOKENS, parse_tokens
-    from persist_assets.service.app import is_busy
-    from persist_assets.service.app import serve as serve_until_told
+    from persist_assets.web.access import TOKENS, parse_tokens
+    from persist_assets.web.app import is_busy
+    from persist_assets.web.app import serve as serve_until_told
 
     gc.enable()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO if given.verbose else logging.WARNING)
@@ -165,8 +165,8 @@ def ledger_migrate(
 ) -> None:
     """Bring a ledger to the version of this release, as every command does that opens it."""
     from persist_assets.ledger.connection import shown
+    from persist_assets.ledger.ledger import Ledger
     from persist_assets.ledger.migrations import VERSION
-    from persist_assets.ledger.store import Ledger
 
     url = url or given.settings.ledger
     ledger = Ledger(url)
@@ -203,8 +203,8 @@ def ledger_copy(
 ) -> None:
     """Copy a whole ledger, exactly, into an empty database: all of it or nothing."""
     from persist_assets.ledger.connection import shown
-    from persist_assets.ledger.copying import copy_ledger
     from persist_assets.ledger.migrations import VERSION
+    from persist_assets.ledger.transfer import copy_ledger
 
     copied = copy_ledger(source, target, tell=lambda name, n: err.print(f"{name}: {n} rows"))
     ends = {"from": shown(source), "to": shown(target)}

@@ -37,16 +37,15 @@ from persist_assets.cli.app import (
     table_of,
 )
 from persist_assets.cli.external import external_json, held_json, print_holding
-from persist_assets.compare import Change, Standings, compare, to_rebuild
-from persist_assets.errors import (
+from persist_assets.compiler.load import find_former_build_ids
+from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
+from persist_assets.core.errors import (
     NotFoundError,
     Problem,
     SettingsError,
     SourcesError,
 )
-from persist_assets.frontends.malloy import SUFFIX as MALLOY
-from persist_assets.holdings import Holding, externals, find_holding
-from persist_assets.model import (
+from persist_assets.core.model import (
     Build,
     CheckResult,
     Kind,
@@ -56,11 +55,12 @@ from persist_assets.model import (
     Source,
     SourceID,
 )
-from persist_assets.planner import asked_for, older_code
-from persist_assets.project import find_former_build_ids
-from persist_assets.revisions import WORKING_TREE, find_places
-from persist_assets.selection import find_source
-from persist_assets.settings import KEEP_GOING, Settings
+from persist_assets.core.settings import KEEP_GOING, Settings
+from persist_assets.external.status import Holding, externals, find_holding
+from persist_assets.operations.revisions import WORKING_TREE, find_places
+from persist_assets.planning.diff import Change, Standings, compare, to_rebuild
+from persist_assets.planning.planner import asked_for, older_code
+from persist_assets.planning.selection import find_source
 
 if TYPE_CHECKING:
     from persist_assets.plugin.runs import RunResult
@@ -316,7 +316,7 @@ def build(
     _warn_of_former_build_ids(given)
     since = given.ledger.position()
     if "spark.remote" not in dict(given.settings.spark):
-        from persist_assets.session import check_java
+        from persist_assets.engine.session import check_java
 
         check_java()
     from persist_assets.plugin.partitions import asked_tag
@@ -455,7 +455,7 @@ def _document(given: Invocation, chosen: Sequence[Source], result: "RunResult") 
 @contextmanager
 def _progress(given: Invocation, chosen: Sequence[Source], since: int) -> Generator[None]:
     """Print each build of ours on stderr as it begins and ends, as the ledger's events tell."""
-    from persist_assets.ledger.store import this_process
+    from persist_assets.ledger.ledger import this_process
 
     stop = threading.Event()
     status = err.status("starting") if err.is_terminal else None
@@ -488,7 +488,7 @@ def _progress(given: Invocation, chosen: Sequence[Source], since: int) -> Genera
 
     watcher = threading.Thread(target=watch, daemon=True, name="progress")
     handler = _Warnings(logging.WARNING)
-    sessions = logging.getLogger("persist_assets.session")
+    sessions = logging.getLogger("persist_assets.engine.session")
     if status:
         status.start()
     watcher.start()

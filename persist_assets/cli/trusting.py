@@ -8,12 +8,11 @@ import typer
 from rich.markup import escape
 
 from persist_assets.cli.app import Invocation, command, out, print_json, table_of
-from persist_assets.connectors.access import endpoint_of
-from persist_assets.errors import SettingsError
-from persist_assets.project import load_project
-from persist_assets.settings import Settings, environments_of, load_settings
-from persist_assets.stores import is_local
-from persist_assets.trust import (
+from persist_assets.compiler.load import load_project
+from persist_assets.core.errors import SettingsError
+from persist_assets.core.object_stores import is_local
+from persist_assets.core.settings import Settings, environments_of, load_settings
+from persist_assets.core.trust import (
     ALL,
     Confinement,
     add_trusted,
@@ -22,6 +21,7 @@ from persist_assets.trust import (
     place_of,
     trusted_places,
 )
+from persist_assets.external.connectors.access import endpoint_of
 
 
 @command("trust")

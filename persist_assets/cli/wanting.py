@@ -21,10 +21,10 @@ from persist_assets.cli.app import (
     table_of,
     want_app,
 )
-from persist_assets.errors import ConflictError, NotFoundError, SettingsError
-from persist_assets.model import Event
-from persist_assets.settings import parse_duration
-from persist_assets.wants import (
+from persist_assets.core.errors import ConflictError, NotFoundError, SettingsError
+from persist_assets.core.model import Event
+from persist_assets.core.settings import parse_duration
+from persist_assets.core.wants import (
     ACTIVE,
     Evaluation,
     Request,
@@ -74,7 +74,7 @@ def want_add(
     ] = False,
 ) -> None:
     """Ask for a partition by when; it is built at once if it can be."""
-    from persist_assets.requests import check_want, evaluate_now, run_request
+    from persist_assets.wants.requests import check_want, evaluate_now, run_request
 
     want = Want(
         want_id or uuid.uuid4().hex,
@@ -164,7 +164,7 @@ def want_cancel(
 
 def _warn_untaken(given: Invocation) -> None:
     """Print a warning where nothing takes build requests."""
-    from persist_assets.requests import TAKERS, find_untaken
+    from persist_assets.wants.requests import TAKERS, find_untaken
 
     message = find_untaken(given.ledger, given.settings.environment, datetime.now(UTC))
     if message is not None:
@@ -181,7 +181,7 @@ def _find_requested(given: Invocation, want_id: str) -> Request | None:
 
 def _is_built_by_others(given: Invocation, want_id: str) -> bool:
     """Whether somebody else built it, after waiting for the end of that; False: nobody does."""
-    from persist_assets.requests import record_dead
+    from persist_assets.wants.requests import record_dead
 
     ledger, built = given.ledger, False
     while (found := ledger.find_want(want_id)) is not None and found.state == "building":
@@ -253,9 +253,9 @@ def evaluate(
     ] = None,
 ) -> None:
     """Decide what is to be done about the wants, and make one build request of it."""
-    from persist_assets.requests import evaluate_now, run_request
-    from persist_assets.scheduled import make_wants
-    from persist_assets.upstreams import sync_all
+    from persist_assets.wants.requests import evaluate_now, run_request
+    from persist_assets.wants.schedules import make_wants
+    from persist_assets.wants.upstreams import sync_all
 
     if request_id is None:
         for synced in sync_all(given.builder):
@@ -292,7 +292,7 @@ def evaluate(
 @command("taint")
 def taint(given: Invocation, ref: RefArgument) -> None:
     """Say that what there is of a partition, and of what follows from it, shall not be used."""
-    from persist_assets.requests import taint as record
+    from persist_assets.wants.requests import taint as record
 
     refs = record(given.builder, ref, by=_user())
     if given.as_json:
@@ -310,7 +310,7 @@ def sla(
     limit: Annotated[int, typer.Option("--limit", min=1, help="The latest so many.")] = 100,
 ) -> None:
     """Tell which deadlines were missed, what was waited for, and how late it came."""
-    from persist_assets.requests import record_late
+    from persist_assets.wants.requests import record_late
 
     record_late(given.builder)
     now = datetime.now(UTC)
@@ -389,7 +389,7 @@ def _print_event(given: Invocation, event: Event) -> None:
 @command("explain")
 def explain(given: Invocation, ref: RefArgument) -> None:
     """Tell how a partition came to be: its wants, its request, its run, its build, its code."""
-    from persist_assets.requests import explained
+    from persist_assets.wants.requests import explained
 
     told = explained(given.builder, ref)
     if given.as_json:

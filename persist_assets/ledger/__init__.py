@@ -1,1 +1,1 @@
-"""The ledger: the database of events, builds, manifests and leases; the only mutable state."""
+"""The only mutable state, in one database: builds, the manifest, wants, leases, copies, taints."""

@@ -25,11 +25,11 @@ from sqlalchemy import event
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
 
-from persist_assets.errors import LedgerError, LedgerUnreachableError
+from persist_assets.core.errors import LedgerError, LedgerUnreachableError
+from persist_assets.core.object_stores import is_full
+from persist_assets.core.settings import make_private
+from persist_assets.core.trust import permit
 from persist_assets.ledger.tables import counters, ledger_version, writers
-from persist_assets.settings import make_private
-from persist_assets.stores import is_full
-from persist_assets.trust import permit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from persist_assets.core.model import Event
 from persist_assets.ledger.connection import Database
 from persist_assets.ledger.migrations import VERSION, migrate, version_of
 from persist_assets.ledger.projections import apply
 from persist_assets.ledger.tables import counters, events, ledger_version
-from persist_assets.model import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

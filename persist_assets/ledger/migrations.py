@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from persist_assets.errors import ConflictError, LedgerTooNewError
+from persist_assets.core.errors import ConflictError, LedgerTooNewError
+from persist_assets.core.wants import ACTIVE
 from persist_assets.ledger.tables import counters, ledger_version, metadata
-from persist_assets.wants import ACTIVE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from persist_assets.core.model import Event
+from persist_assets.core.wants import ACTIVE, UNDER_WAY, Want, deadline, fewer, pause
 from persist_assets.ledger.connection import AT_ONCE, in_parts
 from persist_assets.ledger.tables import (
     availability,
@@ -24,8 +26,6 @@ from persist_assets.ledger.tables import (
     upstreams,
     wants,
 )
-from persist_assets.model import Event
-from persist_assets.wants import ACTIVE, UNDER_WAY, Want, deadline, fewer, pause
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

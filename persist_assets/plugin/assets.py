@@ -17,9 +17,12 @@ from typing import Any
 
 import dagster as dg
 
-from persist_assets.builder import Builder, Work
-from persist_assets.errors import CheckFailedError, PersistError, SettingsError
-from persist_assets.model import CheckResult, Source
+from persist_assets.building.builder import Builder, Work
+from persist_assets.building.scheduler import Pool
+from persist_assets.compiler.load import load_project, nothing_collected, require, sound
+from persist_assets.core.errors import CheckFailedError, PersistError, SettingsError
+from persist_assets.core.model import CheckResult, Source
+from persist_assets.core.settings import KEEP_GOING, SETTINGS_FILE, load_settings
 from persist_assets.plugin import beta
 from persist_assets.plugin.events import (
     CODE_VERSION,
@@ -42,9 +45,6 @@ from persist_assets.plugin.wants import (
     wants_schedule,
     wants_sensor,
 )
-from persist_assets.pool import Pool
-from persist_assets.project import load_project, nothing_collected, require, sound
-from persist_assets.settings import KEEP_GOING, SETTINGS_FILE, load_settings
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ def load_sources(
                 IO_MANAGER: _io_manager(runtime),
                 **(resources or {}),
             },
-            # One warm Spark session serves all steps of a run: see docs/architecture.md.
+            # One warm Spark session serves all steps of a run: see docs/architecture/dagster.md.
             executor=dg.in_process_executor,
         )
         _settle()
@@ -265,7 +265,7 @@ class RunSpark:
         with self._lock:
             if self._made is None:
                 settings = self._runtime.settings_of(self._run)
-                from persist_assets.session import create_session, is_remote
+                from persist_assets.engine.session import create_session, is_remote
 
                 if is_remote(settings):
                     self._made = create_session(settings)
@@ -284,7 +284,7 @@ class RunSpark:
 
     def close(self) -> None:
         """Give a session of a server back to it."""
-        from persist_assets.session import is_remote
+        from persist_assets.engine.session import is_remote
 
         if self._made is not None and is_remote(self._runtime.settings_of(self._run)):
             self._made.stop()

@@ -12,13 +12,13 @@ from typing import Any
 
 import dagster as dg
 
-from persist_assets.builder import Builder, Work
-from persist_assets.model import CheckResult, Source
+from persist_assets.building.builder import Builder, Work
+from persist_assets.building.reader import Looked
+from persist_assets.core.model import CheckResult, Source
 from persist_assets.plugin.external import brought_metadata, looked_metadata
 from persist_assets.plugin.io_manager import output_metadata
 from persist_assets.plugin.partitions import partition_tags
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, Runtime
-from persist_assets.reader import Looked
 
 CODE_VERSION = "dagster/code_version"
 DATA_VERSION = "dagster/data_version"
@@ -210,7 +210,7 @@ def _partitions_of(result: CheckResult) -> dict[str, Any]:
     """Return metadata that says in which partitions a check fails.
 
     Dagster's own results of checks for each partition are a preview, and one of a run over a range
-    of partitions is of none of them (dagster 1.13.27). See docs/architecture.md.
+    of partitions is of none of them (dagster 1.13.27). See docs/architecture/dagster.md.
     """
     told = [
         {"partition": p.key, **({"found": p.found} if p.found else {"failed_rows": p.failed_rows})}

@@ -5,10 +5,10 @@ from typing import Any
 
 import dagster as dg
 
-from persist_assets.builder import Builder
-from persist_assets.ingestion import Brought
-from persist_assets.model import LocalCopy, Needed, Project, Source
-from persist_assets.reader import Looked
+from persist_assets.building.builder import Builder
+from persist_assets.building.reader import Looked
+from persist_assets.core.model import LocalCopy, Needed, Project, Source
+from persist_assets.external.ingestion import Brought
 
 
 def needs_metadata(project: Project, source: Source) -> dict[str, Any]:

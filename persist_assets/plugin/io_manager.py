@@ -11,14 +11,14 @@ from typing import Any
 
 import dagster as dg
 
-from persist_assets.builder import Builder, Work
-from persist_assets.errors import BuildError, SettingsError
-from persist_assets.model import Column, Snapshot, Source
-from persist_assets.planner import older_code
+from persist_assets.building.builder import Builder, Work
+from persist_assets.core.errors import BuildError, SettingsError
+from persist_assets.core.model import Column, Snapshot, Source
+from persist_assets.core.settings import Settings, load_settings
+from persist_assets.planning.planner import older_code
 from persist_assets.plugin.external import read_metadata
 from persist_assets.plugin.translator import column_lineage, table_schema
-from persist_assets.settings import Settings, load_settings
-from persist_assets.storage.tables import find_table, read_sample, read_version
+from persist_assets.storage.delta_tables import find_table, read_sample, read_version
 
 SAMPLE_ROWS = 5
 

@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import dagster as dg
 
-from persist_assets.growth import parted_by, steps_to, trace_to_partitions
-from persist_assets.model import Cadence, Dimension, Partitioning, Source, SourceID
-from persist_assets.partitions import expand, limits, runs, split
+from persist_assets.core.model import Cadence, Dimension, Partitioning, Source, SourceID
+from persist_assets.core.partitions import expand, limits, runs, split
+from persist_assets.core.time_values import cut_to
+from persist_assets.planning.increments import parted_by, steps_to, trace_to_partitions
 from persist_assets.plugin import beta
-from persist_assets.watermarks import cut_to
 
 PARTITIONS_TAG = "persist/partitions"
 """A run with this tag builds these partitions: JSON, runs of keys by SourceID."""

@@ -17,13 +17,17 @@ from typing import Any
 
 import dagster as dg
 
-from persist_assets import errors
-from persist_assets.builder import Builder
-from persist_assets.engine import Engine, no_session
-from persist_assets.errors import PersistError, SettingsError, Terminated
-from persist_assets.home import find_home, opened_alone, write_home
-from persist_assets.model import Source, SourceID
-from persist_assets.planner import reached_by, reached_within
+from persist_assets.building.builder import Builder
+from persist_assets.compiler.load import load_project, require
+from persist_assets.core import errors
+from persist_assets.core.errors import PersistError, SettingsError, Terminated
+from persist_assets.core.model import Source, SourceID
+from persist_assets.core.settings import Settings, find_root, load_settings
+from persist_assets.engine.spark import Engine, no_session
+from persist_assets.operations.home import find_home, opened_alone, write_home
+from persist_assets.operations.recovery import open_ledger
+from persist_assets.planning.planner import reached_by, reached_within
+from persist_assets.planning.selection import find_source
 from persist_assets.plugin.assets import (
     AGAIN_TAG,
     FORCE_TAG,
@@ -33,10 +37,6 @@ from persist_assets.plugin.assets import (
 )
 from persist_assets.plugin.partitions import asked_tag
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, ORIGIN_TAG
-from persist_assets.project import load_project, require
-from persist_assets.recovery import open_ledger
-from persist_assets.selection import find_source
-from persist_assets.settings import Settings, find_root, load_settings
 
 _FAILED = frozenset({"STEP_FAILURE", "PIPELINE_FAILURE", "PIPELINE_CANCELED"})
 

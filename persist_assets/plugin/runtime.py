@@ -15,16 +15,16 @@ from typing import Any
 
 import dagster as dg
 
-from persist_assets.builder import Builder
-from persist_assets.collector import Collected, collect
-from persist_assets.engine import Engine, no_session
-from persist_assets.errors import ConflictError, SettingsError
-from persist_assets.ledger.store import Ledger
-from persist_assets.model import Project, SourceID
-from persist_assets.pool import Pool
-from persist_assets.project import find_former_build_ids, load_project, require, sound
-from persist_assets.recovery import open_ledger
-from persist_assets.settings import Settings, load_settings
+from persist_assets.building.builder import Builder
+from persist_assets.building.scheduler import Pool
+from persist_assets.compiler.load import find_former_build_ids, load_project, require, sound
+from persist_assets.core.errors import ConflictError, SettingsError
+from persist_assets.core.model import Project, SourceID
+from persist_assets.core.settings import Settings, load_settings
+from persist_assets.engine.spark import Engine, no_session
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.operations.gc import Collected, collect
+from persist_assets.operations.recovery import open_ledger
 
 log = logging.getLogger(__name__)
 

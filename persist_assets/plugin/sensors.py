@@ -7,8 +7,8 @@ from hashlib import sha256
 
 import dagster as dg
 
-from persist_assets.errors import PersistError
-from persist_assets.model import (
+from persist_assets.core.errors import PersistError
+from persist_assets.core.model import (
     AsOf,
     BuildID,
     Partitioning,
@@ -20,8 +20,8 @@ from persist_assets.model import (
     SourceID,
     Step,
 )
-from persist_assets.partitions import corners
-from persist_assets.planner import CLOCK
+from persist_assets.core.partitions import corners
+from persist_assets.planning.planner import CLOCK
 from persist_assets.plugin.events import report_raw_versions
 from persist_assets.plugin.partitions import FIRST, LAST
 from persist_assets.plugin.runtime import Runtime

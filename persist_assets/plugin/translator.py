@@ -7,13 +7,13 @@ from typing import Any
 
 import dagster as dg
 
-from persist_assets.model import Cadence, Column, Project, Source
+from persist_assets.core.model import Cadence, Column, Project, Source
+from persist_assets.core.settings import Settings
+from persist_assets.core.wants import PartitionRef, split_graph
 from persist_assets.plugin import beta
 from persist_assets.plugin.external import needs_metadata
 from persist_assets.plugin.partitions import dependency, partitions_definition
-from persist_assets.scheduled import deadline_cron
-from persist_assets.settings import Settings
-from persist_assets.wants import PartitionRef, split_graph
+from persist_assets.wants.schedules import deadline_cron
 
 
 class AssetTranslator:

@@ -12,17 +12,17 @@ from typing import Any
 
 import dagster as dg
 
-from persist_assets.asking import tell
-from persist_assets.builder import Builder, Work
-from persist_assets.errors import ConflictError, PersistError
-from persist_assets.model import Event, Source
+from persist_assets.building.builder import Builder, Work
+from persist_assets.core.errors import ConflictError, PersistError
+from persist_assets.core.model import Event, Source
+from persist_assets.core.wants import Miss, Request, event_document
 from persist_assets.plugin.events import fetch_seen, report_raw_versions, told_of
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, PYSPARK, Runtime
 from persist_assets.plugin.translator import needed_elsewhere
-from persist_assets.requests import evaluate_now, next_due, record_dead, run_request
-from persist_assets.scheduled import make_wants, next_window
-from persist_assets.upstreams import Synced, sync_all
-from persist_assets.wants import Miss, Request, event_document
+from persist_assets.wants.http import tell
+from persist_assets.wants.requests import evaluate_now, next_due, record_dead, run_request
+from persist_assets.wants.schedules import make_wants, next_window
+from persist_assets.wants.upstreams import Synced, sync_all
 
 REQUEST_TAG = "persist/request"
 """The tag of a run that names the build request that it is of."""

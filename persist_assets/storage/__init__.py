@@ -1,1 +1,1 @@
-"""Where rows are: raw tables that others write, and the Delta tables that we write."""
+"""Files and Delta tables, read and written without Spark."""

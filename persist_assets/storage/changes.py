@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from persist_assets.errors import StorageError
-from persist_assets.model import Change, Piece
+from persist_assets.core.errors import StorageError
+from persist_assets.core.model import Change, Piece
 from persist_assets.storage.commits import (
     MOST_COMMITS,
     commit_file,
@@ -24,6 +24,7 @@ from persist_assets.storage.commits import (
     moves,
     parse_commit,
 )
+from persist_assets.storage.delta_tables import file_sizes, find_table, live_files
 from persist_assets.storage.files import is_there, reached
 from persist_assets.storage.raw import (
     OF_DELTA,
@@ -36,14 +37,13 @@ from persist_assets.storage.raw import (
     file_location,
     promised_rows,
 )
-from persist_assets.storage.tables import file_sizes, find_table, live_files
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from persist_assets.storage.commits import Actions
+    from persist_assets.storage.delta_tables import Live
     from persist_assets.storage.raw import Pin
-    from persist_assets.storage.tables import Live
 
 _MOST_FOOTERS = 500
 """Of so many files that came the footers are read."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.errors import StorageError
+from persist_assets.core.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -17,9 +17,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from persist_assets.errors import SettingsError, StorageError
-from persist_assets.storage.waiting import ask, be_patient, patience_now
-from persist_assets.stores import (
+from persist_assets.core.errors import SettingsError, StorageError
+from persist_assets.core.object_stores import (
     CONNECT_S,
     PATIENCE,
     Patience,
@@ -36,7 +35,8 @@ from persist_assets.stores import (
     unfit_for_tables,
     unknown_scheme,
 )
-from persist_assets.trust import permit
+from persist_assets.core.trust import permit
+from persist_assets.storage.waiting import ask, be_patient, patience_now
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable

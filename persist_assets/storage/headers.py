@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from persist_assets.errors import StorageError, did_you_mean
-from persist_assets.model import Column
+from persist_assets.core.errors import StorageError, did_you_mean
+from persist_assets.core.model import Column
 from persist_assets.storage.files import reached
 
 if TYPE_CHECKING:

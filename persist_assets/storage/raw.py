@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from persist_assets.errors import GoneError, StorageError
-from persist_assets.model import FILE_FORMATS, Column
+from persist_assets.core.errors import GoneError, StorageError
+from persist_assets.core.model import FILE_FORMATS, Column
+from persist_assets.core.object_stores import is_local, scheme_of
 from persist_assets.storage.files import delta_place, list_files, reached, unreachable
 from persist_assets.storage.types import columns_of_struct, type_of_arrow
 from persist_assets.storage.waiting import ask
-from persist_assets.stores import is_local, scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from persist_assets.model import RawTable
+    from persist_assets.core.model import RawTable
     from persist_assets.storage.files import Found
 
 SECRETS = re.compile(r"password|token|secret|access_?key|account_?key|user|credential", re.I)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.dialect import char_size
-from persist_assets.errors import BuildError, StorageError
-from persist_assets.model import Column
-from persist_assets.spark_types import field_name
+from persist_assets.core.dialect import char_size
+from persist_assets.core.errors import BuildError, StorageError
+from persist_assets.core.model import Column
+from persist_assets.core.spark_types import field_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

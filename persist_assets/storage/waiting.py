@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
-from persist_assets.errors import StorageError
-from persist_assets.stores import PATIENCE, Patience, is_local, is_throttled, scheme_of
+from persist_assets.core.errors import StorageError
+from persist_assets.core.object_stores import PATIENCE, Patience, is_local, is_throttled, scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

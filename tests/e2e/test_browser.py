@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from conftest import ROOT, wait_for
 
-from persist_assets.home import write_home
-from persist_assets.storage.tables import read_sample, read_version
+from persist_assets.operations.home import write_home
+from persist_assets.storage.delta_tables import read_sample, read_version
 
 ARTIFACTS = ROOT / "artifacts"
 SOURCES = """

@@ -12,10 +12,10 @@ import pytest
 from conftest import ROOT, need
 from serving import READ, SOURCES, TOKENS, WRITE, serving, write_data
 
-from persist_assets.ledger.store import Ledger
-from persist_assets.ledger.tainting import Taint
-from persist_assets.settings import load_settings
-from persist_assets.wants import Want
+from persist_assets.core.settings import load_settings
+from persist_assets.core.wants import Want
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.ledger.taints import Taint
 
 ARTIFACTS = ROOT / "artifacts"
 

@@ -24,14 +24,14 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from growing import kind_of
 from recorded import build_ids, copy_demo, recorded
 
-from persist_assets.builder import Builder
-from persist_assets.compiler import resolve_query
-from persist_assets.engine import Engine
-from persist_assets.home import write_home
-from persist_assets.ledger.store import Ledger
+from persist_assets.building.builder import Builder
+from persist_assets.compiler.compilation import resolve_query
+from persist_assets.compiler.load import load, load_project, require
+from persist_assets.core.settings import load_settings
+from persist_assets.engine.spark import Engine
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.operations.home import write_home
 from persist_assets.plugin.runs import project_job
-from persist_assets.project import load, load_project, require
-from persist_assets.settings import load_settings
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from persist_assets.cli import app
-from persist_assets.compare import what_it_reads
-from persist_assets.ledger.store import Ledger, Publication
-from persist_assets.model import Build, Snapshot
-from persist_assets.project import load_project
-from persist_assets.settings import load_settings
+from persist_assets.compiler.load import load_project
+from persist_assets.core.model import Build, Snapshot
+from persist_assets.core.settings import load_settings
+from persist_assets.ledger.ledger import Ledger, Publication
+from persist_assets.planning.diff import what_it_reads
 
 SOURCES = """CREATE TABLE t (a BIGINT, b STRING) USING parquet LOCATION 'raw/t';
 --@ persist

@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from persist_assets.builder import Builder
+from persist_assets.building.builder import Builder
 from persist_assets.cli import app, err
-from persist_assets.engine import Engine
-from persist_assets.ledger.store import Ledger
-from persist_assets.project import load_project, require
-from persist_assets.settings import load_settings
+from persist_assets.compiler.load import load_project, require
+from persist_assets.core.settings import load_settings
+from persist_assets.engine.spark import Engine
+from persist_assets.ledger.ledger import Ledger
 
 SOURCES = """CREATE TABLE t (a BIGINT, b STRING, x DOUBLE) USING parquet LOCATION 'raw/t';
 --@ persist

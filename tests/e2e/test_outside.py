@@ -31,13 +31,13 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 import pyarrow as pa, pyarrow.parquet as pq
-from persist_assets.builder import Builder
-from persist_assets.engine import Engine
-from persist_assets.environments import import_manifest, promote, roll_back
-from persist_assets.ledger.store import Ledger
-from persist_assets.project import load_project, require
-from persist_assets.session import create_session
-from persist_assets.settings import load_settings
+from persist_assets.building.builder import Builder
+from persist_assets.engine.spark import Engine
+from persist_assets.operations.environments import import_manifest, promote, roll_back
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.compiler.load import load_project, require
+from persist_assets.engine.session import create_session
+from persist_assets.core.settings import load_settings
 
 root = Path(sys.argv[1])
 

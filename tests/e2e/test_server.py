@@ -25,7 +25,7 @@ import pytest
 from conftest import SPARK_TOML, need, wait_for
 from deltalake import DeltaTable
 
-from persist_assets.server import _listens, stop_server
+from persist_assets.engine.server import _listens, stop_server
 
 SOURCES = """
 CREATE TABLE t (a BIGINT, b STRING) USING parquet LOCATION 'raw/t';
@@ -145,9 +145,9 @@ def test_a_build_is_the_same_with_a_server_and_without(places: Path) -> None:
 CLIENT = """
 import sys
 from pathlib import Path
-from persist_assets.server import find_server, server_directory
-from persist_assets.session import create_session, open_session
-from persist_assets.settings import load_settings
+from persist_assets.engine.server import find_server, server_directory
+from persist_assets.engine.session import create_session, open_session
+from persist_assets.core.settings import load_settings
 from pyspark.sql import SparkSession
 
 one, two = (load_settings(Path(root)) for root in sys.argv[1:])

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from persist_assets.ledger.store import Ledger, Publication
-from persist_assets.model import Build, Snapshot
+from persist_assets.core.model import Build, Snapshot
+from persist_assets.ledger.ledger import Ledger, Publication
 
 COMMANDS = (("check",), ("plan", "--against", "far"), ("docs",), ("doctor", "--fix"))
 

@@ -25,11 +25,11 @@ from commands import document
 from conftest import SPARK_TOML, wait_for
 from deltalake import write_deltalake
 
-from persist_assets.ledger.store import Ledger
+from persist_assets.compiler.load import load_project
+from persist_assets.core.settings import load_settings
+from persist_assets.ledger.ledger import Ledger
 from persist_assets.plugin.wants import REQUEST_TAG
-from persist_assets.project import load_project
-from persist_assets.settings import load_settings
-from persist_assets.storage.tables import read_sample, read_version
+from persist_assets.storage.delta_tables import read_sample, read_version
 
 THEIRS = """
 import dagster as dg

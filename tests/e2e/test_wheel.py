@@ -66,7 +66,7 @@ def test_a_clone_is_built_into_a_wheel_that_compiles_malloy_without_npm(
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(place)
     assert (place / "persist_assets" / "py.typed").exists()
-    bridge = place / "persist_assets" / "frontends" / "malloy_bridge"
+    bridge = place / "persist_assets" / "compiler" / "malloy" / "bridge_js"
     assert (bridge / "dist" / "NOTICES.txt").exists()
     assert not (bridge / "node_modules").exists()
     project = make_project(

@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 from test_dagster import write
 
-from persist_assets.frontends.cron import wrong_with
+from persist_assets.compiler.frontends.cron import wrong_with
 
 SOURCES = """
 CREATE TABLE t (a BIGINT, b STRING) USING parquet LOCATION 'raw/t';

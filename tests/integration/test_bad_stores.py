@@ -18,16 +18,10 @@ import pyarrow as pa
 import pytest
 from buckets import Proxy, Server, parquet, put, serving, stage
 
-from persist_assets.errors import ConflictError, StorageError
-from persist_assets.model import RawTable
-from persist_assets.storage.files import (
-    delete_file,
-    is_there,
-    know_stores,
-    list_files,
-)
-from persist_assets.storage.raw import find_columns, pin_raw
-from persist_assets.storage.tables import (
+from persist_assets.core.errors import ConflictError, StorageError
+from persist_assets.core.model import RawTable
+from persist_assets.core.object_stores import PATIENCE, Patience
+from persist_assets.storage.delta_tables import (
     commit,
     delete_builds,
     find_table,
@@ -35,7 +29,13 @@ from persist_assets.storage.tables import (
     read_sample,
     read_version,
 )
-from persist_assets.stores import PATIENCE, Patience
+from persist_assets.storage.files import (
+    delete_file,
+    is_there,
+    know_stores,
+    list_files,
+)
+from persist_assets.storage.raw import find_columns, pin_raw
 
 UIDS = tuple(f"{n:032x}" for n in range(1, 6))
 

@@ -18,9 +18,9 @@ import pytest
 from conftest import ROOT, need, need_node, wait_for
 from malloy import SPARK, Told, malloy
 
-from persist_assets.bridge import PROGRAM, Session, find_node
-from persist_assets.errors import Location, Problem, SettingsError, SourcesError
-from persist_assets.frontends.malloy_bridge import MalloyModel
+from persist_assets.compiler.malloy.answers import MalloyModel
+from persist_assets.compiler.malloy.bridge import PROGRAM, Session, find_node
+from persist_assets.core.errors import Location, Problem, SettingsError, SourcesError
 
 FLIGHTS = [
     ("carrier", "string"),

@@ -19,9 +19,9 @@ from deltalake import DeltaTable, write_deltalake
 from foreign import delta_connector
 from pyroaring import BitMap64
 
-from persist_assets.builder import Builder
-from persist_assets.errors import GoneError, StorageError
-from persist_assets.model import RawTable
+from persist_assets.building.builder import Builder
+from persist_assets.core.errors import GoneError, StorageError
+from persist_assets.core.model import RawTable
 from persist_assets.storage.raw import pin_raw
 
 FOREIGN = ROOT / "tests" / "data" / "foreign"

@@ -20,8 +20,10 @@ import pytest
 from conftest import ROOT
 from deltalake import DeltaTable, write_deltalake
 
-from persist_assets.builder import Builder
-from persist_assets.errors import (
+from persist_assets.building.builder import Builder
+from persist_assets.compiler.frontends.sql import parse_query
+from persist_assets.compiler.load import find_former_build_ids
+from persist_assets.core.errors import (
     BuildError,
     CheckFailedError,
     ConflictError,
@@ -30,11 +32,9 @@ from persist_assets.errors import (
     StorageError,
     StrictError,
 )
-from persist_assets.frontends.sql import parse_query
-from persist_assets.model import Source
-from persist_assets.project import find_former_build_ids
-from persist_assets.session import check_java
-from persist_assets.settings import load_settings
+from persist_assets.core.model import Source
+from persist_assets.core.settings import load_settings
+from persist_assets.engine.session import check_java
 
 SOURCES = """
 CREATE TABLE t USING parquet LOCATION 'raw/t';
@@ -753,11 +753,11 @@ KILL = """
 import os, sys
 from pathlib import Path
 from persist_assets import builder as b, engine as e
-from persist_assets.engine import Engine
-from persist_assets.session import create_session
-from persist_assets.ledger.store import Ledger
-from persist_assets.project import load_project
-from persist_assets.settings import load_settings
+from persist_assets.engine.spark import Engine
+from persist_assets.engine.session import create_session
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.compiler.load import load_project
+from persist_assets.core.settings import load_settings
 
 def dies(function, *, before):
     def call(*args, **kwargs):

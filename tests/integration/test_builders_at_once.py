@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
 
-from persist_assets.ledger.store import Ledger
+from persist_assets.ledger.ledger import Ledger
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';
@@ -24,12 +24,12 @@ CREATE VIEW p AS SELECT a + 1 AS a FROM t;
 BUILDS = """
 import sys
 from pathlib import Path
-from persist_assets.builder import Builder
-from persist_assets.engine import Engine
-from persist_assets.ledger.store import Ledger
-from persist_assets.project import load_project
-from persist_assets.session import create_session
-from persist_assets.settings import load_settings
+from persist_assets.building.builder import Builder
+from persist_assets.engine.spark import Engine
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.compiler.load import load_project
+from persist_assets.engine.session import create_session
+from persist_assets.core.settings import load_settings
 
 settings = load_settings(Path(sys.argv[1]))
 project, ledger = load_project(settings), Ledger(settings.ledger)

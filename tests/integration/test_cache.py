@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from persist_assets import cache
-from persist_assets.errors import SourcesError
-from persist_assets.frontends import FRONTENDS
-from persist_assets.meaning.identity import digest, digest_connection
-from persist_assets.model import Project
-from persist_assets.project import load_project, require
-from persist_assets.settings import Malloy, load_settings
+from persist_assets.compiler import cache
+from persist_assets.compiler.load import load_project, require
+from persist_assets.compiler.registry import FRONTENDS
+from persist_assets.core.digests import digest, digest_connection
+from persist_assets.core.errors import SourcesError
+from persist_assets.core.model import Project
+from persist_assets.core.settings import Malloy, load_settings
 
 FILES = {
     "raw.sql": "CREATE TABLE t (a INT, b STRING) USING parquet LOCATION 't';",
@@ -283,8 +283,8 @@ def test_processes_that_load_at_once_do_not_disturb_each_other(
     root = make_project(FILES)
     command = (
         "import sys; from pathlib import Path;"
-        "from persist_assets.project import load_project;"
-        "from persist_assets.settings import load_settings\n"
+        "from persist_assets.compiler.load import load_project;"
+        "from persist_assets.core.settings import load_settings\n"
         "for _ in range(5):\n"
         "    found = load_project(load_settings(Path(sys.argv[1])))\n"
         "    print(' '.join(s.build_id for s in found.sources))"

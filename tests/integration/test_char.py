@@ -11,8 +11,8 @@ import pytest
 from deltalake import write_deltalake
 from pushing import needs_of
 
-from persist_assets.builder import Builder
-from persist_assets.meaning.predicates import as_text
+from persist_assets.analysis.predicates import as_text
+from persist_assets.building.builder import Builder
 
 pytestmark = pytest.mark.proves("S6")
 

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from persist_assets import load_sources
-from persist_assets.builder import Builder
-from persist_assets.errors import BuildError, CheckFailedError
-from persist_assets.model import CheckResult, Source
+from persist_assets.building.builder import Builder
+from persist_assets.core.errors import BuildError, CheckFailedError
+from persist_assets.core.model import CheckResult, Source
 
 Make = Callable[..., Builder]
 NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from malloy import compiler
 
-from persist_assets.builder import Builder
-from persist_assets.errors import BuildError, CheckFailedError
-from persist_assets.project import load_project
-from persist_assets.settings import load_settings
+from persist_assets.building.builder import Builder
+from persist_assets.compiler.load import load_project
+from persist_assets.core.errors import BuildError, CheckFailedError
+from persist_assets.core.settings import load_settings
 
 SQL = """
 CREATE TABLE t (a BIGINT, b STRING) USING parquet LOCATION 'raw/t';

@@ -18,16 +18,16 @@ import pytest
 from deltalake import write_deltalake
 
 from persist_assets import load_sources
-from persist_assets.builder import Builder
-from persist_assets.engine import Engine
-from persist_assets.errors import CheckFailedError
-from persist_assets.ledger.store import Ledger
-from persist_assets.model import Cadence, CheckResult, Dimension, Partitioning, Source
-from persist_assets.partitions import expand, key_of, keys, side, split, units
+from persist_assets.building.builder import Builder
+from persist_assets.compiler.load import load_project, require
+from persist_assets.core.errors import CheckFailedError
+from persist_assets.core.model import Cadence, CheckResult, Dimension, Partitioning, Source
+from persist_assets.core.partitions import expand, key_of, keys, side, split, units
+from persist_assets.core.settings import load_settings
+from persist_assets.core.time_values import literal
+from persist_assets.engine.spark import Engine
+from persist_assets.ledger.ledger import Ledger
 from persist_assets.plugin.partitions import FIRST, LAST
-from persist_assets.project import load_project, require
-from persist_assets.settings import load_settings
-from persist_assets.watermarks import literal
 
 Make = Callable[..., Builder]
 NOW = datetime(2024, 1, 8, 5, tzinfo=UTC)
@@ -305,7 +305,7 @@ def test_only_partitions_that_are_computed_are_asked(make: Make) -> None:
     root = builder.settings.root
     put(root, (1, "a", 1), (2, "a", 1))
     asked: list[str] = []
-    import persist_assets.assertions as module  # the seam where a function is asked
+    import persist_assets.building.set_checks as module  # the seam where a function is asked
 
     ask = module.ask
     module.ask = lambda s, c, *more: asked.append(c.name) or ask(s, c, *more)  # type: ignore

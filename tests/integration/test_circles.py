@@ -19,15 +19,15 @@ from conftest import ROOT
 from serving import READ, SOURCES, TOKENS, WRITE, Served, serving, write_data
 from test_upstreams import Other
 
-from persist_assets.builder import Builder
-from persist_assets.circles import HOPS, Search, find_circles
-from persist_assets.doctor import examine
-from persist_assets.engine import Engine, no_session
-from persist_assets.ledger.store import Ledger
-from persist_assets.project import load_project, require
-from persist_assets.settings import Settings, load_settings
-from persist_assets.upstreams import sync_all
-from persist_assets.wants import Want
+from persist_assets.building.builder import Builder
+from persist_assets.compiler.load import load_project, require
+from persist_assets.core.settings import Settings, load_settings
+from persist_assets.core.wants import Want
+from persist_assets.engine.spark import Engine, no_session
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.operations.doctor import examine
+from persist_assets.wants.cycles import HOPS, Search, find_circles
+from persist_assets.wants.upstreams import sync_all
 
 TOTAL, DAY = "m/total", "m/daily/2024-01-02"
 LONG_AGO = datetime.now(UTC) - timedelta(days=1)

@@ -15,16 +15,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persist_assets.builder import Builder
-from persist_assets.collector import Collected, collect
-from persist_assets.engine import Engine
-from persist_assets.environments import promote, roll_back
-from persist_assets.errors import ConflictError
-from persist_assets.ledger.store import Ledger
-from persist_assets.model import Build, Source
-from persist_assets.project import load_project, require
-from persist_assets.settings import load_settings
-from persist_assets.storage.tables import find_table, is_whole
+from persist_assets.building.builder import Builder
+from persist_assets.compiler.load import load_project, require
+from persist_assets.core.errors import ConflictError
+from persist_assets.core.model import Build, Source
+from persist_assets.core.settings import load_settings
+from persist_assets.engine.spark import Engine
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.operations.environments import promote, roll_back
+from persist_assets.operations.gc import Collected, collect
+from persist_assets.storage.delta_tables import find_table, is_whole
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';
@@ -233,8 +233,8 @@ def test_files_of_dead_builds_go_and_those_of_strangers_do_not(
             sys.executable,
             "-c",
             "import os, sys; from datetime import datetime, UTC\n"
-            "from persist_assets.ledger.store import Ledger\n"
-            "from persist_assets.model import Build\n"
+            "from persist_assets.ledger.ledger import Ledger\n"
+            "from persist_assets.core.model import Build\n"
             "url, build_id, table = sys.argv[1:]\n"
             "build = Build('d' * 32, 'p@sources/m.sql', build_id, '', 'dev', None, 'started',"
             " 'built', datetime.now(UTC))\n"

@@ -16,13 +16,13 @@ from deltalake import DeltaTable
 from icebergs import need_iceberg
 from test_ingestion import build, told
 
-from persist_assets.builder import Builder
-from persist_assets.connectors import CONNECTORS
-from persist_assets.connectors.delta import DeltaConnector
-from persist_assets.connectors.iceberg import IcebergConnector
-from persist_assets.engine import Engine
-from persist_assets.errors import GoneError
-from persist_assets.model import LocalCopy
+from persist_assets.building.builder import Builder
+from persist_assets.core.errors import GoneError
+from persist_assets.core.model import LocalCopy
+from persist_assets.engine.spark import Engine
+from persist_assets.external.connectors import CONNECTORS
+from persist_assets.external.connectors.delta import DeltaConnector
+from persist_assets.external.connectors.iceberg import IcebergConnector
 
 Make = Callable[..., Builder]
 COMMITS = """

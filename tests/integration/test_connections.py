@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT, SPARK_TOML
 from serving import READ, SOURCES, TOKENS, Served, serving, write_data
 
-from persist_assets.service.connections import HEAD_S, LARGEST_HEAD
+from persist_assets.web.connections import HEAD_S, LARGEST_HEAD
 
 ADDRESS = tuple[str, int]
 _SLOW, _GREEDY, _ORDINARY = 2000, 200, 50

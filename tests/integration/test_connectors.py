@@ -20,11 +20,11 @@ from conftest import ROOT
 from foreign import applied, bag, by_delta
 from foreign import delta_connector as connector
 
-from persist_assets.connectors.protocol import CHANGE, INSERT
-from persist_assets.connectors.reading import one_after_another
-from persist_assets.errors import GoneError, StorageError
-from persist_assets.model import Column
-from persist_assets.session import translated
+from persist_assets.core.errors import GoneError, StorageError
+from persist_assets.core.model import Column
+from persist_assets.engine.named_files import one_after_another
+from persist_assets.engine.session import translated
+from persist_assets.external.connectors.protocol import CHANGE, INSERT
 
 FOREIGN = ROOT / "tests" / "data" / "foreign"
 

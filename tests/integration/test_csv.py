@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from persist_assets.builder import Builder
-from persist_assets.errors import StorageError
+from persist_assets.building.builder import Builder
+from persist_assets.core.errors import StorageError
 
 pytestmark = pytest.mark.proves("S5")
 

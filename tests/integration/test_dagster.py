@@ -16,10 +16,10 @@ import pytest
 from conftest import ROOT, wait_for
 
 from persist_assets import AssetTranslator, load_sources
-from persist_assets.errors import SettingsError, SourcesError
-from persist_assets.model import Source
-from persist_assets.project import load_project
-from persist_assets.settings import load_settings
+from persist_assets.compiler.load import load_project
+from persist_assets.core.errors import SettingsError, SourcesError
+from persist_assets.core.model import Source
+from persist_assets.core.settings import load_settings
 
 SOURCES = """
 CREATE TABLE t (a BIGINT, b STRING) USING parquet LOCATION 'raw/t';

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from commands import clean_environ
 
-from persist_assets.doctor import examine
+from persist_assets.operations.doctor import examine
 
 AT_ONCE = """
 import os, sys, traceback
 import dagster as dg
 from persist_assets.plugin.runs import open_instance
-from persist_assets.settings import load_settings
+from persist_assets.core.settings import load_settings
 from pathlib import Path
 settings = load_settings(Path(sys.argv[1]))
 reader, writer = os.pipe()

@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import SPARK_TOML, need
 
-from persist_assets.builder import Builder
-from persist_assets.doctor import Report, examine
-from persist_assets.errors import StorageError
-from persist_assets.ledger.store import Ledger, Publication
-from persist_assets.model import Build, Snapshot
-from persist_assets.settings import load_settings
-from persist_assets.wants import Evaluation, Want
+from persist_assets.building.builder import Builder
+from persist_assets.core.errors import StorageError
+from persist_assets.core.model import Build, Snapshot
+from persist_assets.core.settings import load_settings
+from persist_assets.core.wants import Evaluation, Want
+from persist_assets.ledger.ledger import Ledger, Publication
+from persist_assets.operations.doctor import Report, examine
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';
@@ -180,8 +180,8 @@ def test_work_whose_process_is_gone_is_told(root: Path) -> None:
     script = f"""
 import os
 from datetime import UTC, datetime, timedelta
-from persist_assets.ledger.store import Ledger
-from persist_assets.model import Build
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.core.model import Build
 ledger = Ledger({settings.ledger!r})
 build = Build("u", "p@sources/m.sql", "b", "d", "prod", None, "started", "built", datetime.now(UTC))
 ledger.record_started(build, "p-b")

@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persist_assets.builder import Builder
-from persist_assets.environments import promote, roll_back
-from persist_assets.errors import ConflictError, NotFoundError, SettingsError
-from persist_assets.ledger.store import Ledger, Publication
-from persist_assets.model import Build, Snapshot, Source
-from persist_assets.project import load_project
-from persist_assets.settings import load_settings
+from persist_assets.building.builder import Builder
+from persist_assets.compiler.load import load_project
+from persist_assets.core.errors import ConflictError, NotFoundError, SettingsError
+from persist_assets.core.model import Build, Snapshot, Source
+from persist_assets.core.settings import load_settings
+from persist_assets.ledger.ledger import Ledger, Publication
+from persist_assets.operations.environments import promote, roll_back
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';

@@ -16,10 +16,10 @@ from dagster._core.loader import LoadingContextForTest
 from deltalake import DeltaTable, write_deltalake
 from test_wants_in_dagster import Location
 
-from persist_assets.builder import Builder
-from persist_assets.follow import Watch
-from persist_assets.requests import evaluate_now, run_request
-from persist_assets.wants import Want
+from persist_assets.building.builder import Builder
+from persist_assets.core.wants import Want
+from persist_assets.operations.watch import Watch
+from persist_assets.wants.requests import evaluate_now, run_request
 
 TABLE = """
 create external table events (

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from persist_assets.builder import Builder
-from persist_assets.compiler import resolve_query
-from persist_assets.connectors.protocol import Pruned
-from persist_assets.errors import CheckFailedError, NotHeldError, PersistError
-from persist_assets.frontends.sql import parse_query
-from persist_assets.holdings import find_holding
-from persist_assets.project import load
-from persist_assets.routes import Route
+from persist_assets.building.builder import Builder
+from persist_assets.compiler.compilation import resolve_query
+from persist_assets.compiler.frontends.sql import parse_query
+from persist_assets.compiler.load import load
+from persist_assets.core.errors import CheckFailedError, NotHeldError, PersistError
+from persist_assets.external.connectors.protocol import Pruned
+from persist_assets.external.read_routing import Route
+from persist_assets.external.status import find_holding
 
 TABLE = """
 create external table t (id bigint not null, category string, ts timestamp, note string)

@@ -18,8 +18,8 @@ from conftest import ROOT
 from foreign import applied, bag, by_delta
 from foreign import delta_connector as connector
 
-from persist_assets.connectors.protocol import CHANGE, DELETE, INSERT, Connector
-from persist_assets.errors import GoneError, StorageError
+from persist_assets.core.errors import GoneError, StorageError
+from persist_assets.external.connectors.protocol import CHANGE, DELETE, INSERT, Connector
 
 FOREIGN = ROOT / "tests" / "data" / "foreign"
 

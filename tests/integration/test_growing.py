@@ -16,12 +16,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from growing import ONE, PLAIN, Data, anew, check, kind_of, put, sources
 
-from persist_assets import continuation
-from persist_assets.builder import Builder
-from persist_assets.collector import collect
-from persist_assets.environments import roll_back
-from persist_assets.errors import BuildError, CheckFailedError
-from persist_assets.model import Snapshot, Source
+from persist_assets.building.builder import Builder
+from persist_assets.building.strategies import incremental
+from persist_assets.core.errors import BuildError, CheckFailedError
+from persist_assets.core.model import Snapshot, Source
+from persist_assets.operations.environments import roll_back
+from persist_assets.operations.gc import collect
 from persist_assets.storage.changes import listed_version, listings_of
 
 Make = Callable[..., Builder]
@@ -244,8 +244,8 @@ def test_files_outside_of_the_windows_stay_as_they_are(make_builder: Make) -> No
 def test_small_files_are_written_together(
     make_builder: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(continuation, "_MOST_PARTS", 4)
-    monkeypatch.setattr(continuation, "_FEWEST_MERGED", 3)
+    monkeypatch.setattr(incremental, "_MOST_PARTS", 4)
+    monkeypatch.setattr(incremental, "_FEWEST_MERGED", 3)
     builder = make_builder(PLAIN)
     root = builder.settings.root
     most = 0

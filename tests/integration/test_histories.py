@@ -28,9 +28,9 @@ from histories import (
 )
 from machine import explore
 
-from persist_assets.errors import StorageError
-from persist_assets.model import Snapshot
-from persist_assets.storage.tables import is_whole, read_snapshot
+from persist_assets.core.errors import StorageError
+from persist_assets.core.model import Snapshot
+from persist_assets.storage.delta_tables import is_whole, read_snapshot
 
 
 @pytest.fixture(scope="module")

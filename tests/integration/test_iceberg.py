@@ -16,12 +16,12 @@ from conftest import ROOT
 from foreign import bag
 from icebergs import POINTS, Written, need_iceberg
 
-from persist_assets.connectors import connect
-from persist_assets.connectors.protocol import CHANGE, INSERT, Changes, Connector
-from persist_assets.errors import GoneError, StorageError
-from persist_assets.model import Column, External, RawTable
-from persist_assets.session import open_session
-from persist_assets.settings import load_settings
+from persist_assets.core.errors import GoneError, StorageError
+from persist_assets.core.model import Column, External, RawTable
+from persist_assets.core.settings import load_settings
+from persist_assets.engine.session import open_session
+from persist_assets.external.connectors import connect
+from persist_assets.external.connectors.protocol import CHANGE, INSERT, Changes, Connector
 
 FOREIGN = ROOT / "tests" / "data" / "foreign_iceberg"
 

@@ -11,7 +11,7 @@ from icebergs import Written
 from test_external_in_dagster import EVENTS, INVOICES, Daemon, ids
 from test_iceberg_projects import SCHEMA, TABLE, rows
 
-from persist_assets.builder import Builder
+from persist_assets.building.builder import Builder
 
 VIEWS = """
 --@ persist

@@ -18,10 +18,10 @@ from icebergs import Written
 from ingesting import IcebergLake, Life
 from test_ingestion import build, told
 
-from persist_assets.builder import Builder
-from persist_assets.connectors.protocol import Pruned
-from persist_assets.errors import StorageError
-from persist_assets.holdings import find_holding
+from persist_assets.building.builder import Builder
+from persist_assets.core.errors import StorageError
+from persist_assets.external.connectors.protocol import Pruned
+from persist_assets.external.status import find_holding
 
 Make = Callable[..., Builder]
 SCHEMA = pa.schema(

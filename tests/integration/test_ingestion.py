@@ -25,14 +25,14 @@ from ingesting import DeltaLake, IcebergLake, Life
 from malloy import there
 from scans import Scans
 
-from persist_assets.builder import Builder
-from persist_assets.collector import collect
-from persist_assets.errors import BuildError, GoneError, StorageError, UnapprovedError
-from persist_assets.holdings import find_holding
-from persist_assets.ingestion import COPIES, copy_id
-from persist_assets.model import Needed
-from persist_assets.pool import Pool
-from persist_assets.routes import find_route
+from persist_assets.building.builder import Builder
+from persist_assets.building.scheduler import Pool
+from persist_assets.core.errors import BuildError, GoneError, StorageError, UnapprovedError
+from persist_assets.core.model import Needed
+from persist_assets.external.ingestion import COPIES, copy_id
+from persist_assets.external.read_routing import find_route
+from persist_assets.external.status import find_holding
+from persist_assets.operations.gc import collect
 
 Make = Callable[..., Builder]
 SCHEMA = pa.schema(
@@ -788,7 +788,7 @@ def test_what_a_copy_has_no_use_for_is_deleted(
     builder = enter(root)
     given = builder.settings, builder.project, builder.ledger
     assert collect(*given) == []  # a run may still read what was replaced
-    monkeypatch.setattr("persist_assets.collector.LONGEST", timedelta(0))
+    monkeypatch.setattr("persist_assets.operations.gc.LONGEST", timedelta(0))
     told = [c for c in collect(*given, dry_run=True) if c.table.startswith(COPIES)]
     assert [(c.versions, c.bytes > 0) for c in told] == [((), True)]
     assert [c for c in collect(*given) if c.table.startswith(COPIES)] == told

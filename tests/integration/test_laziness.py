@@ -15,7 +15,7 @@ from commands import persist, printed
 from deltalake import write_deltalake
 from scans import Scans
 
-from persist_assets.builder import Builder
+from persist_assets.building.builder import Builder
 
 RAW = "CREATE TABLE t (ts TIMESTAMP, only_raw INT) USING parquet LOCATION 'raw';\n"
 FILTERED = """

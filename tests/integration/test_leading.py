@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 
-from persist_assets.model import Taken
-from persist_assets.watermarks import DATE_UNITS, UNIT_DAYS, from_spark, lead, literal, spelled
+from persist_assets.core.model import Taken
+from persist_assets.core.time_values import (
+    DATE_UNITS,
+    UNIT_DAYS,
+    from_spark,
+    lead,
+    literal,
+    spelled,
+)
 
 STEPS: list[tuple[str, str, tuple[Taken, ...]]] = [
     ("CAST({} AS DATE)", "date", (Taken("cast", "date", 1),)),

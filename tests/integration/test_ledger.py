@@ -16,10 +16,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from persist_assets.errors import ConflictError, LedgerError
-from persist_assets.ledger import tables
-from persist_assets.ledger.store import LEASE_S, Ledger, Publication
-from persist_assets.model import (
+from persist_assets.core.errors import ConflictError, LedgerError
+from persist_assets.core.model import (
     Build,
     CheckResult,
     Column,
@@ -30,6 +28,8 @@ from persist_assets.model import (
     Snapshot,
     View,
 )
+from persist_assets.ledger import tables
+from persist_assets.ledger.ledger import LEASE_S, Ledger, Publication
 
 Open = Callable[..., Ledger]
 on_sqlite = pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
@@ -357,7 +357,7 @@ def test_the_lease_of_a_dead_process_is_taken_over_at_once(
     open_ledger: Open, ledger_url: str
 ) -> None:
     script = (
-        "import os, sys; from persist_assets.ledger.store import Ledger\n"
+        "import os, sys; from persist_assets.ledger.ledger import Ledger\n"
         "with Ledger(sys.argv[1]).lease('x', 'dead'): os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", script, ledger_url], check=False)
@@ -368,8 +368,8 @@ def test_the_lease_of_a_dead_process_is_taken_over_at_once(
 
 DIES_ELSEWHERE = """
 import os, sys
-from persist_assets.ledger import store
-from persist_assets.ledger.store import Ledger
+from persist_assets.ledger import ledger as store
+from persist_assets.ledger.ledger import Ledger
 store.THIS_MACHINE = sys.argv[2]
 with Ledger(sys.argv[1]).lease("x", "dead"):
     os.kill(os.getpid(), 9)
@@ -408,9 +408,9 @@ def test_machines_whose_clocks_are_wrong_agree_on_when_a_lease_expires(open_ledg
 def test_eight_processes_lose_no_event(open_ledger: Open, ledger_url: str) -> None:
     script = """
 import sys
-from persist_assets.ledger.store import Ledger
+from persist_assets.ledger.ledger import Ledger
 from datetime import UTC, datetime
-from persist_assets.model import Build
+from persist_assets.core.model import Build
 ledger = Ledger(sys.argv[1])
 for n in range(20):
     uid = f"{sys.argv[2]}-{n}"
@@ -517,7 +517,7 @@ def test_a_ledger_that_cannot_be_opened(given: str, message: str) -> None:
 def test_without_its_driver_postgresql_says_how_to_get_it() -> None:
     script = (
         "import sys; sys.modules['psycopg'] = None\n"
-        "from persist_assets.ledger.store import Ledger; Ledger('postgresql://u:secret@h/x')"
+        "from persist_assets.ledger.ledger import Ledger; Ledger('postgresql://u:secret@h/x')"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], check=False, capture_output=True, text=True

@@ -13,7 +13,7 @@ import hammer
 import pytest
 from test_ledger import a_build, publish
 
-from persist_assets.ledger.store import Ledger
+from persist_assets.ledger.ledger import Ledger
 
 Open = Callable[..., Ledger]
 STAGES = 5
@@ -41,8 +41,8 @@ def stages(ledger: Ledger) -> None:
 
 MOVES = """
 import json, random, sys
-from persist_assets.errors import ConflictError
-from persist_assets.ledger.store import Ledger
+from persist_assets.core.errors import ConflictError
+from persist_assets.ledger.ledger import Ledger
 ledger, times, n = Ledger(sys.argv[1]), int(sys.argv[2]), 0
 chance = random.Random(int(sys.argv[3]))
 decided = {e: ledger.fetch_manifest(e) for e in ledger.fetch_environments() if e != "prod"}
@@ -118,7 +118,7 @@ PUBLISHES = """
 import json, sys
 sys.path[:0] = json.loads(sys.argv[2])
 from test_ledger import a_build, publish
-from persist_assets.ledger.store import Ledger
+from persist_assets.ledger.ledger import Ledger
 ledger = Ledger(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()

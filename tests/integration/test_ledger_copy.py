@@ -19,16 +19,16 @@ from test_ledger_versions import make_old
 from typer.testing import CliRunner
 
 from persist_assets.cli import app
-from persist_assets.errors import ConflictError, LedgerError, LedgerTooNewError, NotFoundError
-from persist_assets.ledger import copying
+from persist_assets.core.errors import ConflictError, LedgerError, LedgerTooNewError, NotFoundError
+from persist_assets.core.model import LocalCopy
+from persist_assets.core.wants import Blame, Evaluation, Want
+from persist_assets.ledger import transfer
 from persist_assets.ledger.connection import Database
-from persist_assets.ledger.copying import copy_ledger
+from persist_assets.ledger.ledger import LEASE_S, Ledger
 from persist_assets.ledger.migrations import VERSION
-from persist_assets.ledger.store import LEASE_S, Ledger
 from persist_assets.ledger.tables import leases, ledger_version, metadata, writers
-from persist_assets.ledger.tainting import Taint
-from persist_assets.model import LocalCopy
-from persist_assets.wants import Blame, Evaluation, Want
+from persist_assets.ledger.taints import Taint
+from persist_assets.ledger.transfer import copy_ledger
 
 NOWHERE = "sqlite:///nowhere.db"
 
@@ -92,7 +92,7 @@ def _as_text(table: sa.Table) -> list[sa.ColumnElement[Any]]:
 def test_a_copy_is_the_same_row_by_row_and_goes_on_where_the_original_was(
     open_ledger: Open, ledger_url: str, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "_AT_ONCE", 2)
+    monkeypatch.setattr(transfer, "_AT_ONCE", 2)
     ledger = open_ledger()
     fill(ledger)
     told: dict[str, int] = {}

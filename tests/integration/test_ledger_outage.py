@@ -22,9 +22,9 @@ import sqlalchemy as sa
 from conftest import wait_for
 from test_ledger import a_build, a_snapshot, publish
 
-from persist_assets.errors import ConflictError, LedgerError, LedgerUnreachableError
-from persist_assets.ledger import connection, store
-from persist_assets.ledger.store import Ledger, Publication
+from persist_assets.core.errors import ConflictError, LedgerError, LedgerUnreachableError
+from persist_assets.ledger import connection
+from persist_assets.ledger.ledger import Ledger, Publication
 from persist_assets.ledger.tables import leases
 
 if TYPE_CHECKING:
@@ -114,8 +114,8 @@ def test_every_transaction_is_done_again_when_the_database_went_away() -> None:
 RECORDS = """
 import sys
 from datetime import UTC, datetime
-from persist_assets.ledger.store import Ledger
-from persist_assets.model import Build
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.core.model import Build
 ledger, n = Ledger(sys.argv[1]), 0
 print("ready", flush=True)
 while not ledger.fetch_environments():  # until there is one
@@ -185,7 +185,7 @@ def test_a_lease_survives_an_outage_that_is_shorter(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(store, "LEASE_S", 4.0)
+    monkeypatch.setattr("persist_assets.ledger.ledger.LEASE_S", 4.0)
     build, expiry = a_build("1"), sa.select(leases.c.expires_at)
 
     def expires_at() -> object:

@@ -17,12 +17,12 @@ import sqlalchemy as sa
 from conftest import ROOT
 from test_ledger import DIGESTS, NOW, a_build, a_snapshot, publish
 
-from persist_assets.errors import ConflictError, LedgerError, LedgerTooNewError
+from persist_assets.core.errors import ConflictError, LedgerError, LedgerTooNewError
+from persist_assets.core.model import CheckResult
 from persist_assets.ledger.connection import Database
+from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.migrations import MIGRATIONS, VERSION, version_of
-from persist_assets.ledger.store import Ledger
 from persist_assets.ledger.tables import build_requests, builds, events, ledger_version, wants
-from persist_assets.model import CheckResult
 
 Open = Callable[..., Ledger]
 VERSION_ONE = (ROOT / "tests" / "data" / "ledger_1.sql").read_text()
@@ -243,7 +243,7 @@ def test_a_ledger_that_cannot_be_kept_is_not_migrated(tmp_path: Path) -> None:
 
 OPENS = """
 import sys
-from persist_assets.ledger.store import Ledger
+from persist_assets.ledger.ledger import Ledger
 print("ready", flush=True)
 sys.stdin.readline()
 print(Ledger(sys.argv[1]).found)

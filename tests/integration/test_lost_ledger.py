@@ -14,16 +14,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persist_assets.collector import collect
-from persist_assets.doctor import Report, examine
-from persist_assets.ledger.store import Ledger, Publication
-from persist_assets.manifest import export_manifest
-from persist_assets.model import Build, Project, RawVersion, Snapshot
-from persist_assets.project import load_project, require
-from persist_assets.recovery import find_lost, open_ledger
-from persist_assets.settings import Settings, load_settings
+from persist_assets.compiler.load import load_project, require
+from persist_assets.core.model import Build, Project, RawVersion, Snapshot
+from persist_assets.core.settings import Settings, load_settings
+from persist_assets.ledger.ledger import Ledger, Publication
+from persist_assets.ledger.manifest_file import export_manifest
+from persist_assets.operations.doctor import Report, examine
+from persist_assets.operations.gc import collect
+from persist_assets.operations.recovery import find_lost, open_ledger
+from persist_assets.storage.delta_tables import commit, find_staged
 from persist_assets.storage.raw import pin_raw
-from persist_assets.storage.tables import commit, find_staged
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw';

@@ -13,8 +13,8 @@ from malloy import chains, compiler
 from rich.console import Console
 
 from persist_assets.cli.app import Compiling
-from persist_assets.project import Loaded, load, require
-from persist_assets.settings import load_settings
+from persist_assets.compiler.load import Loaded, load, require
+from persist_assets.core.settings import load_settings
 
 pytestmark = pytest.mark.proves("S16")
 

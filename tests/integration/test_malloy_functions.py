@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from malloy import Told, malloy
 
-from persist_assets.bridge import Connection, Session
+from persist_assets.compiler.malloy.bridge import Connection, Session
 
 LARGE = 2**53
 NUMBERS = [

@@ -15,12 +15,12 @@ import pytest
 from conftest import ROOT, need, need_node
 from typer.testing import CliRunner
 
-from persist_assets.bridge import PROGRAM
-from persist_assets.builder import Builder
+from persist_assets.building.builder import Builder
 from persist_assets.cli import app
-from persist_assets.environments import import_manifest, promote, roll_back
-from persist_assets.model import Source
-from persist_assets.settings import load_settings
+from persist_assets.compiler.malloy.bridge import PROGRAM
+from persist_assets.core.model import Source
+from persist_assets.core.settings import load_settings
+from persist_assets.operations.environments import import_manifest, promote, roll_back
 
 RAW = """
 CREATE TABLE flights (carrier STRING, origin STRING, distance BIGINT)

@@ -18,7 +18,7 @@ from conftest import ROOT
 from malloy import Told, malloy
 from pyspark.errors import PySparkException
 
-from persist_assets.bridge import Connection, Session
+from persist_assets.compiler.malloy.bridge import Connection, Session
 
 TEXT = (ROOT / "tests" / "queries" / "flights.malloy").read_text()
 QUERIES = re.findall(r"^query: (\w+) is", TEXT, re.MULTILINE)

@@ -13,15 +13,15 @@ import pytest
 from conftest import need
 from malloy import there
 
-import persist_assets.bridge
-import persist_assets.malloy
-from persist_assets.bridge import Session
-from persist_assets.errors import SettingsError, SourcesError
-from persist_assets.model import Project
-from persist_assets.project import load as load_whole
-from persist_assets.project import load_project, require
-from persist_assets.revisions import find_commit, load_revision
-from persist_assets.settings import load_settings
+import persist_assets.compiler.malloy.bridge
+import persist_assets.compiler.malloy.project
+from persist_assets.compiler.load import load as load_whole
+from persist_assets.compiler.load import load_project, require
+from persist_assets.compiler.malloy.bridge import Session
+from persist_assets.core.errors import SettingsError, SourcesError
+from persist_assets.core.model import Project
+from persist_assets.core.settings import load_settings
+from persist_assets.operations.revisions import find_commit, load_revision
 
 FLAG = "##! experimental.persistence\n"
 RAW = (
@@ -467,7 +467,7 @@ def test_what_is_known_needs_no_compiler_until_it_changes(
             started.append(given)
             super().__init__(*given, **more)
 
-    monkeypatch.setattr(persist_assets.malloy, "Session", Counted)
+    monkeypatch.setattr(persist_assets.compiler.malloy.project, "Session", Counted)
     files = {
         "lib/shapes.malloy": "source: shapes is spark.table('seen') extend { measure: n is count() }",
         "seen.sql": "CREATE VIEW seen AS SELECT carrier, distance FROM flights;",
@@ -552,7 +552,7 @@ def test_a_revision_imports_what_it_had(load: Make, make_project: Callable[..., 
 def test_without_a_compiler_a_sentence_says_how_to_get_one(
     make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(persist_assets.bridge, "PROGRAM", tmp_path / "bridge.cjs")
+    monkeypatch.setattr(persist_assets.compiler.malloy.bridge, "PROGRAM", tmp_path / "bridge.cjs")
     root = make_project({"raw.sql": RAW, "base.malloy": BASE})
     with pytest.raises(SettingsError) as caught:
         load_project(load_settings(root, environ={}))
@@ -576,8 +576,8 @@ def test_a_compiler_that_dies_over_a_file_is_a_problem_of_that_file(
     load: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     dying = tmp_path / "bridge.cjs"
-    dying.write_text(DYING + persist_assets.bridge.PROGRAM.read_text())
-    monkeypatch.setattr(persist_assets.bridge, "PROGRAM", dying)
+    dying.write_text(DYING + persist_assets.compiler.malloy.bridge.PROGRAM.read_text())
+    monkeypatch.setattr(persist_assets.compiler.malloy.bridge, "PROGRAM", dying)
     project = load({"bad.malloy": BASE.replace("by_carrier", "bad"), "good.malloy": BASE})
     (problem,) = project.errors
     assert (problem.location.path, problem.code) == ("sources/bad.malloy", "malloy-bridge")

@@ -11,9 +11,9 @@ import pytest
 from conftest import need
 from malloy import there
 
-from persist_assets.model import Project
-from persist_assets.project import load_project, require
-from persist_assets.settings import load_settings
+from persist_assets.compiler.load import load_project, require
+from persist_assets.core.model import Project
+from persist_assets.core.settings import load_settings
 
 FLAG = "##! experimental { persistence givens composite_sources access_modifiers }\n"
 RAW = """

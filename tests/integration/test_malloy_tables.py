@@ -15,14 +15,14 @@ from conftest import need
 from growing import ONE, check, kind_of, put
 from malloy import there
 
-from persist_assets.builder import Builder
-from persist_assets.compiler import resolve_query
-from persist_assets.engine import Engine
-from persist_assets.errors import SourcesError, StrictError
-from persist_assets.ledger.store import Ledger
-from persist_assets.model import Snapshot
-from persist_assets.project import load, load_project, require
-from persist_assets.settings import load_settings
+from persist_assets.building.builder import Builder
+from persist_assets.compiler.compilation import resolve_query
+from persist_assets.compiler.load import load, load_project, require
+from persist_assets.core.errors import SourcesError, StrictError
+from persist_assets.core.model import Snapshot
+from persist_assets.core.settings import load_settings
+from persist_assets.engine.spark import Engine
+from persist_assets.ledger.ledger import Ledger
 
 FLAG = "##! experimental.persistence\n"
 RAW = """

@@ -12,12 +12,12 @@ import pytest
 from conftest import ROOT
 from malloy import compiler
 
-from persist_assets.compare import line_of, of_project
-from persist_assets.errors import Problem, SourcesError
-from persist_assets.model import Project
-from persist_assets.project import load as load_whole
-from persist_assets.project import load_project
-from persist_assets.settings import load_settings
+from persist_assets.compiler.load import load as load_whole
+from persist_assets.compiler.load import load_project
+from persist_assets.core.errors import Problem, SourcesError
+from persist_assets.core.model import Project
+from persist_assets.core.settings import load_settings
+from persist_assets.planning.diff import line_of, of_project
 
 FLAG = "##! experimental.persistence\n"
 RAW = """

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from conftest import ROOT, need_node
 
-from persist_assets.ledger.store import Ledger, Publication
-from persist_assets.manifest import export_manifest
-from persist_assets.model import Build, Snapshot
-from persist_assets.settings import load_settings
+from persist_assets.core.model import Build, Snapshot
+from persist_assets.core.settings import load_settings
+from persist_assets.ledger.ledger import Ledger, Publication
+from persist_assets.ledger.manifest_file import export_manifest
 
 NODE = ROOT / "tests" / "node"
 

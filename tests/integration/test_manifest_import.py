@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persist_assets.builder import Builder
-from persist_assets.environments import Imported, import_manifest
-from persist_assets.errors import NotFoundError
+from persist_assets.building.builder import Builder
+from persist_assets.core.errors import NotFoundError
+from persist_assets.operations.environments import Imported, import_manifest
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from growing import ONE, put
 
-from persist_assets.builder import Builder
-from persist_assets.errors import CheckFailedError
-from persist_assets.requests import taint
-from persist_assets.service.access import Caller
-from persist_assets.service.api import show_metrics
-from persist_assets.service.graph import Graph
+from persist_assets.building.builder import Builder
+from persist_assets.core.errors import CheckFailedError
+from persist_assets.wants.requests import taint
+from persist_assets.web.access import Caller
+from persist_assets.web.api import show_metrics
+from persist_assets.web.graph import Graph
 
 START = datetime(2024, 6, 1, 12, tzinfo=UTC)
 SQL = f"""{ONE}
@@ -118,7 +118,7 @@ def test_who_asks_while_a_look_takes_long_does_not_have_more_to_be_done(
     enter: Callable[..., Builder],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("persist_assets.service.graph._SOON_S", 0.05)
+    monkeypatch.setattr("persist_assets.web.graph._SOON_S", 0.05)
     builder = enter(make_project({"m.sql": SQL}))
     graph = Counting(builder.settings, builder.ledger)
 

@@ -13,9 +13,9 @@ import pytest
 from deltalake import write_deltalake
 from foreign import delta_connector
 
-from persist_assets.builder import Builder
-from persist_assets.errors import StorageError
-from persist_assets.model import RawTable
+from persist_assets.building.builder import Builder
+from persist_assets.core.errors import StorageError
+from persist_assets.core.model import RawTable
 from persist_assets.storage.raw import digest_of_files, pin_raw
 
 pytestmark = pytest.mark.proves("S3")

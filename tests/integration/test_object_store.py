@@ -26,24 +26,17 @@ from buckets import KEY, SECRET, STRUCT, Server, parquet, put, serving, stage
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
-from persist_assets.builder import Builder
+from persist_assets.building.builder import Builder
 from persist_assets.cli import app
-from persist_assets.engine import Engine
-from persist_assets.environments import promote
-from persist_assets.errors import ConflictError, GoneError, SettingsError, StorageError
-from persist_assets.ledger.store import Ledger, Publication
-from persist_assets.model import Build, RawTable, Snapshot
-from persist_assets.project import load_project, require
-from persist_assets.settings import load_settings
-from persist_assets.storage.files import (
-    delete_directory,
-    delta_place,
-    know_stores,
-    list_files,
-    unreachable,
-)
-from persist_assets.storage.raw import find_columns, missing_columns, pin_raw
-from persist_assets.storage.tables import (
+from persist_assets.compiler.load import load_project, require
+from persist_assets.core.errors import ConflictError, GoneError, SettingsError, StorageError
+from persist_assets.core.model import Build, RawTable, Snapshot
+from persist_assets.core.object_stores import Store, spark_pattern, spark_settings, spark_uri
+from persist_assets.core.settings import load_settings
+from persist_assets.engine.spark import Engine
+from persist_assets.ledger.ledger import Ledger, Publication
+from persist_assets.operations.environments import promote
+from persist_assets.storage.delta_tables import (
     LOG,
     Staged,
     commit,
@@ -56,8 +49,15 @@ from persist_assets.storage.tables import (
     read_sample,
     read_version,
 )
+from persist_assets.storage.files import (
+    delete_directory,
+    delta_place,
+    know_stores,
+    list_files,
+    unreachable,
+)
+from persist_assets.storage.raw import find_columns, missing_columns, pin_raw
 from persist_assets.storage.types import delta_schema
-from persist_assets.stores import Store, spark_pattern, spark_settings, spark_uri
 
 
 @pytest.fixture(scope="module")

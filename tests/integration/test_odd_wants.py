@@ -12,14 +12,14 @@ import pytest
 from commands import persist
 from serving import SOURCES, write_data
 
-from persist_assets.builder import Builder
-from persist_assets.engine import Engine, no_session
-from persist_assets.errors import NotFoundError, PersistError, SettingsError
-from persist_assets.ledger.store import Ledger
-from persist_assets.project import load_project, require
-from persist_assets.requests import LONGEST_S, check_want
-from persist_assets.settings import Upstream, load_settings
-from persist_assets.wants import Want
+from persist_assets.building.builder import Builder
+from persist_assets.compiler.load import load_project, require
+from persist_assets.core.errors import NotFoundError, PersistError, SettingsError
+from persist_assets.core.settings import Upstream, load_settings
+from persist_assets.core.wants import Want
+from persist_assets.engine.spark import Engine, no_session
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.wants.requests import LONGEST_S, check_want
 
 NOW = datetime(2024, 1, 5, tzinfo=UTC)
 WEST, EAST = (timezone(timedelta(hours=h)) for h in (-12, 14))

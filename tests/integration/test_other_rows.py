@@ -14,19 +14,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persist_assets.builder import Builder
-from persist_assets.environments import import_manifest, promote, roll_back
-from persist_assets.errors import BuildError, ConflictError
-from persist_assets.ledger.store import Ledger
-from persist_assets.ledger.tainting import Taint
-from persist_assets.model import Column, Snapshot, Source
-from persist_assets.outside import _query
+from persist_assets.building.builder import Builder
+from persist_assets.building.catalog_views import _query
+from persist_assets.core.errors import BuildError, ConflictError
+from persist_assets.core.model import Column, Snapshot, Source
+from persist_assets.core.settings import load_settings
+from persist_assets.core.wants import Request
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.ledger.taints import Taint
+from persist_assets.operations.environments import import_manifest, promote, roll_back
 from persist_assets.plugin.sensors import run_requests
-from persist_assets.requests import taint
-from persist_assets.settings import load_settings
-from persist_assets.storage.tables import commit, find_staged
+from persist_assets.storage.delta_tables import commit, find_staged
 from persist_assets.storage.types import delta_schema
-from persist_assets.wants import Request
+from persist_assets.wants.requests import taint
 
 SQL = """
 CREATE TABLE t (a INT) USING parquet LOCATION 'raw';

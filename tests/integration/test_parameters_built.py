@@ -15,11 +15,11 @@ import pytest
 from deltalake import write_deltalake
 from growing import ONE, anew, check, kind_of, put
 
-from persist_assets.builder import Builder
-from persist_assets.engine import Engine
-from persist_assets.model import Source
-from persist_assets.partitions import expand
-from persist_assets.substitution import Statement
+from persist_assets.building.builder import Builder
+from persist_assets.core.model import Source
+from persist_assets.core.partitions import expand
+from persist_assets.engine.spark import Engine
+from persist_assets.planning.render import Statement
 
 Make = Callable[..., Builder]
 NOW = datetime(2024, 1, 13, 5, tzinfo=UTC)

@@ -15,8 +15,8 @@ import pytest
 from foreign import delta_connector
 from test_ingestion import build
 
-from persist_assets.builder import Builder
-from persist_assets.errors import StorageError
+from persist_assets.building.builder import Builder
+from persist_assets.core.errors import StorageError
 from persist_assets.storage.files import reached
 from persist_assets.storage.raw import open_delta, partition_texts
 
@@ -184,7 +184,7 @@ def test_a_source_over_such_a_table_has_the_moments_that_spark_has(
 
 @pytest.mark.proves("S29")
 def test_directories_that_spell_other_moments_are_refused(tmp_path: Path) -> None:
-    from persist_assets.model import RawTable
+    from persist_assets.core.model import RawTable
     from persist_assets.storage.raw import pin_raw
 
     root = tmp_path / "t"

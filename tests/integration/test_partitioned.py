@@ -17,10 +17,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from growing import anew
 
-from persist_assets.builder import Builder
-from persist_assets.errors import BuildError
-from persist_assets.model import Snapshot, Source
-from persist_assets.partitions import expand
+from persist_assets.building.builder import Builder
+from persist_assets.core.errors import BuildError
+from persist_assets.core.model import Snapshot, Source
+from persist_assets.core.partitions import expand
 
 Make = Callable[..., Builder]
 NOW = datetime(2024, 1, 29, 5, tzinfo=UTC)

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from persist_assets.builder import Builder
-from persist_assets.partitions import FORMATS
+from persist_assets.building.builder import Builder
+from persist_assets.core.partitions import FORMATS
 
 NOW = datetime(2024, 12, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from persist_assets.builder import Builder
+from persist_assets.building.builder import Builder
 from persist_assets.plugin.partitions import FIRST, LAST
 
 SOURCES = """

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import wait_for
 
-from persist_assets.builder import Builder
-from persist_assets.errors import CheckFailedError, ConflictError, PersistError, SettingsError
-from persist_assets.model import Source
-from persist_assets.pool import Pool
-from persist_assets.settings import load_settings
+from persist_assets.building.builder import Builder
+from persist_assets.building.scheduler import Pool
+from persist_assets.core.errors import CheckFailedError, ConflictError, PersistError, SettingsError
+from persist_assets.core.model import Source
+from persist_assets.core.settings import load_settings
 
 RAW = "CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';\n"
 # Sleeps within a task: two of them overlap whatever the machine's cores are busy with.

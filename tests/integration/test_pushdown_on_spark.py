@@ -12,7 +12,7 @@ from conftest import drawn_seed
 from pushing import CHANGING, OnSpark, at, check, clock, hunt, instant
 from shapes import TRAPS, WIDE, program
 
-import persist_assets.meaning.predicates as p
+import persist_assets.analysis.predicates as p
 
 
 @pytest.mark.proves("F3")

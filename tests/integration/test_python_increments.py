@@ -10,9 +10,9 @@ from threading import Barrier
 import pytest
 from growing import ONE, kind_of, put
 
-from persist_assets.builder import Builder, Work
-from persist_assets.errors import BuildError
-from persist_assets.model import Snapshot
+from persist_assets.building.builder import Builder, Work
+from persist_assets.core.errors import BuildError
+from persist_assets.core.model import Snapshot
 
 HEAD = """
 import narwhals as nw

@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import wait_for
 
-from persist_assets.builder import Builder
-from persist_assets.compiler import resolve_query
-from persist_assets.errors import BuildError, CheckFailedError, StorageError, StrictError
-from persist_assets.frontends.sql import parse_query
-from persist_assets.model import Source
-from persist_assets.pool import Pool
+from persist_assets.building.builder import Builder
+from persist_assets.building.scheduler import Pool
+from persist_assets.compiler.compilation import resolve_query
+from persist_assets.compiler.frontends.sql import parse_query
+from persist_assets.core.errors import BuildError, CheckFailedError, StorageError, StrictError
+from persist_assets.core.model import Source
 
 IMPORTS = """
 from persist_assets import incremental_table, model, source, table

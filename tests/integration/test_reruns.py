@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from growing import ONE, PLAIN, Data, check, kind_of, put, sources
 
-from persist_assets.builder import Builder
-from persist_assets.errors import SettingsError
-from persist_assets.model import Snapshot, Source
+from persist_assets.building.builder import Builder
+from persist_assets.core.errors import SettingsError
+from persist_assets.core.model import Snapshot, Source
 
 Make = Callable[..., Builder]
 FUNCTION = """

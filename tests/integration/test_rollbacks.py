@@ -12,12 +12,12 @@ import pytest
 import sqlalchemy as sa
 from conftest import drawn_seed
 
-from persist_assets.environments import roll_back, steps_of
-from persist_assets.errors import ConflictError, NotFoundError
-from persist_assets.ledger.store import Ledger, Publication
+from persist_assets.core.errors import ConflictError, NotFoundError
+from persist_assets.core.model import Build, Snapshot, View
+from persist_assets.core.settings import Settings, load_settings
+from persist_assets.ledger.ledger import Ledger, Publication
 from persist_assets.ledger.tables import manifest_moves
-from persist_assets.model import Build, Snapshot, View
-from persist_assets.settings import Settings, load_settings
+from persist_assets.operations.environments import roll_back, steps_of
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 

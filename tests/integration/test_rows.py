@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from persist_assets.engine import Engine
-from persist_assets.errors import SettingsError
-from persist_assets.model import Column, Snapshot
-from persist_assets.rows import (
+from persist_assets.core.errors import SettingsError
+from persist_assets.core.model import Column, Snapshot
+from persist_assets.core.settings import load_settings
+from persist_assets.engine.data_diff import (
     ChangedRow,
     NotCompared,
     RowsDiffer,
@@ -24,7 +24,7 @@ from persist_assets.rows import (
     compare_rows,
     compare_snapshots,
 )
-from persist_assets.settings import load_settings
+from persist_assets.engine.spark import Engine
 
 NAN = float("nan")
 

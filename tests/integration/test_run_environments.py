@@ -18,12 +18,12 @@ import pytest
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
 
-from persist_assets.errors import ConflictError
-from persist_assets.ledger.store import Ledger
-from persist_assets.model import Project, Snapshot
+from persist_assets.compiler.load import load_project
+from persist_assets.core.errors import ConflictError
+from persist_assets.core.model import Project, Snapshot
+from persist_assets.core.settings import Settings, load_settings
+from persist_assets.ledger.ledger import Ledger
 from persist_assets.plugin.runtime import Runtime
-from persist_assets.project import load_project
-from persist_assets.settings import Settings, load_settings
 
 SOURCES = """
 CREATE TABLE t (a BIGINT, at TIMESTAMP) USING parquet LOCATION 'raw/t';

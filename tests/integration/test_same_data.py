@@ -19,9 +19,9 @@ from growing import check, kind_of
 from icebergs import Written
 from proposed import TABLE
 
-from persist_assets.builder import Builder
-from persist_assets.follow import Watch
-from persist_assets.model import RawTable
+from persist_assets.building.builder import Builder
+from persist_assets.core.model import RawTable
+from persist_assets.operations.watch import Watch
 from persist_assets.storage.changes import raw_change, version_of_same_rows
 from persist_assets.storage.raw import Pin, pin_raw
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from persist_assets.builder import Builder
-from persist_assets.engine import Engine, no_session
-from persist_assets.ledger.store import Ledger
-from persist_assets.project import load_project, require
-from persist_assets.scheduled import make_wants, next_window
-from persist_assets.settings import load_settings
-from persist_assets.wants import Want
+from persist_assets.building.builder import Builder
+from persist_assets.compiler.load import load_project, require
+from persist_assets.core.settings import load_settings
+from persist_assets.core.wants import Want
+from persist_assets.engine.spark import Engine, no_session
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.wants.schedules import make_wants, next_window
 
 SOURCES = """
 CREATE TABLE f (day DATE, o STRING, n INT) USING parquet LOCATION 'f';

@@ -19,8 +19,8 @@ from test_iceberg_projects import SCHEMA, rows
 from test_ingestion import build
 from test_object_store import Server, server
 
-from persist_assets.builder import Builder
-from persist_assets.errors import StorageError
+from persist_assets.building.builder import Builder
+from persist_assets.core.errors import StorageError
 
 __all__ = ["server"]  # a fixture: it is used by its name
 

@@ -24,15 +24,15 @@ from fuzzing import Asked, judge, requests
 from hypothesis import HealthCheck, given, settings
 from serving import OFTEN, READ, SOURCES, TOKENS, WRITE, Served, serving, write_data
 
-from persist_assets.errors import SettingsError
-from persist_assets.ledger.copying import copy_ledger
-from persist_assets.ledger.store import Ledger
-from persist_assets.ledger.tainting import Taint
-from persist_assets.service.api import ENDPOINTS, description
-from persist_assets.service.app import _check_proxy, make_app
-from persist_assets.service.graph import Graph
-from persist_assets.settings import load_settings
-from persist_assets.wants import Evaluation, Want
+from persist_assets.core.errors import SettingsError
+from persist_assets.core.settings import load_settings
+from persist_assets.core.wants import Evaluation, Want
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.ledger.taints import Taint
+from persist_assets.ledger.transfer import copy_ledger
+from persist_assets.web.api import ENDPOINTS, description
+from persist_assets.web.app import _check_proxy, make_app
+from persist_assets.web.graph import Graph
 
 EVENTS, WANTS, PLAN = "/api/v1/events", "/api/v1/wants", "/api/v1/plan"
 LATE = "m/daily/2024-01-03"
@@ -665,8 +665,8 @@ def test_others_reach_it_only_with_tokens(tmp_path: Path) -> None:
     ],
 )
 def test_tokens_that_cannot_be_are_refused(text: str) -> None:
-    from persist_assets.errors import SettingsError
-    from persist_assets.service.access import parse_tokens
+    from persist_assets.core.errors import SettingsError
+    from persist_assets.web.access import parse_tokens
 
     with pytest.raises(SettingsError) as caught:
         parse_tokens(text)
@@ -706,7 +706,7 @@ def test_every_endpoint_is_described_and_in_the_docs(served: Served) -> None:
 
 
 def test_the_service_imports_no_dagster_and_no_spark() -> None:
-    script = "import persist_assets.service.app, sys; print(' '.join(sys.modules))"
+    script = "import persist_assets.web.app, sys; print(' '.join(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from persist_assets.builder import Builder
+from persist_assets.building.builder import Builder
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING delta LOCATION 'raw/t';

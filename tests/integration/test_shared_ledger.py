@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persist_assets.builder import Builder
-from persist_assets.environments import roll_back
+from persist_assets.building.builder import Builder
+from persist_assets.operations.environments import roll_back
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION '{place}';

@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from persist_assets.builder import Builder
+from persist_assets.building.builder import Builder
 from persist_assets.cli import app
-from persist_assets.errors import ConflictError, StorageError
-from persist_assets.model import Snapshot
-from persist_assets.site.directory import LISTING, write_site
+from persist_assets.core.errors import ConflictError, StorageError
+from persist_assets.core.model import Snapshot
+from persist_assets.web.site.directory import LISTING, write_site
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 SOURCES = f"""

@@ -17,11 +17,9 @@ import pytest
 from conftest import ROOT
 from deltalake import DeltaTable, write_deltalake
 
-from persist_assets.errors import BuildError, ConflictError, StorageError
-from persist_assets.model import Column, RawTable
-from persist_assets.storage.files import delete_directory
-from persist_assets.storage.raw import find_columns, missing_columns, pin_raw, public_options
-from persist_assets.storage.tables import (
+from persist_assets.core.errors import BuildError, ConflictError, StorageError
+from persist_assets.core.model import Column, RawTable
+from persist_assets.storage.delta_tables import (
     LOG,
     Staged,
     commit,
@@ -31,6 +29,8 @@ from persist_assets.storage.tables import (
     read_sample,
     read_version,
 )
+from persist_assets.storage.files import delete_directory
+from persist_assets.storage.raw import find_columns, missing_columns, pin_raw, public_options
 from persist_assets.storage.types import delta_schema
 
 STRUCT = {

@@ -13,11 +13,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from ingesting import Died, bag
 
-from persist_assets.builder import Builder
-from persist_assets.errors import PersistError
-from persist_assets.model import Snapshot, Source
-from persist_assets.requests import evaluate_now, run_request
-from persist_assets.wants import Want
+from persist_assets.building.builder import Builder
+from persist_assets.core.errors import PersistError
+from persist_assets.core.model import Snapshot, Source
+from persist_assets.core.wants import Want
+from persist_assets.wants.requests import evaluate_now, run_request
 
 Make = Callable[..., Builder]
 CONNECTOR = {"transport": {"name": "delta_table_input", "config": {"uri": "lake"}}}

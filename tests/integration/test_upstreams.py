@@ -24,17 +24,17 @@ import sqlalchemy as sa
 from conftest import wait_for
 from serving import READ, TOKENS, serving
 
-from persist_assets.builder import Builder
-from persist_assets.doctor import examine
-from persist_assets.engine import Engine, no_session
-from persist_assets.ledger.store import Ledger
+from persist_assets.building.builder import Builder
+from persist_assets.compiler.load import load_project, require
+from persist_assets.core.settings import Upstream, load_settings
+from persist_assets.core.wants import Want, event_document
+from persist_assets.engine.spark import Engine, no_session
+from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.tables import events as events_table
-from persist_assets.project import load_project, require
-from persist_assets.requests import evaluate_now, find_available
-from persist_assets.service.graph import Graph
-from persist_assets.settings import Upstream, load_settings
-from persist_assets.upstreams import sync
-from persist_assets.wants import Want, event_document
+from persist_assets.operations.doctor import examine
+from persist_assets.wants.requests import evaluate_now, find_available
+from persist_assets.wants.upstreams import sync
+from persist_assets.web.graph import Graph
 
 SOURCES = """
 CREATE TABLE f (n INT) USING parquet LOCATION 'f';
@@ -378,7 +378,7 @@ def test_what_a_stock_dagster_materializes_is_available(
 
     ours.upstream = Upstream("users", url, ("data/users/*", "plain"), dagster=True)
     assert ours.sync() == ((), None)
-    monkeypatch.setattr("persist_assets.upstreams._PAGE", 3)
+    monkeypatch.setattr("persist_assets.wants.upstreams._PAGE", 3)
     names = [f"2024-01-{n:02}" for n in range(1, 9)]
     materialize(users, *names)
     materialize(dg.AssetKey("plain"), None)

@@ -20,13 +20,13 @@ import pytest
 from conftest import ROOT
 from deltalake import DeltaTable, write_deltalake
 
-from persist_assets.builder import Builder
-from persist_assets.collector import collect
-from persist_assets.environments import roll_back
-from persist_assets.errors import BuildError, ConflictError, GoneError
-from persist_assets.model import Snapshot, Source
-from persist_assets.planner import older_code
-from persist_assets.requests import taint
+from persist_assets.building.builder import Builder
+from persist_assets.core.errors import BuildError, ConflictError, GoneError
+from persist_assets.core.model import Snapshot, Source
+from persist_assets.operations.environments import roll_back
+from persist_assets.operations.gc import collect
+from persist_assets.planning.planner import older_code
+from persist_assets.wants.requests import taint
 
 Make = Callable[..., Builder]
 Row = dict[str, Any]
@@ -373,12 +373,12 @@ import os, signal, sys
 from datetime import UTC, datetime
 from pathlib import Path
 import deltalake
-from persist_assets.builder import Builder
-from persist_assets.engine import Engine
-from persist_assets.ledger.store import Ledger
-from persist_assets.project import load_project, require
-from persist_assets.session import create_session
-from persist_assets.settings import load_settings
+from persist_assets.building.builder import Builder
+from persist_assets.engine.spark import Engine
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.compiler.load import load_project, require
+from persist_assets.engine.session import create_session
+from persist_assets.core.settings import load_settings
 
 root, where = sys.argv[1:]
 write = deltalake.DeltaTable.create_write_transaction

@@ -12,11 +12,11 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from persist_assets.errors import ConflictError, NotFoundError
+from persist_assets.core.errors import ConflictError, NotFoundError
+from persist_assets.core.wants import ACTIVE, Blame, Evaluation, Want, evaluate, matcher
+from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.projections import PROJECTIONS
-from persist_assets.ledger.store import Ledger
-from persist_assets.ledger.tainting import Taint
-from persist_assets.wants import ACTIVE, Blame, Evaluation, Want, evaluate, matcher
+from persist_assets.ledger.taints import Taint
 
 Open = Callable[..., Ledger]
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
@@ -321,7 +321,7 @@ def test_events_are_asked_for_by_what_they_are_of(open_ledger: Open) -> None:
 
 @pytest.mark.proves("D19")
 def test_pages_have_every_event_once(open_ledger: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("persist_assets.ledger.wanting._SCANNED", 3)
+    monkeypatch.setattr("persist_assets.ledger.wants._SCANNED", 3)
     ledger = open_ledger()
     ask(ledger, *(f"m/{n}" for n in range(20)))
     for how in ({}, {"patterns": ["m/1*"]}, {"kinds": ["want-created"]}):
@@ -334,7 +334,7 @@ def test_pages_have_every_event_once(open_ledger: Open, monkeypatch: pytest.Monk
             since = following
         monkeypatch.undo()
         assert found == [e.idx for e in ledger.list_events(0, **how)[0]]
-        monkeypatch.setattr("persist_assets.ledger.wanting._SCANNED", 3)
+        monkeypatch.setattr("persist_assets.ledger.wants._SCANNED", 3)
         assert since == ledger.position()
 
 

@@ -13,16 +13,16 @@ import pytest
 from deltalake import write_deltalake
 from serving import serving
 
-from persist_assets.builder import Builder
-from persist_assets.engine import Engine
-from persist_assets.errors import BuildError, NotFoundError
-from persist_assets.ledger.store import Ledger
-from persist_assets.project import load_project, require
-from persist_assets.requests import evaluate_now, explained, record_late, run_request, taint
-from persist_assets.scheduled import make_wants
-from persist_assets.settings import Upstream, load_settings
-from persist_assets.upstreams import sync
-from persist_assets.wants import Evaluation, Request, Want, miss_document
+from persist_assets.building.builder import Builder
+from persist_assets.compiler.load import load_project, require
+from persist_assets.core.errors import BuildError, NotFoundError
+from persist_assets.core.settings import Upstream, load_settings
+from persist_assets.core.wants import Evaluation, Request, Want, miss_document
+from persist_assets.engine.spark import Engine
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.wants.requests import evaluate_now, explained, record_late, run_request, taint
+from persist_assets.wants.schedules import make_wants
+from persist_assets.wants.upstreams import sync
 
 NOW = datetime(2024, 1, 5, 6, tzinfo=UTC)
 RAW = "CREATE TABLE f (day DATE, n INT) USING delta LOCATION 'f';\n"
@@ -306,7 +306,7 @@ def test_a_build_that_finds_a_partition_missing_goes_on_when_it_is_there(
     graph = make_graph("--@ persist\nCREATE VIEW a AS SELECT max(n) AS n FROM f;\n")
     (graph.root / "sources" / "p.py").write_text(
         "from persist_assets import table\n"
-        "from persist_assets.errors import MissingUpstream\n"
+        "from persist_assets.core.errors import MissingUpstream\n"
         "@table\n"
         "def p(f):\n"
         "    if f.filter('n > 9').isEmpty():\n"

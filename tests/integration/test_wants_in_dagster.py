@@ -22,13 +22,13 @@ from serving import serving
 from test_upstreams import Other
 
 from persist_assets import load_sources
-from persist_assets.ledger.store import Ledger
+from persist_assets.compiler.load import load_project
+from persist_assets.core.settings import load_settings
+from persist_assets.core.wants import Want
+from persist_assets.ledger.ledger import Ledger
 from persist_assets.plugin.runs import run_assets
 from persist_assets.plugin.runtime import ORIGIN_TAG
 from persist_assets.plugin.wants import REQUEST_TAG
-from persist_assets.project import load_project
-from persist_assets.settings import load_settings
-from persist_assets.wants import Want
 
 SOURCES = """
 CREATE TABLE f (day DATE, n INT) USING delta LOCATION 'f';

@@ -12,8 +12,8 @@ from typing import Any
 
 from conftest import compiled
 
-from persist_assets.model import Project
-from persist_assets.substitution import substitute
+from persist_assets.core.model import Project
+from persist_assets.planning.render import substitute
 
 RAW = """
 CREATE TABLE t (a INT, b STRING, d DOUBLE, k INT, arr ARRAY<INT>, m MAP<STRING, INT>,

@@ -17,18 +17,18 @@ import pytest
 from conftest import drawn_seed, wait_for
 from ingesting import DeltaLake, IcebergLake, Life
 
-from persist_assets.builder import Builder
+from persist_assets.building.builder import Builder
 
 LIVES, ROUNDS, KILLS = 25, 8, 12
 BUILDS = """
 import sys
 from pathlib import Path
-from persist_assets.builder import Builder
-from persist_assets.engine import Engine
-from persist_assets.ledger.store import Ledger
-from persist_assets.project import load_project, require
-from persist_assets.session import create_session
-from persist_assets.settings import load_settings
+from persist_assets.building.builder import Builder
+from persist_assets.engine.spark import Engine
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.compiler.load import load_project, require
+from persist_assets.engine.session import create_session
+from persist_assets.core.settings import load_settings
 
 settings = load_settings(Path(sys.argv[1]))
 engine = Engine(settings, lambda: create_session(settings))

@@ -25,8 +25,8 @@ from soundness import RAW, make_views
 from test_random_projects import Reader, Texts
 from test_random_queries import mutate
 
-from persist_assets.builder import Builder
-from persist_assets.errors import SourcesError
+from persist_assets.building.builder import Builder
+from persist_assets.core.errors import SourcesError
 
 TABLES = ("t", "u", "w")
 

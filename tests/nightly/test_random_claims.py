@@ -19,7 +19,7 @@ from conftest import compiled
 from sqlglot import exp
 from test_random_queries import TABLES, Writer
 
-from persist_assets.model import Growth
+from persist_assets.core.model import Growth
 
 BUDGET_S = float(os.environ.get("PERSIST_NIGHTLY_S", "120"))
 SEED = int(os.environ.get("PERSIST_NIGHTLY_SEED", random.randrange(10**6)))

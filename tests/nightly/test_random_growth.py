@@ -15,11 +15,11 @@ from typing import Any
 
 from growing import QUERIES, Data, check, kind_of, sources
 
-from persist_assets.builder import Builder
-from persist_assets.engine import Engine
-from persist_assets.ledger.store import Ledger
-from persist_assets.project import load_project, require
-from persist_assets.settings import load_settings
+from persist_assets.building.builder import Builder
+from persist_assets.compiler.load import load_project, require
+from persist_assets.core.settings import load_settings
+from persist_assets.engine.spark import Engine
+from persist_assets.ledger.ledger import Ledger
 
 BUDGET_S = float(os.environ.get("PERSIST_NIGHTLY_S", "120"))
 SEED = int(os.environ.get("PERSIST_NIGHTLY_SEED", random.randrange(10**6)))

@@ -16,7 +16,7 @@ from conftest import SPARK_TOML
 from histories import Zygote
 from machine import Tally, explore
 
-from persist_assets.engine import Engine
+from persist_assets.engine.spark import Engine
 
 BUDGET_S = float(os.environ.get("PERSIST_NIGHTLY_S", "120"))
 SEED = int(os.environ.get("PERSIST_NIGHTLY_SEED", random.randrange(10**6)))

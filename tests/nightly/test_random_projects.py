@@ -16,9 +16,9 @@ from conftest import compiled
 from soundness import RAW
 from test_random_queries import Writer
 
-from persist_assets.compiler import Memory, RawFacts, compile_project, source_id
-from persist_assets.frontends.sql import parse_sql
-from persist_assets.model import Project, Source
+from persist_assets.compiler.compilation import Memory, RawFacts, compile_project, source_id
+from persist_assets.compiler.frontends.sql import parse_sql
+from persist_assets.core.model import Project, Source
 
 Texts = Mapping[str, str]
 """Queries by the names of their sources, `q` the last; they say `@name@` for what they read."""

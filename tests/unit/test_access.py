@@ -11,18 +11,18 @@ from zoneinfo import ZoneInfo
 import pytest
 from conftest import compiled
 
-from persist_assets.asking import NoAnswer, token_of
-from persist_assets.connectors import connect
-from persist_assets.connectors.access import (
+from persist_assets.compiler.frontends.sql import parse_sql
+from persist_assets.core.errors import StorageError
+from persist_assets.core.model import External
+from persist_assets.core.settings import Upstream
+from persist_assets.external.connectors import connect
+from persist_assets.external.connectors.access import (
     delta_access,
     follow_references,
     iceberg_access,
     spark_access,
 )
-from persist_assets.errors import StorageError
-from persist_assets.frontends.sql import parse_sql
-from persist_assets.model import External
-from persist_assets.settings import Upstream
+from persist_assets.wants.http import NoAnswer, token_of
 
 SECRETS = {
     "PERSIST_SECRET_ID": "AKIA-hidden-1",

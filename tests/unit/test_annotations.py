@@ -11,10 +11,10 @@ from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persist_assets.errors import Location, Problem
-from persist_assets.frontends.annotations import KEYS, read_annotation
-from persist_assets.frontends.motly import Line, Tag, parse_tag
-from persist_assets.model import Annotation, Freshness, Validity, Wanted
+from persist_assets.compiler.frontends.annotations import KEYS, read_annotation
+from persist_assets.compiler.frontends.motly import Line, Tag, parse_tag
+from persist_assets.core.errors import Location, Problem
+from persist_assets.core.model import Annotation, Freshness, Validity, Wanted
 
 CASES = json.loads((ROOT / "tests" / "golden" / "motly.json").read_text())["cases"]
 

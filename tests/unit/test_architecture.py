@@ -4,90 +4,113 @@ from __future__ import annotations
 
 import ast
 import pickle
+import re
 import subprocess
 import sys
 from collections import Counter
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
 
-from persist_assets import errors
+import persist_assets
 from persist_assets.cli import EXIT_CODES
-from persist_assets.model import CheckResult
+from persist_assets.core import errors
+from persist_assets.core.model import CheckResult
+from persist_assets.core.python_modules import EXPORTS
 
-# docs/architecture.md has the same list, with what each room is for.
-ROOMS = [
-    "_paths", "decorators", "errors", "stores", "settings", "trust", "model", "spark_types", "dialect", "wants", "watermarks", "partitions", "contracts", "frontends", "meaning", "growth", "compiler", "substitution",
-    "compare", "planner", "promotion", "selection", "lineage", "ledger", "manifest", "storage", "connectors", "bridge", "cache", "malloy", "project",
-    "revisions", "server", "session", "functions", "audit", "engine", "rows", "outside", "ingestion", "routes", "holdings", "reader",
-    "verdicts", "assertions", "continuation", "validity", "builder", "follow", "pool", "requests", "asking", "circles", "upstreams", "scheduled", "service", "site", "environments", "recovery", "collector", "home", "doctor", "plugin", "cli",
-]  # fmt: skip
-# And so has it these.
-MEANING = [
-    "functions", "algebra", "syntax", "scope", "types", "binding", "names", "expressions",
-    "relations", "grouping", "binder", "identity", "lineage", "increments", "understanding",
-    "predicates", "pushdown",
-]  # fmt: skip
-PURE = ROOMS[: ROOMS.index("ledger")]
-
-
-def room(path: Path) -> str:
-    return path.relative_to(ROOT / "persist_assets").with_suffix("").parts[0]
+PACKAGE = ROOT / "persist_assets"
+DOCS = ROOT / "docs" / "architecture"
+BESIDE = {"_paths", "decorators"}
+"""They stand beside the rooms: everything may import them."""
+PURE = ("core", "analysis", "planning", "compiler/frontends", "compiler/malloy/answers")
+PURE += ("compiler/malloy/declarations", "compiler/compilation", "compiler/registry")
 
 
 def modules() -> list[Path]:
-    return [p for p in sorted((ROOT / "persist_assets").rglob("*.py")) if room(p) != "__init__"]
+    return [p for p in sorted(PACKAGE.rglob("*.py")) if "node_modules" not in p.parts]
+
+
+def name(path: Path) -> str:
+    """Return the name of a module below the package: `core.model`, `core` for a package's face."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+NAMES = {name(path) for path in modules()} - {""}
+ROOMS = {n.partition(".")[0] for n in NAMES} - BESIDE
 
 
 def imports(path: Path) -> set[str]:
-    names: set[str] = set()
+    """Return what a module imports; modules of ours by their names below the package."""
+    found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
-    return names
+            inside = {f"{node.module}.{alias.name}" for alias in node.names}
+            modules = {m for m in inside if m.removeprefix("persist_assets.") in NAMES}
+            found |= modules or {node.module}
+    return found
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_a_module_imports_only_from_rooms_above_it(path: Path) -> None:
-    here = ROOMS.index(room(path))
-    for name in imports(path):
-        if name.startswith("persist_assets."):
-            there = name.split(".")[1]
-            assert ROOMS.index(there) <= here, f"{path.name} imports {name}"
+def own_imports(path: Path) -> set[str]:
+    own = {i for i in imports(path) if i.partition(".")[0] == "persist_assets"}
+    return {i.removeprefix("persist_assets").removeprefix(".") for i in own}
 
 
-@pytest.mark.parametrize("name", MEANING)
-def test_a_module_of_meaning_imports_only_from_those_above_it(name: str) -> None:
-    above = {f"persist_assets.meaning.{m}" for m in MEANING[: MEANING.index(name)]}
-    path = ROOT / "persist_assets" / "meaning" / f"{name}.py"
-    own = {i for i in imports(path) if i.startswith("persist_assets.meaning")}
-    assert own <= above
+ARROWS = {name(path): own_imports(path) for path in modules()}
 
 
-@pytest.mark.parametrize("path", [p for p in modules() if room(p) in PURE], ids=lambda p: p.stem)
-def test_the_pure_rooms_know_no_world(path: Path) -> None:
+def drawn_floors() -> dict[str, int]:
+    """Return the floor of each room in the picture of the docs."""
+    lines = re.findall(r"^    (\d)  (.+)$", (DOCS / "README.md").read_text(), re.MULTILINE)
+    return {room: int(floor) for floor, rooms in lines for room in rooms.split()}
+
+
+def test_the_floors_in_the_docs_are_those_of_the_code() -> None:
+    rooms: dict[str, set[str]] = {room: set() for room in ROOMS}
+    for module, targets in ARROWS.items():
+        room = module.partition(".")[0]
+        if room in ROOMS:
+            rooms[room] |= {t.partition(".")[0] for t in targets} - {room, *BESIDE}
+    floors: dict[str, int] = {}
+    for room in TopologicalSorter(rooms).static_order():  # a circle is an error
+        floors[room] = 1 + max((floors[lower] for lower in rooms[room]), default=0)
+    assert floors == drawn_floors()
+    assert len(rooms) == 14
+    assert max(floors.values()) <= 9
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS))
+def test_the_files_of_a_room_are_listed_in_the_order_of_their_imports(room: str) -> None:
+    section = (DOCS / "rooms.md").read_text().split(f"\n## {room}\n")[1].split("\n## ")[0]
+    listed = [
+        f"{room}.{file.removesuffix('.py').replace('/', '.')}"
+        for file in re.findall(r"^\| `([\w/]+\.py)` \|", section, re.MULTILINE)
+    ]
+    faces = {name(p) for p in modules() if p.name in ("__init__.py", "__main__.py")}
+    faces |= {f"{face}.__main__" for face in faces}
+    own = {n for n in NAMES if n.partition(".")[0] == room}
+    assert set(listed) - faces == own - faces
+    for i, module in enumerate(listed):
+        later = own - set(listed[:i]) - faces - {module}
+        assert not ARROWS[module] & later, module
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in modules() if name(p).replace(".", "/").startswith(PURE)],
+    ids=lambda p: name(p),
+)
+def test_the_pure_modules_know_no_world(path: Path) -> None:
     world = {"pyspark", "deltalake", "pyarrow", "sqlalchemy", "dagster", "subprocess", "socket"}
-    assert not {name.split(".")[0] for name in imports(path)} & world
+    assert not {i.split(".")[0] for i in imports(path)} & world
 
 
-def test_the_map_in_the_docs_is_the_house() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text()
-
-    def listed(heading: str) -> list[str]:
-        table = text.split(f"## {heading}")[1].split("##")[0]
-        return [
-            line.split("`")[1].removesuffix("/").removesuffix(".py")
-            for line in table.splitlines()
-            if line.startswith("| `")
-        ]
-
-    assert listed("The house") == ROOMS
-    assert listed("What a query means") == MEANING
-    there = {p.stem for p in (ROOT / "persist_assets" / "meaning").glob("*.py")}
-    assert there == {*MEANING, "__init__"}
+def test_what_users_may_import_is_known_to_the_compiler() -> None:
+    assert tuple(persist_assets.__all__) == EXPORTS
 
 
 def loaded_by(statement: str) -> set[str]:

@@ -6,7 +6,7 @@ import pytest
 from bare_names import CASES, NAMES, RAW
 from conftest import compiled
 
-from persist_assets.model import Source
+from persist_assets.core.model import Source
 
 
 def source(query: str) -> Source:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from persist_assets.cli.app import Invocation
-from persist_assets.errors import ConflictError, NotFoundError, SourcesError
-from persist_assets.frontends import NAMES
-from persist_assets.frontends.sql import parse_query
-from persist_assets.lineage import find_columns
-from persist_assets.model import Project
-from persist_assets.project import load, load_project, sound
-from persist_assets.selection import find_source
-from persist_assets.settings import load_settings
+from persist_assets.compiler.frontends.sql import parse_query
+from persist_assets.compiler.load import load, load_project, sound
+from persist_assets.compiler.registry import NAMES
+from persist_assets.core.errors import ConflictError, NotFoundError, SourcesError
+from persist_assets.core.model import Project
+from persist_assets.core.settings import load_settings
+from persist_assets.planning.lineage import find_columns
+from persist_assets.planning.selection import find_source
 
 pytestmark = pytest.mark.proves("S16")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from conftest import compiled
 
-from persist_assets.compare import (
+from persist_assets.core.model import Project
+from persist_assets.planning.diff import (
     Change,
     Expression,
     compare,
@@ -16,7 +17,6 @@ from persist_assets.compare import (
     of_project,
     to_rebuild,
 )
-from persist_assets.model import Project
 
 RAW = "CREATE TABLE t (a INT, b INT, c INT) USING parquet LOCATION 't';\n"
 RAW += "CREATE TABLE u (a INT, d INT) USING parquet LOCATION 'u';\n--@ persist\nCREATE VIEW p AS "

@@ -12,13 +12,19 @@ from conftest import ROOT, compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persist_assets.compiler import Memory, RawFacts, compile_project, resolve_query, source_id
-from persist_assets.errors import SourcesError
-from persist_assets.frontends.sql import parse_query, parse_sql
-from persist_assets.meaning import binding
-from persist_assets.model import Project
-from persist_assets.project import load_project, require
-from persist_assets.settings import load_settings
+from persist_assets.analysis import binding
+from persist_assets.compiler.compilation import (
+    Memory,
+    RawFacts,
+    compile_project,
+    resolve_query,
+    source_id,
+)
+from persist_assets.compiler.frontends.sql import parse_query, parse_sql
+from persist_assets.compiler.load import load_project, require
+from persist_assets.core.errors import SourcesError
+from persist_assets.core.model import Project
+from persist_assets.core.settings import load_settings
 
 T = "CREATE TABLE t (a INT, b STRING, ts TIMESTAMP, s STRUCT<f: INT>) USING parquet LOCATION 't';\n"
 

@@ -8,10 +8,10 @@ import pytest
 from conftest import compiled
 from sqlglot import exp
 
-from persist_assets.frontends import FRONTENDS
-from persist_assets.meaning import expressions
-from persist_assets.project import load_project
-from persist_assets.settings import load_settings
+from persist_assets.analysis import expressions
+from persist_assets.compiler.load import load_project
+from persist_assets.compiler.registry import FRONTENDS
+from persist_assets.core.settings import load_settings
 
 TABLE = "CREATE TABLE t (s STRING, k INT) USING parquet LOCATION 't';\n"
 

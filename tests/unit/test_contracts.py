@@ -7,8 +7,8 @@ import re
 import pytest
 from conftest import compiled
 
-from persist_assets.contracts import alike, breaches, changes, stored_type
-from persist_assets.model import Check, Column, Project, SchemaChange, Source
+from persist_assets.core.contracts import alike, breaches, changes, stored_type
+from persist_assets.core.model import Check, Column, Project, SchemaChange, Source
 
 RAW = """
 CREATE TABLE t (a BIGINT, b STRING, ts TIMESTAMP) USING parquet LOCATION 'raw/t';

@@ -8,9 +8,9 @@ from time import process_time
 import pytest
 from conftest import compiled, has_taken
 
-from persist_assets.frontends.sql import MAX_BRACKETS, parse_query
-from persist_assets.meaning.binding import MAX_DEPTH, MAX_SIZE
-from persist_assets.model import Project, Source
+from persist_assets.analysis.binding import MAX_DEPTH, MAX_SIZE
+from persist_assets.compiler.frontends.sql import MAX_BRACKETS, parse_query
+from persist_assets.core.model import Project, Source
 
 T = "CREATE TABLE t (a INT, b STRING) USING parquet LOCATION 't';\n"
 

@@ -13,8 +13,7 @@ from conftest import has_taken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persist_assets.ledger.wanting import like
-from persist_assets.wants import (
+from persist_assets.core.wants import (
     Evaluation,
     Request,
     Want,
@@ -26,6 +25,7 @@ from persist_assets.wants import (
     ref_of,
     split_graph,
 )
+from persist_assets.ledger.wants import like
 
 MIDNIGHT = datetime(2024, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -9,11 +9,11 @@ import pytest
 from conftest import compiled
 from proposed import TABLE, V1, V2
 
-from persist_assets.errors import Problem
-from persist_assets.frontends.external import LACKING, public_pairs
-from persist_assets.frontends.intervals import missing_keywords
-from persist_assets.frontends.sql import parse_sql
-from persist_assets.model import Declaration, External, Kind
+from persist_assets.compiler.frontends.external import LACKING, public_pairs
+from persist_assets.compiler.frontends.intervals import missing_keywords
+from persist_assets.compiler.frontends.sql import parse_sql
+from persist_assets.core.errors import Problem
+from persist_assets.core.model import Declaration, External, Kind
 
 
 def declared(config: Any, name: str = "delta_table_input", **more: Any) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from conftest import compiled
 
-from persist_assets.follow import due
-from persist_assets.model import Plan, Reason, ReasonCode, Step
+from persist_assets.core.model import Plan, Reason, ReasonCode, Step
+from persist_assets.operations.watch import due
 
 PROJECT = compiled(
     {

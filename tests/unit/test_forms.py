@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from conftest import compiled
 
-from persist_assets.model import Source
+from persist_assets.core.model import Source
 
 TABLE = (
     "CREATE TABLE t (s STRING, k INT, ts TIMESTAMP, a INT, st STRUCT<a: INT, b: STRING>)"

@@ -12,9 +12,9 @@ import pytest
 import sqlalchemy as sa
 
 from persist_assets.cli.app import find_full_disk
-from persist_assets.errors import BuildError, LedgerError, StorageError
+from persist_assets.core.errors import BuildError, LedgerError, StorageError
+from persist_assets.engine.session import translated
 from persist_assets.ledger.connection import Database
-from persist_assets.session import translated
 from persist_assets.storage.files import reached, unreachable
 
 WRITING = """An error occurred while calling o37.parquet.

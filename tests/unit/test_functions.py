@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from persist_assets.meaning import functions as f
+from persist_assets.analysis import functions as f
 
 
 def of_kind(kind: str) -> set[str]:

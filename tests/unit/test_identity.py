@@ -8,7 +8,7 @@ import pytest
 from conftest import compiled, said_under_hash_seeds
 from pairs import RAW, build_id, golden, project
 
-from persist_assets.meaning.identity import digest
+from persist_assets.core.digests import digest
 
 
 @pytest.mark.proves("K2")

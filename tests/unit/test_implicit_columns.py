@@ -6,13 +6,14 @@ import pytest
 from conftest import compiled
 from implicit import COLUMNS, expressions, recorded
 
-from persist_assets.errors import SourcesError
-from persist_assets.frontends.sql import REFERENCE, parse_query
-from persist_assets.meaning.algebra import Given
-from persist_assets.meaning.binder import bind
-from persist_assets.meaning.binding import Binding, Face
-from persist_assets.meaning.scope import NO_WORD, UNKNOWN, Around, Unanalysable
-from persist_assets.model import Source
+from persist_assets.analysis.algebra import Given
+from persist_assets.analysis.binder import bind
+from persist_assets.analysis.binding import Binding, Face
+from persist_assets.analysis.scope import NO_WORD, UNKNOWN, Around, Unanalysable
+from persist_assets.compiler.frontends.sql import parse_query
+from persist_assets.core.errors import SourcesError
+from persist_assets.core.languages import REFERENCE
+from persist_assets.core.model import Source
 
 TABLE = f"CREATE TABLE n ({COLUMNS}) USING parquet LOCATION 'n';\n"
 (N,) = compiled({"n.sql": TABLE}).sources

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from conftest import compilation_of, compiled
 
-from persist_assets import watermarks
-from persist_assets.compiler import Memory
-from persist_assets.growth import grow, in_order, obstacle
-from persist_assets.meaning.understanding import Meaning
-from persist_assets.model import Change, Growth, Increment, Piece, Project, Snapshot, Source
+from persist_assets.analysis.semantics import Meaning
+from persist_assets.compiler.compilation import Memory
+from persist_assets.core import time_values
+from persist_assets.core.model import Change, Growth, Increment, Piece, Project, Snapshot, Source
+from persist_assets.planning.increments import grow, in_order, obstacle
 
 RAW = """
 CREATE TABLE ev (ts TIMESTAMP, usr INT, kind STRING, amt INT) USING parquet LOCATION 'ev';
@@ -399,28 +399,28 @@ VALUES: dict[str, list[tuple[str, str, str]]] = {
     ("kind", "spark", "text", "sql"), [(k, *v) for k, many in VALUES.items() for v in many]
 )
 def test_watermarks_are_typed(kind: str, spark: str, text: str, sql: str) -> None:
-    value = watermarks.from_spark(spark, kind)
+    value = time_values.from_spark(spark, kind)
     assert value is not None
-    assert watermarks.to_text(value) == text
-    assert watermarks.from_text(text, kind) == value
-    assert watermarks.literal(value, kind) == sql
+    assert time_values.to_text(value) == text
+    assert time_values.from_text(text, kind) == value
+    assert time_values.literal(value, kind) == sql
 
 
 def test_numbers_are_compared_as_numbers() -> None:
-    values = [watermarks.from_text(t, "int") for t in ("9", "10")]
+    values = [time_values.from_text(t, "int") for t in ("9", "10")]
     assert values == sorted(values)  # pyright: ignore
-    assert watermarks.from_text("1.10", "decimal(4,2)") == Decimal("1.1")
+    assert time_values.from_text("1.10", "decimal(4,2)") == Decimal("1.1")
 
 
 @pytest.mark.proves("P22")
 def test_texts_are_compared_by_their_code_points() -> None:
     # By the code units of UTF-16 the last would come before the one before it.
     texts = ["", "10", "9", "B", "a", "z", "zz", "é", "\uff61", "\U0001f600"]
-    values = [watermarks.from_text(t, "string") for t in texts]
+    values = [time_values.from_text(t, "string") for t in texts]
     assert values == sorted(values)  # pyright: ignore
     for low, high in pairwise(texts):
-        assert watermarks.greatest([high, None, low], "string") == high
-        assert not watermarks.overlap((low, low), (high, None))
+        assert time_values.greatest([high, None, low], "string") == high
+        assert not time_values.overlap((low, low), (high, None))
 
 
 @pytest.mark.parametrize(
@@ -433,13 +433,13 @@ def test_texts_are_compared_by_their_code_points() -> None:
     ],
 )
 def test_what_python_has_no_value_for_is_nothing(text: str, kind: str) -> None:
-    assert watermarks.from_spark(text, kind) is None
+    assert time_values.from_spark(text, kind) is None
 
 
 def test_an_instant_without_its_zone_is_nothing() -> None:
-    assert watermarks.from_text("2024-01-01T00:00:00", "timestamp") is None
-    berlin = watermarks.from_text("2024-03-31T03:00:00+02:00", "timestamp")
-    assert berlin is not None and watermarks.to_text(berlin) == "2024-03-31T01:00:00Z"
+    assert time_values.from_text("2024-01-01T00:00:00", "timestamp") is None
+    berlin = time_values.from_text("2024-03-31T03:00:00+02:00", "timestamp")
+    assert berlin is not None and time_values.to_text(berlin) == "2024-03-31T01:00:00Z"
 
 
 # ------------------------------------------------------------------------------------------ merging

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from persist_assets.continuation import last_of
-from persist_assets.storage.tables import Live
-from persist_assets.watermarks import earlier, greatest
+from persist_assets.building.strategies.incremental import last_of
+from persist_assets.core.time_values import earlier, greatest
+from persist_assets.storage.delta_tables import Live
 
 Ask = Callable[[Sequence[Live]], str | None]
 

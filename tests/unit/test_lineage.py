@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from conftest import compiled
 
-from persist_assets.errors import NotFoundError
-from persist_assets.lineage import edges, find_columns, trace
-from persist_assets.model import ColumnRef
+from persist_assets.core.errors import NotFoundError
+from persist_assets.core.model import ColumnRef
+from persist_assets.planning.lineage import edges, find_columns, trace
 
 FILES = {
     "m.sql": """

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from persist_assets.errors import Location, Problem
-from persist_assets.frontends.malloy_bridge import MalloyColumn, Note, read_model, read_query
+from persist_assets.compiler.malloy.answers import MalloyColumn, Note, read_model, read_query
+from persist_assets.core.errors import Location, Problem
 
 PLACE = {"path": "s/a.malloy", "line": 3, "column": 9}
 PROBLEM = {"code": "c", "message": "m", "severity": "warning", "hint": None, **PLACE}

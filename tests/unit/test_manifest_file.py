@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from persist_assets.manifest import manifest_document, parse_manifest
-from persist_assets.meaning.identity import digest_connection
-from persist_assets.model import Build, Column, RawVersion, Snapshot
-from persist_assets.settings import load_settings
+from persist_assets.core.digests import digest_connection
+from persist_assets.core.model import Build, Column, RawVersion, Snapshot
+from persist_assets.core.settings import load_settings
+from persist_assets.ledger.manifest_file import manifest_document, parse_manifest
 
 ID = "ab" * 32
 NOW = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)

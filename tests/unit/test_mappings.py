@@ -9,9 +9,9 @@ import dagster as dg
 import pytest
 from conftest import compiled
 
-from persist_assets.model import Partitioning, Project, SourceID
-from persist_assets.partitions import keys
-from persist_assets.planner import needed, reached_by
+from persist_assets.core.model import Partitioning, Project, SourceID
+from persist_assets.core.partitions import keys
+from persist_assets.planning.planner import needed, reached_by
 from persist_assets.plugin.partitions import dependency, partitions_definition
 
 RAW = """

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from conftest import compiled
 
-from persist_assets.errors import SourcesError
-from persist_assets.frontends.sql import parse_query
-from persist_assets.model import Project, Source
-from persist_assets.substitution import substitute
+from persist_assets.compiler.frontends.sql import parse_query
+from persist_assets.core.errors import SourcesError
+from persist_assets.core.model import Project, Source
+from persist_assets.planning.render import substitute
 
 RAW = (
     "CREATE TABLE t (ts TIMESTAMP, day DATE, x STRING, k INT) USING parquet LOCATION 't';\n"

@@ -12,8 +12,8 @@ from conftest import compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persist_assets.model import Cadence, Dimension, Partitioning
-from persist_assets.partitions import (
+from persist_assets.core.model import Cadence, Dimension, Partitioning
+from persist_assets.core.partitions import (
     between,
     bounds,
     boxes,
@@ -27,8 +27,8 @@ from persist_assets.partitions import (
     side,
     split,
 )
-from persist_assets.planner import needed
-from persist_assets.watermarks import overlap, overlaps_any
+from persist_assets.core.time_values import overlap, overlaps_any
+from persist_assets.planning.planner import needed
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "America/Sao_Paulo", "Asia/Kathmandu")
 THEIRS: dict[Cadence, Any] = {

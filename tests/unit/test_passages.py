@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from persist_assets.site.pages import page_name
-from persist_assets.site.passages import Place, passages
-from persist_assets.site.picture import draw, layers
+from persist_assets.web.site.excerpts import Place, passages
+from persist_assets.web.site.graph_svg import draw, layers
+from persist_assets.web.site.pages import page_name
 
 SQL = """\
 -- Of the whole file.

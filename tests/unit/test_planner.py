@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from conftest import compiled
 
-from persist_assets.compare import what_it_reads
-from persist_assets.model import (
+from persist_assets.core.model import (
     AsOf,
     Build,
     BuildID,
@@ -23,7 +22,8 @@ from persist_assets.model import (
     Source,
     merge_as_of,
 )
-from persist_assets.planner import (
+from persist_assets.planning.diff import what_it_reads
+from persist_assets.planning.planner import (
     DRAW,
     OLDER,
     UNVERSIONED,

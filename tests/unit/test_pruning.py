@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persist_assets.connectors.pruning import Span, exactly, may_match, span
+from persist_assets.external.connectors.pruning import Span, exactly, may_match, span
 
 NOON = datetime(2024, 5, 6, 12, tzinfo=UTC)
 COLUMNS = {

@@ -31,11 +31,11 @@ from pushing import RAW as RANDOM_RAW
 from shapes import SHAPES, WIDE, program
 from test_rules import without
 
-import persist_assets.meaning.predicates as p
-from persist_assets.compiler import resolve_query
-from persist_assets.frontends.sql import parse_query
-from persist_assets.meaning import binder, pushdown
-from persist_assets.meaning.pushdown import Need
+import persist_assets.analysis.predicates as p
+from persist_assets.analysis import binder, pushdown
+from persist_assets.analysis.pushdown import Need
+from persist_assets.compiler.compilation import resolve_query
+from persist_assets.compiler.frontends.sql import parse_query
 
 ALL = "all rows"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from conftest import compiled
 
-from persist_assets.compare import what_changed_above, what_it_reads
-from persist_assets.model import Build, Project, Source
-from persist_assets.project import load_project
-from persist_assets.settings import load_settings
+from persist_assets.compiler.load import load_project
+from persist_assets.core.model import Build, Project, Source
+from persist_assets.core.settings import load_settings
+from persist_assets.planning.diff import what_changed_above, what_it_reads
 
 RAW = (
     "CREATE TABLE raw (carrier STRING, delay DOUBLE, origin STRING, gate STRUCT<no: INT, pier: STRING>)"

@@ -17,13 +17,13 @@ from conftest import ROOT, compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persist_assets.errors import SourcesError
-from persist_assets.frontends.python import parse_python
-from persist_assets.frontends.sql import parse_query
-from persist_assets.functions import _Modules, place_of
-from persist_assets.model import Project, Source
-from persist_assets.project import load_project
-from persist_assets.settings import load_settings
+from persist_assets.compiler.frontends.python import parse_python
+from persist_assets.compiler.frontends.sql import parse_query
+from persist_assets.compiler.load import load_project
+from persist_assets.core.errors import SourcesError
+from persist_assets.core.model import Project, Source
+from persist_assets.core.settings import load_settings
+from persist_assets.engine.python_functions import _Modules, place_of
 
 T = "CREATE TABLE flights (carrier STRING, delay DOUBLE) USING parquet LOCATION 'f';\n"
 IMPORTS = "from persist_assets import incremental_table, model, source, table\n"
@@ -1137,7 +1137,7 @@ def test_decorators_return_functions_as_they_are() -> None:
         assert made([1]) == [1, 3]
 
 
-@pytest.mark.parametrize("first", ["import persist_assets.model", "import persist_assets.compiler", "pass"])  # fmt: skip
+@pytest.mark.parametrize("first", ["import persist_assets.core.model", "import persist_assets.compiler.compilation", "pass"])  # fmt: skip
 def test_a_decorator_is_no_module_of_the_package(first: str) -> None:
     script = f"{first}\nfrom persist_assets import model, table\nimport sys\nmodel(model); table(table)\nprint('pyspark' in sys.modules, 'sqlglot' in sys.modules and {first!r} == 'pass')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)  # fmt: skip

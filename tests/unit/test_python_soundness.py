@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from conftest import compiled
 
-from persist_assets.functions import _Modules
-from persist_assets.model import Function
+from persist_assets.core.model import Function
+from persist_assets.engine.python_functions import _Modules
 
 ORDER = ("one", "two", "own")
 """The modules; each may import those before it."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from persist_assets.errors import StorageError
-from persist_assets.frontends.options import OPTIONS, wrong_option
-from persist_assets.model import Column
+from persist_assets.core.errors import StorageError
+from persist_assets.core.model import Column
+from persist_assets.core.raw_options import OPTIONS, wrong_option
 from persist_assets.storage.headers import columns_in_order, first_records, is_header, line_of
 
 pytestmark = pytest.mark.proves("S5")

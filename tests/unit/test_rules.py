@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from pairs import build_id, golden
 
-from persist_assets import dialect
-from persist_assets.meaning import (
+from persist_assets.analysis import (
     algebra,
     binder,
     expressions,
+    fingerprint,
     grouping,
-    identity,
     names,
     relations,
-    understanding,
+    semantics,
 )
+from persist_assets.core import dialect
 
 PAIRS = {
     name: {title: queries for title, *queries in golden(name)}
@@ -30,7 +30,7 @@ PAIRS = {
 Rule = tuple[str, Callable[..., Any], str, str]
 """Title of a pair, the function that has its rule, a part of its text, and what to put there."""
 
-Scope, Fold, Calls = identity.Scope, identity.Fold, algebra.Calls
+Scope, Fold, Calls = fingerprint.Scope, fingerprint.Fold, algebra.Calls
 
 NO_LABELS = (Scope._expr, 'digest("at", label, columns[column]) if label else ', "")
 ONE_LABEL_FOR_TIES = (Fold._labels, '{labels[i]}#{number}"', '{labels[i]}#"')
@@ -124,8 +124,8 @@ DIFFERENT: list[Rule] = [
     ("keys of a map have a case", names.field_of, 'kind is not None and kind.startswith("struct<")', "True"),
     ("a constant beside a decimal", expressions._folded_beside, 'beside in _NO_DECIMALS', "True"),
     ("DISTINCT in an aggregate", expressions._function, 'words.append("distinct")', "pass"),
-    ("name of a column", understanding._meaning, "(o.name, d) for o, d", "d for o, d"),
-    ("order of columns", understanding._meaning, "digests.rows, named)", "digests.rows, sorted(named))"),
+    ("name of a column", semantics._meaning, "(o.name, d) for o, d", "d for o, d"),
+    ("order of columns", semantics._meaning, "digests.rows, named)", "digests.rows, sorted(named))"),
 ]  # fmt: skip
 """Pairs that come out equal once the rule is gone."""
 
@@ -168,7 +168,7 @@ EQUAL: list[Rule] = [
     ("parameter of a lambda", names.resolve_identifier, "(str(index),)", "(name,)"),
     ("the default frame", expressions._window, "if function.op in AGGREGATES", "if False"),
     ("order of the columns of a partition", Scope._window, "sorted(set(rows.exprs(expr.partition)))", "rows.exprs(expr.partition)"),
-    ("ORDER BY without LIMIT", understanding._meaning, "connection, digests.rows, named", "connection, digests.rows, named, digests.order"),
+    ("ORDER BY without LIMIT", semantics._meaning, "connection, digests.rows, named", "connection, digests.rows, named, digests.order"),
     ("GROUP BY ALL", Fold._aggregate, "scope.rows, sorted(set(key_digests))", "scope.rows, key_digests"),
 ]  # fmt: skip
 """Pairs that come out different once the rule is gone."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from persist_assets.errors import SettingsError
-from persist_assets.project import load_project
-from persist_assets.settings import load_settings
+from persist_assets.compiler.load import load_project
+from persist_assets.core.errors import SettingsError
+from persist_assets.core.settings import load_settings
 
 DECLARED = "CREATE TABLE t (a INT) USING {form} LOCATION '{place}';"
 EXTERNAL = """CREATE EXTERNAL TABLE t (a INT) WITH ('connectors' = '[{{"transport": {{

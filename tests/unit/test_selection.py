@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from conftest import compiled
 
-from persist_assets.errors import ConflictError, NotFoundError
-from persist_assets.selection import State, find_source, select
+from persist_assets.core.errors import ConflictError, NotFoundError
+from persist_assets.planning.selection import State, find_source, select
 
 PROJECT = compiled(
     {

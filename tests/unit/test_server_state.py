@@ -12,8 +12,9 @@ from types import SimpleNamespace
 import pytest
 from filelock import FileLock
 
-from persist_assets.errors import SettingsError, StorageError
-from persist_assets.server import (
+from persist_assets.core.errors import SettingsError, StorageError
+from persist_assets.core.settings import Settings, load_settings
+from persist_assets.engine.server import (
     _IN_USE,
     Job,
     Jobs,
@@ -23,9 +24,8 @@ from persist_assets.server import (
     list_jobs,
     server_directory,
 )
-from persist_assets.server import stop_server as stop
-from persist_assets.session import create_session
-from persist_assets.settings import Settings, load_settings
+from persist_assets.engine.server import stop_server as stop
+from persist_assets.engine.session import create_session
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from persist_assets.errors import SettingsError
-from persist_assets.settings import (
+from persist_assets.core.errors import SettingsError
+from persist_assets.core.settings import (
     find_root,
     is_harmless,
     load_settings,

@@ -11,11 +11,11 @@ import pytest
 from conftest import compiled
 
 from persist_assets import load_sources
-from persist_assets.errors import SettingsError
-from persist_assets.model import Source
+from persist_assets.compiler.load import load_project
+from persist_assets.core.errors import SettingsError
+from persist_assets.core.model import Source
+from persist_assets.core.settings import load_settings
 from persist_assets.plugin.assets import op_name
-from persist_assets.project import load_project
-from persist_assets.settings import load_settings
 
 T = "CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';\n"
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persist_assets.errors import SourcesError
-from persist_assets.frontends.sql import parse_query, parse_sql
-from persist_assets.model import Declaration
+from persist_assets.compiler.frontends.sql import parse_query, parse_sql
+from persist_assets.core.errors import SourcesError
+from persist_assets.core.model import Declaration
 
 
 def one(text: str) -> Declaration:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from conftest import compiled
 
-from persist_assets.dialect import quote
-from persist_assets.frontends.sql import parse_query
-from persist_assets.substitution import splice, substitute
+from persist_assets.compiler.frontends.sql import parse_query
+from persist_assets.core.dialect import quote
+from persist_assets.planning.render import splice, substitute
 
 PROJECT = compiled(
     {

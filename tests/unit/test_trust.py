@@ -14,13 +14,13 @@ from postgres import AS_ROOT, NOBODY
 from typer.testing import CliRunner
 
 from persist_assets.cli import app
-from persist_assets.connectors.access import endpoint_of, follow_references
-from persist_assets.errors import SettingsError, StorageError, UntrustedError
-from persist_assets.model import External
-from persist_assets.revisions import find_commit, load_revision
-from persist_assets.settings import load_settings
-from persist_assets.stores import read_stores
-from persist_assets.trust import add_trusted, confined, permit, place_of, trusted_places
+from persist_assets.core.errors import SettingsError, StorageError, UntrustedError
+from persist_assets.core.model import External
+from persist_assets.core.object_stores import read_stores
+from persist_assets.core.settings import load_settings
+from persist_assets.core.trust import add_trusted, confined, permit, place_of, trusted_places
+from persist_assets.external.connectors.access import endpoint_of, follow_references
+from persist_assets.operations.revisions import find_commit, load_revision
 
 URL = "postgresql://me:secret@host/database"
 

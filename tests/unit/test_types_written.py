@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from conftest import compiled
 
-from persist_assets.model import Source
-from persist_assets.spark_types import UnknownTypeError, parse_type, read_type
+from persist_assets.core.model import Source
+from persist_assets.core.spark_types import UnknownTypeError, parse_type, read_type
 
 TABLE = "CREATE TABLE t (s STRING, k INT, ts TIMESTAMP) USING parquet LOCATION 't';\n"
 

@@ -1,0 +1,268 @@
+"""The state of binding one source's query: what has been made, found and complained of so far.
+
+Functions that bind take it first. The invariant: an instance number is used for one leaf only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from persist_assets.analysis.algebra import (
+    Block,
+    Call,
+    Calls,
+    Expr,
+    Free,
+    Generate,
+    Given,
+    Limit,
+    Node,
+    Out,
+    Rebuild,
+    Window,
+    parts,
+    walk,
+)
+from persist_assets.analysis.functions import VOLATILE
+from persist_assets.analysis.scope import Unanalysable
+from persist_assets.analysis.types import Types
+from persist_assets.core.errors import Location
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from persist_assets.analysis.scope import Around
+    from persist_assets.core.errors import Problem
+    from persist_assets.core.model import ColumnRef
+
+MAX_LEAVES = 16
+"""A subquery is merged into its reader while the reader has no more leaves than this; beyond,
+it stays a leaf, which keeps chains of self-joins from growing without end."""
+
+MAX_SIZE = 200
+"""A subquery is merged into its reader while its conjuncts, and each of its columns, consist of no
+more expressions than this; beyond, it stays a leaf, which keeps chains of sources and of CTEs from
+copying ever more."""
+
+MAX_DEPTH = 120
+"""Expressions and queries nested in each other more deeply than this are not analysed.
+
+Binding recurses with the text of a query, by six calls a level at most, and Python allows a
+thousand; what calls us has some of them. Chains of operators, of UNIONs and of CTEs are not
+nested in this sense."""
+
+
+@dataclass(frozen=True, slots=True)
+class Face:
+    """What a source shows to those that read it.
+
+    Attributes
+    ----------
+    block
+        Its leaves are `Given`: readers see through its filters, projections and joins only.
+        None when there is nothing to see through.
+    given
+        The same relation as one leaf.
+    names
+        Of its columns, or None when they are not known.
+    """
+
+    block: Block | None
+    given: Given
+    names: tuple[str, ...] | None
+
+
+@dataclass(slots=True)
+class Binding:
+    """One source's query being bound.
+
+    Attributes
+    ----------
+    query
+        Binds a query within a query: `binder.bind`, which everything below it in the order of
+        imports reaches through here.
+    path
+        Of the file, for locations.
+    upstream
+        For each reference of the query the face of the source it means.
+    reference
+        The key in a table's `meta` that holds the number of its reference.
+    calls
+        Where expressions are made.
+    problems
+        What is certainly wrong with the query.
+    instances
+        The numbers that no leaf has yet.
+    types
+        Of the columns of all leaves.
+    free
+        Tells what refers to which instances.
+    only_given
+        All leaves that have been made are known by their digests.
+    windowed, limited
+        A window, or a LIMIT, has been made.
+    inlines_lots
+        What is read and is no table draws lots.
+    any_condition
+        A function that is not one of Spark's own is taken for one of a row where it can be nothing
+        else, in WHERE and ON: enough to see what stands beside it, not to say what a query means.
+    depth
+        How deep in the text what is being bound now is nested.
+    bounded
+        The parameters of the query, each with what it is compared with.
+    origins
+        For columns of what the query reads, the columns their values come from.
+    """
+
+    query: Callable[[Binding, Any, Around], Block]
+    path: str
+    upstream: Sequence[Face]
+    reference: str
+    inlines_lots: bool = False
+    any_condition: bool = False
+    calls: Calls = field(default_factory=Calls)
+    problems: list[Problem] = field(default_factory=list)
+    instances: Iterator[int] = field(default_factory=lambda: count(1))
+    types: Types = field(default_factory=Types)
+    origins: dict[Expr, frozenset[ColumnRef]] = field(default_factory=dict)
+    free: Free = field(default_factory=Free)
+    depth: int = 0
+    bounded: list[tuple[Any, Expr]] = field(default_factory=list[tuple[Any, "Expr"]])
+    only_given: bool = True
+    windowed: bool = False
+    limited: bool = False
+
+    def enter(self) -> None:
+        """Go one level down in the text; `depth` is lowered when it is left.
+
+        Raises
+        ------
+        Unanalysable
+            That is too deep.
+        """
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Unanalysable(f"because it is nested more than {MAX_DEPTH} levels deep")
+
+    def place(self, node: Any) -> Location:
+        """Return where the first identifier in `node` stands."""
+        metas = [i.meta for i in node.find_all(exp.Identifier) if "start" in i.meta]
+        if not metas:
+            return Location(self.path)
+        first = min(metas, key=lambda meta: meta["start"])
+        return Location(self.path, first["line"], first["col"] - (first["end"] - first["start"]))
+
+    def leaf(self, node: Node, columns: Iterable[Out]) -> Block:
+        """Return a Block of one leaf, all of whose columns it passes on."""
+        columns = tuple(columns)
+        instance = next(self.instances)
+        self.only_given &= isinstance(node, Given)
+        self.limited |= isinstance(node, Limit)
+        self.types.leaves[instance] = tuple(o.type for o in columns)
+        outs = [o.of(self.calls.ref(instance, i)) for i, o in enumerate(columns)]
+        return Block(((instance, node),), (), tuple(outs))
+
+    def again(self, block: Block) -> Block:
+        """Return a copy for one more use: its own instances are used nowhere else.
+
+        What refers to none of them is shared, or a chain of CTEs that each read the last twice
+        would double in every step.
+        """
+        moved = {instance: next(self.instances) for instance, _ in block.leaves}
+        for instance, new in moved.items():
+            self.types.leaves[new] = self.types.leaves.get(instance, ())
+
+        def shared(thing: Any) -> Any:
+            if self.free.of(thing).isdisjoint(moved):
+                return thing
+            if isinstance(thing, Window):
+                own = {i for i, _ in thing.mapping}
+                beyond = frozenset[int]().union(*map(self.free.of, parts(thing))) - own
+                if beyond.isdisjoint(moved):  # its rows are as they were
+                    mapping = tuple((i, moved.get(now, now)) for i, now in thing.mapping)
+                    return replace(thing, mapping=mapping)
+            return None
+
+        rebuild = Rebuild(self.calls, instances=moved, replace=shared, node=shared)
+        return self._known_origins(rebuild, rebuild.block(block))
+
+    def is_large(self, block: Block, *, closed: bool = False) -> bool:
+        """Whether copies of a block cost more than its being one leaf is worth.
+
+        Parameters
+        ----------
+        closed
+            Whether what refers to nothing outside itself is copied too, as it is for other
+            sources, or is shared.
+        """
+        return self._exceeds(block.conjuncts, closed) or any(
+            self._exceeds((o.expr,), closed) for o in block.columns
+        )
+
+    def _exceeds(self, exprs: Iterable[Expr], closed: bool) -> bool:
+        seen, n = set[int](), 0
+        stack: list[object] = [*exprs]
+        while stack:
+            thing = stack.pop()
+            if id(thing) not in seen:
+                seen.add(id(thing))
+                n += not isinstance(thing, Given)  # one object or several: that varies
+                if n > MAX_SIZE:
+                    return True
+                if closed or isinstance(thing, Call) or self.free.of(thing):
+                    stack += parts(thing)
+        return False
+
+    def fresh(self, block: Block) -> Block:
+        """Return a copy whose instances, at every depth, are used nowhere else.
+
+        Its calls are made here, also those that stay as they are: the block may come from another
+        binding, and then equal calls are one object or several, as it was remembered or not.
+        """
+        moved: dict[int, int] = {}
+
+        def move(inner: Block) -> None:
+            for instance, node in inner.leaves:
+                if instance not in moved:
+                    moved[instance] = next(self.instances)
+                    known = isinstance(node, Given | Generate)
+                    # The numbers of another binding say nothing here.
+                    self.types.leaves[moved[instance]] = node.types if known else ()
+
+        def ours(expr: Expr) -> Expr | None:
+            if isinstance(expr, Call) and not expr.args:
+                return self.calls.call(expr.op, (), expr.words)
+            return None
+
+        rebuild = Rebuild(self.calls, instances=moved, enter=move, replace=ours)
+        return self._known_origins(rebuild, rebuild.block(block))
+
+    def _known_origins(self, rebuild: Rebuild, copy: Block) -> Block:
+        for expr, origins in [*self.origins.items()]:
+            if id(expr) in rebuild.done:
+                self.origins[rebuild.expr(expr)] = origins
+        return copy
+
+    def of_face(self, face: Face) -> Block:
+        """Return a Block of fresh instances for one use of another source."""
+        assert face.names is not None
+        if face.block is None:
+            none = Call("none")
+            columns = [
+                Out(n, n, none, t) for n, t in zip(face.names, face.given.types, strict=True)
+            ]
+            return self.leaf(face.given, columns)
+        return self.fresh(face.block)
+
+    def is_volatile(self, *things: object) -> bool:
+        """Whether something in or below `things` may differ each time it is computed."""
+        if self.calls.ops.isdisjoint(VOLATILE) and not self.inlines_lots:
+            return False
+        return any(
+            t.volatile if isinstance(t, Given) else isinstance(t, Call) and t.op in VOLATILE
+            for t in walk(*things)
+        )

@@ -1,0 +1,710 @@
+"""Expressions: operators, calls, subqueries and windows of a query → those of the algebra.
+
+A new kind of expression is a new row of `EXPRESSIONS`. A kind that has no row and is no call
+keeps its class as its meaning (`_other`), which costs equalities and never makes one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from persist_assets.analysis.algebra import Block, Call, Out, Sort, Subquery, Window, walk
+from persist_assets.analysis.functions import (
+    AGGREGATES,
+    GENERATORS,
+    INTEGRAL,
+    KNOWN,
+    SYNONYMS,
+    TIME_WINDOWS,
+    UNIT_FIRST,
+    is_special_datetime_text,
+)
+from persist_assets.analysis.names import expand_star, field_of, resolve_column, resolve_identifier
+from persist_assets.analysis.scope import Unanalysable, is_certain
+from persist_assets.analysis.syntax import (
+    BINARY,
+    FUNCTIONS,
+    arguments_of,
+    given_args,
+    is_star,
+    kind_of,
+    misread,
+    without_parens,
+    word_for,
+)
+from persist_assets.core.dialect import plain, suffixed, type_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from persist_assets.analysis.algebra import Expr
+    from persist_assets.analysis.binding import Binding
+    from persist_assets.analysis.scope import Select
+    from persist_assets.analysis.types import Types
+
+
+AGGREGATE_OPS = AGGREGATES | {"grouping", "grouping_id"}
+"""Calls that only a group of rows has an answer to."""
+
+PENDING = Block()
+"""Stands for the rows of a window until they are known: see `grouping.finish_windows`."""
+
+_KEYWORD_FUNCTIONS = frozenset(FUNCTIONS.values())
+
+
+def expression(binding: Binding, node: Any, select: Select) -> Expr:
+    """Return what one expression means.
+
+    Raises
+    ------
+    Unanalysable
+        We do not know what it means.
+    """
+    binding.enter()
+    node = without_parens(node)
+    chain: list[tuple[str, Any]] = []  # a + b + c is a chain, not nested
+    while True:
+        if misread(node):
+            raise Unanalysable("of operators without parentheses whose order is not certain")
+        if type(node) not in BINARY:
+            break
+        chain.append((BINARY[type(node)], node.expression))
+        node = without_parens(node.this)
+    kind = type(node)
+    bind = EXPRESSIONS.get(kind)
+    if bind is not None:
+        made = bind(binding, node, select)
+    elif kind in FUNCTIONS:
+        made = _function(binding, FUNCTIONS[kind], list(arguments_of(node)), select)
+    else:
+        made = _other(binding, node, select)
+    for operator, right in reversed(chain):
+        other = expression(binding, right, select)
+        for side, compared in ((right, made), (node, other)):
+            if isinstance(side, exp.Placeholder):
+                binding.bounded.append((side, compared))
+        if operator in _TYPED_BY_DIGITS:
+            made, other = _typed(binding, (node, made), (right, other))
+        if operator in _EXACT_WITH_INTEGERS:
+            made, other = _folded_beside(binding, made, other), _folded_beside(binding, other, made)
+        made = binding.calls.call(operator, (made, other))
+    binding.depth -= 1
+    return made
+
+
+_NO_DECIMALS = (*INTEGRAL, "float", "double")
+_TYPED_BY_DIGITS = frozenset(
+    "+ - * / mod pmod try_add try_subtract try_multiply try_divide try_mod".split()
+)
+"""Beside a decimal, the digits of an integer that is written there decide the type."""
+
+
+def _typed(binding: Binding, left: tuple[Any, Expr], right: tuple[Any, Expr]) -> tuple[Expr, Expr]:
+    """Return two operands, each given as written and as bound, as Spark types them.
+
+    An integer that a name stands for is one of any integers, and not the digits it has.
+    """
+
+    def typed(node: Any, expr: Expr, beside: Expr) -> Expr:
+        kind = binding.types.of(expr)
+        named = not isinstance(without_parens(node), exp.Literal | exp.Neg)
+        if not named or not isinstance(expr, Call) or expr.op != "number" or kind not in INTEGRAL:
+            return expr
+        if binding.types.of(beside) in _NO_DECIMALS:
+            return expr
+        return binding.calls.call("cast", (expr,), (kind,))
+
+    return typed(*left, right[1]), typed(*right, left[1])
+
+
+_EXACT_WITH_INTEGERS = frozenset(("=", "<>", "<", "<=", ">", ">=", "<=>", "+", "-", "*"))
+
+
+def _folded_beside(binding: Binding, constant: Expr, other: Expr) -> Expr:
+    """Return a constant folded, where that cannot change the type of what is computed with it.
+
+    Beside a decimal the digits of a literal decide a type, those of a product do not.
+    """
+    beside = binding.types.of(other)
+    return folded(binding, constant) if beside in _NO_DECIMALS else constant
+
+
+def folded(binding: Binding, expr: Expr) -> Expr:
+    """Return the INT literal that a sum or product of two INT literals is, or the expression."""
+    if not isinstance(expr, Call) or expr.op not in ("+", "*") or len(expr.args) != 2:
+        return expr
+    a, b = map(_int_of, expr.args)
+    if a is None or b is None:
+        return expr
+    value = a + b if expr.op == "+" else a * b
+    return binding.calls.call("number", (), (str(value),)) if value < 2**31 else expr
+
+
+def _int_of(expr: Expr) -> int | None:
+    if not isinstance(expr, Call) or expr.op != "number":
+        return None
+    text = expr.words[0]
+    value = int(text) if text.isdecimal() and text.isascii() and len(text) < 11 else 2**31
+    return value if value < 2**31 else None
+
+
+def sort_keys(
+    binding: Binding, order: Any, select: Select, outs: Sequence[Expr]
+) -> tuple[Sort, ...]:
+    """Return the keys of an ORDER BY; a number means one of `outs`, if there are any."""
+    sorts: list[Sort] = []
+    for item in order.expressions:
+        by = item.this if isinstance(item, exp.Ordered) else item
+        if isinstance(by, exp.Var) and by.name.upper() == "ALL":
+            raise Unanalysable("of ORDER BY ALL")
+        position = by.name if isinstance(by, exp.Literal) and not by.is_string else ""
+        if position.isdecimal() and outs:
+            if not 0 < int(position) <= len(outs):
+                raise Unanalysable("of ORDER BY with a position that is none")
+            expr = outs[int(position) - 1]
+        else:
+            doubtful = select.outs_first and not isinstance(by, exp.Column)
+            expr = expression(
+                binding, by, replace(select, refuses_doubt=True) if doubtful else select
+            )
+        descending = bool(item.args.get("desc"))
+        sorts.append(Sort(expr, descending, bool(item.args.get("nulls_first"))))
+    return tuple(sorts)
+
+
+def _literal(binding: Binding, node: Any, select: Select) -> Expr:
+    number = suffixed(node.this) if node.is_string else None
+    if number is not None:
+        return binding.calls.call("number", (), (number.upper(),))
+    return binding.calls.call("string" if node.is_string else "number", (), (node.this,))
+
+
+def _and(binding: Binding, node: Any, select: Select) -> Expr:
+    return _chain(binding, "and", exp.And, node, select)
+
+
+def _or(binding: Binding, node: Any, select: Select) -> Expr:
+    return _chain(binding, "or", exp.Or, node, select)
+
+
+def _chain(binding: Binding, op: str, kind: type[exp.Expr], node: Any, select: Select) -> Expr:
+    operands: list[Any] = []
+    stack = [node]
+    while stack:
+        this = without_parens(stack.pop())
+        if isinstance(this, kind):
+            stack += (this.expression, this.this)
+        else:
+            operands.append(this)
+    bound = [expression(binding, o, select) for o in operands]
+    refuse_drawn_twice(binding, bound)
+    return binding.calls.call(op, bound)
+
+
+def refuse_drawn_twice(binding: Binding, operands: Sequence[Expr]) -> None:
+    """Raise where operands that count once each are two draws of lots, which are not one.
+
+    Raises
+    ------
+    Unanalysable
+        They are.
+    """
+    if len(set(operands)) < len(operands) and binding.is_volatile(*operands):
+        raise Unanalysable("of a draw that is written twice")
+
+
+def _negative(binding: Binding, node: Any, select: Select) -> Expr:
+    if isinstance(node.this, exp.Literal):
+        number = expression(binding, node.this, select)
+        if isinstance(number, Call) and number.op == "number":
+            return binding.calls.call("number", (), (f"-{number.words[0]}",))
+    return binding.calls.call("negative", (expression(binding, node.this, select),))
+
+
+def _not(binding: Binding, node: Any, select: Select) -> Expr:
+    return binding.calls.call("not", (expression(binding, node.this, select),))
+
+
+def _null_safe_unequal(binding: Binding, node: Any, select: Select) -> Expr:
+    same = binding.calls.call(
+        "<=>",
+        (expression(binding, node.this, select), expression(binding, node.expression, select)),
+    )
+    return binding.calls.call("not", (same,))
+
+
+def _parameter(binding: Binding, node: Any, select: Select) -> Expr:
+    return binding.calls.call("parameter", (), (node.name.removeprefix(":"),))
+
+
+def _boolean(binding: Binding, node: Any, select: Select) -> Expr:
+    return binding.calls.call("boolean", (), ("true" if node.this else "false",))
+
+
+def _null(binding: Binding, node: Any, select: Select) -> Expr:
+    return binding.calls.call("null")
+
+
+def _is(binding: Binding, node: Any, select: Select) -> Expr:
+    tested = expression(binding, node.this, select)
+    if isinstance(node.expression, exp.Null):
+        return binding.calls.call("is null", (tested,))
+    if isinstance(node.expression, exp.Boolean):
+        return binding.calls.call("is", (tested,), ("true" if node.expression.this else "false",))
+    raise Unanalysable("of IS")
+
+
+def _between(binding: Binding, node: Any, select: Select) -> Expr:
+    if node.args.get("symmetric"):
+        raise Unanalysable("of BETWEEN SYMMETRIC")
+    value, low, high = (expression(binding, node.args[k], select) for k in ("this", "low", "high"))
+    if binding.is_volatile(value):
+        return binding.calls.call("between", (value, low, high))
+    return binding.calls.call(
+        "and", (binding.calls.call("<=", (low, value)), binding.calls.call("<=", (value, high)))
+    )
+
+
+def _in(binding: Binding, node: Any, select: Select) -> Expr:
+    needle = expression(binding, node.this, select)
+    needles = needle.args if isinstance(needle, Call) and needle.op == "tuple" else (needle,)
+    query = node.args.get("query")
+    if query is not None:
+        if isinstance(query, exp.Subquery) and isinstance(query.this, exp.Subquery):
+            raise Unanalysable("of IN ((SELECT …)), which is a scalar subquery")
+        return Subquery("in", _nested(binding, query, select), needles)
+    if node.args.get("unnest") or node.args.get("field"):
+        raise Unanalysable("of IN")
+    values = [expression(binding, e, select) for e in node.expressions]
+    refuse_drawn_twice(binding, values)
+    kinds = {binding.types.of(e) for e in (needle, *values)}
+    if len(kinds) == 1 and kinds <= _COMPARED_ALIKE and not binding.is_volatile(needle):
+        return binding.calls.call("or", [binding.calls.call("=", (needle, v)) for v in values])
+    return binding.calls.call("in", (needle, *dict.fromkeys(values)))
+
+
+_COMPARED_ALIKE: frozenset[str | None] = frozenset((*INTEGRAL, "string", "date"))
+"""Types of which IN is a chain of =. (A long IN tells -0.0 from 0.0, which = does not.)"""
+
+
+def _nested(binding: Binding, node: Any, select: Select) -> Block:
+    return binding.query(binding, node, select.around)
+
+
+def _subquery(binding: Binding, node: Any, select: Select) -> Expr:
+    block = _nested(binding, node, select)
+    if len(block.columns) != 1:
+        raise Unanalysable("of a scalar subquery of several columns")
+    return Subquery("scalar", block)
+
+
+def _exists(binding: Binding, node: Any, select: Select) -> Expr:
+    if isinstance(node.this, exp.Query):
+        return Subquery("exists", _nested(binding, node.this, select))
+    return _function(binding, "exists", list(arguments_of(node)), select)
+
+
+def _any(binding: Binding, node: Any, select: Select) -> Expr:
+    if isinstance(node.this, exp.Paren):
+        return _function(binding, "any", [node.this.this], select)
+    raise Unanalysable("of ANY")
+
+
+def _case(binding: Binding, node: Any, select: Select) -> Expr:
+    subject = expression(binding, node.this, select) if node.this is not None else None
+    args: list[Expr] = []
+    for branch in node.args["ifs"]:
+        test = expression(binding, branch.this, select)
+        args.append(binding.calls.call("=", (subject, test)) if subject else test)
+        args.append(expression(binding, branch.args["true"], select))
+    if subject and binding.is_volatile(subject):
+        raise Unanalysable("of CASE over a function that draws lots")
+    otherwise = node.args.get("default")
+    if otherwise is not None:
+        args.append(expression(binding, otherwise, select))
+    return binding.calls.call("case", args, ("else",) if otherwise is not None else ())
+
+
+def _cast(binding: Binding, node: Any, select: Select) -> Expr:
+    return _cast_to(binding, "cast", node, select)
+
+
+def _try_cast(binding: Binding, node: Any, select: Select) -> Expr:
+    return _cast_to(binding, "try_cast" if node.args.get("safe") else "cast", node, select)
+
+
+def _cast_to(binding: Binding, op: str, node: Any, select: Select) -> Expr:
+    if set(given_args(node)) - {"this", "to", "safe"}:
+        raise Unanalysable("of CAST with a format")
+    to = type_name(node.args["to"])
+    if to is None:
+        raise Unanalysable("of CAST to an unknown type")
+    value = expression(binding, node.this, select)
+    if to.startswith(("date", "timestamp")) and (
+        _special_texts_in(value) or _is_computed_text(binding.types, value)
+    ):
+        value = binding.calls.call("now", (value,))
+    return binding.calls.call(op, (value,), (to,))
+
+
+_OF_OPERANDS = frozenset("case coalesce greatest least nullif nvl2 upper lower trim".split())
+"""Calls whose result may be one of their operands."""
+
+
+def _special_texts_in(expr: Expr) -> set[str]:
+    """Return the texts that an expression may be, and that are times by the clock."""
+    found: set[str] = set()
+    stack = [expr]
+    while stack:
+        this = stack.pop()
+        if not isinstance(this, Call):
+            continue
+        if this.op == "string" and is_special_datetime_text(this.words[0]):
+            found.add(this.words[0].strip().lower())
+        elif this.op in _OF_OPERANDS:
+            stack += this.args
+    return found
+
+
+_NO_TEXTS = frozenset("null number boolean interval now parameter + - * / div mod".split())
+
+
+def _is_computed_text(types: Types, expr: Expr) -> bool:
+    """Whether an expression may be a text that Spark computes before it looks for the clock."""
+    if not isinstance(expr, Call) or expr.op in _NO_TEXTS:
+        return False
+    if expr.op == "string":
+        return "\\" in expr.words[0]
+    kind = types.of(expr)
+    if kind not in (None, "string") or (kind is None and expr.op in _OF_TIMES):
+        return False
+    if expr.op.startswith(("make_", "try_make_", "timestamp_", "date_from_")):
+        return False
+    return all(isinstance(e, Call) and e.op != "parameter" for e in walk(expr))
+
+
+COMPUTED_TEXT = "now or the like"
+"""Stands for the text in a cast of a text that Spark computes."""
+
+
+def special_texts(types: Types, block: Block) -> set[str]:
+    """Return the texts in a relation that Spark takes for times by the clock.
+
+    So it does wherever a text is cast to a time, also where nobody says so: beside a time, and in
+    functions of times.
+    """
+    found: set[str] = set()
+    for call in walk(block):
+        if not isinstance(call, Call):
+            continue
+        if call.op == "now" and call.args:
+            found |= _special_texts_in(call.args[0]) or {COMPUTED_TEXT}
+            continue
+        special = {a: _special_texts_in(a) for a in call.args}
+        texts = {a: found for a, found in special.items() if found}
+        if not texts:
+            continue
+        kinds = {types.of(a) for a in call.args if a not in texts}
+        beside = any(k is not None and k.startswith(("date", "timestamp")) for k in kinds)
+        unsure = None in kinds and call.op in _COMPARISONS
+        if call.op in _OF_TIMES or beside or unsure:
+            found |= set[str]().union(*texts.values())
+    return found
+
+
+_COMPARISONS = frozenset(("=", "<>", "<", "<=", ">", ">=", "<=>", "in"))
+_OF_TIMES = frozenset(
+    """
+    add_months convert_timezone date date_add date_diff date_format date_part date_sub date_trunc
+    dateadd datediff datepart day dayname dayofmonth dayofweek dayofyear extract
+    from_utc_timestamp hour last_day minute month monthname months_between next_day quarter second
+    timestamp timestampadd timestampdiff to_date to_timestamp to_timestamp_ltz to_timestamp_ntz
+    to_unix_timestamp to_utc_timestamp trunc try_to_date try_to_timestamp unix_date unix_micros
+    unix_millis unix_seconds unix_timestamp weekday weekofyear window year
+    """.split()
+)
+
+
+def _struct(binding: Binding, node: Any, select: Select) -> Expr:
+    args: list[Expr] = []
+    words: list[str] = []
+    for n, item in enumerate(node.expressions, 1):
+        if isinstance(item, exp.PropertyEQ):
+            inner = without_parens(item.expression)
+            if item.this.name == f"col{n}" and isinstance(inner, exp.Bracket | exp.Dot):
+                raise Unanalysable("of a field that may be called as what it is taken from")
+            args.append(expression(binding, item.expression, select))
+            words.append(plain(item.this.name))
+        else:
+            for out in _with_stars(binding, [item], select):
+                if is_star(item) and not is_certain(out.written):
+                    raise Unanalysable("of a field whose name is not certain")
+                args.append(out.expr)
+                words.append(out.written)
+    return binding.calls.call("struct", args, words)
+
+
+def _with_stars(binding: Binding, items: Iterable[Any], select: Select) -> list[Out]:
+    """Return arguments, with stars expanded to the columns they stand for."""
+    outs: list[Out] = []
+    for item in items:
+        if is_star(item):
+            outs += expand_star(binding, item, select.source)
+        else:
+            outs.append(Out("", "", expression(binding, item, select)))
+    return outs
+
+
+def _map(binding: Binding, node: Any, select: Select) -> Expr:
+    keys, values = node.args["keys"].expressions, node.args["values"].expressions
+    if len(keys) != len(values):
+        raise Unanalysable("of map() with an odd number of arguments")
+    pairs = [
+        expression(binding, e, select) for pair in zip(keys, values, strict=True) for e in pair
+    ]
+    return binding.calls.call("map", pairs)
+
+
+def _bracket(binding: Binding, node: Any, select: Select) -> Expr:
+    if (
+        set(given_args(node)) - {"this", "expressions", "offset", "safe"}
+        or len(node.expressions) != 1
+    ):
+        raise Unanalysable("of []")
+    return binding.calls.call(
+        "[]",
+        (expression(binding, node.this, select), expression(binding, node.expressions[0], select)),
+    )
+
+
+def _dot(binding: Binding, node: Any, select: Select) -> Expr:
+    if not isinstance(node.expression, exp.Identifier):
+        raise Unanalysable("of a dot before something that is no name")
+    return field_of(binding, expression(binding, node.this, select), plain(node.expression.name))
+
+
+def _tuple(binding: Binding, node: Any, select: Select) -> Expr:
+    bound = [expression(binding, e, select) for e in node.expressions]
+    return binding.calls.call("tuple", bound, _names_of(node.expressions))
+
+
+def _names_of(items: Iterable[Any]) -> list[str]:
+    """Return the names that a struct made of expressions gives its fields, as far as written."""
+    items = [without_parens(item) for item in items]
+    return [
+        plain(i.name) if isinstance(i, exp.Column | exp.Identifier | exp.Dot) else "" for i in items
+    ]
+
+
+def _interval(binding: Binding, node: Any, select: Select) -> Expr:
+    unit = node.args.get("unit")
+    word = unit.sql("spark").lower() if unit is not None else ""
+    return binding.calls.call("interval", (expression(binding, node.this, select),), (word,))
+
+
+def _extract(binding: Binding, node: Any, select: Select) -> Expr:
+    return binding.calls.call(
+        "extract", (expression(binding, node.expression, select),), (node.this.name.lower(),)
+    )
+
+
+def _lambda(binding: Binding, node: Any, select: Select) -> Expr:
+    names = tuple(plain(p.name).lower() for p in node.expressions)
+    inner = replace(select, parameters=(*select.parameters, *names))
+    return binding.calls.call(
+        "lambda",
+        (expression(binding, node.this, inner),),
+        (str(len(select.parameters)), str(len(names))),
+    )
+
+
+def _named(binding: Binding, node: Any, select: Select) -> Expr:
+    name = plain(node.name).lower()
+    if binding.any_condition and name not in KNOWN | _KEYWORD_FUNCTIONS:
+        clause = node.find_ancestor(exp.Where, exp.Join, exp.Select)
+        if isinstance(clause, exp.Where | exp.Join):
+            given = [out.expr for out in _with_stars(binding, node.expressions, select)]
+            return binding.calls.call("user's", given, (name,))
+    return _function(binding, name, node.expressions, select)
+
+
+def _filter(binding: Binding, node: Any, select: Select) -> Expr:
+    call = expression(binding, node.this, select)
+    if not isinstance(call, Call) or call.op not in AGGREGATE_OPS:
+        raise Unanalysable("of FILTER")
+    condition = expression(binding, node.expression.this, select)
+    return binding.calls.call(call.op, (*call.args, condition), (*call.words, "filter"))
+
+
+def _ignore_nulls(binding: Binding, node: Any, select: Select) -> Expr:
+    call = expression(binding, node.this, select)
+    if not isinstance(call, Call):
+        raise Unanalysable("of IGNORE NULLS")
+    return binding.calls.call(call.op, call.args, (*call.words, "ignore nulls"))
+
+
+def _respect_nulls(binding: Binding, node: Any, select: Select) -> Expr:
+    return expression(binding, node.this, select)
+
+
+def _within_group(binding: Binding, node: Any, select: Select) -> Expr:
+    call = expression(binding, node.this, select)
+    if not isinstance(call, Call) or call.op not in AGGREGATE_OPS:
+        raise Unanalysable("of WITHIN GROUP")
+    keys = sort_keys(binding, node.expression, select, ())
+    words = [
+        f"{'desc' if s.descending else 'asc'} {'first' if s.nulls_first else 'last'}" for s in keys
+    ]
+    return binding.calls.call(
+        call.op, (*call.args, *(s.by for s in keys)), (*call.words, "within", *words)
+    )
+
+
+def _function(binding: Binding, name: str, args: Sequence[Any], select: Select) -> Expr:
+    if name not in KNOWN and name not in _KEYWORD_FUNCTIONS:
+        raise Unanalysable(f"of the function {name}, which is not one of Spark's own")
+    if name in GENERATORS:
+        raise Unanalysable(f"of {name} inside an expression")
+    if name in TIME_WINDOWS and not select.groups:
+        raise Unanalysable(f"of {name}() outside GROUP BY")
+    words: list[str] = []
+    if len(args) == 1 and isinstance(args[0], exp.Distinct):
+        if args[0].args.get("on"):
+            raise Unanalysable("of DISTINCT ON")
+        words.append("distinct")
+        args = args[0].expressions
+    if name in UNIT_FIRST and len(args) == 3:
+        unit, *args = args
+        words.append(unit.name.lower())
+    if name == "arrays_zip":
+        words += _names_of(args)
+    if name == "unix_timestamp" and args:
+        name = "to_unix_timestamp"
+    if name == "count" and len(args) == 1 and isinstance(args[0], exp.Star) and not words:
+        bound: list[Expr] = []
+    else:
+        bound = [out.expr for out in _with_stars(binding, args, select)]
+    if name in _TYPED_BY_DIGITS and len(bound) == len(args) == 2:
+        bound = list(_typed(binding, (args[0], bound[0]), (args[1], bound[1])))
+    if name == "count" and not words and len(bound) == 1:
+        only = bound[0]
+        if isinstance(only, Call) and only.op in ("number", "string", "boolean"):
+            bound = []
+    return binding.calls.call(SYNONYMS.get(name, name), bound, words)
+
+
+def _window(binding: Binding, node: Any, select: Select) -> Expr:
+    function = expression(binding, node.this, select)
+    if not isinstance(function, Call):
+        raise Unanalysable("of OVER")
+    binding.windowed = True
+    spec = _window_spec(node, select.windows)
+    partition = tuple(expression(binding, e, select) for e in spec.get("partition_by") or ())
+    order = sort_keys(binding, spec["order"], select, ()) if spec.get("order") else ()
+    frame: list[Expr | str] = []
+    given = spec.get("spec")
+    if given is not None:
+        if given.args.get("exclude"):
+            raise Unanalysable("of EXCLUDE in a frame")
+        for key in ("kind", "start", "start_side", "end", "end_side"):
+            value = given.args.get(key)
+            value = value.name if isinstance(value, exp.Var) else value
+            frame.append(
+                expression(binding, value, select)
+                if isinstance(value, exp.Expr)
+                else str(value or "").lower()
+            )
+        frame[3] = frame[3] or "current row"
+    if function.op in AGGREGATES and frame == _DEFAULT_FRAMES[bool(order)]:
+        frame = []
+    return Window(function, tuple(dict.fromkeys(partition)), order, tuple(frame), PENDING, ())
+
+
+_DEFAULT_FRAMES: Mapping[bool, list[str]] = {
+    True: ["range", "unbounded", "preceding", "current row", ""],
+    False: ["rows", "unbounded", "preceding", "unbounded", "following"],
+}
+"""What an aggregate over rows with an order, or without, looks at if no frame is written."""
+
+
+def _window_spec(node: Any, windows: Mapping[str, Any]) -> Mapping[str, Any]:
+    if node.args.get("first") is not None or set(given_args(node)) - {
+        *("this", "partition_by", "order", "spec", "alias", "over"),
+    }:
+        raise Unanalysable("of a window")
+    own = {k: node.args.get(k) for k in ("partition_by", "order", "spec") if node.args.get(k)}
+    alias = node.args.get("alias")
+    if alias is None:
+        return own
+    named = windows.get(plain(alias.name).lower())
+    if named is None or own:
+        raise Unanalysable("of a window that extends another")
+    return _window_spec(named, {k: v for k, v in windows.items() if v is not named})
+
+
+def _other(binding: Binding, node: Any, select: Select) -> Expr:
+    """Bind a node that has no meaning of its own here: its class, its parts, its flags."""
+    if not isinstance(node, exp.Condition | exp.Func) or isinstance(node, exp.Query):
+        raise Unanalysable(f"of {word_for(node)}")
+    args: list[Expr] = []
+    words: list[str] = []
+    for key, value in sorted(node.args.items()):
+        if value is None or value is False or value == []:
+            continue
+        many = value if isinstance(value, list) else [value]
+        words.append(f"{key}:{len(many)}")
+        for part in many:
+            match part:
+                case exp.Var():
+                    words.append(part.name.lower())
+                case exp.DataType():
+                    words.append(type_name(part) or part.sql("spark"))
+                case exp.Condition():
+                    args.append(expression(binding, part, select))
+                case exp.Expr():
+                    raise Unanalysable(f"of {word_for(part)}")
+                case _:
+                    words.append(str(part).lower() if isinstance(part, bool) else str(part))
+    return binding.calls.call(kind_of(node), args, words)
+
+
+EXPRESSIONS: Mapping[type[exp.Expr], Callable[[Binding, Any, Select], Expr]] = {
+    exp.Column: resolve_column,
+    exp.Identifier: resolve_identifier,
+    exp.Literal: _literal,
+    exp.And: _and,
+    exp.Or: _or,
+    exp.Neg: _negative,
+    exp.Not: _not,
+    exp.NullSafeNEQ: _null_safe_unequal,
+    exp.Boolean: _boolean,
+    exp.Null: _null,
+    exp.Placeholder: _parameter,
+    exp.Is: _is,
+    exp.Between: _between,
+    exp.In: _in,
+    exp.Subquery: _subquery,
+    exp.Exists: _exists,
+    exp.Any: _any,
+    exp.Case: _case,
+    exp.Cast: _cast,
+    exp.TryCast: _try_cast,
+    exp.Struct: _struct,
+    exp.VarMap: _map,
+    exp.Bracket: _bracket,
+    exp.Dot: _dot,
+    exp.Tuple: _tuple,
+    exp.Interval: _interval,
+    exp.Extract: _extract,
+    exp.Lambda: _lambda,
+    exp.Anonymous: _named,
+    exp.Filter: _filter,
+    exp.IgnoreNulls: _ignore_nulls,
+    exp.RespectNulls: _respect_nulls,
+    exp.WithinGroup: _within_group,
+    exp.Window: _window,
+}
+"""How expressions are bound that are neither operators of two operands nor plain calls."""

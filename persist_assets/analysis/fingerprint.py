@@ -1,0 +1,445 @@
+"""Digests of meaning: a fold over the algebra. Pure.
+
+The invariant: **equal digests ⇒ equal rows, column names and types on the same data.** When in
+doubt digests differ, which costs a rebuild and never a wrong table.
+
+A relation has one *rows* digest (which base tuples there are) and one digest for each column
+(which function of a base tuple it is), so that a reader depends on the rows and on the columns
+it uses, and on nothing else. Inside a Block, instances are told apart by labels made of what
+they are, not of what they are called:
+
+- the only leaf of a Block has the empty label, so that filters and projections leave the
+  digests of columns alone;
+- else the label is the leaf's rows digest; equal ones are refined by the conjuncts they occur
+  in, and what is still tied is numbered in written order, which is always sound because the
+  labelled structure is what is digested;
+- on entering a nested relation, the labels of all outer instances get one more ``^`` (their
+  De Bruijn level), so that inner and outer instances never share one.
+
+The rows-and-columns split follows Merkle's trees and Buneman et al.'s where-provenance; labels
+are colour refinement as in Weisfeiler & Leman's graph canonisation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from persist_assets.analysis.algebra import (
+    Aggregate,
+    Block,
+    Call,
+    Derived,
+    Expr,
+    Free,
+    Generate,
+    Given,
+    Limit,
+    Node,
+    Opaque,
+    Outer,
+    Ref,
+    SetOperation,
+    Sort,
+    Subquery,
+    Values,
+    Window,
+)
+from persist_assets.analysis.functions import COMMUTATIVE, ORDER_SENSITIVE, TIE_SENSITIVE
+from persist_assets.core.digests import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+# --------------------------------------------------------------------------------------- the fold
+
+
+@dataclass(frozen=True, slots=True)
+class Digests:
+    """What is known of a relation: digests of its rows, of each column, of its order."""
+
+    rows: str
+    columns: tuple[str, ...]
+    order: str | None = None
+
+
+Instances = dict[int, tuple[str, tuple[str, ...]]]
+"""For each instance in sight its label, and the digests of its leaf's columns."""
+
+
+@dataclass(slots=True)
+class Scope:
+    """A Block whose instances have got their labels.
+
+    Attributes
+    ----------
+    instances
+        Of the Block, and of those around it.
+    """
+
+    fold: Fold
+    instances: Instances
+    rows: str = ""
+    order: str | None = None
+    done: dict[int, str] = field(default_factory=dict)
+
+    def expr(self, expr: Expr) -> str:
+        """Return the digest of an expression over the instances of this scope."""
+        done = self.done
+        known = done.get(id(expr))
+        if known is not None:
+            return known
+        stack = [expr]  # calls within calls are not recursive: a sum may have a thousand terms
+        while stack:
+            this = stack[-1]
+            if isinstance(this, Call):
+                missing = [a for a in this.args if id(a) not in done]
+                if missing:
+                    stack += missing
+                    continue
+            done[id(this)] = self._expr(this)
+            stack.pop()
+        return done[id(expr)]
+
+    def exprs(self, exprs: Iterable[Expr]) -> list[str]:
+        """Return the digests of expressions, in order."""
+        return [self.expr(e) for e in exprs]
+
+    def _expr(self, expr: Expr) -> str:
+        match expr:
+            case Ref(instance, column):
+                label, columns = self.instances[instance]
+                return digest("at", label, columns[column]) if label else columns[column]
+            case Call(op, args, words):
+                made = [self.done[id(a)] for a in args]
+                if op in ("and", "or"):
+                    made = sorted(set(made))
+                elif op in COMMUTATIVE:
+                    made.sort()
+                elif op == "in":
+                    made = [made[0], *sorted(set(made[1:]))]
+                return digest(op, made, words)
+            case Subquery(kind, block, args):
+                inner = self.fold.inner(block, self.instances)
+                columns = () if kind == "exists" else inner.columns
+                return digest("subquery", kind, inner.rows, columns, self.exprs(args))
+            case Window():
+                return self._window(expr)
+
+    def _window(self, expr: Window) -> str:
+        rows = self.fold.scope(expr.rows, self.instances, _over(expr))
+        mapping = sorted((rows.instances[a][0], self.instances[b][0]) for a, b in expr.mapping)
+        function = expr.function.op if isinstance(expr.function, Call) else ""
+        # A frame of so many rows cuts through rows that tie.
+        order_matters = (
+            "rows" in expr.frame[:1] or function in TIE_SENSITIVE or function in ORDER_SENSITIVE
+        )
+        return digest(
+            "window",
+            rows.expr(expr.function),
+            sorted(set(rows.exprs(expr.partition))),
+            [(rows.expr(s.by), s.descending, s.nulls_first) for s in expr.order],
+            [f if isinstance(f, str) else ("expr", rows.expr(f)) for f in expr.frame],
+            rows.rows,
+            mapping,
+            rows.order if order_matters else None,
+        )
+
+
+class Fold:
+    """Digests blocks; remembers every relation that refers to nothing outside itself."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[int, Digests] = {}
+        self._scopes: dict[int, Scope] = {}
+        self._inner: dict[tuple[int, tuple[tuple[int, object], ...]], Digests] = {}
+        self._free = Free()
+
+    def relation(self, block: Block) -> Digests:
+        """Return the digests of a Block that is part of nothing.
+
+        What is closed below it is digested first, innermost first, so that only what is
+        correlated is met within something else: a long chain of CTEs is no deep recursion.
+        """
+        for thing in self._free.learn(block):
+            self._digest_closed(thing)
+        return self.inner(block, {})
+
+    def _digest_closed(self, thing: object) -> None:
+        """Digest and remember a relation or a window that refers to nothing outside itself."""
+        match thing:
+            case Window(rows=rows):
+                over = _over(thing)
+                if self._closed(rows, over):
+                    scope = self.scope(rows, {}, over)
+                    scope.exprs(e.by if isinstance(e, Sort) else e for e in over)
+            case Block():
+                if not self.free(thing):
+                    self.scope(thing, {})
+            case Derived() | Outer() | Aggregate() | SetOperation() | Limit():
+                if not self.free(thing):
+                    self.node(thing, {})
+            case _:
+                pass
+
+    def inner(self, block: Block, outer: Instances) -> Digests:
+        """Return the digests of a Block that is part of something else.
+
+        Of what is outside only what it refers to matters: where that is the same, it is not
+        looked at again. A chain of correlated queries holds the same ones many times.
+        """
+        seen = id(block), tuple((i, outer[i]) for i in sorted(self.free(block)))
+        known = self._inner.get(seen)
+        if known is None:
+            scope = self.scope(block, outer)
+            columns = tuple(scope.exprs(o.expr for o in block.columns))
+            known = self._inner[seen] = Digests(scope.rows, columns, scope.order)
+        return known
+
+    def _closed(self, block: Block, over: Sequence[object]) -> bool:
+        if self.free(block):
+            return False
+        own = {i for i, _ in block.leaves} if over else ()
+        return all(self.free(e).issubset(own) for e in over)
+
+    def scope(self, block: Block, outer: Instances, over: Sequence[object] = ()) -> Scope:
+        """Give the instances of a Block their labels and digest its rows.
+
+        Parameters
+        ----------
+        over
+            What is computed in this scope and is no part of the Block. If it refers to outer
+            instances, the scope is one of this place only, as their labels are.
+        """
+        closed = self._closed(block, over)
+        known = self._scopes.get(id(block)) if closed else None
+        if known is not None:
+            return known
+        around: Instances = {i: (f"^{label}", columns) for i, (label, columns) in outer.items()}
+        leaves = {i: self.node(n, around) for i, n in block.leaves if not isinstance(n, Generate)}
+        generates = {i: n for i, n in block.leaves if isinstance(n, Generate)}
+        scope = Scope(self, around)
+        if len(block.leaves) == 1 and not generates:
+            ((instance, leaf),) = leaves.items()
+            scope.instances = around | {instance: ("", leaf.columns)}
+            conditions = sorted(set(scope.exprs(block.conjuncts)))
+            scope.rows = digest("filter", leaf.rows, conditions) if conditions else leaf.rows
+            scope.order = leaf.order
+        else:
+            labels = self._labels(block, leaves, generates, around)
+            scope.instances = labels
+            joined = sorted(labels[i][0] for i, _ in block.leaves)
+            # Labels that are tied do not say what each generator is applied to.
+            calls = sorted((n.outer, labels[i][1]) for i, n in generates.items())
+            told = sorted(set(scope.exprs(block.conjuncts)))
+            scope.rows = digest("join", joined, told, *([calls] if calls else ()))
+            by_label = sorted(leaves, key=lambda i: labels[i][0])
+            scope.order = _combined(leaves[i].order for i in by_label)
+        if block.order:
+            keys = [(scope.expr(s.by), s.descending, s.nulls_first) for s in block.order]
+            scope.order = digest("order", keys)
+        if closed:
+            self._scopes[id(block)] = scope
+        return scope
+
+    # -------------------------------------------------------------------------------- labels
+
+    def _labels(
+        self,
+        block: Block,
+        leaves: Mapping[int, Digests],
+        generates: Mapping[int, Generate],
+        around: Instances,
+    ) -> Instances:
+        """Return the instances of a Block of several leaves with labels, no two the same."""
+        order = [i for i, _ in block.leaves]
+        labels = {i: leaf.rows for i, leaf in leaves.items()}
+        columns = {i: leaf.columns for i, leaf in leaves.items()}
+
+        def instances() -> Instances:
+            return around | {i: (labels[i], columns[i]) for i in labels}
+
+        def generate() -> None:
+            # A generator's label follows from those of what it is applied to; written order
+            # is an order of dependence.
+            for i in order:
+                if i in generates:
+                    node = generates[i]
+                    call = Scope(self, instances()).expr(node.call)
+                    labels[i] = digest("generate", call, node.outer)
+                    columns[i] = _numbered("generated", call, node.n_columns)
+
+        generate()
+        calls = {i: g.call for i, g in generates.items()}
+        mentions: dict[int, list[Expr]] = {i: [calls[i]] if i in calls else [] for i in order}
+        for expr in (*block.conjuncts, *calls.values()):
+            for i in self.free(expr) & mentions.keys():
+                mentions[i].append(expr)
+        for _ in range(3):
+            tied = [i for same in _groups(labels, order) if len(same) > 1 for i in same]
+            if not tied:
+                break
+            others = instances()
+            refined: dict[int, str] = {}
+            for i in tied:
+                scope = Scope(self, others | {i: (f"@{labels[i]}", columns[i])})
+                refined[i] = digest("refined", labels[i], sorted(scope.exprs(mentions[i])))
+            labels.update(refined)
+        for same in _groups(labels, order):
+            if len(same) > 1:
+                labels.update({i: f"{labels[i]}#{number}" for number, i in enumerate(same)})
+        final = dict(around)
+        for i in order:  # the columns of generators in terms of the final labels
+            if i in generates:
+                node = generates[i]
+                call = Scope(self, final).expr(node.call)
+                columns[i] = _numbered("generated", call, node.n_columns)
+            final[i] = (labels[i], columns[i])
+        return final
+
+    def free(self, thing: object) -> frozenset[int]:
+        """Return the instances that something refers to but does not bind."""
+        return self._free.of(thing)
+
+    # --------------------------------------------------------------------------------- nodes
+
+    def node(self, node: Node, around: Instances) -> Digests:
+        """Return the digests of a leaf."""
+        known = self._nodes.get(id(node))
+        if known is None:
+            known = self._node(node, around)
+            if not self.free(node):
+                self._nodes[id(node)] = known
+        return known
+
+    def _node(self, node: Node, around: Instances) -> Digests:
+        match node:
+            case Given(rows, columns, order):
+                return Digests(rows, columns, order)
+            case Derived(block, volatile):
+                made = self.inner(block, around)
+                if not volatile:
+                    return made
+                # Reading one draw twice is not drawing twice.
+                return Digests(
+                    made.rows, tuple(digest("drawn", c) for c in made.columns), made.order
+                )
+            case Outer(kind, left, right, on):
+                return self._outer(kind, left, right, on, around)
+            case Aggregate(rows, keys, aggregates, sets):
+                return self._aggregate(rows, keys, aggregates, sets, around)
+            case SetOperation(kind, branches):
+                # The first branch says what the fields of structs are called.
+                movable = all(
+                    o.type is not None and "struct" not in o.type
+                    for b in branches
+                    for o in b.columns
+                )
+                made = [self.inner(b, around) for b in branches]
+                return self._set_operation(kind, made, movable)
+            case Limit(block, count, offset, _):
+                made = self.inner(block, around)
+                scope = Scope(self, around)
+                numbers = [scope.expr(e) if e else None for e in (count, offset)]
+                return Digests(
+                    digest("limit", made.rows, numbers, made.order), made.columns, made.order
+                )
+            case Values(rows):
+                scope = Scope(self, around)
+                written = digest("values", [scope.exprs(row) for row in rows])
+                return Digests(written, _numbered("value", written, len(rows[0])))
+            case Opaque(text, reads, n_columns):
+                everything = [(r.rows, r.columns, r.order) for r in reads]
+                whole = digest("opaque", text, everything)
+                return Digests(whole, _numbered("opaque", whole, n_columns))
+            case Generate():
+                raise AssertionError("a generator is digested within its Block")
+
+    def _outer(
+        self, kind: str, left: Block, right: Block, on: Sequence[Expr], around: Instances
+    ) -> Digests:
+        scopes = [self.scope(left, around), self.scope(right, around)]
+        deeper = {i: (f"^{label}", columns) for i, (label, columns) in around.items()}
+        both: Instances = dict(deeper)
+        for side, block, scope in zip("LR", (left, right), scopes, strict=True):
+            for i, _ in block.leaves:
+                label, columns = scope.instances[i]
+                both[i] = (f"{side}{label}", columns)
+        conditions = sorted(set(Scope(self, both).exprs(on)))
+        order = _combined(s.order for s in scopes)
+        # Columns of a side that may be missing are not those of the side itself, constants
+        # included, and the two sides differ even where they are the same relation.
+        columns = [
+            digest("side", side, scope.expr(out.expr))
+            for side, block, scope in zip("LR", (left, right), scopes, strict=True)
+            for out in block.columns
+        ]
+        rows = digest("outer", kind, [s.rows for s in scopes], conditions)
+        return Digests(rows, tuple(columns), order)
+
+    def _aggregate(
+        self,
+        rows: Block,
+        keys: Sequence[Expr],
+        aggregates: Sequence[Expr],
+        sets: Sequence[frozenset[int]] | None,
+        around: Instances,
+    ) -> Digests:
+        scope = self.scope(rows, around, (*keys, *aggregates))
+        key_digests = scope.exprs(keys)
+        grouping: object = "all rows" if not keys else "keys"
+        named: dict[Expr, str] = {}
+        if sets is not None:
+            if len(set(key_digests)) < len(keys):
+                # Computed alike, and yet one may be NULL where the other is not.
+                key_digests = [digest("key", k, i) for i, k in enumerate(key_digests)]
+                named = dict(zip(keys, key_digests, strict=True))
+            grouping = sorted(sorted(key_digests[k] for k in one) for one in sets)
+        whole = digest("aggregate", scope.rows, sorted(set(key_digests)), grouping)
+        columns = [digest("key", k) for k in key_digests]
+        for call in aggregates:
+            ordered = isinstance(call, Call) and call.op in ORDER_SENSITIVE
+            what = scope.expr(call)
+            if named and isinstance(call, Call) and call.op in ("grouping", "grouping_id"):
+                what = digest(what, [named.get(a) for a in call.args])
+            columns.append(digest("aggregated", what, whole, scope.order if ordered else None))
+        return Digests(whole, tuple(columns), scope.order)
+
+    @staticmethod
+    def _set_operation(kind: str, branches: list[Digests], movable: bool) -> Digests:
+        if kind != "union all":
+            whole = digest(kind, [(b.rows, b.columns) for b in branches])
+            order = _combined(b.order for b in branches)
+            return Digests(whole, _numbered("set", whole, len(branches[0].columns)), order)
+        # Where rows come in an order at all, it is that of the branches as written.
+        order = digest("branches", [(b.rows, b.columns, b.order) for b in branches])
+        if movable:
+            branches = sorted(branches, key=lambda b: b.rows)  # stable: ties as written
+        n = len(branches[0].columns)
+        columns = tuple(digest("union", [b.columns[i] for b in branches]) for i in range(n))
+        return Digests(digest(kind, [b.rows for b in branches]), columns, order)
+
+
+def _combined(orders: Iterable[str | None]) -> str | None:
+    """Return the order of what is made of relations: some, if any of them has one."""
+    known = [order for order in orders if order is not None]
+    return digest("orders", known) if known else None
+
+
+def _over(window: Window) -> list[Expr | Sort]:
+    """Return what a window computes of its rows."""
+    frame = [f for f in window.frame if not isinstance(f, str)]
+    return [window.function, *window.partition, *window.order, *frame]
+
+
+def _groups(labels: Mapping[int, str], order: Sequence[int]) -> list[list[int]]:
+    """Return instances of equal labels together, in written order."""
+    groups: dict[str, list[int]] = {}
+    for i in order:
+        groups.setdefault(labels[i], []).append(i)
+    return list(groups.values())
+
+
+def _numbered(kind: str, whole: str, n: int) -> tuple[str, ...]:
+    return tuple(digest(kind, whole, i) for i in range(n))

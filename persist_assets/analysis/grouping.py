@@ -1,0 +1,249 @@
+"""GROUP BY and OVER: which calls are aggregates, what the groups are, what windows see."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from persist_assets.analysis.algebra import (
+    Aggregate,
+    Call,
+    Out,
+    Rebuild,
+    Ref,
+    Subquery,
+    Window,
+    walk,
+)
+from persist_assets.analysis.expressions import (
+    AGGREGATE_OPS,
+    PENDING,
+    expression,
+    refuse_drawn_twice,
+)
+from persist_assets.analysis.functions import TIME_WINDOWS
+from persist_assets.analysis.scope import Entry, From, Unanalysable
+from persist_assets.analysis.syntax import without_parens
+from persist_assets.core.dialect import plain
+
+if TYPE_CHECKING:
+    from persist_assets.analysis.algebra import Expr
+    from persist_assets.analysis.binding import Binding
+    from persist_assets.analysis.scope import Select
+
+
+MAX_CUBE = 12
+"""Grouping sets are analysed up to those of a CUBE of so many keys (4096)."""
+
+
+def aggregates_of(expr: Expr) -> list[Call]:
+    """Return the aggregate calls in an expression, outermost first, not those of windows."""
+    found: list[Call] = []
+    stack: list[Expr] = [expr]
+    seen: set[int] = set()
+    while stack:
+        this = stack.pop()
+        if id(this) in seen:
+            continue
+        seen.add(id(this))
+        if isinstance(this, Call) and this.op in AGGREGATE_OPS:
+            found.append(this)
+        elif isinstance(this, Window):
+            function = this.function
+            stack += function.args if isinstance(function, Call) else ()
+            stack += [*this.partition, *(s.by for s in this.order)]
+        elif isinstance(this, Call | Subquery):
+            stack += this.args
+    return found
+
+
+def has_sets(group: exp.Group) -> bool:
+    """Whether a GROUP BY has grouping sets.
+
+    A key is NULL then where it is left out, and not what a column that is computed alike is: there
+    every column of what is grouped has to be one of its own (`relations.as_leaf`).
+    """
+    forms = (exp.Rollup, exp.Cube, exp.GroupingSets)
+    named = any(group.args.get(k) for k in ("rollup", "cube", "grouping_sets"))
+    return named or any(isinstance(e, forms) for e in group.expressions)
+
+
+def group_rows(
+    binding: Binding, source: From, select: Select, group: Any, outs: list[Out], every: list[Expr]
+) -> tuple[From, Rebuild]:
+    """Return what a SELECT reads once it is grouped, and how expressions are said in its terms.
+
+    Parameters
+    ----------
+    group
+        The GROUP BY, or None: one group of all rows.
+    every
+        All expressions of the SELECT that are computed of groups.
+    """
+    keys, sets = _group_keys(binding, group, select, outs) if group else ((), None)
+    keys = tuple(dict.fromkeys(keys))
+    calls = tuple(dict.fromkeys(c for e in every for c in aggregates_of(e)))
+    for call in calls:
+        if any(aggregates_of(arg) for arg in call.args):
+            raise Unanalysable("of an aggregate of an aggregate")
+        if any(isinstance(e, Call) and e.op in TIME_WINDOWS for e in walk(*call.args)):
+            raise Unanalysable("of an aggregate of a window of time")
+    rows = replace(source.block(), order=source.order)
+    # What grouping_id() without arguments says depends on the order of the keys.
+    counted = (
+        binding.calls.call(c.op, keys) if c.op == "grouping_id" and not c.args else c for c in calls
+    )
+    node = Aggregate(rows, keys, tuple(counted), sets)
+    whole = binding.leaf(node, [Out("", "", e, binding.types.of(e)) for e in (*keys, *calls)])
+    made = {e: o.expr for e, o in zip((*keys, *calls), whole.columns, strict=True)}
+    inside = set(source.leaves)
+
+    def stand_in(expr: Expr) -> Expr | None:
+        if expr in made:
+            return made[expr]
+        if isinstance(expr, Call) and expr.op in TIME_WINDOWS:
+            raise Unanalysable("of a window of time that is not grouped by")
+        if isinstance(expr, Ref) and expr.instance in inside:
+            raise Unanalysable("of a column that is neither grouped nor aggregated")
+        if isinstance(expr, Window) and expr.rows is not PENDING:
+            if any(now in inside for _, now in expr.mapping):
+                raise Unanalysable("of a column that is neither grouped nor aggregated")
+            return None
+        if isinstance(expr, Window) and isinstance(expr.function, Call):
+            function = expr.function  # itself no aggregate, but its arguments may be
+            return replace(
+                expr,
+                function=binding.calls.call(
+                    function.op, regroup.exprs(function.args), function.words
+                ),
+                partition=regroup.exprs(expr.partition),
+                order=regroup.sorts(expr.order),
+            )
+        if isinstance(expr, Subquery):
+            return Subquery(expr.kind, below.block(expr.block), regroup.exprs(expr.args))
+        return None
+
+    def stand_in_below(expr: Expr) -> Expr | None:
+        # count(*) and constants of a subquery are its own, whatever is grouped around it.
+        return stand_in(expr) if binding.free.of(expr) else None
+
+    regroup = Rebuild(binding.calls, replace=stand_in)
+    below = Rebuild(binding.calls, replace=stand_in_below)
+    return From(source.outer, dict(whole.leaves)), regroup
+
+
+def add_time_windows(binding: Binding, group: exp.Group, select: Select) -> None:
+    """Let names mean the windows of time that a SELECT groups by: ``window.start``.
+
+    Raises
+    ------
+    Unanalysable
+        A column has that name too.
+    """
+    select.groups = True
+    for item in group.expressions:
+        call = without_parens(item)
+        name = plain(call.name).lower() if isinstance(call, exp.Anonymous) else ""
+        if name in TIME_WINDOWS:
+            if any(e.name.lower() == name for e in select.source.entries):
+                raise Unanalysable(f"because `{name}` is a column and a window of time")
+            expr = expression(binding, call, select)
+            select.source.entries.append(Entry(name, name, expr, None, ()))
+
+
+def _group_keys(
+    binding: Binding, group: exp.Group, select: Select, outs: list[Out]
+) -> tuple[tuple[Expr, ...], tuple[frozenset[int], ...] | None]:
+    if group.args.get("all"):
+        keys: list[Expr] = []
+        for out in outs:
+            if not aggregates_of(out.expr):
+                keys.append(out.expr)
+            elif out.expr not in aggregates_of(out.expr):
+                raise Unanalysable("of GROUP BY ALL beside expressions over aggregates")
+        return tuple(keys), None
+    keys = []
+    # Every element is a list of alternative sets of keys; several elements multiply.
+    elements: list[list[tuple[Expr, ...]]] = []
+    plain_only = True
+
+    def one(item: Any) -> tuple[Expr, ...]:
+        item = without_parens(item)
+        if isinstance(item, exp.Tuple):
+            return tuple(_group_key(binding, e, select, outs) for e in item.expressions)
+        return (_group_key(binding, item, select, outs),)
+
+    def alternatives(item: Any) -> list[tuple[Expr, ...]]:
+        members = [one(e) for e in item.expressions]
+        match item:
+            case exp.Rollup():
+                return [sum(members[:n], ()) for n in range(len(members), -1, -1)]
+            case exp.Cube():
+                if len(members) > MAX_CUBE:
+                    raise Unanalysable(f"of a CUBE of more than {MAX_CUBE} keys")
+                picks = range(2 ** len(members) - 1, -1, -1)
+                return [
+                    sum((m for j, m in enumerate(members) if pick >> j & 1), ()) for pick in picks
+                ]
+            case _:
+                if any(
+                    isinstance(e, exp.Rollup | exp.Cube | exp.GroupingSets)
+                    for e in item.expressions
+                ):
+                    raise Unanalysable("of nested grouping sets")
+                return members
+
+    for item in group.expressions:
+        if isinstance(item, exp.Rollup | exp.Cube | exp.GroupingSets):
+            plain_only = False
+            elements.append(alternatives(item))
+        else:
+            elements.append([one(item)])
+    for name, form in (("rollup", exp.Rollup), ("cube", exp.Cube), ("grouping_sets", None)):
+        for analytics in group.args.get(name) or ():
+            plain_only = False
+            if form is not None and not analytics.expressions:  # GROUP BY a, b WITH ROLLUP
+                elements = [alternatives(form(expressions=group.expressions))]
+            elif form is None:  # GROUP BY a, b GROUPING SETS (…): grouping_id() goes by a, b
+                if any(len(element) > 1 for element in elements):
+                    raise Unanalysable("of grouping sets beside others")
+                keys = [key for (members,) in elements for key in members]
+                elements = [alternatives(analytics)]
+            else:
+                raise Unanalysable(f"of WITH {name.upper()}")
+    combined: list[tuple[Expr, ...]] = [()]
+    for element in elements:
+        combined = [(*a, *b) for a in combined for b in element]
+        if len(combined) > 2**MAX_CUBE:
+            raise Unanalysable(f"of more than {2**MAX_CUBE} grouping sets")
+    for combination in combined:
+        keys += combination
+    refuse_drawn_twice(binding, keys)
+    unique = tuple(dict.fromkeys(keys))
+    if plain_only:
+        return unique, None
+    return unique, tuple(frozenset(unique.index(k) for k in c) for c in combined)
+
+
+def _group_key(binding: Binding, item: Any, select: Select, outs: list[Out]) -> Expr:
+    if isinstance(item, exp.Literal) and not item.is_string:
+        position = int(item.name) if item.name.isdecimal() else 0
+        if 0 < position <= len(outs):
+            return outs[position - 1].expr
+        raise Unanalysable("of GROUP BY with a position that is none")
+    return expression(binding, item, select)
+
+
+def finish_windows(binding: Binding, source: From) -> Rebuild:
+    """Give every window its rows: what is in `source` now."""
+    rows = replace(source.block(), order=source.order)
+    mapping = tuple((i, i) for i in source.leaves)
+
+    def finish(expr: Expr) -> Expr | None:
+        if isinstance(expr, Window) and expr.rows is PENDING:
+            return replace(expr, rows=rows, mapping=mapping)
+        return None
+
+    return Rebuild(binding.calls, replace=finish)

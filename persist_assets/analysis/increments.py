@@ -1,0 +1,422 @@
+"""How the rows of a query follow from the tables it reads: a fold over the algebra. Pure.
+
+It proves, for a query Q over tables L, M, …, when less than all of it has to be computed again:
+
+- **sums**: sets S of tables such that the rows of Q are those of before and those of Q over what
+  was *added* to the tables of S, all others being as they were (Q is additive in S);
+- **windows**: for a column t of Q, columns of tables such that the rows of Q with t in any set W
+  are those of Q over the rows of these tables whose columns are in W too. Between the column of
+  a table and t there may be monotone steps, such as cutting a time down to its day. A table that
+  has no such column is *loose*: it must be as it was.
+
+Tables are persisted sources and raw tables: what lies between is dissolved. The invariant: what is
+not proven is not claimed; then everything is computed again.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING
+
+from persist_assets.analysis.algebra import (
+    Aggregate,
+    Block,
+    Call,
+    Derived,
+    Expr,
+    Given,
+    Node,
+    Opaque,
+    Outer,
+    Ref,
+    SetOperation,
+    Subquery,
+    Window,
+    innermost_first,
+    walk,
+)
+from persist_assets.core.model import Growth, Taken, Trace, Windows
+from persist_assets.core.time_values import DATE_UNITS, TIMES, UNIT_DAYS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from persist_assets.analysis.types import Types
+    from persist_assets.core.model import SourceID
+
+Form = tuple[Ref, tuple[Taken, ...]]
+"""A column of a leaf, and the monotone steps from it to an expression."""
+
+_MAX_DEPTH = 60
+_MOST_SUMS = 16
+"""As many sets of tables are looked at; the others are not claimed."""
+
+_TO_DAY = Taken("cast", "date", 1)
+_NOTHING: frozenset[str] = frozenset()
+
+
+def _step(call: Call, types: Types) -> tuple[Expr, Taken] | None:
+    """Return what a call is a monotone function of, and which."""
+    match call:
+        case Call("cast", (arg,), (("date" | "timestamp" | "timestamp_ntz") as kind,)):
+            step = Taken("cast", kind, 1)
+        case Call("to_date", (arg,), ()):
+            step = Taken("cast", "date", 1)
+        case Call("date_trunc", (Call("string", (), (unit,)), arg)) if unit.lower() in UNIT_DAYS:
+            step = Taken("date_trunc", unit.lower(), UNIT_DAYS[unit.lower()])
+        case Call("trunc", (arg, Call("string", (), (unit,)))) if unit.lower() in DATE_UNITS:
+            step = Taken("trunc", unit.lower(), UNIT_DAYS[unit.lower()])
+        case Call("year", (arg,)):
+            step = Taken("year", "", -1)
+        case _:
+            return None
+    return (arg, step) if types.of(arg) in TIMES else None
+
+
+class Increments:
+    """Finds what of a query follows from what; remembers what it found.
+
+    Parameters
+    ----------
+    types
+        Of the expressions of the query.
+    wanted
+        Whether anybody asks; else nothing is looked for.
+    """
+
+    def __init__(self, types: Types, *, wanted: bool = True) -> None:
+        self._types, self._wanted = types, wanted
+        self._reads: dict[int, frozenset[SourceID]] = {}
+        self._sums: dict[int, tuple[frozenset[SourceID], ...]] = {}
+        self._special: dict[int, tuple[Subquery | Window, ...]] = {}
+        self._found: dict[tuple[int, int], Windows] = {}
+        self._depths: dict[int, int] = {}
+        self._kept: list[object] = []  # what is known by id must not be freed
+
+    def growth(self, block: Block) -> Growth | None:
+        """Return how the rows of a Block, and those of each of its columns, follow."""
+        if not self._wanted:
+            return None
+        if self._is_deep(block):
+            return self.nothing(block)
+        columns = tuple(self._column(block, o.expr) for o in block.columns)
+        return Growth(self._read_by(block), self._block_sums(block), columns)
+
+    def nothing(self, block: Block) -> Growth | None:
+        """Return only which tables a Block reads, and nothing of how its rows follow."""
+        if not self._wanted:
+            return None
+        return unknown(self._read_by(block), len(block.columns))
+
+    def of_node(self, node: Node, n_columns: int) -> Growth | None:
+        """Return the same of a node."""
+        if not self._wanted:
+            return None
+        if self._is_deep(node):
+            return unknown(self._node_reads(node), n_columns)
+        columns = tuple(self._windows(node, k) for k in range(n_columns))
+        return Growth(self._node_reads(node), self._node_sums(node), columns)
+
+    def _is_deep(self, thing: object) -> bool:
+        """Whether something is nested so deeply that nothing is claimed of it: this recurses."""
+        for this, below in innermost_first(thing, self._depths):
+            depth = max((self._depths[id(p)] for p in below), default=0)
+            nested = not isinstance(this, Call | Ref)
+            self._depths[id(this)] = depth + nested
+            self._kept.append(this)
+        return self._depths[id(thing)] > _MAX_DEPTH
+
+    # -------------------------------------------------------------------------------------- reads
+
+    def _node_reads(self, node: Node) -> frozenset[SourceID]:
+        known = self._reads.get(id(node))
+        if known is None:
+            known = self._reads[id(node)] = self._read_by(node)
+            self._kept.append(node)
+        return known
+
+    def _read_by(self, *things: object) -> frozenset[SourceID]:
+        found: list[frozenset[SourceID]] = []
+        for thing in walk(*things):
+            if isinstance(thing, Given):
+                found.append(given_growth(thing).reads)
+            elif isinstance(thing, Opaque):
+                found += (given_growth(g).reads for g in thing.reads)
+        return _NOTHING.union(*found)
+
+    def _specials(self, block: Block) -> tuple[Subquery | Window, ...]:
+        """Return what of the expressions of a Block is no function of one of its base tuples."""
+        known = self._special.get(id(block))
+        if known is None:
+            known = _specials_in((*block.conjuncts, *(o.expr for o in block.columns)))
+            self._special[id(block)] = known
+            self._kept.append(block)
+        return known
+
+    # --------------------------------------------------------------------------------------- sums
+
+    def _block_sums(self, block: Block) -> tuple[frozenset[SourceID], ...]:
+        beside = self._read_by(*self._specials(block))
+        found: dict[frozenset[SourceID], None] = {}
+        for instance, node in block.leaves:
+            others = [n for i, n in block.leaves if i != instance]
+            rest = beside.union(*map(self._node_reads, others))
+            for one in self._node_sums(node):
+                if one.isdisjoint(rest):
+                    found[one] = None
+        return tuple(found)[:_MOST_SUMS]
+
+    def _node_sums(self, node: Node) -> tuple[frozenset[SourceID], ...]:
+        known = self._sums.get(id(node))
+        if known is None:
+            known = self._sums[id(node)] = self._summed(node)
+            self._kept.append(node)
+        return known
+
+    def _summed(self, node: Node) -> tuple[frozenset[SourceID], ...]:
+        match node:
+            case Given():
+                return given_growth(node).sums
+            case Derived(block, False):
+                return self._block_sums(block)
+            case Outer("left", left, right, on):
+                rest = self._read_by(right, *on)
+                return tuple(s for s in self._block_sums(left) if s.isdisjoint(rest))
+            case SetOperation("union all", branches):
+                every = [self._block_sums(b) for b in branches]
+                reads = [self._read_by(b) for b in branches]
+                found: dict[frozenset[SourceID], None] = {}
+                for chosen in product(*every):
+                    whole = _NOTHING.union(*chosen)
+                    if all(whole & r == own for r, own in zip(reads, chosen, strict=True)):
+                        found[whole] = None
+                    if len(found) == _MOST_SUMS:
+                        break
+                return tuple(found)
+            case _:
+                return ()
+
+    # ------------------------------------------------------------------------------------ windows
+
+    def _form(self, expr: Expr) -> Form | None:
+        """Return the column of a leaf that an expression is a monotone function of."""
+        steps: list[Taken] = []
+        while isinstance(expr, Call):
+            step = _step(expr, self._types)
+            if step is None:
+                return None
+            expr, said = step
+            steps.append(said)
+        return (expr, tuple(reversed(steps))) if isinstance(expr, Ref) else None
+
+    def _equal(self, start: Iterable[Form], conjuncts: Iterable[Expr]) -> set[Form]:
+        """Return the forms that have the value of one of `start` wherever `conjuncts` hold."""
+        pairs: list[tuple[Form, Form]] = []
+        for test in conjuncts:
+            match test:
+                case Call("=", (a, b)) if self._types.of(a) and self._types.of(a) == (
+                    self._types.of(b)
+                ):
+                    one, other = self._form(a), self._form(b)
+                    if one and other:
+                        pairs += ((one, other), (other, one))
+                case _:
+                    pass
+        found, todo = set[Form](), [*start]
+        while todo:
+            ref, steps = form = todo.pop()
+            if form in found:
+                continue
+            found.add(form)
+            for (left, first), (right, then) in pairs:
+                if left is ref and steps[: len(first)] == first:
+                    todo.append((right, (*then, *steps[len(first) :])))
+        return found
+
+    def _column(self, block: Block, expr: Expr) -> Windows:
+        """Return what the rows of a Block follow from where an expression has a value of W."""
+        form = self._form(expr)
+        forms = self._equal([form] if form else (), block.conjuncts)
+        return self._covered(block, forms)
+
+    def _covered(self, block: Block, forms: set[Form]) -> Windows:
+        traces, loose = set[Trace](), set[str]()
+        traced: dict[int, tuple[int, tuple[Taken, ...]]] = {}
+        for instance, node in block.leaves:
+            own = [(ref.column, steps) for ref, steps in forms if ref.instance == instance]
+            if not own:
+                loose |= self._node_reads(node)
+                continue
+            # Each of them holds; the one that leaves the fewest tables loose says most.
+            found = [(self._windows(node, c), c, steps) for c, steps in sorted(own)]
+            windows, column, steps = min(found, key=lambda one: len(one[0].loose))
+            traced[instance] = column, steps
+            traces |= {Trace(t.column, (*t.steps, *steps)) for t in windows.traces}
+            loose |= windows.loose
+        for thing in self._specials(block):
+            if isinstance(thing, Subquery) or not self._within(thing, traced):
+                loose |= self._read_by(thing)
+        return Windows(tuple(sorted(traces)), frozenset(loose))
+
+    # --------------------------------------------------------------------------------- parameters
+
+    def keeps(self, block: Block, growth: Growth) -> bool:
+        """Whether conditions by parameters keep all rows of windows of the one column of `growth`.
+
+        So it is where they are about what that column has the value of, or the day, in tables of
+        which only these rows matter. Days begin at midnight for a time that is compared with one.
+        """
+        windows = growth.columns[0]
+        for this in walk(block):
+            if not isinstance(this, Block):
+                continue
+            for test in this.conjuncts:
+                match test:
+                    case Call("<" | "<=", (Call("parameter"), other)):
+                        pass
+                    case Call("<" | "<=", (other, Call("parameter"))):
+                        pass
+                    case _:
+                        continue
+                found = self._values(this, other) if windows.traces else None
+                if found is None:
+                    return False
+                days = {Trace(t.column, (*t.steps, _TO_DAY)) for t in found}
+                if not (found <= {*windows.traces} or days <= {*windows.traces}):
+                    return False
+                if any(trace.column.source_id in windows.loose for trace in found):
+                    return False
+        return True
+
+    def _values(self, block: Block, expr: Expr) -> frozenset[Trace] | None:
+        """Return of what columns an expression always has the value of one; None: of others."""
+        form = self._form(expr)
+        node = dict(block.leaves).get(form[0].instance) if form else None
+        if form is None or node is None:
+            return None
+        ref, steps = form
+        found: frozenset[Trace] | None = None
+        match node:
+            case Given():
+                windows = given_growth(node).columns[ref.column]
+                found = None if windows.loose else frozenset(windows.traces)
+            case Derived(below, False) | Outer("left", below) if ref.column < len(below.columns):
+                found = self._values(below, below.columns[ref.column].expr)
+            case Aggregate(rows, keys, _, sets) if ref.column < len(keys) and (
+                sets is None or all(ref.column in one for one in sets)
+            ):
+                found = self._values(rows, keys[ref.column])
+            case SetOperation(_, branches):
+                each = [self._values(b, b.columns[ref.column].expr) for b in branches]
+                known = [one for one in each if one]
+                found = frozenset[Trace]().union(*known) if len(known) == len(each) else None
+            case _:
+                pass
+        if not found:
+            return None
+        return frozenset(Trace(t.column, (*t.steps, *steps)) for t in found)
+
+    def _within(self, window: Window, traced: Mapping[int, tuple[int, tuple[Taken, ...]]]) -> bool:
+        """Whether all rows that a window looks at have one value in common in what is traced.
+
+        Only what holds for all these rows counts: conditions on what comes of the window do not.
+
+        Parameters
+        ----------
+        traced
+            Of instances the column, and the steps from there.
+        """
+        inner = [window.function, *window.partition, *window.order, *window.rows.conjuncts]
+        if any(isinstance(t, Subquery | Window) for t in walk(*inner)):
+            return False
+        now = dict(window.mapping)
+        wanted = {i: traced[i] for i in now.values() if i in traced}
+        for expr in window.partition:
+            form = self._form(expr)
+            same = self._equal([form] if form else (), window.rows.conjuncts)
+            held = {(now.get(ref.instance), ref.column, steps) for ref, steps in same}
+            if wanted and all(
+                any((i, c) == (of, column) and steps[: len(s)] == s for of, column, s in held)
+                for i, (c, steps) in wanted.items()
+            ):
+                return True
+        return False
+
+    def _windows(self, node: Node, column: int) -> Windows:
+        known = self._found.get((id(node), column))
+        if known is None:
+            known = self._found[id(node), column] = self._windowed(node, column)
+            self._kept.append(node)
+        return known
+
+    def _windowed(self, node: Node, column: int) -> Windows:
+        match node:
+            case Given():
+                return given_growth(node).columns[column]
+            case Derived(block, False):
+                return self._column(block, block.columns[column].expr)
+            case Outer("left", left, right, on) if column < len(left.columns):
+                return self._preserved(left, right, on, column)
+            case Aggregate(rows, keys, aggregates, sets) if column < len(keys) and (
+                sets is None or all(column in one for one in sets)
+            ):
+                found = self._column(rows, keys[column])
+                beside = self._read_by(*_specials_in((*keys, *aggregates)))
+                return Windows(found.traces, found.loose | beside)
+            case SetOperation(_, branches):
+                if len({b.columns[column].type for b in branches} | {None}) != 2:
+                    return Windows((), self._node_reads(node))
+                parts = [self._column(b, b.columns[column].expr) for b in branches]
+                traces = {t for p in parts for t in p.traces}
+                return Windows(tuple(sorted(traces)), _NOTHING.union(*(p.loose for p in parts)))
+            case _:
+                return Windows((), self._node_reads(node))
+
+    def _preserved(self, left: Block, right: Block, on: Sequence[Expr], column: int) -> Windows:
+        form = self._form(left.columns[column].expr)
+        first = self._equal([form] if form else (), left.conjuncts)
+        # What ON says holds for the rows of the right side that are joined, not for the left.
+        right_of = {i for i, _ in right.leaves}
+        joined = {f for f in self._equal(first, on) if f[0].instance in right_of}
+        second = self._equal(joined, right.conjuncts)
+        a, b = self._covered(left, first), self._covered(right, second)
+        traces = {*a.traces, *b.traces}
+        loose = a.loose | b.loose
+        loose |= self._read_by(*_specials_in(on))
+        return Windows(tuple(sorted(traces)), loose)
+
+
+def unknown(reads: frozenset[SourceID], n_columns: int) -> Growth:
+    """Return the growth of rows of which is known what they read, and nothing else."""
+    return Growth(reads, (), (Windows((), reads),) * n_columns)
+
+
+def given_growth(node: Given) -> Growth:
+    """Return how the rows of a relation follow that is known by its digests only.
+
+    Of a table its own rows follow, as they are.
+    """
+    if node.growth is not None:
+        return node.growth
+    own = next((next(iter(o)) for o in node.origins if len(o) == 1), None)
+    if own is None or any(len(o) != 1 for o in node.origins):
+        return unknown(frozenset(("?",)), len(node.columns))
+    reads = frozenset((own.source_id,))
+    columns = tuple(Windows((Trace(next(iter(o)), ()),), _NOTHING) for o in node.origins)
+    return Growth(reads, (reads,), columns)
+
+
+def _specials_in(exprs: Iterable[Expr]) -> tuple[Subquery | Window, ...]:
+    """Return the subqueries and windows in expressions, not what is in these."""
+    seen, stack = set[int](), [*exprs]
+    found: list[Subquery | Window] = []
+    while stack:
+        this = stack.pop()
+        if id(this) in seen:
+            continue
+        seen.add(id(this))
+        if isinstance(this, Call):
+            stack += this.args
+        elif not isinstance(this, Ref):
+            found.append(this)
+    return tuple(found)

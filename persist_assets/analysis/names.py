@@ -1,0 +1,484 @@
+"""What a name in a query means: columns, aliases, stars, keys of joins; and output names.
+
+Names are found as Spark finds them: case aside, the innermost query first, a column before an
+alias, struct fields last. A name that is certainly none is a `Problem` with its place.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import permutations
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from persist_assets.analysis.algebra import Out
+from persist_assets.analysis.functions import GENERATORS, TIME_WINDOWS
+from persist_assets.analysis.scope import (
+    NO_WORD,
+    UNKNOWN,
+    Entry,
+    From,
+    Unanalysable,
+    is_certain,
+    may_be,
+)
+from persist_assets.analysis.syntax import BINARY, FUNCTIONS, given_args, without_parens
+from persist_assets.core.dialect import (
+    WITHOUT_PARENTHESES,
+    function_named,
+    is_never_column,
+    plain,
+    suffixed,
+    type_is_written,
+)
+from persist_assets.core.errors import Problem, did_you_mean
+from persist_assets.core.spark_types import UnknownTypeError, field_name, fields_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from persist_assets.analysis.algebra import Expr
+    from persist_assets.analysis.binding import Binding
+    from persist_assets.analysis.scope import Select
+    from persist_assets.core.errors import Location
+
+
+def resolve_column(binding: Binding, node: exp.Column, select: Select) -> Expr:
+    """Return what a column's name means; a lambda's parameters come first."""
+    if isinstance(node.this, exp.Star):
+        raise Unanalysable("of * inside an expression")
+    parts = [node.args.get(k) for k in ("catalog", "db", "table", "this")]
+    names = [plain(p.name) for p in parts if p is not None]
+    lower = tuple(n.lower() for n in names)
+    if is_never_column(node):
+        return binding.calls.call(lower[0])
+    if lower[0] in select.parameters and not node.args.get("catalog"):
+        expr = resolve_identifier(binding, exp.Identifier(this=names[0]), select)
+        return _fields(binding, expr, names[1:])
+    if select.sorts and function_named(node) and not _outs(lower[0], select):
+        return binding.calls.call(lower[0])  # even if what is read has such a column
+    if select.outs_first:
+        meant = _output(binding, lower, select, node)
+        if meant is not None:
+            return meant
+    source: From | None = select.source
+    while source is not None:
+        found = _lookup(lower, source)
+        if len({id(entry.expr) for entry, _ in found}) > 1:
+            message = f"`{'.'.join(names)}` is in several columns that this query reads"
+            hint = "qualify it with the name or alias of one table"
+            binding.problems.append(Problem("ambiguous-column", message, binding.place(node), hint))
+            raise Unanalysable("of an ambiguous column")
+        if found:
+            entry, used = found[0]
+            return _fields(binding, entry.expr, names[used:])
+        if len(lower) == 1 and lower[0] in WITHOUT_PARENTHESES:
+            return binding.calls.call(lower[0])  # rather than an alias, or a column outside
+        if source is select.source and (outs := _outs(lower[0], select)):
+            return _fields(binding, _one_of(binding, outs, lower[0], node), names[1:])
+        source = source.outer
+    return _missing(binding, node, names, select)
+
+
+def resolve_identifier(binding: Binding, node: Any, select: Select) -> Expr:
+    """Return what a bare name means: a lambda's parameter, or a column."""
+    name = plain(node.name).lower()
+    if is_never_column(exp.Column(this=node)):
+        return binding.calls.call(name)
+    if name in select.parameters:
+        index = len(select.parameters) - 1 - select.parameters[::-1].index(name)
+        return binding.calls.call("parameter", (), (str(index),))
+    return resolve_column(binding, exp.Column(this=node), select)
+
+
+def _lookup(names: tuple[str, ...], source: From) -> list[tuple[Entry, int]]:
+    """Return the columns a name may mean, and how many of its parts they use up."""
+    everything = [*source.entries, *source.hidden]
+    for n in range(len(names) - 1, 0, -1):
+        qualifiers, name = names[:n], names[n]
+        found = [e for e in everything if e.name.lower() == name and e.answers(qualifiers)]
+        if found:
+            return [(e, n + 1) for e in found]
+        _refuse_uncertain(name, (e.name for e in everything if e.answers(qualifiers)))
+    found = [(e, 1) for e in source.entries if e.name.lower() == names[0]]
+    if not found:
+        _refuse_uncertain(names[0], (e.name for e in source.entries))
+    return found
+
+
+def _refuse_uncertain(sought: str, names: Iterable[str]) -> None:
+    if any(may_be(name, sought) for name in names):
+        raise Unanalysable(f"because a column whose name is not certain may be `{sought}`")
+
+
+def refuse_uncertain_names(left: From, right: From) -> None:
+    """Raise where columns of two sides of a NATURAL JOIN may have one name and may have not.
+
+    Raises
+    ------
+    Unanalysable
+        There are such columns.
+    """
+    for side, other in ((left, right), (right, left)):
+        uncertain = {e.name for e in side.entries if not is_certain(e.name)}
+        for name in uncertain:
+            if any(e.name in (name, UNKNOWN) or may_be(name, e.name) for e in other.entries):
+                raise Unanalysable("of a NATURAL JOIN by names that are not certain")
+
+
+def _fields(binding: Binding, expr: Expr, names: Sequence[str]) -> Expr:
+    for name in names:
+        expr = field_of(binding, expr, name)
+    return expr
+
+
+def field_of(binding: Binding, expr: Expr, name: str) -> Expr:
+    """Return the field of a struct, or the value of a map, whose keys have a case."""
+    kind = binding.types.of(expr)
+    word = name.lower() if kind is not None and kind.startswith("struct<") else name
+    return binding.calls.call("field", (expr,), (word,))
+
+
+def _output(binding: Binding, names: tuple[str, ...], select: Select, node: Any) -> Expr | None:
+    """Return the column of the SELECT that a name means before it means one that is read."""
+    name = names[0]
+    outs = _outs(name, select)
+    columns = _lookup(names, select.source) if outs else []
+    if len(names) > 1:
+        # Only a field of such a column: a qualifier is for columns that are read.
+        kinds = [binding.types.of(expr) for expr in outs]
+        same = {entry.expr for entry, used in columns if used == 1}
+        if any(k is None or "<" in k for k in kinds) and not same.issuperset(outs):
+            raise Unanalysable(f"because `{name}` may be a column of the SELECT or a table")
+        return None
+    exprs = [entry.expr for entry, _ in columns]
+    if select.refuses_doubt and any(expr is not out for expr in exprs for out in outs):
+        raise Unanalysable(f"because `{name}` is an alias and a column")
+    if not outs or (len(outs) > 1 and exprs and not (len(set(outs)) == 1 and outs[0] in exprs)):
+        return None  # where several have the name, Spark takes the column that is read
+    return _one_of(binding, outs, name, node)
+
+
+def _outs(name: str, select: Select) -> list[Expr]:
+    """Return the columns of the SELECT that have a name."""
+    found = [o.expr for o in select.outs if o.name.lower() == name]
+    if not found:
+        _refuse_uncertain(name, (o.name for o in select.outs))
+    return found
+
+
+def _one_of(binding: Binding, outs: Sequence[Expr], name: str, node: Any) -> Expr:
+    if len(set(outs)) > 1:
+        message = f"`{name}` is the name of several expressions"
+        binding.problems.append(Problem("ambiguous-column", message, binding.place(node)))
+        raise Unanalysable("of an ambiguous alias")
+    if binding.is_volatile(outs[0]):
+        raise Unanalysable("of an alias of a function that draws lots")
+    return outs[0]
+
+
+def _missing(binding: Binding, node: exp.Column, names: list[str], select: Select) -> Expr:
+    if names[-1].lower() == "grouping__id":
+        raise Unanalysable("of grouping__id")
+    if names[0].lower() in TIME_WINDOWS:
+        raise Unanalysable(f"of `{names[0]}`, which may be a window of time")
+    known: list[str] = []
+    source: From | None = select.source
+    tables: set[str] = set()
+    while source is not None:
+        known += [e.name for e in source.entries if is_certain(e.name)]
+        tables |= {e.qualifiers[-1] for e in (*source.entries, *source.hidden) if e.qualifiers}
+        source = source.outer
+    name = names[-1]
+    if (
+        len(names) > 1
+        and names[-2].lower() not in tables
+        and names[0].lower() not in (k.lower() for k in known)
+    ):
+        message = f"`{names[-2]}` is not a table that this query reads"
+        hint = did_you_mean(names[-2], tables)
+    else:
+        message = f"`{name}` is not a column of what this query reads"
+        hint = did_you_mean(name, known) or (f"there are {', '.join(known[:8])}" if known else None)
+    binding.problems.append(Problem("unknown-column", message, binding.place(node), hint))
+    return binding.calls.call("missing", (), (name,))
+
+
+def _fields_of_star(binding: Binding, names: tuple[str, ...], source: From) -> list[Entry]:
+    """Return the fields of a struct whose type is certain, or nothing."""
+    found = _lookup(names, source)
+    if len({id(entry.expr) for entry, _ in found}) != 1:
+        return []
+    entry, used = found[0]
+    expr, fields = entry.expr, _fields_of_type(entry.type)
+    for name in names[used:]:
+        inside = [(field, kind) for field, kind in fields if field.lower() == name]
+        if len(inside) != 1:
+            return []
+        expr, fields = field_of(binding, expr, inside[0][0]), _fields_of_type(inside[0][1])
+    return [Entry(name, name, field_of(binding, expr, name), of, ()) for name, of in fields]
+
+
+def _fields_of_type(kind: str | None) -> list[tuple[str, str]]:
+    """Return the fields of a struct, or nothing where a type is no struct, or not certain."""
+    try:
+        return fields_of(kind) if kind and kind.startswith("struct<") else []
+    except UnknownTypeError:
+        return []
+
+
+def expand_star(binding: Binding, node: Any, source: From) -> list[Out]:
+    """Return the columns that a star stands for."""
+    star = node if isinstance(node, exp.Star) else node.this
+    if set(given_args(star)) - {"except_"}:
+        raise Unanalysable("of * REPLACE or RENAME")
+    qualifiers: tuple[str, ...] = ()
+    if isinstance(node, exp.Column):
+        parts = [node.args.get(k) for k in ("catalog", "db", "table")]
+        qualifiers = tuple(plain(p.name).lower() for p in parts if p)
+    entries = source.entries
+    if qualifiers:
+        entries = [e for e in (*source.hidden, *source.entries) if e.answers(qualifiers)]
+    if not entries and qualifiers:
+        entries = _fields_of_star(binding, qualifiers, source)
+    if not entries:
+        raise Unanalysable(f"of {'.'.join(qualifiers)}.*" if qualifiers else "of * without FROM")
+    left_out = _left_out(star, entries)
+    outs: list[Out] = []
+    for entry in entries:
+        paths = left_out.get(id(entry))
+        if paths is None:
+            outs.append(Out(entry.name, entry.written, entry.expr, entry.type))
+        elif () not in paths:
+            expr, kind = _without_fields(binding, entry.expr, entry.type, paths)
+            outs.append(Out(entry.name, entry.written, expr, kind))
+    return outs
+
+
+_Paths = list[tuple[str, ...]]
+
+
+def _left_out(star: Any, entries: list[Entry]) -> dict[int, _Paths]:
+    """Return of which columns a star leaves out fields, by `id`; a column itself is ``()``."""
+    seen = From(entries=entries)
+    left_out: dict[int, _Paths] = {}
+    for item in star.args.get("except_") or ():
+        if isinstance(item, exp.Dot):
+            raise Unanalysable("of * EXCEPT of a field of a field")
+        parts = item.parts if isinstance(item, exp.Column) else [item]
+        names = tuple(plain(p.name).lower() for p in parts)
+        found = _lookup(names, seen)
+        if len(found) != 1:
+            raise Unanalysable(f"because * EXCEPT names `{'.'.join(names)}`")
+        entry, used = found[0]
+        left_out.setdefault(id(entry), []).append(names[used:])
+    if any(_overlap(paths) for paths in left_out.values()):
+        raise Unanalysable("because * EXCEPT names a column twice")
+    return left_out
+
+
+def _overlap(paths: _Paths) -> bool:
+    return any(a[: len(b)] == b for a, b in permutations(paths, 2))
+
+
+def _without_fields(
+    binding: Binding, struct: Expr, kind: str | None, paths: _Paths
+) -> tuple[Expr, str]:
+    """Return a struct without some of its fields, which is never NULL, and its type."""
+    fields = _fields_of_type(kind)
+    names = [name.lower() for name, _ in fields]
+    if any(names.count(path[0]) != 1 for path in paths):
+        raise Unanalysable(f"because * EXCEPT names a field `{paths[0][0]}` that is not certain")
+    made: list[tuple[str, Expr, str]] = []
+    for name, of in fields:
+        value, inside = field_of(binding, struct, name), of
+        below = [path[1:] for path in paths if path[0] == name.lower()]
+        if () in below:
+            continue
+        if below:
+            value, inside = _without_fields(binding, value, of, below)
+        made.append((name, value, inside))
+    of = ",".join(f"{field_name(name)}:{inside}" for name, _, inside in made)
+    expr = binding.calls.call("struct", [value for _, value, _ in made], [n for n, _, _ in made])
+    return expr, f"struct<{of}>"
+
+
+def qualifiers_of(out: Out, source: From) -> tuple[str, ...]:
+    """Return what qualifies the column of a FROM clause that an output is, or nothing."""
+    found = {
+        e.qualifiers
+        for e in (*source.entries, *source.hidden)
+        if e.expr is out.expr and e.name.lower() == out.name.lower()
+    }
+    return found.pop() if len(found) == 1 else ()
+
+
+def output_name(item: Any, inner: Any, select: Select) -> tuple[str, str]:
+    """Return an output column's name, and as Spark itself spells it.
+
+    Without an alias it is the name that Spark gives, or `UNKNOWN` or `NO_WORD` where that is not
+    certain; `tests/data/implicit_names.json` has the names of hundreds of expressions.
+    """
+    if isinstance(item, exp.Alias):
+        if not isinstance(item.args["alias"], exp.Identifier):
+            raise Unanalysable("of a path into a variant")
+        name = plain(item.alias)
+        return name, name
+    written = _implicit_name(without_parens(inner), select)
+    if not is_certain(written):
+        return written, written
+    entry = next((e for e in select.source.entries if e.name.lower() == written.lower()), None)
+    return (entry.name if entry and not _is_constant(inner) else written), written
+
+
+def _is_constant(node: Any) -> bool:
+    return isinstance(without_parens(node), exp.Literal | exp.Boolean | exp.Null)
+
+
+def _implicit_name(node: Any, select: Select) -> str:
+    """Return the name that Spark gives to an expression without an alias."""
+    converted = False  # by a function: string(a)
+    while True:
+        node = without_parens(node)
+        operand = _converted(node)
+        if operand is None:
+            break
+        converted, node = True, operand
+    match node:
+        case exp.Column():
+            if _means_function(node, select):
+                return NO_WORD
+            used, parts = _used_by_column(node, select)
+            if used == parts or (used and not converted):
+                return plain(node.name)
+            return NO_WORD if used else UNKNOWN
+        case exp.Dot():
+            base = without_parens(node.this)
+            while isinstance(base, exp.Dot):
+                base = without_parens(base.this)
+            if isinstance(base, exp.Column) and not converted:
+                return plain(node.expression.name)
+            return NO_WORD
+        case exp.Cast():
+            if not type_is_written(node):  # DATE '…' or date('…'), which shows the text alone
+                return NO_WORD if may_be(NO_WORD, node.this.name) else UNKNOWN
+            if converted:
+                return NO_WORD
+            operand = without_parens(node.this)
+            if isinstance(operand, exp.Column) and not _means_function(operand, select):
+                used, parts = _used_by_column(operand, select)
+                return plain(operand.name) if used == parts else NO_WORD if used else UNKNOWN
+            return UNKNOWN if _is_replaced(operand) else NO_WORD
+        case exp.Literal() | exp.Boolean() | exp.Null():
+            return _constant_name(node)
+        case _:
+            plain_call = type(node) in FUNCTIONS or isinstance(node, _WORDLESS)
+            return NO_WORD if plain_call and not _is_replaced(node) else UNKNOWN
+
+
+def _converted(node: Any) -> Any:
+    """Return the operand of a conversion that is written as a function, or None.
+
+    Spark does not show such a conversion in names.
+    """
+    if isinstance(node, exp.Anonymous):
+        name = plain(node.name).lower()
+        return node.expressions[0] if name in _CONVERSIONS and len(node.expressions) == 1 else None
+    if isinstance(node, exp.Cast) and not type_is_written(node):
+        operand = without_parens(node.this)
+        is_text = isinstance(operand, exp.Literal) and operand.is_string
+        return None if is_text else operand  # DATE '…' or date('…')
+    return None
+
+
+_CONVERSIONS = frozenset(
+    """
+    bigint binary boolean date decimal double float int smallint string timestamp tinyint
+    """.split()
+)
+
+_REPLACED = TIME_WINDOWS | {"identifier", "window_time"}
+"""Calls that analysis replaces by a column of another name."""
+
+
+def _is_replaced(node: Any) -> bool:
+    if not isinstance(node, exp.Anonymous):
+        return False
+    name = plain(node.name).lower()
+    return name in _REPLACED or name in GENERATORS or name in _CONVERSIONS
+
+
+_WORDLESS = (
+    *BINARY,
+    *(exp.Anonymous, exp.Neg, exp.Not, exp.And, exp.Or, exp.NullSafeNEQ, exp.Is, exp.Between),
+    *(exp.In, exp.Like, exp.ILike, exp.Escape, exp.Case, exp.Subquery, exp.Bracket, exp.Tuple),
+    *(exp.Struct, exp.VarMap, exp.Interval, exp.Extract, exp.Filter, exp.IgnoreNulls),
+    *(exp.RespectNulls, exp.WithinGroup, exp.Window, exp.HexString, exp.Trim),
+    *(exp.Substring, exp.BitwiseLeftShift, exp.BitwiseRightShift),
+)
+"""What has brackets, blanks or other signs in its name."""
+
+
+def _means_function(node: Any, select: Select) -> bool:
+    """Whether a name is a function of no arguments: ``current_date``, unless that is a column."""
+    if is_never_column(node):
+        return True
+    name = function_named(node)
+    return (
+        name is not None and name not in select.parameters and not _lookup((name,), select.source)
+    )
+
+
+def _used_by_column(node: exp.Column, select: Select) -> tuple[int, int]:
+    """Return how many parts of a name stand for a column, 0 if none does, and how many it has."""
+    parts = [node.args.get(k) for k in ("catalog", "db", "table", "this")]
+    lower = tuple(plain(p.name).lower() for p in parts if p is not None)
+    source: From | None = select.source
+    while source is not None:
+        if found := _lookup(lower, source):
+            return found[0][1], len(lower)
+        if source is select.source and _outs(lower[0], select):
+            return (1, 1) if len(lower) == 1 else (0, len(lower))
+        source = source.outer
+    return 0, len(lower)
+
+
+def _constant_name(node: Any) -> str:
+    if isinstance(node, exp.Null):
+        return "NULL"
+    if isinstance(node, exp.Boolean):
+        return "true" if node.this else "false"
+    number = suffixed(node.this) if node.is_string else node.this
+    if number is None:
+        return node.this if not set(node.this) & set("\\'\"") else UNKNOWN
+    if whole := _WHOLE.fullmatch(number):
+        return str(int(whole[1]))
+    return NO_WORD if _FRACTION.fullmatch(number) else UNKNOWN
+
+
+_WHOLE = re.compile(r"([0-9]+)(L|S|Y|BD)?", re.IGNORECASE)
+_FRACTION = re.compile(r"[0-9]*\.[0-9]+")
+
+
+def using_key(binding: Binding, name: str, side: From, place: Location) -> Entry:
+    """Return the column of one side of a join that a key of USING means."""
+    _refuse_uncertain(name, (e.name for e in side.entries))
+    found = [e for e in side.entries if e.name.lower() == name.lower()]
+    if len(found) == 1:
+        return found[0]
+    what = "is in several columns" if found else "is no column"
+    known = (e.name for e in side.entries if is_certain(e.name))
+    hint = None if found else did_you_mean(name, known)
+    message = f"`{name}` {what} of one side of the join"
+    binding.problems.append(Problem("join-key", message, place, hint))
+    raise Unanalysable("of a join whose keys are not clear")
+
+
+def renamed(columns: Iterable[Out], names: Sequence[str]) -> tuple[Out, ...]:
+    """Return columns with the names that an alias gives them."""
+    columns = tuple(columns)
+    if len(columns) != len(names):
+        raise Unanalysable(f"because {len(names)} names are given to {len(columns)} columns")
+    return tuple(replace(o, name=n, written=n) for o, n in zip(columns, names, strict=True))

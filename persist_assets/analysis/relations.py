@@ -1,0 +1,371 @@
+"""FROM: tables, subqueries, joins and calls that make rows → leaves, conjuncts and names.
+
+What is read is merged into its reader where that is sound (`derived_from`); an outer join or a
+draw of lots is a leaf.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from persist_assets.analysis.algebra import (
+    Block,
+    Call,
+    Derived,
+    Generate,
+    Out,
+    Outer,
+    Ref,
+    Subquery,
+    conjuncts,
+    walk,
+)
+from persist_assets.analysis.binding import MAX_LEAVES
+from persist_assets.analysis.expressions import expression
+from persist_assets.analysis.functions import TABLE_FUNCTIONS
+from persist_assets.analysis.names import refuse_uncertain_names, renamed, using_key
+from persist_assets.analysis.scope import Around, Entry, From, Select, Unanalysable
+from persist_assets.analysis.syntax import alias_of, given_args, is_join, word_for
+from persist_assets.core.dialect import plain
+from persist_assets.core.spark_types import UnknownTypeError, fields_of
+
+if TYPE_CHECKING:
+    from persist_assets.analysis.algebra import Expr
+    from persist_assets.analysis.binding import Binding
+    from persist_assets.analysis.scope import Cte
+
+
+def from_item(binding: Binding, node: Any, around: Around, sibling: From | None = None) -> From:
+    """Bind one item of a FROM clause, its parenthesised joins included."""
+    unknown = set(given_args(node)) - {
+        *("this", "db", "catalog", "alias", "joins", "sample", "with_", "expressions", "hints"),
+        *("laterals", "view", "outer", "ordinality", "order", "limit", "offset"),
+    }
+    if unknown:
+        raise Unanalysable(f"of {sorted(unknown)[0].upper()} in FROM")
+    if node.args.get("laterals") and not isinstance(node, exp.Lateral):
+        raise Unanalysable("of LATERAL VIEW inside a joined item")
+    name, names = alias_of(node)
+    match node:
+        case exp.Subquery() if is_join(node):
+            if name:
+                raise Unanalysable("of an alias of a parenthesised join")
+            binding.enter()
+            source = from_item(binding, node.this, around)
+            binding.depth -= 1
+        case exp.Subquery() | exp.Values():
+            bare = not set(given_args(node)) - {"this", "alias", "joins"}
+            query = node.this if bare and isinstance(node, exp.Subquery) else node
+            source = derived_from(
+                binding, binding.query(binding, query, around), name, names, around
+            )
+        case exp.Lateral():
+            source = lateral(binding, node, around, sibling)
+        case exp.Table() if isinstance(node.this, exp.Identifier):
+            source = _table(binding, node, name, names, around)
+        case exp.Table():
+            generated = generate(
+                binding, node.this, False, Select(From(around.outer), ctes=around.ctes), names
+            )
+            source = derived_from(binding, generated, name, (), around)
+        case _:
+            raise Unanalysable(f"of {word_for(node)} in FROM")
+    if node.args.get("sample"):
+        raise Unanalysable("of TABLESAMPLE")
+    for each in node.args.get("joins") or ():
+        source = join(binding, source, each, around)
+    return source
+
+
+def _table(
+    binding: Binding,
+    node: exp.Table,
+    name: str,
+    names: tuple[str, ...],
+    around: Around,
+) -> From:
+    number = node.meta.get(binding.reference)
+    written = plain(node.name)
+    if number is None:
+        block = _cte(binding, around.ctes[written.lower()])
+        return derived_from(binding, block, name or written, names, around)
+    face = binding.upstream[number]
+    if face.names is None:
+        raise Unanalysable(f"because the columns of `{written}` are not known")
+    source = derived_from(binding, binding.of_face(face), name or written, names, around)
+    for entry, origins in zip(source.entries, face.given.origins, strict=True):
+        # Constants come from nowhere.
+        if isinstance(entry.expr, Ref) or any(isinstance(p, Ref) for p in walk(entry.expr)):
+            binding.origins[entry.expr] = binding.origins.get(entry.expr, frozenset()) | origins
+    if not name:
+        qualifiers = tuple(plain(p.name).lower() for p in node.parts)
+        for entry in source.entries:
+            entry.qualifiers = qualifiers
+    return source
+
+
+def _cte(binding: Binding, cte: Cte) -> Block:
+    """Return what reading a common table expression reads."""
+    stack = [cte]  # what it reads is bound before it: a chain of them is not nested
+    while stack:
+        unbound = [c for c in _read_by(binding, stack[-1]) if c.block is None and not c.failure]
+        if unbound:
+            stack += unbound
+        else:
+            _bind_cte(binding, stack.pop())
+    binding.problems += cte.problems
+    if cte.block is None:
+        assert cte.failure is not None
+        raise cte.failure
+    return binding.again(cte.block)
+
+
+def _read_by(binding: Binding, cte: Cte) -> list[Cte]:
+    """Return the other CTEs that one names; a few too many where an inner WITH hides a name."""
+    if cte.block is not None or cte.failure or cte.recursive:
+        return []
+    names = dict.fromkeys(
+        plain(table.name).lower()
+        for table in cte.query.find_all(exp.Table)
+        if binding.reference not in table.meta
+    )
+    return [cte.around.ctes[n] for n in names if n in cte.around.ctes]
+
+
+def _bind_cte(binding: Binding, cte: Cte) -> None:
+    """Bind a common table expression; what is wrong with it is said when it is read."""
+    if cte.block is not None or cte.failure:
+        return
+    if cte.recursive:
+        cte.failure = Unanalysable("of WITH RECURSIVE")
+        return
+    depth, n_problems = binding.depth, len(binding.problems)
+    try:
+        block = binding.query(binding, cte.query, cte.around)
+        cte.block = (
+            replace(block, columns=renamed(block.columns, cte.names)) if cte.names else block
+        )
+    except Unanalysable as failure:
+        cte.failure = failure
+    binding.depth = depth
+    cte.problems = binding.problems[n_problems:]
+    del binding.problems[n_problems:]
+
+
+def derived_from(
+    binding: Binding, block: Block, name: str, names: tuple[str, ...], around: Around
+) -> From:
+    """Return a FROM clause that is one relation: merged where that is sound, else a leaf."""
+    columns = renamed(block.columns, names) if names else block.columns
+    computed = [o.expr for o in block.columns if not isinstance(o.expr, Ref)]
+    volatile = binding.is_volatile(*block.conjuncts, *computed)
+    if volatile or binding.is_large(block):
+        block = binding.leaf(Derived(block, volatile), columns)
+        columns = block.columns
+    qualifiers = (name.lower(),) if name else ()
+    return From(
+        around.outer,
+        dict(block.leaves),
+        list(block.conjuncts),
+        [Entry(o.name, o.written, o.expr, o.type, qualifiers) for o in columns],
+        order=block.order,
+    )
+
+
+def join(binding: Binding, left: From, node: exp.Join, around: Around) -> From:
+    """Join `left` with what a JOIN names, whatever its kind."""
+    unknown = set(given_args(node)) - {"this", "side", "kind", "method", "on", "using", "hint"}
+    method = (node.args.get("method") or "").upper()
+    if unknown or method not in ("", "NATURAL"):
+        raise Unanalysable(f"of {method or sorted(unknown)[0].upper()} JOIN")
+    side, kind = (node.args.get("side") or "").upper(), (node.args.get("kind") or "").upper()
+    right = from_item(binding, node.this, around, sibling=left)
+    if isinstance(node.this, exp.Lateral) and (side or kind not in ("", "CROSS", "INNER")):
+        raise Unanalysable("of an outer LATERAL join")
+    named = node.args.get("using") or ()
+    using = [plain(u.name) for u in named]
+    if method:
+        refuse_uncertain_names(left, right)
+        theirs = {e.name.lower() for e in right.entries}
+        using = [e.name for e in left.entries if e.name.lower() in theirs]
+    both = From(
+        around.outer,
+        left.leaves | right.leaves,
+        [*left.conjuncts, *right.conjuncts],
+        [*left.entries, *right.entries],
+        [*left.hidden, *right.hidden],
+        (*left.order, *right.order),
+    )
+    place = binding.place(named[0] if named else node)
+    keys = [
+        (using_key(binding, u, left, place), using_key(binding, u, right, place)) for u in using
+    ]
+    condition: list[Expr] = [binding.calls.call("=", (a.expr, b.expr)) for a, b in keys]
+    if node.args.get("on") is not None:
+        condition += conjuncts(expression(binding, node.args["on"], Select(both, ctes=around.ctes)))
+    if kind in ("SEMI", "ANTI"):
+        if side not in ("", "LEFT"):
+            raise Unanalysable(f"of {side} {kind} JOIN")
+        if using:
+            raise Unanalysable(f"of {kind} JOIN with USING")
+        return _semi_join(binding, left, right, condition, kind)
+    if side in ("LEFT", "RIGHT", "FULL"):
+        return _outer_join(binding, left, right, condition, side, keys)
+    both.conjuncts += condition
+    if len(both.leaves) > MAX_LEAVES:  # too large to stay flat
+        both = as_leaf(binding, both)
+    return _merge_keys(binding, both, left, right, keys, side) if keys else both
+
+
+def as_leaf(binding: Binding, source: From) -> From:
+    """Return `source` as one leaf, each of whose columns is one of its own."""
+    everything = [*source.entries, *source.hidden]
+    outs = [Out(e.name, e.written, e.expr, e.type) for e in everything]
+    merged = binding.leaf(Derived(replace(source.block(outs), order=source.order)), outs)
+    for entry, out in zip(everything, merged.columns, strict=True):
+        entry.expr = out.expr
+    return From(source.outer, dict(merged.leaves), [], source.entries, source.hidden)
+
+
+def _merge_keys(
+    binding: Binding,
+    both: From,
+    left: From,
+    right: From,
+    keys: list[tuple[Entry, Entry]],
+    side: str,
+) -> From:
+    """Order the columns as Spark does after USING: the keys once, then the rest."""
+    shown: list[Entry] = []
+    hidden: list[Entry] = []
+    for a, b in keys:
+        if side == "RIGHT":
+            shown.append(b)
+            hidden.append(a)
+        elif side == "FULL":
+            joint = binding.calls.call("coalesce", (a.expr, b.expr))
+            kind = a.type if a.type == b.type else None
+            shown.append(Entry(a.name, a.written, joint, kind, ()))
+            hidden += (a, b)
+        else:
+            shown.append(a)
+            hidden.append(b)
+    merged = {id(e) for pair in keys for e in pair}
+    both.entries = shown + [e for e in (*left.entries, *right.entries) if id(e) not in merged]
+    both.hidden = [*both.hidden, *hidden]
+    return both
+
+
+def _semi_join(binding: Binding, left: From, right: From, condition: list[Expr], kind: str) -> From:
+    inner = Block(tuple(right.leaves.items()), (*right.conjuncts, *condition))
+    test: Expr = Subquery("exists", inner)
+    left.conjuncts.append(test if kind == "SEMI" else binding.calls.call("not", (test,)))
+    return left
+
+
+def _outer_join(
+    binding: Binding,
+    left: From,
+    right: From,
+    condition: list[Expr],
+    side: str,
+    keys: list[tuple[Entry, Entry]],
+) -> From:
+    first, second = (right, left) if side == "RIGHT" else (left, right)
+    sides = [[*s.entries, *s.hidden] for s in (first, second)]
+    outs = [[Out(e.name, e.written, e.expr, e.type) for e in entries] for entries in sides]
+    node = Outer(
+        "full" if side == "FULL" else "left",
+        replace(first.block(outs[0]), order=first.order),
+        replace(second.block(outs[1]), order=second.order),
+        tuple(dict.fromkeys(condition)),
+    )
+    whole = binding.leaf(node, [*outs[0], *outs[1]])
+    for entry, out in zip((*sides[0], *sides[1]), whole.columns, strict=True):
+        entry.expr = out.expr
+    both = From(
+        left.outer,
+        dict(whole.leaves),
+        [],
+        [*left.entries, *right.entries],
+        [*left.hidden, *right.hidden],
+    )
+    return _merge_keys(binding, both, left, right, keys, side) if keys else both
+
+
+def lateral(
+    binding: Binding,
+    node: exp.Lateral,
+    around: Around,
+    sibling: From | None,
+) -> From:
+    """Bind LATERAL or LATERAL VIEW; its arguments see the columns of `sibling`.
+
+    Those of LATERAL see them as a subquery does: behind functions without parentheses.
+    """
+    if isinstance(node.this, exp.Subquery | exp.Query):
+        raise Unanalysable("of a LATERAL subquery")
+    name, names = alias_of(node)
+    source = sibling if sibling and node.args.get("view") else From(sibling or around.outer)
+    select = Select(source, ctes=around.ctes)
+    block = generate(binding, node.this, bool(node.args.get("outer")), select, names)
+    return derived_from(binding, block, name, (), around)
+
+
+def generate(
+    binding: Binding, node: Any, outer: bool, select: Select, names: tuple[str, ...]
+) -> Block:
+    """Bind a call that makes rows; `names` rename its columns."""
+    op = plain(node.name).lower() if isinstance(node, exp.Anonymous) else ""
+    if op not in TABLE_FUNCTIONS:
+        raise Unanalysable(f"of the table function {op or word_for(node)}")
+    args = tuple(expression(binding, a, select) for a in node.expressions)
+    if op.endswith("_outer"):
+        op, outer = op.removesuffix("_outer"), True
+    columns = _generated_columns(binding, op, args, len(names))
+    if names:
+        if len(names) != len(columns):
+            raise Unanalysable(f"because {op} does not have {len(names)} columns")
+        columns = [(n, t) for n, (_, t) in zip(names, columns, strict=True)]
+    call = binding.calls.call(op, args)
+    return binding.leaf(
+        Generate(call, outer, tuple(t for _, t in columns)),
+        [Out(n, n, call, t) for n, t in columns],
+    )
+
+
+def _generated_columns(
+    binding: Binding, op: str, args: tuple[Expr, ...], n: int
+) -> list[tuple[str, str | None]]:
+    kind = binding.types.of(args[0]) if args else None
+    match op:
+        case "range":
+            return [("id", "bigint")]
+        case "json_tuple":
+            return [(f"c{i}", "string") for i in range(len(args) - 1)]
+        case "stack" if args:
+            rows = args[0]
+            if isinstance(rows, Call) and rows.op == "number" and rows.words[0].isdecimal():
+                width = -(-(len(args) - 1) // max(int(rows.words[0]), 1))
+                return [(f"col{i}", None) for i in range(width)]
+        case "inline" if kind and kind.startswith("array<struct<"):
+            try:
+                return [*fields_of(kind.removeprefix("array<").removesuffix(">"))]
+            except UnknownTypeError:
+                raise Unanalysable(f"of {op} of {kind}") from None
+        case "inline" if n:
+            return [("", None)] * n
+        case "explode" | "posexplode":
+            position: list[tuple[str, str | None]] = [("pos", "int")] if op == "posexplode" else []
+            width = n - len(position) if n else 0
+            if (kind and kind.startswith("array<")) or width == 1:
+                element = kind[6:-1] if kind and kind.startswith("array<") else None
+                return [*position, ("col", element)]
+            if (kind and kind.startswith("map<")) or width == 2:
+                return [*position, ("key", None), ("value", None)]
+        case _:
+            pass
+    raise Unanalysable(f"because the columns of {op} are not known; name them")

@@ -1,0 +1,163 @@
+"""What names may mean in one place of a query: the values that binding works on.
+
+They change while a query is bound and are gone afterwards; what remains is the algebra.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from persist_assets.analysis.algebra import Block
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from persist_assets.analysis.algebra import Expr, Node, Out, Sort
+    from persist_assets.core.errors import Problem
+
+
+UNKNOWN = ""
+"""The name of a column that may have any name."""
+
+NO_WORD = "\0"
+"""The name of a column whose name has signs in it that no plain name has: ``count(1)``."""
+
+
+def is_certain(name: str) -> bool:
+    """Whether a column's name is known exactly."""
+    return name not in (UNKNOWN, NO_WORD)
+
+
+def may_be(name: str, sought: str) -> bool:
+    """Whether a column whose name is not certain may be the one that is sought."""
+    return name == UNKNOWN or (name == NO_WORD and not sought.replace("_", "a").isalnum())
+
+
+class Unanalysable(Exception):
+    """We do not know what this part of a query means.
+
+    Attributes
+    ----------
+    reason
+        What stands in the way, half a sentence.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(slots=True)
+class Entry:
+    """A column that a name may mean in some place of a query.
+
+    Its name may be `UNKNOWN` or `NO_WORD`.
+    """
+
+    name: str
+    written: str
+    expr: Expr
+    type: str | None
+    qualifiers: tuple[str, ...]
+
+    def answers(self, qualifiers: tuple[str, ...]) -> bool:
+        """Whether a name with these qualifiers may mean this column."""
+        return not qualifiers or self.qualifiers[-len(qualifiers) :] == qualifiers
+
+
+@dataclass(slots=True)
+class From:
+    """A FROM clause under construction: leaves, conjuncts, and what names mean.
+
+    Attributes
+    ----------
+    hidden
+        Columns that only a qualified name reaches: the other side's key after USING.
+    outer
+        The query around this one, whose names are visible too.
+    """
+
+    outer: From | None = None
+    leaves: dict[int, Node] = field(default_factory=dict)
+    conjuncts: list[Expr] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    hidden: list[Entry] = field(default_factory=list)
+    order: tuple[Sort, ...] = ()
+
+    def block(self, columns: Iterable[Out] = ()) -> Block:
+        """Return the rows so far as a Block with these columns."""
+        kept = tuple(dict.fromkeys(self.conjuncts))
+        return Block(tuple(self.leaves.items()), kept, tuple(columns))
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What a query sees of the text around it.
+
+    Attributes
+    ----------
+    outer
+        The FROM clause of the query that it is part of.
+    ctes
+        The common table expressions in sight, by their names in lower case.
+    """
+
+    outer: From | None = None
+    ctes: Mapping[str, Cte] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Cte:
+    """A common table expression: bound when it is first read.
+
+    Attributes
+    ----------
+    block, failure
+        What it means, or why that is not known; None before it is bound.
+    problems
+        What is certainly wrong with it.
+    """
+
+    query: Any
+    names: tuple[str, ...]
+    around: Around
+    recursive: bool
+    block: Block | None = None
+    failure: Unanalysable | None = None
+    problems: Sequence[Problem] = ()
+
+
+@dataclass(slots=True)
+class Select:
+    """What names may mean besides columns while a SELECT is bound.
+
+    Attributes
+    ----------
+    outs
+        The columns that it returns, as far as they are bound: they have aliases or implicit names.
+    outs_first
+        A name means one of `outs` before it means a column of `source` (ORDER BY, HAVING).
+    sorts
+        Rows are sorted by what they return: other columns are looked for after functions that
+        are called without parentheses (``current_date``).
+    refuses_doubt
+        A name that means something else in `outs` than in `source` means nothing certain.
+    groups
+        Expressions are computed of groups, whose keys may be windows of time.
+    """
+
+    source: From
+    outs: list[Out] = field(default_factory=list["Out"])
+    windows: Mapping[str, Any] = field(default_factory=dict)
+    parameters: tuple[str, ...] = ()
+    outs_first: bool = False
+    sorts: bool = False
+    refuses_doubt: bool = False
+    groups: bool = False
+    ctes: Mapping[str, Cte] = field(default_factory=dict)
+
+    @property
+    def around(self) -> Around:
+        """What a query within this one sees."""
+        return Around(self.source, self.ctes)

@@ -1,0 +1,541 @@
+"""What one source's query means: bound, digested, and shown to those that read it. Pure.
+
+`understand` is a function of a declaration and of what its upstreams show, so that a meaning can
+be remembered by a digest of those (`compiler.Memory`).
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from persist_assets.analysis.algebra import (
+    Block,
+    Call,
+    Generate,
+    Given,
+    Limit,
+    Node,
+    Opaque,
+    Out,
+    Rebuild,
+    innermost_first,
+    walk,
+)
+from persist_assets.analysis.binder import bind
+from persist_assets.analysis.binding import MAX_LEAVES, Binding, Face
+from persist_assets.analysis.expressions import special_texts
+from persist_assets.analysis.fingerprint import Fold
+from persist_assets.analysis.functions import CLOCK, DAY_CLOCK, SESSION, VOLATILE, drawn_by
+from persist_assets.analysis.increments import Increments, given_growth, unknown
+from persist_assets.analysis.lineage import Lineage
+from persist_assets.analysis.scope import Around, Unanalysable, is_certain
+from persist_assets.analysis.syntax import called, item_in_text, names_in_text
+from persist_assets.core.digests import digest
+from persist_assets.core.errors import Problem
+from persist_assets.core.languages import REFERENCE
+from persist_assets.core.model import VALID_FROM, VALID_TO, ColumnEdge, ColumnRef, shortened
+from persist_assets.core.partitions import spelled_bounds
+from persist_assets.core.time_values import TIMES
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from persist_assets.core.model import (
+        BuildID,
+        Declaration,
+        Function,
+        Growth,
+        Parameter,
+        Query,
+        SourceID,
+    )
+
+Clock = Literal["day", "instant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """What a query reads, as far as its meaning goes."""
+
+    face: Face
+    persisted: bool
+    volatile: bool
+    reads_clock: Clock | None
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """All that follows from the words of a query and from what it reads.
+
+    Attributes
+    ----------
+    columns
+        Names and types.
+    face
+        What it shows to its readers; pickled until one asks, where it was remembered.
+    marks
+        What the BuildID is made of, in parts (`model.shortened`).
+    growth
+        Of what is built incrementally: how its rows follow, and those of its time column.
+    """
+
+    build_id: BuildID
+    columns: tuple[tuple[str, str | None], ...]
+    lineage: tuple[ColumnEdge, ...]
+    volatile: bool
+    reads_clock: Clock | None
+    notes: tuple[str, ...]
+    face: Face | bytes
+    marks: str
+    growth: Growth | None = None
+
+    def shown(self) -> Face:
+        """Return what it shows to its readers."""
+        return pickle.loads(self.face)[-1] if isinstance(self.face, bytes) else self.face
+
+    def packed(self) -> Meaning:
+        """Return it in the form in which it is remembered."""
+        if isinstance(self.face, bytes):
+            return self
+        return replace(self, face=_pickled(self.face))
+
+
+def _pickled(face: Face) -> bytes:
+    """Return a pickle of a sequence whose last element is `face`."""
+    try:
+        return pickle.dumps((face,), pickle.HIGHEST_PROTOCOL)
+    except RecursionError:
+        # What is pickled already is only referred to: innermost first, nothing is nested.
+        inside: dict[int, object] = {}
+        for thing, _ in innermost_first(face.block, inside):
+            inside[id(thing)] = thing
+        return pickle.dumps((*inside.values(), face), pickle.HIGHEST_PROTOCOL)
+
+
+def own_origins(source_id: SourceID, names: Iterable[str]) -> tuple[frozenset[ColumnRef], ...]:
+    """Return the origins that readers see where lineage stops at a source."""
+    return tuple(frozenset((ColumnRef(source_id, name),)) for name in names)
+
+
+def understand(
+    declaration: Declaration,
+    upstream: Sequence[Upstream],
+    connection: str,
+    *,
+    followed: bool = False,
+) -> Meaning | Sequence[Problem]:
+    """Return what a declared query means, or what is wrong with it.
+
+    Parameters
+    ----------
+    declaration
+        With a query that has its tree.
+    upstream
+        For each reference of the query what it means.
+    connection
+        Digest of everything about the session that changes results.
+    followed
+        Whether anybody asks how rows follow (`Growth`).
+    """
+    query = declaration.query
+    assert query is not None
+    faces = [u.face for u in upstream]
+    lots = any(u.volatile for u in upstream if not u.persisted)
+    binding = Binding(bind, declaration.location.path, faces, REFERENCE, inlines_lots=lots)
+    block, notes = bind_whole(binding, query, faces)
+    if binding.problems:
+        return binding.problems
+    names = query.column_names or tuple(o.name for o in block.columns)
+    if query.column_names and len(names) != len(block.columns) and block.columns:
+        n, m = len(names), len(block.columns)
+        message = f"`{declaration.name}` names {n} columns, its query has {m}"
+        return [Problem("columns", message, declaration.location)]
+    outs = tuple(replace(o, name=n, written=n) for o, n in zip(block.columns, names, strict=False))
+    wrong = [] if query.column_names else _badly_named(declaration, binding, outs)
+    wrong += _taken(declaration, names)
+    if wrong:
+        return wrong
+    block = replace(block, columns=outs)
+    increments = Increments(binding.types, wanted=followed)
+    wrong = list(_unfollowed(declaration, binding, block, notes, increments))
+    if wrong:
+        return wrong
+    functions = _draws(binding, upstream, block)
+    if notes:
+        functions = called(query.tree, _column_names(faces))
+    return _meaning(declaration, upstream, connection, binding, block, functions, notes, increments)
+
+
+def narrowed(function: Function, names: Sequence[tuple[str, ...] | None]) -> Function:
+    """Return a function that is given only what it looks at, where that is known.
+
+    Parameters
+    ----------
+    names
+        For each of its frames the columns of what it reads, None where they are not known.
+    """
+    known = dict(zip((p.name for p in function.frames), names, strict=True))
+    return replace(
+        function,
+        parameters=tuple(
+            replace(p, columns=_looked_at(p, known.get(p.name))) for p in function.parameters
+        ),
+    )
+
+
+def _looked_at(parameter: Parameter, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """Return the columns that stand in the texts of a parameter, in an order of their own."""
+    words = "\n".join(parameter.selects or ()).lower()
+    found = [n for n in names or () if re.search(rf"(?<!\w){re.escape(n.lower())}(?!\w)", words)]
+    return tuple(sorted(found, key=str.lower)) or None
+
+
+def understand_function(
+    declaration: Declaration, upstream: Sequence[Upstream], connection: str
+) -> Meaning:
+    """Return what a declared function means: all of its code, over all of what it is given.
+
+    Its columns are known when it is computed.
+    """
+    query, function = declaration.query, declaration.function
+    assert query is not None
+    assert function is not None
+    shown: list[tuple[str, tuple[str, ...], str | None]] = []
+    names: list[tuple[str, ...] | None] = []
+    for parameter, one in zip(function.frames, upstream, strict=True):
+        given, columns = one.face.given, one.face.given.columns
+        if parameter.columns is not None:
+            by_name = dict(zip(one.face.names or (), columns, strict=True))
+            columns = tuple(by_name[name] for name in parameter.columns)
+        shown.append((given.rows, columns, given.order))
+        names.append(one.face.names if parameter.columns is None else parameter.columns)
+    rows = digest("function", query.wording, shown, names)
+    build_id = _merged(declaration, digest("build", connection, rows, ()))
+    lots, days, instants = drawn_by(function.names, function.methods, function.calls)
+    inlined = [u for u in upstream if not u.persisted]
+    volatile = bool(lots) or any(u.volatile for u in inlined)
+    clocks = {"day"} if days else set[str]()
+    clocks |= {"instant"} if instants else set[str]()
+    clocks |= {u.reads_clock for u in inlined if u.reads_clock}
+    notes = _told(sorted(lots), sorted({*days, *instants}), clocks)
+    kept = _is_kept(declaration)
+    fixed = kept or (declaration.persisted and bool(volatile or clocks))
+    reads = frozenset[str]().union(*(given_growth(u.face.given).reads for u in upstream))
+    own = frozenset((f"{declaration.name}@{declaration.location.path}",))
+    given = Given(
+        digest("table", build_id) if fixed else rows,
+        (),
+        volatile=volatile and not fixed,
+        growth=unknown(own if declaration.persisted else reads, 0),
+    )
+    return Meaning(
+        build_id=build_id,
+        columns=(),
+        lineage=(),
+        volatile=volatile,
+        reads_clock="instant" if "instant" in clocks else "day" if clocks else None,
+        notes=tuple(notes),
+        face=Face(None, given, None),
+        marks=shortened(rows, ()),
+        growth=unknown(reads, 1) if _is_incremental(declaration) else None,
+    )
+
+
+def _is_incremental(declaration: Declaration) -> bool:
+    annotation = declaration.annotation
+    return declaration.persisted and (
+        annotation.refresh == "incremental" or annotation.partition is not None
+    )
+
+
+def _is_kept(declaration: Declaration) -> bool:
+    """Whether a table does not have just the rows that its query says."""
+    annotation = declaration.annotation
+    lookback = annotation.trusted_lookback_s
+    made = (annotation.merge, annotation.partition, annotation.validity, lookback)
+    return any(one is not None for one in made)
+
+
+def _deciding(declaration: Declaration) -> set[str] | None:
+    """Return the columns by which it is decided which rows of a query its table has.
+
+    None where all of them may be, or when it was built: what is trusted lacks what came late.
+    """
+    partition = declaration.annotation.partition
+    return None if partition is None else {d.column.lower() for d in partition.dimensions}
+
+
+def _merged(declaration: Declaration, build_id: BuildID) -> BuildID:
+    """Return the BuildID of a source whose query has one, of the rows that its table has."""
+    merge, by = declaration.annotation.merge, declaration.annotation.time_column or ""
+    partition = declaration.annotation.partition
+    if partition is not None:
+        return digest("partition", build_id, *spelled_bounds(partition))
+    validity = declaration.annotation.validity
+    if validity is not None:
+        columns = [sorted(c.lower() for c in some) for some in (validity.key, validity.watch)]
+        return digest("history", build_id, *columns, by.lower(), validity.hard_deletes)
+    lookback = declaration.annotation.trusted_lookback_s
+    if lookback is not None:
+        build_id = digest("lookback", build_id, lookback, by.lower())
+    if merge is None:
+        return build_id
+    key = sorted(column.lower() for column in merge.key)
+    return digest("merge", build_id, key, by.lower(), merge.on_tie)
+
+
+def _told(lots: Sequence[str], clock: Sequence[str], clocks: Collection[str]) -> list[str]:
+    """Return notes on what draws lots and what reads the clock."""
+    notes: list[str] = []
+    if lots:
+        notes.append(f"draws lots with {', '.join(lots)}: another build may have other rows")
+    if clock:
+        soon = "at once" if "instant" in clocks else "the next day"
+        notes.append(f"reads the clock with {', '.join(clock)}: it is out of date {soon}")
+    return notes
+
+
+def bind_whole(binding: Binding, query: Query, upstream: Sequence[Face]) -> tuple[Block, list[str]]:
+    """Return the algebra of a query, or the query as one leaf where it has none, and a note why."""
+    try:
+        if query.lost:
+            raise Unanalysable(f"of {query.lost}")
+        return bind(binding, query.tree, Around()), []
+    except Unanalysable as error:
+        reason = error.reason
+    because = reason if reason.startswith("because") else f"because {reason}"
+    note = f"treated as a whole {because}: any change of what it reads rebuilds it"
+    names = query.column_names
+    if not names:
+        names = names_in_text(query.tree, _column_names(upstream), loses=query.lost is not None)
+    published = tuple(face.names for face in upstream)  # SELECT s.* or PIVOT may look at names
+    words = (query.wording, "reads", str(published))
+    leaf = Opaque(words, tuple(face.given for face in upstream), len(names))
+    calls = binding.calls
+    instance = next(binding.instances)
+    outs = tuple(Out(n, n, calls.ref(instance, i)) for i, n in enumerate(names))
+    return Block(((instance, leaf),), (), outs), [note]
+
+
+def _column_names(faces: Iterable[Face]) -> frozenset[str]:
+    return frozenset(name.lower() for face in faces for name in face.names or ())
+
+
+_BAD_IN_TABLES = " ,;{}()\n\t="
+
+
+def _badly_named(declaration: Declaration, binding: Binding, outs: Sequence[Out]) -> list[Problem]:
+    problems: list[Problem] = []
+    seen: set[str] = set()
+    tree = declaration.query.tree if declaration.query else None
+    name, place = declaration.name, declaration.location
+    for number, out in enumerate(outs, 1):
+        if not is_certain(out.name):
+            there = binding.place(item_in_text(tree, number, len(outs)))
+            there = there if there.line > 1 or there.column > 1 else place
+            message, hint = f"column {number} of `{name}` has no name", "give it one: … AS name"
+            problems.append(Problem("column-name", message, there, hint))
+        elif out.name.lower() in seen:
+            message = f"`{name}` has two columns named `{out.name}`"
+            problems.append(Problem("column-name", message, place, "rename one: … AS other_name"))
+        elif set(out.name) & set(_BAD_IN_TABLES):
+            message = f"`{out.name}` cannot be a column of a table"
+            problems.append(Problem("column-name", message, place, "rename it: … AS other_name"))
+        seen.add(out.name.lower())
+    return problems
+
+
+def _meaning(
+    declaration: Declaration,
+    upstream: Sequence[Upstream],
+    connection: str,
+    binding: Binding,
+    block: Block,
+    functions: frozenset[str],
+    notes: list[str],
+    increments: Increments,
+) -> Meaning:
+    fold = Fold()
+    digests = fold.relation(block)
+    origins = Lineage(binding.origins).columns(block)
+    texts = special_texts(binding.types, block)
+    lots, clock = sorted(functions & LOTS), sorted({*(functions & CLOCK), *map(repr, texts)})
+    inlined = [u for u in upstream if not u.persisted]
+    volatile = bool(lots) or any(u.volatile for u in inlined)
+    clocks = {"day" if f in DAY_CLOCK else "instant" for f in functions & CLOCK}
+    clocks |= {"instant" if text.startswith("now") else "day" for text in texts}
+    clocks |= {u.reads_clock for u in inlined if u.reads_clock}
+    notes += _told(lots, clock, clocks)
+    validity = declaration.annotation.validity
+    added = () if validity is None else ((VALID_FROM, "timestamp"), (VALID_TO, "timestamp"))
+    columns = (*((o.name, o.type) for o in block.columns), *added)
+    named = [(o.name, d) for o, d in zip(block.columns, digests.columns, strict=True)]
+    build_id = _merged(declaration, digest("build", connection, digests.rows, named))
+    names = tuple(name for name, _ in columns)
+    types = tuple(kind for _, kind in columns)
+    own = own_origins(f"{declaration.name}@{declaration.location.path}", names)
+    flat = None
+    marks = (*digests.columns, *(digest("column", name) for name, _ in added))
+    if _is_kept(declaration) or (declaration.persisted and (volatile or clocks)):
+        # Its readers see what the table says, not what the query does, another draw or a later
+        # look would say.
+        fixed = digest("table", build_id)
+        by = _deciding(declaration)
+        if by is not None and not (volatile or clocks):
+            # Columns that nobody reads do not count, besides those.
+            parted = [d for name, d in named if name.lower() in by]
+            fixed = _merged(declaration, digest("table", connection, digests.rows, parted))
+        drawn = tuple(digest("column", fixed, d) for d in marks)
+        given = Given(fixed, drawn, digests.order, own, types)
+    else:
+        seen = own if declaration.persisted else origins
+        draws = binding.is_volatile(block)
+        # Readers of what may go on with rows of older code follow the table.
+        said = declaration.annotation
+        followed = declaration.persisted and said.refresh == "incremental" and said.goes_on
+        if names and 0 < len(block.leaves) <= MAX_LEAVES and not followed:
+            flat = _as_given(fold, binding, block, increments)
+            if binding.is_large(flat, closed=True):
+                flat = None
+        growth = None
+        if not declaration.persisted:
+            growth = increments.growth(block) if flat is None else increments.nothing(block)
+        given = Given(digests.rows, digests.columns, digests.order, seen, types, draws, growth)
+    return Meaning(
+        build_id=build_id,
+        columns=columns,
+        lineage=tuple(
+            ColumnEdge(ref, name)
+            for name, refs in zip(names, origins, strict=not added)
+            for ref in sorted(refs)
+        ),
+        volatile=volatile,
+        reads_clock="instant" if "instant" in clocks else "day" if clocks else None,
+        notes=tuple(notes),
+        face=Face(flat, given, names or None),
+        marks=shortened(digests.rows, marks),
+        growth=_growth(declaration, increments, block),
+    )
+
+
+def _growth(declaration: Declaration, increments: Increments, block: Block) -> Growth | None:
+    """Return how the rows of what is built incrementally follow, and those of its time column."""
+    if not _is_incremental(declaration):
+        return None
+    growth = increments.growth(block)
+    if growth is None:
+        return None
+    partition = declaration.annotation.partition
+    named = (declaration.annotation.time_column or "").lower()
+    if partition is not None:
+        named = partition.dimensions[0].column.lower()
+    columns = zip(block.columns, growth.columns, strict=True)
+    return replace(growth, columns=tuple(w for o, w in columns if o.name.lower() == named))
+
+
+def _unfollowed(
+    declaration: Declaration,
+    binding: Binding,
+    block: Block,
+    notes: Sequence[str],
+    increments: Increments,
+) -> Iterator[Problem]:
+    """Yield what keeps builds from narrowing by parameters what they read."""
+    bounds = declaration.query.bounds if declaration.query else ()
+    if not bounds:
+        return
+    if notes:
+        message = f"`:{bounds[0].name}` stands in a query that is {notes[0].partition(':')[0]}"
+        hint = "take the condition out: builds keep the rows that they want by themselves"
+        yield Problem("parameter", message, bounds[0].location, hint)
+        return
+    annotation = declaration.annotation
+    if annotation.partition is not None:
+        growth = _growth(declaration, increments, block)
+        column = annotation.partition.dimensions[0].column
+        timed = annotation.partition.time is not None
+        if timed and growth and growth.columns and not increments.keeps(block, growth):
+            message = f"rows of a partition may be lost by `:{bounds[0].name}`"
+            hint = (
+                f"compare with what `{column}` is made of, as it stands in the query; or take the"
+                " condition out: builds read what partitions are known to follow from"
+            )
+            yield Problem("parameter", message, bounds[0].location, hint)
+        return
+    by = (annotation.time_column or "").lower()
+    kinds = {o.name.lower(): o.type for o in block.columns}
+    if annotation.refresh != "incremental" or by not in kinds:
+        return  # which is said elsewhere
+    kind = kinds[by]
+    for parameter, compared in binding.bounded:
+        found, place = binding.types.of(compared), binding.place(parameter)
+        if kind is None or found is None:
+            what = f"of `{by}`" if kind is None else "of what is compared with `:watermark`"
+            message, hint = f"the type {what} is not certain", "cast it: CAST(… AS timestamp)"
+            yield Problem("parameter", message, place, hint)
+        elif found != kind and not (kind == "date" and found in TIMES):
+            message = f"`:watermark` is {kind}, and is compared with {found}"
+            hint = f"compare what is {kind}, or take the condition out"
+            yield Problem("parameter", message, place, hint)
+
+
+def _taken(declaration: Declaration, names: Iterable[str]) -> list[Problem]:
+    """Return what is wrong with names of columns that versions have themselves."""
+    if declaration.annotation.validity is None:
+        return []
+    name, place = declaration.name, declaration.location
+    taken = [n for n in names if n.lower() in (VALID_FROM, VALID_TO)]
+    hint = "rename it: … AS other_name"
+    told = "`{}` is a column of `{}`, and what refresh=snapshot adds"
+    return [Problem("column-name", told.format(n, name), place, hint) for n in taken]
+
+
+LOTS = VOLATILE | SESSION | {"limit", "tablesample"}
+"""What may give other rows each time: functions, and LIMIT without ORDER BY."""
+
+
+_TELLING = LOTS | CLOCK
+"""Operators and functions that are worth looking for."""
+
+
+def _draws(binding: Binding, upstream: Iterable[Upstream], block: Block) -> frozenset[str]:
+    """Return the functions of a block, and ``limit`` if it takes some rows of no order.
+
+    An empty set, without looking, if nothing that it is made of draws lots or reads the clock.
+    """
+    inlines = any(u.volatile or u.reads_clock for u in upstream if not u.persisted)
+    if not (inlines or binding.limited) and binding.calls.ops.isdisjoint(_TELLING):
+        return frozenset()
+    names: set[str] = set()
+    for thing in walk(block):
+        if isinstance(thing, Call):
+            names.add(thing.op)
+        elif isinstance(thing, Limit) and not thing.ordered:
+            names.add("limit")
+    return frozenset(names)
+
+
+def _as_given(fold: Fold, binding: Binding, block: Block, increments: Increments) -> Block:
+    """Return a block whose leaves, at every depth, are known by their digests only."""
+    if binding.only_given:
+        return block
+    types: dict[int, tuple[str | None, ...]] = {}
+
+    def enter(inner: Block) -> None:
+        known = binding.types.leaves
+        types.update({id(node): known.get(instance, ()) for instance, node in inner.leaves})
+
+    def given(node: Node) -> Node | None:
+        if isinstance(node, Given | Generate) or fold.free(node):
+            return None
+        made = fold.node(node, {})
+        # Readers know the origins of the columns they see; those of the leaves are not asked for.
+        nowhere = (frozenset[ColumnRef](),) * len(made.columns)
+        lots = binding.is_volatile(node)
+        growth = increments.of_node(node, len(made.columns))
+        return Given(made.rows, made.columns, made.order, nowhere, types[id(node)], lots, growth)
+
+    return Rebuild(binding.calls, node=given, enter=enter).block(block)

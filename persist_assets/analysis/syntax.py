@@ -1,0 +1,260 @@
+"""Reading sqlglot's trees: what a node is, what stands where in it, and its text. Pure.
+
+What binding knows of the parser's classes in general is here; trees are read, never changed.
+The invariant: nothing here recurses, so a deep tree is no problem.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from persist_assets.analysis.functions import is_special_datetime_text
+from persist_assets.core.dialect import function_named, is_never_column, plain, type_name
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+
+BINARY: Mapping[type[exp.Expr], str] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+    exp.NullSafeEQ: "<=>",
+    exp.Add: "+",
+    exp.Sub: "-",
+    exp.Mul: "*",
+    exp.Div: "/",
+    exp.IntDiv: "div",
+    exp.Mod: "mod",
+    exp.BitwiseAnd: "&",
+    exp.BitwiseOr: "|",
+    exp.BitwiseXor: "^",
+    exp.DPipe: "concat",
+    exp.RegexpLike: "rlike",
+}
+"""Operators of two operands, as the algebra calls them."""
+
+
+FUNCTIONS: Mapping[type[exp.Expr], str] = {
+    exp.First: "first",
+    exp.Last: "last",
+    exp.Left: "left",
+    exp.Right: "right",
+    exp.Replace: "replace",
+    exp.Uuid: "uuid",
+    exp.CurrentDate: "current_date",
+    exp.CurrentTimestamp: "current_timestamp",
+    exp.CurrentUser: "current_user",
+    exp.SessionUser: "session_user",
+    exp.CurrentCatalog: "current_catalog",
+    exp.CurrentSchema: "current_schema",
+    exp.CurrentTime: "current_time",
+    exp.Localtime: "localtime",
+    exp.Localtimestamp: "localtimestamp",
+    exp.Exists: "exists",
+    exp.ArrayFilter: "filter",
+    exp.Transform: "transform",
+    exp.Array: "array",
+    exp.Chr: "chr",
+    exp.Neg: "negative",
+    exp.BitwiseNot: "~",
+    exp.Overlay: "overlay",
+}
+"""Nodes that sqlglot makes of plain function calls whose names are key words of the language."""
+
+
+def given_args(node: Any) -> list[str]:
+    """Return the names of the arguments that a node really has."""
+    return [k for k, v in node.args.items() if v is not None and v is not False and v != []]
+
+
+def arguments_of(node: Any) -> Iterable[Any]:
+    """Yield the expressions below a function's node in the order of its definition."""
+    for key in node.arg_types:
+        value = node.args.get(key)
+        if isinstance(value, list):
+            yield from value
+        elif isinstance(value, exp.Expr):
+            yield value
+
+
+def windows_of(node: exp.Select) -> Mapping[str, Any]:
+    """Return the windows that a SELECT names, by their names in lower case."""
+    return {plain(w.this.name).lower(): w for w in node.args.get("windows") or ()}
+
+
+def is_join(node: Any) -> bool:
+    """Whether a subquery is only a pair of parentheses around joined tables."""
+    while isinstance(node.this, exp.Subquery):
+        node = node.this
+        if node.args.get("alias") or node.args.get("joins"):
+            return True
+    return isinstance(node.this, exp.Table)
+
+
+def without_parens(node: Any) -> Any:
+    """Return what stands in parentheses, or the node itself."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    return node
+
+
+_BINDS: Mapping[type[exp.Expr], int] = {
+    **dict.fromkeys((exp.Neg, exp.BitwiseNot), 8),
+    **dict.fromkeys((exp.Mul, exp.Div, exp.Mod, exp.IntDiv), 7),
+    **dict.fromkeys((exp.Add, exp.Sub, exp.DPipe), 6),
+    **dict.fromkeys((exp.BitwiseLeftShift, exp.BitwiseRightShift), 5),
+    exp.BitwiseAnd: 4,
+    exp.BitwiseXor: 3,
+    exp.BitwiseOr: 2,
+    **dict.fromkeys((exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE), 1),
+    **dict.fromkeys((exp.NullSafeEQ, exp.NullSafeNEQ), 1),
+    **dict.fromkeys((exp.In, exp.Between, exp.Is, exp.Like, exp.ILike, exp.RegexpLike), 0),
+    exp.Escape: 0,
+    exp.Not: -1,
+    exp.And: -2,
+    exp.Or: -3,
+}
+"""How closely operators bind in Spark's grammar."""
+
+_OPERANDS = ("this", "expression", "low", "high")
+
+
+def misread(node: Any) -> bool:
+    """Whether Spark may group the operators of a node and of its operands in another way.
+
+    The parser has an order of precedence of its own: what it groups without parentheses has to
+    be what Spark groups.
+    """
+    level = _BINDS.get(type(node))
+    if level is None:
+        return False
+    for key in _OPERANDS:
+        operand = node.args.get(key)
+        if isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ):
+            # The parser puts some of what follows into parentheses of its own.
+            inside = without_parens(operand)
+            operand = inside if key == "expression" or isinstance(inside, exp.Not) else operand
+        below = _BINDS.get(type(operand)) if operand is not None else None
+        if below is None or (isinstance(node, exp.Escape) and key == "this"):
+            continue
+        if isinstance(operand, exp.NullSafeEQ | exp.NullSafeNEQ):
+            below = 0  # IS [NOT] DISTINCT FROM, for all that the tree tells
+        joins_left = key == "this" and below == level and level != 0
+        unary = level in (8, -1) and below == level
+        if below <= level and not (joins_left or unary):
+            return True
+    negated = node.this if isinstance(node, exp.Neg) else None
+    # -1::STRING casts minus one.
+    return isinstance(negated, exp.Cast) and isinstance(negated.this, exp.Literal)
+
+
+def is_special_datetime(node: Any) -> bool:
+    """Whether a cast is one of ``'now'``, ``'10:30'`` and the like: Spark reads the clock."""
+    return (
+        isinstance(node, exp.Cast)
+        and isinstance(node.this, exp.Literal)
+        and node.this.is_string
+        and is_special_datetime_text(node.this.name)
+        and (type_name(node.to) or "date").startswith(("date", "timestamp"))
+    )
+
+
+def is_star(node: Any) -> bool:
+    """Whether a node stands for columns: ``*`` or ``t.*``."""
+    return isinstance(node, exp.Star) or (
+        isinstance(node, exp.Column) and isinstance(node.this, exp.Star)
+    )
+
+
+def alias_of(node: Any) -> tuple[str, tuple[str, ...]]:
+    """Return the alias of an item of a FROM clause, or nothing, and the names of its columns."""
+    alias = node.args.get("alias")
+    if alias is None:
+        return "", ()
+    return plain(alias.name), tuple(plain(c.name) for c in alias.args.get("columns") or ())
+
+
+def called(tree: Any, columns: Collection[str] = ()) -> frozenset[str]:
+    """Return the functions that a parsed query calls, and ``tablesample`` if it samples.
+
+    Parameters
+    ----------
+    columns
+        The names, in lower case, of all columns that it reads.
+    """
+    names = {name for c in tree.find_all(exp.Column) if (name := _function_in(tree, c, columns))}
+    names |= {plain(f.name).lower() for f in tree.find_all(exp.Anonymous)}
+    names |= {name for kind, name in FUNCTIONS.items() if tree.find(kind)}
+    if any(not isinstance(a.parent, exp.Like | exp.ILike) for a in tree.find_all(exp.Any)):
+        names.add("any")  # else it is LIKE ANY, which is no call
+    if tree.find(exp.TableSample):
+        names.add("tablesample")
+    if any(is_special_datetime(cast) for cast in tree.find_all(exp.Cast)):
+        names.add("now")
+    return frozenset(names)
+
+
+def _function_in(tree: Any, column: Any, columns: Collection[str]) -> str | None:
+    """Return the function that a name in a query may stand for, as far as the text tells."""
+    name = function_named(column)
+    if name not in columns or is_never_column(column):
+        return name
+    # A query in it may read what has no such column.
+    return name if any(q is not tree for q in tree.find_all(exp.Query)) else None
+
+
+def kind_of(node: Any) -> str:
+    """Return the name under which a node without a meaning of its own is digested."""
+    return f"sqlglot.{type(node).__name__.lower()}"
+
+
+def word_for(node: Any) -> str:
+    """Return what messages call a node."""
+    return type(node).__name__.upper()
+
+
+def names_in_text(
+    tree: exp.Expr, columns: Collection[str] = (), *, loses: bool = False
+) -> tuple[str, ...]:
+    """Return the names of a query's columns where the text tells them, else nothing.
+
+    Parameters
+    ----------
+    columns
+        The names, in lower case, of all columns that it reads.
+    loses
+        The tree does not tell all that is written: what seems a column may be ``+a``.
+    """
+    whole = tree
+    while isinstance(tree, exp.SetOperation | exp.Subquery):
+        tree = tree.this
+    names = (
+        [plain(e.alias_or_name) for e in tree.expressions] if isinstance(tree, exp.Select) else []
+    )
+    named = all(
+        isinstance(e, exp.Alias)
+        or (isinstance(e, exp.Column) and not loses and not _function_in(whole, e, columns))
+        for e in tree.expressions
+    )
+    return tuple(names) if named and "*" not in names and all(names) else ()
+
+
+def item_in_text(tree: Any, number: int, n_columns: int) -> exp.Expr:
+    """Return the part of a query's SELECT that is column `number` of `n_columns`, counted from 1.
+
+    Behind a star it is counted from the end; NULL where that cannot be told.
+    """
+    while isinstance(tree, exp.SetOperation | exp.Subquery):
+        tree = tree.this
+    items = tree.expressions if isinstance(tree, exp.Select) else []
+    stars = [i for i, item in enumerate(items) if is_star(item)]
+    if not stars or number <= stars[0]:
+        return items[number - 1] if number <= len(items) else exp.Null()
+    behind = n_columns - number + 1
+    return items[-behind] if behind < len(items) - stars[-1] else exp.Null()

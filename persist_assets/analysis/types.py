@@ -1,0 +1,172 @@
+"""Spark's types of expressions, where they are certain. Pure.
+
+A type that is not certain is None: what is said of a column before its first build must be true.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from persist_assets.analysis.algebra import Call, Ref, Subquery, Window
+from persist_assets.analysis.functions import INTEGRAL
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from persist_assets.analysis.algebra import Expr
+
+_FIXED_TYPES: dict[str, str] = {
+    **dict.fromkeys(("string", "concat_ws", "upper", "lower", "trim", "date_format"), "string"),
+    **dict.fromkeys(("substring", "replace", "regexp_replace", "to_json", "initcap"), "string"),
+    **dict.fromkeys(
+        ("=", "<>", "<", "<=", "<=>", "and", "or", "not", "is null", "is", "in"), "boolean"
+    ),
+    **dict.fromkeys(("boolean", "bool_or", "bool_and", "rlike", "like"), "boolean"),
+    **dict.fromkeys(("count", "count_if", "approx_count_distinct", "div"), "bigint"),
+    **dict.fromkeys(
+        ("row_number", "rank", "dense_rank", "ntile", "year", "month", "dayofmonth"), "int"
+    ),
+    **dict.fromkeys(
+        ("hour", "minute", "second", "quarter", "dayofweek", "dayofyear", "datediff"), "int"
+    ),
+    **dict.fromkeys(("percent_rank", "cume_dist", "stddev_samp", "stddev_pop", "corr"), "double"),
+    **dict.fromkeys(
+        ("current_date", "to_date", "date_add", "date_sub", "make_date", "last_day"), "date"
+    ),
+    **dict.fromkeys(("trunc", "next_day", "add_months"), "date"),
+    **dict.fromkeys(("format_string", "split_part"), "string"),
+    **dict.fromkeys(("current_timestamp", "date_trunc"), "timestamp"),
+}
+
+_AS_FIRST = frozenset(
+    ("min", "max", "first", "last", "lag", "lead", "nth_value", "any_value", "nullif")
+)
+"""Calls of the type of their first operand."""
+
+_AS_ALL = frozenset(("coalesce", "greatest", "least", "case"))
+"""Calls of the type of their results, if these are all of one; NULL is of any."""
+
+_NUMERIC = (*INTEGRAL, "double")
+
+
+@dataclass(slots=True)
+class Types:
+    """Knows the types of columns, and tells those of expressions over them.
+
+    Attributes
+    ----------
+    leaves
+        For each instance the types of its columns.
+    """
+
+    leaves: dict[int, tuple[str | None, ...]] = field(default_factory=dict)
+    _known: dict[Expr, str | None] = field(default_factory=dict)
+
+    def of(self, expr: Expr) -> str | None:
+        """Return the Spark type of an expression where it is certain."""
+        if isinstance(expr, Ref):
+            return self._of(expr)
+        known = self._known
+        if expr in known:
+            return known[expr]
+        stack = [expr]  # not recursive: a sum of a thousand terms is a deep expression
+        while stack:
+            this = stack[-1]
+            below = [e for e in _decisive(this) if e not in known]
+            if below and this not in known:
+                stack += below
+            else:
+                known[this] = self._of(this)
+                stack.pop()
+        return known[expr]
+
+    def _of(self, expr: Expr) -> str | None:
+        match expr:
+            case Ref(instance, column):
+                types = self.leaves.get(instance, ())
+                return types[column] if column < len(types) else None
+            case Window(function=function):
+                return self._known[function]
+            case Subquery(kind="scalar", block=block):
+                return block.columns[0].type
+            case Subquery():
+                return "boolean"
+            case Call(op, _, words):
+                return _of_call(op, words, [self._known[e] for e in _decisive(expr)])
+
+
+def _decisive(expr: Expr) -> Sequence[Expr]:
+    """Return the operands that decide an expression's type."""
+    match expr:
+        case Window(function=function):
+            return (function,)
+        case Call(op, args, words):
+            if words and op in ("date_add", "datediff"):  # DATEADD(unit, …)
+                return ()
+            if op in _FIXED_TYPES or op in ("cast", "try_cast", "number"):
+                return ()
+            if op in _AS_FIRST:
+                return args[:1]
+            if op in _AS_ALL:
+                values = (*args[1::2], *(args[-1:] if words else ())) if op == "case" else args
+                return [a for a in values if not (isinstance(a, Call) and a.op == "null")]
+            return args
+        case _:
+            return ()
+
+
+def _of_call(op: str, words: tuple[str, ...], kinds: Sequence[str | None]) -> str | None:
+    """Return the type of a call whose decisive operands have these types."""
+    if words and op in ("date_add", "datediff"):
+        return None
+    if op in _FIXED_TYPES:
+        return _FIXED_TYPES[op]
+    if op in ("cast", "try_cast"):
+        return words[0]
+    if op == "number":
+        return _of_number(words[0])
+    first = kinds[0] if kinds else None
+    if op in _AS_FIRST:
+        return first
+    if op in _AS_ALL:
+        return first if len(set(kinds)) == 1 else _wider(kinds)
+    if op in ("+", "-", "*", "mod") and len(kinds) == 2:
+        return _wider(kinds)
+    if op == "/" and all(k in _NUMERIC for k in kinds):
+        return "double"
+    if op == "sum" and first in _NUMERIC:
+        return "double" if first == "double" else "bigint"
+    if op == "avg" and first in _NUMERIC:
+        return "double"
+    if op in ("round", "abs", "negative") and first in _NUMERIC:
+        return first
+    return None
+
+
+def _wider(kinds: Sequence[str | None]) -> str | None:
+    """Return the type that Spark takes numbers of several types to."""
+    if not kinds or not all(k in _NUMERIC for k in kinds):
+        return None
+    return "double" if "double" in kinds else max(kinds, key=INTEGRAL.index)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def _of_number(text: str) -> str | None:
+    digits = text.removeprefix("-")
+    if digits.isdecimal():
+        value = int(text)
+        if -(2**31) <= value < 2**31:
+            return "int"
+        return "bigint" if -(2**63) <= value < 2**63 else None
+    if digits[:-1].isdecimal() and digits[-1:] in _SUFFIXES:
+        return _SUFFIXES[digits[-1:]]
+    return "double" if _is_double(digits) else None
+
+
+_SUFFIXES = {"L": "bigint", "S": "smallint", "Y": "tinyint", "F": "float", "D": "double"}
+
+
+def _is_double(digits: str) -> bool:
+    """Whether a number has an exponent and no suffix."""
+    mantissa, e, exponent = digits.lower().partition("e")
+    return bool(e) and mantissa.replace(".", "").isdecimal() and exponent.lstrip("+-").isdecimal()

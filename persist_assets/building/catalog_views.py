@@ -1,0 +1,130 @@
+"""Views in Spark's catalog, by which those read sources who know nothing of us.
+
+A source with a `name` has one in every environment whose settings say how it is called. It shows
+what readers of the environment read, by the paths of its files: no reader needs a library of ours,
+and whoever began to read goes on with what was there. The ledger comes first, the view follows;
+should we die in between, the next publication of the source sets it right.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from persist_assets.core.dialect import quote
+from persist_assets.core.errors import BuildError, SettingsError, StorageError
+from persist_assets.core.object_stores import spark_pattern
+from persist_assets.engine.session import translated
+from persist_assets.storage.delta_tables import read_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from persist_assets.core.model import Snapshot, Source
+    from persist_assets.core.settings import Settings
+    from persist_assets.engine.spark import Engine
+    from persist_assets.ledger.ledger import Ledger
+
+
+def shown_as(settings: Settings, source: Source) -> str | None:
+    """Return what others know a source by, quoted, or None."""
+    if not settings.views or source.annotation.name is None:
+        return None
+    name = settings.views.replace("{name}", source.annotation.name)
+    return ".".join(quote(part) for part in name.split("."))
+
+
+def check_catalog(engine: Engine, name: str) -> None:
+    """Raise unless a view of a name outlives the session.
+
+    Raises
+    ------
+    SettingsError
+        The session has no catalog but its own.
+    """
+    if name.count("`.`") < 2 and engine.catalog() == "in-memory":
+        raise SettingsError(
+            f"the view {name} would end with the session: its catalog is in memory",
+            hint='[spark] "spark.sql.catalogImplementation" = "hive", or leave `views` out',
+        )
+
+
+def show(settings: Settings, ledger: Ledger, engine: Engine, sources: Iterable[Source]) -> None:
+    """Let the views of sources show what readers of an environment read now.
+
+    Raises
+    ------
+    StorageError
+        Spark does not make a view. What the environment's readers read is published all the same.
+    """
+    for source in sources:
+        name = shown_as(settings, source)
+        if name is None:
+            continue
+        # The ledger is read under the lease: the last state wins.
+        with ledger.lease(f"view {name}", "a publication"):
+            snapshot = _shown(settings, ledger, source)
+            with translated(f"showing {name}"):
+                engine.session.sql(
+                    f"CREATE OR REPLACE VIEW {name} AS {_query(settings, ledger, snapshot)}"
+                    if snapshot
+                    else f"DROP VIEW IF EXISTS {name}"
+                )
+
+
+def _shown(settings: Settings, ledger: Ledger, source: Source) -> Snapshot | None:
+    """Return what readers of a source read; where it is not built, what they last read of it."""
+    present = ledger.find_snapshot(settings.environment, source.build_id, reads=settings.reads)
+    if present is not None:
+        return present
+    build = ledger.fetch_current(*settings.environments, source_id=source.source_id).get(
+        source.source_id
+    )
+    return build.snapshot if build else None
+
+
+def _query(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> str:
+    """Return a query for the rows of a snapshot that any Spark session understands."""
+    if snapshot.view is not None:
+        text = snapshot.view.sql
+        for leaf in snapshot.view.leaves:
+            read = ledger.find_written(leaf.build_uid) if leaf.build_uid else None
+            if read is None:
+                raise StorageError(
+                    f"others cannot read {snapshot.table}: it reads {leaf.name}, which is raw",
+                    hint="take out its `name`, or materialized=view",
+                )
+            text = text.replace(quote(leaf.name), f"({_query(settings, ledger, read)})")
+        columns = ", ".join(quote(c.name) for c in snapshot.columns)
+        return f"SELECT * FROM (\n{text}\n) AS stored({columns})"
+    places: dict[str, list[str]] = {}
+    for path in sorted(read_snapshot(settings.table_root(snapshot.table), snapshot).files):
+        directory, _, file = path.rpartition("/")
+        places.setdefault(directory, []).append(file)
+    if not places:
+        nothing = ", ".join(f"CAST(NULL AS {c.type}) AS {quote(c.name)}" for c in snapshot.columns)
+        return f"SELECT {nothing} WHERE false"
+    columns = ", ".join(quote(c.name) for c in snapshot.columns)
+    patterns: list[str] = []
+    for directory, some in places.items():
+        pattern = spark_pattern(directory)
+        if not directory.endswith(f"/{snapshot.build_uid}"):
+            pattern += f"/{{{','.join(some)}}}"  # others of its files were replaced since
+        patterns.append(pattern)
+    return " UNION ALL ".join(f"SELECT {columns} FROM parquet.{quote(p)}" for p in patterns)
+
+
+def check_leaves(settings: Settings, source: Source, raw: Iterable[Source]) -> None:
+    """Raise where others shall read a view that reads raw tables: they do not know those.
+
+    Raises
+    ------
+    BuildError
+        It reads one.
+    """
+    name = shown_as(settings, source)
+    for upstream in raw if name else ():
+        raise BuildError(
+            f"`{source.name}` cannot be shown as {name}: it reads the raw table `{upstream.name}`",
+            hint="take out its `name`, or materialized=view",
+            location=source.location,
+        )

@@ -1,0 +1,216 @@
+"""What comes of checks in each partition: where rows fail, and partitions judged for themselves.
+
+    rows that fail ─► counted in each partition
+    rows of partitions computed ─► each judged ─┬─► all partitions that fail
+    what came of those that stay ───────────────┘
+
+The invariant: what comes of all is what judging all anew would give.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, timedelta
+from typing import TYPE_CHECKING, Any
+
+from persist_assets.core.dialect import quote
+from persist_assets.core.model import CheckResult, FailedPartition
+from persist_assets.core.partitions import condition, key_of, units, window_end
+from persist_assets.engine.row_metrics import (
+    SHARED,
+    aged,
+    aged_to,
+    columns_in,
+    fits,
+    greatest,
+    shared_keys,
+    sharing,
+)
+from persist_assets.engine.session import translated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import DataFrame
+
+    from persist_assets.core.model import Check, Partitioning
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """The partitions of a table whose rows are checked.
+
+    Attributes
+    ----------
+    keys
+        All that it has, in order.
+    computed
+        Those whose rows are not those of the table that it continues, in order.
+    before
+        What came of that table's checks, by name.
+    load
+        Returns the rows of those computed, and maybe others.
+    zone
+        The session's time zone.
+    """
+
+    partitioning: Partitioning
+    keys: tuple[str, ...]
+    computed: tuple[str, ...]
+    before: Mapping[str, CheckResult]
+    load: Callable[[], DataFrame]
+    zone: str
+
+    def known(self, check: Check) -> CheckResult | None:
+        """Return what came of a check of the table it continues; None where it is asked of all."""
+        known = self.before.get(check.name)
+        if known is None or known.definition != check.definition or check.fickle:
+            return None
+        return known
+
+
+Ask = Callable[["DataFrame"], "DataFrame | bool"]
+"""Says of rows whether they are right, or which fail."""
+
+
+def failing_in(bad: DataFrame, parted: Parted) -> tuple[FailedPartition, ...]:
+    """Return the partitions of rows that fail, in order; nothing where these do not tell.
+
+    Raises
+    ------
+    BuildError
+        Computing the rows failed.
+    """
+    there = {c.name.lower() for c in columns_in(bad)}
+    if not all(d.column.lower() in there for d in parted.partitioning.dimensions):
+        return ()
+    with translated("looking for the partitions of rows that fail"):
+        found = _told(*_keyed(bad, parted), parted, "count(1)")
+    return tuple(FailedPartition(key, found[key]) for key in parted.keys if key in found)
+
+
+def judged(check: Check, parted: Parted, rows: Callable[[], DataFrame], ask: Ask) -> CheckResult:
+    """Return what comes of a check that judges each partition for itself.
+
+    Parameters
+    ----------
+    rows
+        Returns all rows of the table: they are asked where it is not known what came of it.
+    ask
+        What a check by a function asks.
+
+    Raises
+    ------
+    BuildError
+        Computing the rows failed, or the function did.
+    """
+    known = parted.known(check)
+    if known is None:
+        parted = replace(parted, computed=parted.keys, load=rows)
+    stay = {*parted.keys}.difference(parted.computed)
+    result = CheckResult(check.name, True, check.blocking, 0, check.definition)
+    with translated(f"checking {check.definition}"):
+        if check.kind == "freshness" and parted.partitioning.time is None:
+            before: dict[str, int | None] = json.loads(known.basis or "{}") if known else {}
+            anew = _greatest(check, parted)
+            values = before | {key: anew.get(key) for key in parted.computed}
+            told = {key: values[key] for key in parted.keys}
+            return aged(check, replace(result, basis=json.dumps(told)))
+        failed = {p.key: p for p in known.partitions if p.key in stay} if known else {}
+        failed |= {p.key: p for p in _failing(check, parted, ask)}
+    places = tuple(failed[key] for key in parted.keys if key in failed)
+    n = sum(p.failed_rows for p in places)
+    return replace(result, passed=not places, failed_rows=n, partitions=places)
+
+
+def failing_rows(
+    check: Check, result: CheckResult, parted: Parted, rows: DataFrame, ask: Ask
+) -> DataFrame | None:
+    """Return rows that fail a check which judges each partition for itself, some or all of them.
+
+    None where no single row does.
+
+    Raises
+    ------
+    BuildError
+        The function that it asks fails.
+    """
+    if check.kind == "function":
+        answer = ask(_rows_of(rows, result.partitions[0].key, parted))
+        return None if isinstance(answer, bool) else answer
+    if check.kind != "unique":
+        return None
+    keyed, names = _keyed(rows, parted)
+    return sharing(keyed, (*check.columns, *names)).drop(*names)
+
+
+def _failing(check: Check, parted: Parted, ask: Ask) -> Iterator[FailedPartition]:
+    """Yield the partitions computed in which a check fails."""
+    match check.kind:
+        case "row_count":
+            counts = _told(*_keyed(parted.load(), parted), parted, "count(1)")
+            for key in parted.computed:
+                n = counts.get(key, 0)
+                if not fits(check, n):
+                    yield FailedPartition(key, found=f"{n} rows")
+        case "freshness":
+            values, kinds = _greatest(check, parted), _kinds(parted.load(), parted)
+            local = parted.partitioning
+            if kinds[0] != "timestamp":
+                local = replace(local, timezone=parted.zone)
+            for key in parted.computed:
+                since = window_end(local, key).astimezone(UTC) - timedelta(seconds=check.age_s)
+                fresh, found = aged_to(values.get(key), since)
+                if not fresh:
+                    yield FailedPartition(key, found=found)
+        case "unique":
+            keyed, names = _keyed(parted.load(), parted)
+            keys = shared_keys(keyed, (*check.columns, *names))
+            counts = _told(keys, names, parted, f"sum({quote(SHARED)})")
+            yield from (FailedPartition(k, counts[k]) for k in parted.computed if k in counts)
+        case _:
+            rows = parted.load()
+            for key in parted.computed:
+                answer = ask(_rows_of(rows, key, parted))
+                if not isinstance(answer, bool):
+                    n = answer.count()
+                    if n:
+                        yield FailedPartition(key, n)
+                elif not answer:
+                    yield FailedPartition(key, found=f"{check.values[0]} says no")
+
+
+def _greatest(check: Check, parted: Parted) -> dict[str, int | None]:
+    """Return the greatest value in each partition computed that has rows, in microseconds."""
+    return _told(*_keyed(parted.load(), parted), parted, greatest(check))
+
+
+def _rows_of(frame: DataFrame, key: str, parted: Parted) -> DataFrame:
+    return frame.where(condition(parted.partitioning, _kinds(frame, parted), key))
+
+
+def _keyed(frame: DataFrame, parted: Parted) -> tuple[DataFrame, tuple[str, ...]]:
+    """Return rows with columns besides that are the same for rows of one partition."""
+    told = units(parted.partitioning, _kinds(frame, parted))
+    names = tuple(f"persist.unit{n}" for n, _ in enumerate(told))
+    made = (f"{sql} AS {quote(name)}" for sql, name in zip(told, names, strict=True))
+    return frame.selectExpr("*", *made), names
+
+
+def _told(
+    keyed: DataFrame, names: tuple[str, ...], parted: Parted, aggregate: str
+) -> dict[str, Any]:
+    """Return what an aggregate of the rows of each partition is that has some."""
+    from pyspark.sql import functions as F
+
+    found = keyed.groupBy(*map(quote, names)).agg(F.expr(aggregate).alias("persist.told"))
+    pairs = ((key_of(parted.partitioning, row[:-1]), row[-1]) for row in found.collect())
+    return {key: told for key, told in pairs if key is not None}
+
+
+def _kinds(frame: DataFrame, parted: Parted) -> list[str]:
+    """Return the types of the columns by which rows are parted."""
+    kinds = {c.name.lower(): c.type or "" for c in columns_in(frame)}
+    return [kinds[d.column.lower()] for d in parted.partitioning.dimensions]

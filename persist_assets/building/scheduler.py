@@ -1,0 +1,279 @@
+"""Builds the sources of a run before their turn, several at once, in one Spark session.
+
+A source is begun as soon as everything that it reads of the run is there. What comes of it is
+parked (`Builder.park`) until its own step asks for it, so that every step keeps its own failure,
+its retries and its publication. Failures wait for their step too.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager, suppress
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from persist_assets.core.errors import PersistError
+from persist_assets.external.status import externals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+
+    from persist_assets.building.builder import Builder, Work
+    from persist_assets.core.model import Source, SourceID
+
+MOST = 16
+"""How many sources are built at once at most, unless a setting says otherwise."""
+_INSIST_S = 0.5
+"""How often what is under way is told to end, in seconds."""
+_PATIENCE_S = 10.0
+"""How long builds may take to end when their run ends, in seconds."""
+
+
+class _Threads:
+    """Threads that build sources; unlike an executor's, they do not keep a process alive.
+
+    A function that hangs cannot be ended from outside, only left behind.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._calls: SimpleQueue[tuple[Future[Work], Callable[[], Work]] | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._run, daemon=True, name=f"build_{n}") for n in range(size)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, call: Callable[[], Work]) -> Future[Work]:
+        """Call a function as soon as a thread is free."""
+        future: Future[Work] = Future()
+        self._calls.put((future, call))
+        return future
+
+    def _run(self) -> None:
+        while (task := self._calls.get()) is not None:
+            future, call = task
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except BaseException as error:
+                    future.set_exception(error)
+            del task, future, call  # not kept while it waits for the next one
+
+    def close(self) -> None:
+        """Let threads end that have nothing to do any more."""
+        for _ in self._threads:
+            self._calls.put(None)
+
+    def join(self) -> None:
+        """Wait until all threads have ended; all calls have."""
+        for thread in self._threads:
+            thread.join()
+
+
+class Pool:
+    """The sources of one run, in the order in which they become ready.
+
+    Parameters
+    ----------
+    sources
+        What the run builds.
+    forced
+        Which of them are built even if they are up to date.
+    asked
+        Which partitions are wanted, of sources of which not all are.
+    again
+        Between which values of their time columns rows are computed again; see `Builder.build`.
+    late
+        Which of them may begin only when their step does: they wait for more than sources.
+    """
+
+    def __init__(
+        self,
+        builder: Builder,
+        sources: Iterable[Source],
+        *,
+        forced: Collection[SourceID] = (),
+        asked: Mapping[SourceID, Collection[str]] | None = None,
+        again: Mapping[SourceID, tuple[str, str]] | None = None,
+        late: Collection[SourceID] = (),
+    ) -> None:
+        self._builder, self._forced, self._late = builder, forced, late
+        self._asked, self._again = asked or {}, again or {}
+        self._lock = threading.Lock()
+        self._begun: dict[SourceID, Future[Work]] = {}
+        self._in_steps: set[SourceID] = set()
+        self._readers: dict[SourceID, list[SourceID]] = {}
+        self._missing: dict[SourceID, set[SourceID]] = {}
+        self._order({s.source_id for s in sources})
+        size = self._size()
+        self._threads = _Threads(size) if size > 1 else None
+        with self._lock:
+            for source_id, missing in self._missing.items():
+                if not missing:
+                    self._begin(source_id)
+
+    def _order(self, chosen: set[SourceID]) -> None:
+        """Note for every source what it waits for: what it and its checks read of the run.
+
+        However far up.
+        Tables that assets of the run may write are among that, and only steps wait for them.
+        """
+        above: dict[SourceID, set[SourceID]] = {}
+        for source in self._builder.project.sources:
+            found: set[SourceID] = set()
+            for upstream in (*source.bindings, *source.compared):
+                whole = upstream in chosen or upstream in self._builder.fed
+                found |= {upstream} if whole else above[upstream]
+            above[source.source_id] = found
+            if source.source_id in chosen:
+                self._missing[source.source_id] = set(found)
+                for upstream in found:
+                    self._readers.setdefault(upstream, []).append(source.source_id)
+
+    def _size(self) -> int:
+        """Return how many to build at once; Spark is started only if there is something to build.
+
+        It is started here, in the thread of the first step, where an interrupt finds it.
+        """
+        builder = self._builder
+        for table in externals(builder.project, self._missing):
+            with suppress(PersistError):  # it is told where a source that needs it is built
+                builder.sync([table.source_id])
+        wanted = builder.settings.parallel
+        if wanted == 1 or len(self._missing) < 2:
+            return 1
+        steps = builder.plan(self._missing, asked=self._asked).steps
+        if not (self._forced or self._again) and not any(s.action == "build" for s in steps):
+            return 1
+        return wanted or min(builder.engine.parallelism(), MOST)
+
+    def _begin(self, source_id: SourceID) -> None:
+        """Begin a source that waits for nothing any more. The lock is held."""
+        if self._threads is not None and not self._is_for_step(source_id):
+            self._begun[source_id] = self._threads.submit(partial(self._park, source_id))
+
+    def _is_for_step(self, source_id: SourceID) -> bool:
+        """Whether only the step of a source may build it, or its step does so already."""
+        return source_id in self._late or source_id in self._in_steps
+
+    def _take(self, source_id: SourceID) -> Future[Work] | None:
+        """Return the build of a source that has begun, or None: its step has to build it.
+
+        Dagster ignores dependencies through sources that are not selected, so it may call the step
+        of a source before the steps of its ancestors. Ancestors are built first here too, except
+        those that wait for their own steps.
+        """
+        with self._lock:
+            above = self._unfinished(source_id)
+        if self._threads is None:
+            for ancestor in above:
+                ready = not self._missing[ancestor] and ancestor not in self._begun
+                if ready and not self._is_for_step(ancestor):
+                    self._begun[ancestor] = self._attempt(ancestor)
+        while True:
+            with self._lock:
+                if source_id in self._begun:
+                    return self._begun.pop(source_id)
+                futures = (self._begun.get(ancestor) for ancestor in above)
+                running = [future for future in futures if future and not future.done()]
+                if not running:
+                    self._in_steps.add(source_id)
+                    return None
+            wait(running, return_when=FIRST_COMPLETED)
+
+    def _unfinished(self, source_id: SourceID) -> list[SourceID]:
+        """Return the ancestors of a source that are not built yet, in dependency order."""
+        found: set[SourceID] = set()
+        stack = [*self._missing.get(source_id, ())]
+        while stack:
+            ancestor = stack.pop()
+            if ancestor not in found:
+                found.add(ancestor)
+                stack += self._missing.get(ancestor, ())
+        return [s for s in self._missing if s in found]
+
+    def _attempt(self, source_id: SourceID) -> Future[Work]:
+        """Build a source in this thread; its step gets the result, or the error."""
+        future: Future[Work] = Future()
+        try:
+            future.set_result(self._park(source_id))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def _park(self, source_id: SourceID) -> Work:
+        builder = self._builder
+        source = builder.project.by_id[source_id]
+        force, keys = source_id in self._forced, self._asked.get(source_id)
+        work = builder.park(source, force=force, keys=keys, again=self._again.get(source_id))
+        self._done(source_id)
+        return work
+
+    def _done(self, source_id: SourceID) -> None:
+        """Begin the readers of a source that wait for nothing else."""
+        with self._lock:
+            for reader in self._readers.pop(source_id, ()):
+                self._missing[reader].discard(source_id)
+                if not self._missing[reader]:
+                    self._begin(reader)
+
+    def park(self, source: Source) -> Work:
+        """Do everything up to the publication of a source, or wait for it, and leave it parked.
+
+        Raises
+        ------
+        PersistError
+            It failed; that is recorded.
+        """
+        begun = self._take(source.source_id)
+        return self._park(source.source_id) if begun is None else begun.result()
+
+    @contextmanager
+    def work(self, source: Source, *, force: bool = False) -> Generator[Work]:
+        """Do everything up to the publication of a source, or wait for it: see `Builder.work`.
+
+        Raises
+        ------
+        PersistError
+            It failed; that is recorded.
+        """
+        keys, again = self._asked.get(source.source_id), self._again.get(source.source_id)
+        begun = self._take(source.source_id)
+        if begun is not None:
+            with self._builder.resume(begun.result(), force=force, keys=keys, again=again) as work:
+                yield work
+        else:
+            with self._builder.work(source, force=force, keys=keys, again=again) as work:
+                yield work
+            self._done(source.source_id)
+
+    def close(self) -> None:
+        """End what is under way, and forget what nobody asked for.
+
+        A function that does not end within ten seconds is left behind: its build is recorded as
+        failed, and its lease is given back.
+        """
+        try:
+            if self._threads is not None:
+                self._end(self._threads)
+        finally:
+            self._builder.abandon()
+
+    def _end(self, threads: _Threads) -> None:
+        with self._lock:
+            self._threads = None
+            threads.close()
+            going = [begun for begun in self._begun.values() if not begun.cancel()]
+        self._builder.over.set()
+        deadline = time.monotonic() + _PATIENCE_S
+        try:
+            while wait(going, timeout=_INSIST_S).not_done and time.monotonic() < deadline:
+                self._builder.engine.interrupt()
+        finally:
+            if all(begun.done() for begun in going):
+                threads.join()
+            else:
+                self._builder.leave_behind()

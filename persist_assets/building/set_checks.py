@@ -1,0 +1,348 @@
+"""Checks that look at more than the rows they are of, and some of the rows that fail.
+
+    rows analysed ─► columns as promised? ─► written and measured ─► compared, asked ─► samples
+
+The invariant: what a check was answered by is known, so that it is asked again when that changes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from persist_assets.building.partition_checks import failing_in, failing_rows, judged
+from persist_assets.core.contracts import breaches, changes, incomparable, listed
+from persist_assets.core.dialect import quote
+from persist_assets.core.errors import BuildError, CheckFailedError
+from persist_assets.core.model import CheckResult
+from persist_assets.core.time_values import TIMES
+from persist_assets.engine.python_functions import ask
+from persist_assets.engine.row_metrics import aged, columns_in, promised, type_in
+from persist_assets.engine.session import translated
+from persist_assets.external.read_routing import Route
+from persist_assets.planning.planner import CONTENT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    from pyspark.sql import DataFrame
+
+    from persist_assets.building.partition_checks import Parted
+    from persist_assets.building.reader import Reader
+    from persist_assets.core.model import BuildID, Check, Column, FailedPartition, Snapshot, Source
+
+log = logging.getLogger(__name__)
+
+SAMPLE = 5
+"""How many of the rows that fail a check are shown."""
+_WIDTH, _LENGTH = 12, 60
+"""How many of their columns, and how many characters of a text."""
+
+
+def bound(checks: Iterable[Check], now: datetime) -> tuple[Check, ...]:
+    """Return checks as they are asked at an instant."""
+    return tuple(
+        replace(c, since=now - timedelta(seconds=c.age_s)) if c.kind == "freshness" else c
+        for c in checks
+    )
+
+
+# ---------------------------------------------------------------------------------------- columns
+
+
+def check_columns(
+    source: Source,
+    checks: Iterable[Check],
+    columns: Sequence[Column],
+    published: Snapshot | None,
+) -> None:
+    """Refuse rows, before they are computed, whose columns are not what somebody relies on.
+
+    Parameters
+    ----------
+    published
+        What the source's readers see now.
+
+    Raises
+    ------
+    CheckFailedError
+        They are not those of a contract.
+    BuildError
+        They are not those that are published, and the source says that they have to be; or tell no
+        time where they should.
+    """
+    kinds = {c.name.lower(): c.type for c in columns}
+    for check in checks:
+        wrong = breaches(check, columns) if check.kind == "columns" else ()
+        if wrong:
+            raise CheckFailedError(
+                f"`{source.name}` has other columns than it promises, and was not published:"
+                f"{listed(wrong)}",
+                results=(promised(check, columns),),
+                location=check.location or source.location,
+            )
+        kind = kinds.get(check.columns[0].lower()) if check.kind == "freshness" else None
+        if kind is not None and kind not in TIMES:
+            raise BuildError(
+                f"`{check.columns[0]}` is {kind}, which has no age",
+                hint="a date or a timestamp has",
+                location=check.location or source.location,
+            )
+    _check_change(source, columns, published)
+
+
+def _check_change(source: Source, columns: Sequence[Column], published: Snapshot | None) -> None:
+    """Refuse columns that are others than those that are published, if the source says so.
+
+    Raises
+    ------
+    BuildError
+        They are.
+    """
+    rule = source.annotation.on_schema_change
+    known = published.columns if published else ()
+    wrong = changes(rule, known, columns) if known else ()
+    if wrong:
+        place = dict(source.annotation.keys).get("on_schema_change", source.location)
+        allowed = "only new ones are allowed" if rule == "append" else "none may change"
+        raise BuildError(
+            f"`{source.name}` has other columns than its table, and {allowed}; "
+            f"it was not published:{listed(wrong)}",
+            hint="to publish it all the same: persist build --allow-schema-change",
+            location=place,
+        )
+
+
+# --------------------------------------------------------------------------------- beyond the rows
+
+
+def basis(reader: Reader, check: Check, manifest: Mapping[BuildID, Snapshot]) -> str:
+    """Return what the other source of a relationship is now: the same text for the same rows."""
+    assert check.against is not None
+    other = check.against.source_id
+    read = reader.routed([other], reader.reading([other], manifest))
+    told: list[str] = [reader.project.by_id[other].build_id]
+    for source in reader.project.reach([other], lambda s: s.source_id in read):
+        known = read.get(source.source_id)
+        if isinstance(known, Route):
+            told.append(f"{source.build_id} {known.name}")
+        elif known is not None:
+            told.append(f"{source.build_id} {CONTENT}{known.content}")
+        elif source.raw is not None:
+            told.append(f"{source.build_id} {reader.pin(source).version}")
+        elif source.volatile or source.reads_clock:
+            told.append(reader.started_at.isoformat())
+    return sha256(" ".join(sorted(told)).encode()).hexdigest()[:16]
+
+
+def again(
+    reader: Reader,
+    source: Source,
+    checks: Sequence[Check],
+    before: Mapping[str, CheckResult],
+    manifest: Mapping[BuildID, Snapshot],
+) -> tuple[CheckResult, ...] | None:
+    """Return what comes of checks of rows that were checked before, None where they must be asked.
+
+    Parameters
+    ----------
+    before
+        What came of checks of the same rows, by name.
+    """
+    found: list[CheckResult] = []
+    for check in checks:
+        known = before.get(check.name)
+        if known is None or known.definition != check.definition or check.fickle:
+            return None
+        known = replace(known, blocking=check.blocking)
+        if check.kind == "freshness":
+            known = aged(check, known)
+        elif (
+            check.against is not None
+            and not _is_own(reader, source, check)
+            and known.basis != basis(reader, check, manifest)
+        ):
+            return None
+        found.append(known)
+    return tuple(found)
+
+
+def asked(
+    reader: Reader,
+    source: Source,
+    checks: Sequence[Check],
+    known: Iterable[CheckResult],
+    load: Callable[[], DataFrame],
+    manifest: Mapping[BuildID, Snapshot],
+    parted: Parted | None = None,
+) -> tuple[CheckResult, ...]:
+    """Return what comes of all checks of rows, in order, those that fail with some of the rows.
+
+    Parameters
+    ----------
+    known
+        What came of those that the rows alone tell.
+    load
+        Returns the rows, which are written already.
+    parted
+        Of a partitioned table, which partitions these are of.
+
+    Raises
+    ------
+    PersistError
+        A function fails, or what rows are compared with cannot be read.
+    """
+    results = {r.name: r for r in known}
+    frames: list[DataFrame] = []
+
+    def rows() -> DataFrame:
+        if not frames:
+            frames.append(load())
+        return frames[0]
+
+    def answer(check: Check, some: DataFrame) -> DataFrame | bool:
+        return ask(source, check, reader.settings.root, some, lambda: reader.engine.session)
+
+    for check in checks:
+        bad: DataFrame | None = None
+        if check.per_partition:
+            assert parted is not None
+            result = judged(check, parted, rows, partial(answer, check))
+            if not result.passed:
+                bad = failing_rows(check, result, parted, rows(), partial(answer, check))
+                sample = _sample(bad, check) if bad is not None else ()
+                result = replace(result, sample=sample)
+            results[check.name] = result
+            continue
+        if check.kind == "relationship":
+            bad, rests_on = _strangers(reader, source, check, rows(), manifest)
+            results[check.name] = _counted(check, bad, rests_on)
+        elif check.kind == "function":
+            said = answer(check, rows())
+            if isinstance(said, bool):
+                told = None if said else f"{check.values[0]} says no"
+                definition = check.definition
+                results[check.name] = CheckResult(
+                    check.name, said, check.blocking, 0, definition, told
+                )
+            else:
+                bad = said
+                results[check.name] = _counted(check, bad)
+        result = results[check.name]
+        if not result.passed and not result.sample:
+            bad = bad if bad is not None else reader.engine.failing(rows(), check)
+            if bad is not None:
+                places = _places(bad, check, parted)
+                results[check.name] = replace(result, sample=_sample(bad, check), partitions=places)
+    return tuple(results[c.name] for c in checks)
+
+
+def _strangers(
+    reader: Reader,
+    source: Source,
+    check: Check,
+    rows: DataFrame,
+    manifest: Mapping[BuildID, Snapshot],
+) -> tuple[DataFrame, str | None]:
+    """Return the rows whose value the other source has not, and what that rests on."""
+    against = check.against
+    assert against is not None
+    other = reader.project.by_id[against.source_id]
+    rests_on = None
+    if _is_own(reader, source, check):
+        there = rows
+    else:
+        rests_on = basis(reader, check, manifest)
+        read = reader.reading([other.source_id], manifest)
+        there = reader.rows(other, reader.routed([other.source_id], read))
+    with translated(f"comparing `{source.name}` with `{other.name}`"):
+        kinds = {c.name.lower(): c.type or "" for c in columns_in(there)}
+        kind = kinds.get(against.column.lower())
+        if kind is None:
+            raise BuildError(
+                f"`{against.column}` is not a column of `{other.name}`",
+                hint=f"it has {', '.join(there.columns)}",
+                location=check.location or source.location,
+            )
+        _check_comparable(source, check, type_in(rows, check.columns[0]), kind)
+        known = there.selectExpr(f"{quote(against.column)} AS `persist.known`")
+        column = quote(check.columns[0])
+        from pyspark.sql import functions as F
+
+        bad = rows.where(f"{column} IS NOT NULL").join(
+            known.distinct(), F.expr(f"{column} = `persist.known`"), "left_anti"
+        )
+    return bad, rests_on
+
+
+def _check_comparable(source: Source, check: Check, own: str, other: str) -> None:
+    """Refuse a comparison of columns whose values cannot be equal."""
+    wrong = incomparable(check, own, other)
+    if wrong:
+        raise BuildError(wrong, location=check.location or source.location)
+
+
+def _is_own(reader: Reader, source: Source, check: Check) -> bool:
+    """Whether rows are compared with themselves."""
+    assert check.against is not None
+    return reader.project.by_id[check.against.source_id].build_id == source.build_id
+
+
+def _counted(check: Check, bad: DataFrame, rests_on: str | None = None) -> CheckResult:
+    with translated(f"checking {check.definition}"):
+        n = bad.count()
+    return CheckResult(check.name, n == 0, check.blocking, n, check.definition, basis=rests_on)
+
+
+def _sample(bad: DataFrame, check: Check) -> tuple[str, ...]:
+    """Return some rows as JSON, cut short, the columns first that are checked."""
+    from pyspark.sql import functions as F
+
+    checked = [c.lower() for c in check.columns]
+    names = sorted(bad.columns, key=lambda name: name.lower() not in checked)[:_WIDTH]
+    row = F.to_json(F.struct(*map(quote, names)), {"ignoreNullFields": "false"})
+    try:
+        with translated(f"looking at rows that fail {check.name}"):
+            found = bad.limit(SAMPLE).select(row.alias("row")).collect()
+    except BuildError as error:  # that they fail is known, and worth more than what they are
+        log.warning("no sample of what fails %s: %s", check.name, error)
+        return ()
+    return tuple(json.dumps(_short(json.loads(r[0])), ensure_ascii=False) for r in found)
+
+
+def _places(bad: DataFrame, check: Check, parted: Parted | None) -> tuple[FailedPartition, ...]:
+    """Return the partitions of rows that fail, as far as these tell."""
+    try:
+        return failing_in(bad, parted) if parted else ()
+    except BuildError as error:  # as for samples
+        log.warning("no partitions of what fails %s: %s", check.name, error)
+        return ()
+
+
+def _short(value: Any) -> Any:
+    """Return a value of JSON in which no text is long."""
+    if isinstance(value, dict):
+        return {str(k): _cut(v) for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return _cut(value)
+
+
+def _cut(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LENGTH else f"{text[: _LENGTH - 1]}…"
+
+
+def failure(source: Source, results: Sequence[CheckResult]) -> CheckFailedError:
+    """Return the error that says which checks rows failed, with a row of each."""
+    failed = [r for r in results if not r.passed and r.blocking]
+    said = ", ".join(f"{r.name} ({r.in_words})" for r in failed)
+    shown = listed(f"{r.name}: {row}" for r in failed for row in r.sample[:1])
+    message = f"`{source.name}` failed {said}; it was not published{shown}"
+    return CheckFailedError(message, results=results, location=source.location)

@@ -1,0 +1,257 @@
+"""Tables that keep what the rows of a query were: slowly changing dimensions of type 2.
+
+    rows now ─┬─► versions that begin, end or are corrected ─┬─► files written, others kept
+    versions ─┘                                              └─► or a table of all of them
+
+A version is a row and from when until when it was so: `VALID_FROM` ≤ t < `VALID_TO`, which is
+NULL while it is current. The invariant: versions of one key do not overlap, one at most is current,
+and a version that has ended never changes again. So a key and the beginning of a version tell it
+from all others. What is here follows from a table of versions, rows and one instant; nothing can
+compute it again without that table.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from persist_assets.core.dialect import quote
+from persist_assets.core.errors import BuildError
+from persist_assets.core.model import VALID_FROM, VALID_TO
+from persist_assets.core.time_values import TIMES, literal
+from persist_assets.engine.session import translated
+from persist_assets.planning.increments import mismatch
+from persist_assets.storage.types import columns_of_struct, delta_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Sequence
+    from datetime import datetime
+
+    from pyspark.sql import DataFrame
+
+    from persist_assets.core.model import Column, Source, Validity
+
+_MOST_SHOWN = 3
+_SHARING, _ENDED = "persist.sharing", "persist.ended"
+_TICK = "INTERVAL '0.000001' SECOND"
+"""The shortest time: no version is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What becomes of versions when rows are what they are now.
+
+    Attributes
+    ----------
+    changed
+        The versions that begin, end or are corrected, as they are from now on.
+    n
+        How many these are.
+    versions
+        All versions from now on.
+    """
+
+    changed: DataFrame
+    n: int
+    versions: DataFrame
+
+
+def identified_by(validity: Validity) -> tuple[str, ...]:
+    """Return the columns that tell a version from all others."""
+    return (*validity.key, VALID_FROM)
+
+
+def columns_of(frame: DataFrame) -> tuple[Column, ...]:
+    """Return the columns that a table of a frame has."""
+    return columns_of_struct(json.loads(delta_schema(frame.schema.jsonValue())))
+
+
+@contextmanager
+def turn(source: Source, rows: DataFrame, past: DataFrame | None, now: datetime) -> Generator[Turn]:
+    """Compute what becomes of versions; it is held in memory or on disk while the block lasts.
+
+    A version begins when the time column says, if that is later than the beginning of the one
+    before it (of a key that comes back, not before it went), else now; if the clock was put back,
+    as soon as it can.
+
+    Parameters
+    ----------
+    rows
+        What the query of the source returns.
+    past
+        All versions so far; None: there are none.
+
+    Raises
+    ------
+    BuildError
+        Several rows have one key; or columns are not what they were, or cannot be compared.
+    """
+    validity = source.annotation.validity
+    assert validity is not None
+    _check_columns(source, rows, past)
+    with translated(f"computing `{source.name}`"):
+        held = rows.persist()
+        try:
+            _check_keys(source, held, validity.key)
+            aligned = None if past is None else _aligned(held.columns, held, past)
+            changed = _changed(source, held, aligned, now).persist()
+            try:
+                n = changed.count()
+                versions = changed if aligned is None else _with(changed, aligned, validity)
+                yield Turn(changed, n, versions)
+            finally:
+                changed.unpersist()
+        finally:
+            held.unpersist()
+
+
+def _check_columns(source: Source, rows: DataFrame, past: DataFrame | None) -> None:
+    validity, by = source.annotation.validity, source.annotation.time_column
+    assert validity is not None
+    kinds = {f.name.lower(): f.dataType.simpleString() for f in rows.schema.fields}
+    problem, hint = None, f"it has {', '.join(rows.columns)}"
+    for name in (*validity.key, *validity.watch, *([by] if by else [])):
+        if name.lower() not in kinds:
+            problem = f"`{name}` is not a column of `{source.name}`"
+    if taken := [n for n in (VALID_FROM, VALID_TO) if n in kinds]:
+        problem, hint = f"`{taken[0]}` is what a history adds to `{source.name}`", "rename it"
+    if by and problem is None and kinds[by.lower()] not in TIMES:
+        problem = f"`{by}` is {kinds[by.lower()]}: nothing is valid from it on"
+        hint = "a date or a timestamp says from when on a row is so"
+    for name in _compared(rows.columns, validity):
+        if problem is None and "map<" in kinds[name.lower()]:
+            problem = f"`{name}` is {kinds[name.lower()]}, which cannot be compared"
+            hint = "name the columns whose changes count: watch=[a, b]"
+    if past is not None and problem is None:
+        before = [c for c in columns_of(past) if c.name.lower() not in (VALID_FROM, VALID_TO)]
+        why = mismatch(before, columns_of(rows), grows=True)
+        if why is not None:
+            problem = f"the history of `{source.name}` cannot go on: {why}"
+            hint = _HOW_TO_GO_ON
+    if problem is not None:
+        raise BuildError(problem, hint=hint, location=source.location)
+
+
+_HOW_TO_GO_ON = (
+    "give it the columns that it had, CAST(NULL AS type) AS name where there is nothing to say; or"
+    " on_change=rebuild begins a new history"
+)
+
+
+def _check_keys(source: Source, rows: DataFrame, key: Sequence[str]) -> None:
+    """Refuse rows of one key: which of them is so nobody can tell."""
+    from pyspark.sql import functions as F
+
+    n = F.expr(f"count(1) AS {quote(_SHARING)}")
+    keys = [F.col(quote(k)) for k in key]
+    several = rows.groupBy(*keys).agg(n).where(f"{quote(_SHARING)} > 1")
+    shown: list[Any] = several.limit(_MOST_SHOWN + 1).collect()
+    if not shown:
+        return
+    told = sorted(
+        f"{', '.join(f'{k}={row[i]}' for i, k in enumerate(key))} ({row[_SHARING]} rows)"
+        for row in shown
+    )
+    if len(shown) > _MOST_SHOWN:
+        told[_MOST_SHOWN:] = [f"… {several.count()} keys in all"]
+    raise BuildError(
+        f"`{source.name}` has several rows of one key: {'; '.join(told)}",
+        hint="a history has one row of each key at a time: choose one, or give it a longer key",
+        location=source.location,
+    )
+
+
+def _aligned(names: Sequence[str], rows: DataFrame, past: DataFrame) -> DataFrame:
+    """Return versions with the columns that rows have: NULL where there was none."""
+    had = {name.lower() for name in past.columns}
+    kinds = {f.name: f.dataType.simpleString() for f in rows.schema.fields}
+    values = (quote(n) if n.lower() in had else f"CAST(NULL AS {kinds[n]})" for n in names)
+    named = (f"{value} AS {quote(n)}" for value, n in zip(values, names, strict=True))
+    return past.selectExpr(*named, VALID_FROM, VALID_TO)
+
+
+def _compared(names: Iterable[str], validity: Validity) -> list[str]:
+    """Return the columns a change of which makes a new version."""
+    key, watch = ({c.lower() for c in some} for some in (validity.key, validity.watch))
+    return [n for n in names if (n.lower() in watch if watch else n.lower() not in key)]
+
+
+def _differ(names: Iterable[str]) -> str:
+    return " OR ".join(f"NOT (new.{quote(n)} <=> old.{quote(n)})" for n in names) or "false"
+
+
+def _version(names: Iterable[str], row: str, start: str, end: str) -> str:
+    """Return a version as a struct, as SQL."""
+    fields = [*(f"{row}.{quote(n)} AS {quote(n)}" for n in names)]
+    end = f"CAST({end} AS TIMESTAMP)"
+    return f"struct({', '.join(fields)}, {start} AS {VALID_FROM}, {end} AS {VALID_TO})"
+
+
+def _changed(source: Source, rows: DataFrame, past: DataFrame | None, now: datetime) -> DataFrame:
+    """Return the versions that begin, end or are corrected."""
+    from pyspark.sql import functions as F
+
+    validity, by = source.annotation.validity, source.annotation.time_column
+    assert validity is not None
+    names = rows.columns
+    at = literal(now, "timestamp")
+    said = f"CAST(new.{quote(by)} AS TIMESTAMP)" if by else "CAST(NULL AS TIMESTAMP)"
+    fields = ", ".join(f"{quote(n)} AS {quote(n)}" for n in names)
+    new = rows.selectExpr(f"struct({fields}) AS new")
+    if past is None:
+        return new.selectExpr(
+            f"inline(array({_version(names, 'new', f'coalesce({said}, {at})', 'NULL')}))"
+        )
+    times = f"{VALID_FROM}, {VALID_TO}"
+    old = past.where(f"{VALID_TO} IS NULL").selectExpr(f"struct({fields}, {times}) AS old")
+    keys = ", ".join(f"{quote(k)} AS {quote(k)}" for k in validity.key)
+    ended = (
+        past.where(f"{VALID_TO} IS NOT NULL")
+        .groupBy(*(F.col(quote(k)) for k in validity.key))
+        .agg(F.expr(f"max({VALID_TO}) AS {quote(_ENDED)}"))
+        .selectExpr(f"struct({keys}) AS gone", f"{quote(_ENDED)} AS ended")
+    )
+
+    def same(left: str, right: str) -> Any:
+        pairs = (f"{left}.{quote(k)} <=> {right}.{quote(k)}" for k in validity.key)
+        return F.expr(" AND ".join(pairs))
+
+    joined = new.join(old, same("new", "old"), "full_outer")
+    joined = joined.join(ended, same("new", "gone"), "left_outer")
+    since = f"old.{VALID_FROM}"
+    soonest = f"CASE WHEN {at} > {since} THEN {at} ELSE {since} + {_TICK} END"
+    turned = f"CASE WHEN {said} > {since} THEN {said} ELSE {soonest} END"
+    begun = (
+        f"CASE WHEN {said} >= ended OR ({said} IS NOT NULL AND ended IS NULL) THEN {said}"
+        f" WHEN {at} < ended THEN ended ELSE {at} END"
+    )
+    compared = _compared(names, validity)
+    rest = [n for n in names if n not in compared]
+    differs = _differ(compared)
+    comes = (
+        "CASE WHEN new IS NULL THEN NULL"
+        f" WHEN old IS NULL THEN {_version(names, 'new', begun, 'NULL')}"
+        f" WHEN {differs} THEN {_version(names, 'new', turned, 'NULL')}"
+        f" WHEN {_differ(rest)} THEN {_version(names, 'new', since, 'NULL')} END"
+    )
+    closed = "NULL"
+    if validity.hard_deletes == "close":
+        closed = _version(names, "old", since, soonest)
+    goes = (
+        "CASE WHEN old IS NULL THEN NULL"
+        f" WHEN new IS NULL THEN {closed}"
+        f" WHEN {differs} THEN {_version(names, 'old', since, turned)} END"
+    )
+    return joined.selectExpr(f"inline(filter(array({comes}, {goes}), e -> e IS NOT NULL))")
+
+
+def _with(changed: DataFrame, past: DataFrame, validity: Validity) -> DataFrame:
+    """Return all versions: those that changed, and the others as they were."""
+    from pyspark.sql import functions as F
+
+    by = identified_by(validity)
+    told = changed.selectExpr(*map(quote, by)).alias("new")
+    same = F.expr(" AND ".join(f"old.{quote(k)} <=> new.{quote(k)}" for k in by))
+    return past.alias("old").join(told, same, "left_anti").unionByName(changed)

@@ -1,0 +1,1 @@
+"""The files of a project become a `Project`: frontends, the compilation of all files, its cache."""

@@ -1,0 +1,217 @@
+"""What compiling found, kept in a file between processes.
+
+The invariant: it saves time and decides nothing. Every entry is found by a digest of all that it
+follows from, the file belongs to one release of this code and of the parser, it is read whole or
+not at all, and replaced in one step, so that processes that load at once do not disturb each
+other.
+
+The file is a pickle, and loading a pickle runs code. So it never lies in a project, which may be a
+stranger's, but in the user's own cache directory, and nothing is unpickled unless its signature
+was made with a key that only this user can read.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import pickle
+import secrets
+import stat
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from persist_assets._paths import PACKAGE
+from persist_assets.analysis.semantics import Meaning
+from persist_assets.core.settings import make_private, user_cache
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from persist_assets.core.errors import Problem
+    from persist_assets.core.model import Declaration, NamedQuery
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What a file declares.
+
+    Attributes
+    ----------
+    content
+        Digest of the file, and of what else decides what it says.
+    declarations
+        Their queries are without trees.
+    reads
+        Other files that it is made of, with digests of theirs.
+    asked
+        Queries whose columns it depends on, with names and types of these.
+    queries
+        That it gives names.
+    """
+
+    content: str
+    declarations: tuple[Declaration, ...]
+    problems: tuple[Problem, ...]
+    reads: tuple[tuple[str, str], ...] = ()
+    asked: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = ()
+    queries: tuple[NamedQuery, ...] = ()
+
+
+@dataclass(slots=True)
+class Cache:
+    """What is remembered of a project: files by path, meanings by key."""
+
+    files: dict[str, Parsed] = field(default_factory=dict[str, Parsed])
+    meanings: dict[str, Meaning] = field(default_factory=dict[str, "Meaning"])
+
+
+def parsed(
+    content: str, declared: Iterable[Declaration], problems: Iterable[Problem], **more: Any
+) -> Parsed:
+    """Return what a file declares in the form in which it is remembered."""
+    bare = (
+        replace(d, query=replace(d.query, tree=None)) if d.query is not None else d
+        for d in declared
+    )
+    return Parsed(content, tuple(bare), tuple(problems), **more)
+
+
+def cache_file(root: Path, kind: str) -> Path | None:
+    """Return the file that keeps what compiling a project found; None if the user has no home.
+
+    Parameters
+    ----------
+    root
+        The project root.
+    kind
+        Digest of the settings that change what compiling finds.
+    """
+    name = sha256(f"{root.absolute()}\0{kind}".encode(errors="surrogateescape")).hexdigest()
+    try:
+        return user_cache() / "compiled" / f"{name[:32]}.cache"
+    except RuntimeError:
+        return None
+
+
+def load_cache(path: Path | None) -> Cache:
+    """Return the content of a file; nothing if it is missing, damaged or not this user's."""
+    if path is None:
+        return Cache()
+    try:
+        key = _read_key(path.parent)
+        if key is None:
+            return Cache()
+        with open(os.open(path, os.O_RDONLY | _NO_LINKS), "rb") as file:
+            if time.time() - os.fstat(file.fileno()).st_mtime > _FRESH_S:
+                os.utime(path)
+            stamp, signature, data = file.read(64), file.read(64), file.read()
+        if stamp == _stamp().encode() and hmac.compare_digest(signature, _sign(key, path, data)):
+            files, meanings = pickle.loads(data)
+            return Cache(files, meanings)
+    except (OSError, ValueError):
+        pass
+    return Cache()
+
+
+def save_cache(path: Path | None, files: dict[str, Parsed], meanings: dict[str, Meaning]) -> None:
+    """Replace the content of a file; where that is impossible, the next load just takes longer."""
+    if path is None:
+        return
+    temporary = path.with_name(f".{uuid4().hex}")
+    try:
+        make_private(path.parent)
+        key = _read_key(path.parent) or _make_key(path.parent)
+        packed = {name: meaning.packed() for name, meaning in meanings.items()}
+        data = pickle.dumps((files, packed), pickle.HIGHEST_PROTOCOL)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(_stamp().encode() + _sign(key, path, data) + data)
+        temporary.replace(path)
+        _forget_old(path.parent)
+    except OSError as error:
+        log.debug("action=save-cache path=%s error=%s", path, error)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+_NO_LINKS: int = getattr(os, "O_NOFOLLOW", 0)
+_KEY = "key"
+"""The file with the secret that signs: 32 random bytes."""
+_FRESH_S = 24 * 3600
+"""The time of a file in use is set anew once it is this old, in seconds."""
+_UNUSED_S = 90 * 24 * 3600
+"""A file that nobody has read for this long is deleted, in seconds."""
+
+
+def _read_key(directory: Path) -> bytes | None:
+    """Return the key; None if it is missing, or somebody else may have read or written it."""
+    try:
+        with open(os.open(directory / _KEY, os.O_RDONLY | _NO_LINKS), "rb") as file:
+            facts = os.fstat(file.fileno())
+            if hasattr(os, "getuid") and (
+                facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o077
+            ):
+                return None
+            key = file.read(33)
+    except OSError:
+        return None
+    return key if len(key) == 32 else None
+
+
+def _make_key(directory: Path) -> bytes:
+    """Return a new key, or the one that another process has just made.
+
+    Raises
+    ------
+    OSError
+        There is none, and none can be made.
+    """
+    temporary = directory / f".{uuid4().hex}"
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(secrets.token_bytes(32))
+    try:
+        os.link(temporary, directory / _KEY)
+    except FileExistsError:
+        if _read_key(directory) is None:  # it is not private, so nothing it signed counts
+            temporary.replace(directory / _KEY)
+    finally:
+        temporary.unlink(missing_ok=True)
+    key = _read_key(directory)
+    if key is None:
+        raise PermissionError(f"the key in {directory} is not private")
+    return key
+
+
+def _sign(key: bytes, path: Path, data: bytes) -> bytes:
+    """Return the signature of data for one file, in hexadecimal digits."""
+    made = hmac.new(key, f"{path.name}\0{_stamp()}\0".encode(), sha256)
+    made.update(data)
+    return made.hexdigest().encode()
+
+
+def _forget_old(directory: Path) -> None:
+    """Delete the files that nobody has used for a long time: their projects may be gone."""
+    before = time.time() - _UNUSED_S
+    for file in directory.glob("*.cache"):
+        with suppress(OSError):
+            if file.stat().st_mtime < before:
+                file.unlink()
+
+
+@cache
+def _stamp() -> str:
+    """Return a digest of the code that made what is remembered."""
+    made = sha256(f"{sys.version} {version('sqlglot')}".encode())
+    for path in sorted(PACKAGE.rglob("*.py")):
+        made.update(path.read_bytes())
+    return made.hexdigest()

@@ -1,0 +1,1 @@
+"""Text → declarations: one module for each language, and what they share."""

@@ -1,0 +1,604 @@
+"""``WITH ('connectors' = '[…]')`` of an external table → `External`. Pure.
+
+The options are those of Feldera's connectors, whose documents' programs are to compile as they
+stand. The invariant: every option has an effect that is described, or is a problem with a place;
+and no secret is in what comes out, as those have to be references to the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from sqlglot import exp
+from sqlglot.errors import TokenError
+
+from persist_assets.compiler.frontends.intervals import KEYWORD, missing_keywords
+from persist_assets.core.dialect import function_named, parse, plain
+from persist_assets.core.errors import Problem, did_you_mean
+from persist_assets.core.model import External
+from persist_assets.core.object_stores import unfit_endpoint, unfit_region
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from persist_assets.core.errors import Location, Severity
+
+FORMATS = {"delta_table_input": "delta", "iceberg_input": "iceberg"}
+"""The connectors that external tables may have, and what their data is."""
+
+_PUSHDOWN, _FOLLOW = "predicate pushdown", "snapshot-and-follow"
+LACKING: Mapping[str, tuple[str, ...]] = {
+    "file_input": (_PUSHDOWN, _FOLLOW),
+    "kafka_input": (_PUSHDOWN, _FOLLOW),
+    "redpanda_input": (_PUSHDOWN, _FOLLOW),
+    "url_input": (_PUSHDOWN, _FOLLOW),
+    "http_input": (_PUSHDOWN, _FOLLOW),
+    "adhoc_input": (_PUSHDOWN, _FOLLOW),
+    "s3_input": (_PUSHDOWN, _FOLLOW),
+    "pub_sub_input": (_PUSHDOWN, _FOLLOW),
+    "nats_input": (_PUSHDOWN, _FOLLOW),
+    "datagen": (_PUSHDOWN, _FOLLOW),
+    "nexmark": (_PUSHDOWN, _FOLLOW),
+    "clock": (_PUSHDOWN, _FOLLOW),
+    "postgres_input": (_FOLLOW,),
+    "postgres_cdc_input": (_PUSHDOWN,),
+}
+"""Connectors that bring rows and may yet not stand here, and what they lack."""
+
+_PROPERTIES = ("connectors", "materialized", "append_only")
+_CONNECTOR = ("name", "transport", "labels", "start_after")
+_TRANSPORT = ("name", "config")
+_MODES = ("snapshot", "follow", "snapshot_and_follow")
+
+_NOT_NEEDED: Mapping[str, str] = {
+    "format": "the data says itself what it is",
+    "paused": "data is read when something is built",
+    "max_batch_size": "Spark decides how much is read at once",
+    "max_queued_records": "Spark decides how much is read at once",
+    "transaction_mode": "every version is one transaction",
+    "num_parsers": "Spark decides how many tasks read",
+    "max_concurrent_readers": "Spark decides how many tasks read",
+    "verbose": "persist -v says more",
+    "cdc_delete_filter": "there is no mode cdc here",
+    "cdc_order_by": "there is no mode cdc here",
+}
+"""Options that Feldera knows and that would have no effect here, and why."""
+
+_S3 = ("access_key_id", "secret_access_key", "session_token", "region", "endpoint", "allow_http")
+STORAGE: Mapping[str, str] = {
+    **{f"aws_{name}": f"aws_{name}" for name in _S3},
+    "aws_default_region": "aws_region",
+    "aws_endpoint_url": "aws_endpoint",
+    "s3.access-key-id": "aws_access_key_id",
+    "s3.secret-access-key": "aws_secret_access_key",
+    "s3.session-token": "aws_session_token",
+    "s3.region": "aws_region",
+    "s3.endpoint": "aws_endpoint",
+}
+"""The storage options, as they may be written, and what they are called from then on."""
+
+_OF_ENVIRONMENT = re.compile(r"(azure|google|gcs|adls|fabric)[_.]")
+_OF_CATALOG = re.compile(r"(rest|glue)\.|catalog_type$|table_name$")
+
+_SECRET = re.compile(
+    r"password|passwd|secret|token|credential|access[_.-]?key|account[_.-]?key|private[_.-]?key"
+    r"|api[_.-]?key|sas|bearer|signature",
+    re.IGNORECASE,
+)
+"""Keys whose values may not be written out."""
+
+REFERENCE = re.compile(r"\$\{env:([A-Za-z_]\w*)\}")
+"""What stands for the value of a variable of the environment, as in Feldera."""
+
+_ONE_VERSION = re.compile(r"(?:^|/)(?:v\d+|\d+-[^/]*)(?:\.gz)?\.metadata\.json(?:\.gz)?$")
+"""Metadata files of Iceberg that nobody writes again: each is of one version of its table."""
+
+_LITERAL_SECRET = re.compile(
+    r"://[^/@:]*:[^/@]*@|[?&](?:sig|sv|se|token|password|x-amz-\w+(?:-\w+)*)=", re.IGNORECASE
+)
+"""Credentials within a URI."""
+
+
+def unfit_value(name: str, value: str) -> tuple[str, str] | None:
+    """Return what is wrong with a storage option whose value is no reference, and what to do.
+
+    A region or an endpoint could else lead to a host that nobody is asked about.
+    """
+    check = {"aws_region": unfit_region, "aws_endpoint": unfit_endpoint}.get(name)
+    return check(value) if check else None
+
+
+def is_secret(name: str) -> bool:
+    """Whether an option of this name says who reads, not what is read.
+
+    Examples
+    --------
+    >>> is_secret("aws_secret_access_key"), is_secret("aws_region")
+    (True, False)
+    """
+    return _SECRET.search(name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A literal of SQL, and where its characters are.
+
+    Attributes
+    ----------
+    source
+        As it stands in the file, with its quotes.
+    locate
+        From a character of `source` to its place.
+    """
+
+    source: str
+    locate: Callable[[int], Location]
+
+    @property
+    def text(self) -> str:
+        """What it says: in JSON a backslash is the JSON's."""
+        return self.source[1:-1].replace("''", "'")
+
+    def place(self, offset: int) -> Location:
+        """Return where a character of `text` is."""
+        at = 1
+        while offset > 0 and at < len(self.source) - 1:
+            at += 2 if self.source.startswith("''", at) else 1
+            offset -= 1
+        return self.locate(at)
+
+    def key(self, name: str, after: int = 0) -> int:
+        """Return where in `text` a key of an object is, or `after` where it cannot be found."""
+        found = re.compile(rf"{re.escape(json.dumps(name))}\s*:").search(self.text, after)
+        return found.start() if found else after
+
+
+def read_external(
+    name: str,
+    properties: Sequence[tuple[str, Given]],
+    columns: Sequence[str],
+    key: tuple[str, ...],
+    location: Location,
+) -> tuple[External | None, str, list[Problem]]:
+    """Return what is said of an external table, where its data is, and all that is wrong.
+
+    Parameters
+    ----------
+    name
+        What it is called.
+    properties
+        What stands in WITH, in order, keys in lower case.
+    columns
+        As they are declared.
+    key
+        The columns of its primary key.
+    location
+        Where it is declared.
+
+    Returns
+    -------
+    tuple
+        With None where no connector could be made out.
+    """
+    reading = _Reading(name, columns, location)
+    external, uri = reading.read(properties)
+    if external is not None:
+        external = replace(external, key=key)
+    return external, uri, reading.problems
+
+
+def public_pairs(external: External) -> tuple[tuple[str, str], ...]:
+    """Return what decides which rows an external table has, as sorted pairs without secrets.
+
+    Examples
+    --------
+    >>> public_pairs(External("delta_table_input", version=3))
+    (('mode', 'snapshot_and_follow'), ('version', '3'))
+    """
+    said = {
+        "mode": external.mode,
+        "version": external.version,
+        "datetime": external.datetime,
+        "end_version": external.end_version,
+        "filter": external.filter,
+        "snapshot_filter": external.snapshot_filter,
+        "endpoint": dict(external.storage).get("aws_endpoint"),
+    }
+    return tuple(sorted((k, str(v)) for k, v in said.items() if v is not None))
+
+
+class _Wrong(Exception):
+    """Nothing more can be said of it."""
+
+
+class _Reading:
+    """One declaration being read; what is wrong is collected."""
+
+    def __init__(self, name: str, columns: Sequence[str], location: Location) -> None:
+        self.name, self.columns, self.location = name, columns, location
+        self.problems: list[Problem] = []
+        self.given: Given | None = None
+        self.start = 0
+
+    def say(
+        self,
+        code: str,
+        message: str,
+        at: int | None = None,
+        hint: str | None = None,
+        severity: Severity = "error",
+    ) -> None:
+        place = self.location if self.given is None or at is None else self.given.place(at)
+        self.problems.append(Problem(f"external-{code}", message, place, hint, severity))
+
+    def at(self, key: str) -> int:
+        assert self.given is not None
+        return self.given.key(key, self.start)
+
+    # ------------------------------------------------------------------------------- structure
+
+    def read(self, properties: Sequence[tuple[str, Given]]) -> tuple[External | None, str]:
+        append_only = False
+        connectors: Given | None = None
+        for key, given in properties:
+            if key not in _PROPERTIES:
+                hint = did_you_mean(key, _PROPERTIES) or f"there are: {', '.join(_PROPERTIES)}"
+                self.problems.append(
+                    Problem(
+                        "external-option",
+                        f"an external table has no property `{key}`",
+                        given.place(0),
+                        hint,
+                    )
+                )
+            elif key == "connectors":
+                connectors = given
+            elif given.text.lower() not in ("true", "false"):
+                self.problems.append(
+                    Problem("external-type", f"`{key}` is true or false", given.place(0))
+                )
+            elif key == "append_only":
+                append_only = given.text.lower() == "true"
+        if connectors is None:
+            self.say(
+                "connector",
+                f"`{self.name}` does not say where its data is",
+                hint="""add WITH ('connectors' = '[{"transport": {"name": "delta_table_input", """
+                """"config": {"uri": "…"}}}]')""",
+            )
+            return None, ""
+        self.given = connectors
+        try:
+            external, uri = self.connector(self.only(self.json(connectors)))
+        except _Wrong:
+            return None, ""
+        return replace(external, append_only=append_only), uri
+
+    def json(self, connectors: Given) -> Any:
+        text = connectors.text
+        twice: list[str] = []
+
+        def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
+            keys = [k for k, _ in found]
+            twice.extend(k for k in dict.fromkeys(keys) if keys.count(k) > 1)
+            return dict(found)
+
+        try:
+            document = json.loads(_without_trailing_commas(text), object_pairs_hook=pairs)
+        except json.JSONDecodeError as error:
+            self.say("json", f"this is not JSON: {error.msg}", error.pos)
+            raise _Wrong from error
+        except RecursionError as error:
+            self.say("json", "this is nested too deeply to be read", 0)
+            raise _Wrong from error
+        for key in twice:
+            again = self.at(key)
+            self.say("option", f"`{key}` is said twice", connectors.key(key, again + 1))
+        return document
+
+    def only(self, document: Any) -> dict[str, Any]:
+        if not isinstance(document, list) or not all(
+            isinstance(c, dict) for c in cast("list[Any]", document)
+        ):
+            self.say("connector", "`connectors` is a list of objects: [{…}]", 0)
+            raise _Wrong
+        found = cast("list[dict[str, Any]]", document)
+        if len(found) != 1:
+            n = len(found) or "none"
+            hint = "declare a table for each, and a view that is their UNION ALL" if found else None
+            self.say("connector", f"an external table has one connector, not {n}", 0, hint)
+            raise _Wrong
+        return found[0]
+
+    def connector(self, connector: dict[str, Any]) -> tuple[External, str]:
+        self.known(connector, _CONNECTOR, "a connector")
+        labels = self.names(connector, "labels")
+        start_after = self.names(connector, "start_after")
+        called = connector.get("name", "")
+        if not isinstance(called, str):
+            self.say("type", "`name` is a string", self.at("name"))
+        transport = connector.get("transport")
+        if not isinstance(transport, dict):
+            self.say(
+                "connector",
+                "a connector has a transport: an object with its name and config",
+                self.at("transport"),
+            )
+            raise _Wrong
+        transport = cast("dict[str, Any]", transport)
+        self.start = self.at("transport")
+        name = transport.get("name")
+        if not isinstance(name, str):
+            self.say("connector", "a transport has a name", self.start)
+            raise _Wrong
+        self.capable(name)
+        self.known(transport, _TRANSPORT, "a transport")
+        config = transport.get("config")
+        if not isinstance(config, dict):
+            self.say("connector", f"`{name}` has a config: an object", self.start)
+            raise _Wrong
+        self.start = self.at("config")
+        external, uri = self.config(name, cast("dict[str, Any]", config))
+        return replace(external, labels=labels, start_after=start_after), uri
+
+    def capable(self, name: str) -> None:
+        if name in FORMATS:
+            return
+        at = self.at("name")
+        able = " or ".join(FORMATS)
+        if name in LACKING:
+            lacks = " and ".join(LACKING[name])
+            message = f"`{name}` cannot be the connector of an external table: it lacks {lacks}"
+            self.say("connector", message, at, f"connect it by {able}")
+        else:
+            hint = did_you_mean(name, FORMATS) or f"there are: {', '.join(FORMATS)}"
+            self.say("connector", f"there is no connector `{name}`", at, hint)
+        raise _Wrong
+
+    def known(self, given: Mapping[str, Any], keys: Iterable[str], what: str) -> None:
+        keys = tuple(keys)
+        for key in given:
+            if key not in keys:
+                why = _NOT_NEEDED.get(key)
+                hint = did_you_mean(key, keys) or f"there are: {', '.join(keys)}"
+                message = f"{what} has no option `{key}`" + (f" here: {why}" if why else "")
+                self.say("option", message, self.at(key), "take it out" if why else hint)
+
+    def names(self, given: Mapping[str, Any], key: str) -> tuple[str, ...]:
+        value = given.get(key, [])
+        found = cast("list[Any]", [value] if isinstance(value, str) else value)
+        if not isinstance(value, str | list) or not all(isinstance(n, str) for n in found):
+            self.say("type", f"`{key}` is a list of strings", self.at(key))
+            return ()
+        return tuple(found)
+
+    # --------------------------------------------------------------------------------- options
+
+    def config(self, name: str, config: dict[str, Any]) -> tuple[External, str]:
+        iceberg = FORMATS[name] == "iceberg"
+        uri = "metadata_location" if iceberg and "metadata_location" in config else "uri"
+        version = "snapshot_id" if iceberg and "snapshot_id" in config else "version"
+        kinds: dict[str, type] = {
+            uri: str,
+            "mode": str,
+            version: int,
+            "datetime": str,
+            "end_version": int,
+            "filter": str,
+            "snapshot_filter": str,
+            "timestamp_column": str,
+            "skip_unused_columns": bool,
+        }
+        said: dict[str, Any] = {}
+        storage: dict[str, str] = {}
+        for key, value in config.items():
+            if key in kinds:
+                if self.is_a(key, value, kinds[key]):
+                    said[key] = value
+            elif key.lower() in STORAGE:
+                self.stored(key, value, storage)
+            else:
+                self.unknown(name, key, (*kinds, *STORAGE))
+        for key in (version, "end_version"):
+            if said.get(key, 0) < 0:
+                self.say("type", f"`{key}` is not negative", self.at(key))
+                del said[key]
+        place = said.get(uri, "")
+        if uri not in config or place.strip() != place or (uri in said and not place):
+            self.say("uri", f"`{name}` does not say where its data is: `{uri}`", self.at(uri))
+        elif _LITERAL_SECRET.search(place):
+            self.say("secret", f"there are credentials in `{uri}`", self.at(uri), _as_reference())
+            place = ""
+        if iceberg and _ONE_VERSION.search(place):
+            self.one_version(said.get("mode"), uri)
+        mode = said.get("mode", "snapshot_and_follow")
+        if mode not in _MODES:
+            hint = did_you_mean(mode, _MODES) or f"there are: {', '.join(_MODES)}"
+            if mode == "cdc":
+                hint = "ingest the log as it is, and make a view of the last row of each key"
+            self.say("mode", f"there is no mode `{mode}`", self.at("mode"), hint)
+            mode = "snapshot_and_follow"
+        external = External(
+            name,
+            mode=mode,
+            version=said.get(version),
+            datetime=self.instant(said.get("datetime")),
+            end_version=said.get("end_version"),
+            filter=self.condition("filter", said.get("filter")),
+            snapshot_filter=self.condition("snapshot_filter", said.get("snapshot_filter")),
+            timestamp_column=self.column(said.get("timestamp_column")),
+            skip_unused_columns=said.get("skip_unused_columns", True),
+            storage=tuple(sorted(storage.items())),
+        )
+        self.together(external, version, iceberg)
+        return external, place
+
+    def one_version(self, mode: str | None, uri: str) -> None:
+        """Say that a metadata file is of one version, and so nothing comes that can be followed."""
+        if mode not in (None, "follow", "snapshot_and_follow"):
+            return
+        self.say(
+            "mode",
+            f"`{uri}` names a metadata file, which is of one version of the table:"
+            " nothing newer is ever found there, and nothing is followed",
+            self.at(uri if mode is None else "mode"),
+            "name the table's directory as `uri`, where metadata/version-hint.text tells the newest"
+            " file; or say that one version is meant: mode snapshot",
+            "warning" if mode is None else "error",
+        )
+
+    def is_a(self, key: str, value: Any, kind: type) -> bool:
+        # To Python true is an int.
+        fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+        if not fits:
+            what = {
+                str: "a string",
+                int: "a whole number, without quotes",
+                bool: "true or false, without quotes",
+            }[kind]
+            self.say("type", f"`{key}` is {what}", self.at(key))
+        return fits
+
+    def unknown(self, connector: str, key: str, known: Iterable[str]) -> None:
+        at = self.at(key)
+        if key in _NOT_NEEDED:
+            message = f"`{connector}` has no option `{key}` here: {_NOT_NEEDED[key]}"
+            self.say("option", message, at, "take it out")
+        elif _OF_CATALOG.match(key):
+            hint = "name the table's directory (uri) or its metadata file (metadata_location)"
+            self.say("option", "tables are not looked up in catalogs", at, hint)
+        elif _OF_ENVIRONMENT.match(key.lower()):
+            message = f"`{key}` cannot stand here: that store's access comes from the environment"
+            self.say("option", message, at, "take it out, and set the variable of its name")
+        else:
+            options = [k for k in known if "." not in k or "." in key]
+            hint = did_you_mean(key, options) or f"there are: {', '.join(options)}"
+            self.say("option", f"`{connector}` has no option `{key}`", at, hint)
+
+    def stored(self, key: str, value: Any, storage: dict[str, str]) -> None:
+        at = self.at(key)
+        name = STORAGE[key.lower()]
+        if isinstance(value, bool):
+            value = str(value).lower()
+        if not isinstance(value, str):
+            self.say("type", f"`{key}` is a string", at)
+            return
+        if "${" in value and not REFERENCE.fullmatch(value):
+            message = f"`{key}` is no reference that can be followed"
+            self.say("secret", message, at, "${env:NAME}, and nothing around it")
+            return
+        if is_secret(key) and not REFERENCE.fullmatch(value):
+            message = f"`{key}` is a secret, which may not be written here"
+            self.say("secret", message, at, _as_reference(key))
+            return
+        wrong = None if REFERENCE.fullmatch(value) else unfit_value(name, value)
+        if wrong:
+            self.say("type", wrong[0], at, wrong[1])
+            return
+        if storage.setdefault(name, value) != value:
+            self.say("option", f"`{key}` says again what `{name}` says", at)
+
+    def together(self, external: External, version: str, iceberg: bool) -> None:
+        if external.version is not None and external.datetime is not None:
+            self.say(
+                "version",
+                f"`{version}` and `datetime` say where to start, each in its way",
+                self.at("datetime"),
+                "take one of them out",
+            )
+        if external.end_version is not None and external.mode == "snapshot":
+            message = "`end_version` ends what is followed, and mode snapshot follows nothing"
+            self.say("version", message, self.at("end_version"), "take one of them out")
+        late = (external.version or 0) > (external.end_version or 0)
+        if not iceberg and external.end_version is not None and late:
+            message = "`end_version` is before `version`"
+            self.say("version", message, self.at("end_version"))
+        if external.mode == "follow":
+            for key in ("snapshot_filter", "timestamp_column"):
+                if getattr(external, key) is not None:
+                    message = f"`{key}` is of the rows at the start, which mode follow leaves out"
+                    self.say("mode", message, self.at(key), "take one of them out")
+
+    def instant(self, text: str | None) -> str | None:
+        if text is None:
+            return None
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError:
+            hint = "for example 2024-12-09T16:09:53+00:00"
+            self.say("type", "`datetime` is no instant", self.at("datetime"), hint)
+            return None
+        if at.tzinfo is None:
+            hint = f"for example {text}Z"
+            self.say(
+                "type", "`datetime` does not say in which time zone", self.at("datetime"), hint
+            )
+            return None
+        return at.astimezone(UTC).isoformat()
+
+    def column(self, name: str | None) -> str | None:
+        if name is None:
+            return None
+        found = next((c for c in self.columns if c.lower() == name.lower()), None)
+        if found is None:
+            hint = did_you_mean(name, self.columns)
+            message = f"`timestamp_column` names `{name}`, which is no column of `{self.name}`"
+            self.say("column", message, self.at("timestamp_column"), hint)
+        return found
+
+    def condition(self, key: str, text: str | None) -> str | None:
+        if text is None:
+            return None
+        at = self.at(key)
+        with suppress(TokenError):  # which no parser understands either
+            for place in reversed(missing_keywords(text)):
+                text = text[:place] + KEYWORD + text[place:]
+        tree = parse(text)
+        if not isinstance(tree, exp.Condition):
+            hint = "for example: category = 'invoices'"
+            self.say("filter", f"`{key}` is no condition of SQL", at, hint)
+            return None
+        for message, hint in self.unfit(tree):
+            self.say("filter", f"`{key}` {message}", at, hint)
+            return None
+        return text.strip()
+
+    def unfit(self, tree: Any) -> Iterator[tuple[str, str | None]]:
+        """Yield what is wrong with a condition, as far as its text alone tells."""
+        there = {c.lower() for c in self.columns}
+        for node in tree.walk():
+            if isinstance(node, exp.Query):
+                yield "has a query in it: only the table's own columns are there", None
+            elif isinstance(node, exp.Placeholder | exp.Parameter):
+                yield "has a parameter in it, and nothing gives it a value", None
+            elif isinstance(node, exp.Column):
+                name = plain(node.parts[0].name)
+                if name.lower() not in there and not function_named(node):
+                    hint = did_you_mean(name, self.columns)
+                    yield f"names `{name}`, which is no column of `{self.name}`", hint
+
+
+def _as_reference(key: str | None = None) -> str:
+    name = re.sub(r"\W", "_", STORAGE.get((key or "").lower(), "aws_secret_access_key")).upper()
+    said = key or "aws_secret_access_key"
+    return f'name a variable of the environment: "{said}": "${{env:{name}}}"'
+
+
+def _without_trailing_commas(text: str) -> str:
+    """Return JSON whose objects and lists end without a comma, its characters where they were.
+
+    Examples
+    --------
+    >>> _without_trailing_commas('[{"a": ",]", }, ]')
+    '[{"a": ",]"  }  ]'
+    """
+    return re.sub(
+        r'"(?:[^"\\]|\\.)*"|,(?=\s*[}\]])',
+        lambda found: found[0] if found[0] != "," else " ",
+        text,
+    )

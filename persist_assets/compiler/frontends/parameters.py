@@ -1,0 +1,168 @@
+"""Parameters of SQL queries: which there are, and where they may stand. Pure.
+
+    --@ persist refresh=incremental watermark=ts assume=exact
+    … WHERE ts > :watermark
+
+    --@ persist partition=daily time_column=day start="2013-01-01"
+    … WHERE day >= :partition_start AND day < :partition_end
+
+The invariant: no parameter decides which rows a source has. A comparison with one means that the
+other side is not NULL; a build may narrow by it what it reads, and computes the same rows. So it
+stands only where narrowing is all that it can do: by itself, or beside others with AND, in WHERE.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+from sqlglot.tokenizer_core import Token, TokenType
+
+from persist_assets.core.errors import Problem, did_you_mean
+from persist_assets.core.model import Bound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from persist_assets.core.errors import Location
+    from persist_assets.core.model import Declaration
+
+WATERMARK, START, END = "watermark", "partition_start", "partition_end"
+_FORMS = {
+    WATERMARK: (("GT", "GTE"), "WHERE ts > :watermark"),
+    START: (("GTE",), "WHERE ts >= :partition_start"),
+    END: (("LT",), "WHERE ts < :partition_end"),
+}
+"""With what each is compared, the other side first, and an example."""
+_TURNED = {"LT": "GT", "LTE": "GTE", "GT": "LT", "GTE": "LTE"}
+_AHEAD = frozenset("AND BETWEEN CASE ELSE IN LIKE LIMIT NOT OFFSET ON OR SELECT THEN WHEN".split())
+_BEFORE = _AHEAD | {"WHERE", "HAVING", "QUALIFY", "USING", "BY", "VALUES"}
+"""Key words that an operand comes after."""
+
+
+def joined(tokens: Sequence[Token], text: str) -> list[Token]:
+    """Return tokens in which each parameter is one: a name that begins with a colon.
+
+    Colons of the types of fields stay what they are.
+    """
+    if not any(t.token_type is TokenType.COLON for t in tokens):
+        return [*tokens]
+    out: list[Token] = []
+    for token in tokens:
+        if out and out[-1].token_type is TokenType.COLON and _is_word(token.text):
+            before = [text[t.start : t.end + 1].upper() for t in out[-3:-1]]
+            if _wants_operand(before):
+                start = out.pop().start
+                word = f":{token.text}"
+                token = Token(TokenType.VAR, word, token.line, token.col, start, token.end)
+        out.append(token)
+    return out
+
+
+def _is_word(text: str) -> bool:
+    return text.isidentifier()
+
+
+def _wants_operand(before: Sequence[str]) -> bool:
+    """Whether an operand comes after the last of some words."""
+    if not before or before[-1] in _BEFORE:
+        return not before or before[0] not in (",", "<") or len(before) < 2  # a field's name
+    return not (before[-1][-1:].isalnum() or before[-1][-1:] in "_)]}'\"`")
+
+
+def bounds(
+    tree: exp.Expr, tokens: Sequence[Token], base: int, locate: Callable[[int], Location]
+) -> tuple[tuple[Bound, ...], list[Problem]]:
+    """Return the conditions by parameters in a query, and what is wrong with others.
+
+    Parameters become placeholders in the tree.
+
+    Parameters
+    ----------
+    tree
+        Of the query, parsed from tokens that are `joined`.
+    tokens
+        These.
+    base
+        Where the query's text begins.
+    locate
+        Returns the location of an offset.
+    """
+    problems = [
+        Problem("parameter", "`?` has no value", locate(t.start), "write the value itself")
+        for t in tokens
+        if t.token_type is TokenType.PLACEHOLDER
+    ]
+    if not any(t.text.startswith(":") for t in tokens):
+        return (), problems
+    for one, other in pairwise(tokens):
+        if one.text == ":" and any(p.this == other.text for p in tree.find_all(exp.Placeholder)):
+            message = f"`:{other.text}` stands where no parameter can"
+            problems.append(Problem("parameter", message, locate(one.start)))
+    places = {t.start: i for i, t in enumerate(tokens)}
+    found: list[Bound] = []
+    named = [i for i in tree.find_all(exp.Identifier) if not i.quoted and i.name.startswith(":")]
+    for identifier in sorted(named, key=lambda i: i.meta["start"]):
+        name, place = identifier.name[1:], locate(identifier.meta["start"])
+        column: Any = identifier.parent
+        operator, leads = _compared(identifier)
+        right = name in _FORMS and operator in _FORMS[name][0]
+        if isinstance(column, exp.Column):  # what is wrong with it is said once
+            column.replace(exp.Placeholder(this=identifier) if right else exp.Null())
+        if name not in _FORMS:
+            hint = did_you_mean(f":{name}", [f":{known}" for known in _FORMS])
+            hint = hint or f"there are {', '.join(f':{known}' for known in _FORMS)}"
+            problems.append(Problem("parameter", f"`:{name}` is no parameter", place, hint))
+            continue
+        if not right:
+            message = f"`:{name}` only narrows what a build reads, and does more here"
+            hint = f"compare with it, and nothing else: {_FORMS[name][1]}"
+            problems.append(Problem("parameter", message, place, hint))
+            continue
+        at = places[identifier.meta["start"]]
+        first, last = (tokens[at], tokens[at + 1]) if leads else (tokens[at - 1], tokens[at])
+        found.append(Bound(name, first.start - base, last.end + 1 - base, leads, place))
+    return tuple(found), problems
+
+
+def _compared(identifier: Any) -> tuple[str | None, bool]:
+    """Return how the other side is compared with a parameter, and whether that comes second.
+
+    None where it is not compared, or more depends on that than whether a row is read.
+    """
+    column = identifier.parent
+    test = column.parent
+    if not isinstance(column, exp.Column) or column.args.get("table"):
+        return None, False
+    if not isinstance(test, exp.GT | exp.GTE | exp.LT | exp.LTE):
+        return None, False
+    above = test.parent
+    while isinstance(above, exp.And | exp.Paren):
+        above = above.parent
+    if not isinstance(above, exp.Where) or not isinstance(above.parent, exp.Select):
+        return None, False
+    kind, leads = type(test).__name__, test.this is column
+    return _TURNED[kind] if leads else kind, leads
+
+
+def unfounded(declaration: Declaration) -> Iterator[Problem]:
+    """Yield a problem for each parameter that the annotation of its source gives no value."""
+    annotation = declaration.annotation
+    parted = annotation.partition is not None and annotation.partition.time is not None
+    for bound in declaration.query.bounds if declaration.query else ():
+        name = declaration.name
+        if not declaration.persisted:
+            message = f"`{name}` has no table that a build could add to: `:{bound.name}` is nothing"
+            hint = "narrow where the rows are kept, in a source that is persisted"
+        elif bound.name == WATERMARK and annotation.refresh != "incremental":
+            message = f"`{name}` is computed as a whole: `:{bound.name}` is nothing"
+            hint = "add refresh=incremental; or take the condition out"
+        elif bound.name == WATERMARK and annotation.time_column is None:
+            message, hint = f"`{name}` has no watermark", "add watermark=column"
+        elif bound.name != WATERMARK and not parted:
+            message = f"`{name}` has no partitions of time: `:{bound.name}` is nothing"
+            hint = "add partition=daily, or take the condition out"
+        else:
+            continue
+        yield Problem("parameter", message, bound.location, hint)

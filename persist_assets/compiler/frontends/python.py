@@ -1,0 +1,901 @@
+"""Files of Python → declarations. Pure: their text is read and nothing of it is run.
+
+A source is a function at the top level of a file with one of our decorators above it, or with an
+annotation that says `persist`; what its parameters are called is what it reads. Its query is its
+own text, with a reference for each of these. The invariant: whatever would be run otherwise than
+it is understood here is a problem.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from dataclasses import replace
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from persist_assets.compiler.frontends.annotations import (
+    IDENTIFIER,
+    KEYS,
+    misplaced,
+    read_annotation,
+)
+from persist_assets.compiler.frontends.columns import selected
+from persist_assets.compiler.frontends.modules import (
+    DECORATORS,
+    UNSEEN,
+    Find,
+    FunctionNode,
+    Imported,
+    Module,
+    Modules,
+    chain_of,
+    parse_module,
+    unparsable,
+)
+from persist_assets.compiler.frontends.motly import Line, Tag
+from persist_assets.core.errors import Location, Problem, did_you_mean
+from persist_assets.core.languages import PYTHON
+from persist_assets.core.model import (
+    Declaration,
+    Function,
+    Parameter,
+    Query,
+    RawTable,
+    Reference,
+)
+from persist_assets.core.python_modules import EXPORTS, PACKAGE, absolute, files_of, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from persist_assets.compiler.frontends.modules import Reached
+    from persist_assets.core.errors import Severity
+    from persist_assets.core.model import Check
+
+SUFFIX = ".py"
+OUTSIDE = "python"
+"""The format of the raw tables that functions bring."""
+
+Looked = tuple[tuple[str, str], ...]
+"""Other files that were looked for, with digests of what was there; empty where nothing was."""
+
+
+def parse_python(
+    text: str, path: str, find: Find
+) -> tuple[list[Declaration], list[Problem], Looked]:
+    """Return what a file declares, all that is wrong with it, and what else it is made of.
+
+    Parameters
+    ----------
+    find
+        Finds the files that it may import.
+    """
+    try:
+        module = parse_module(text, path)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return names_in(text, path), [unparsable(error, path)], ()
+    modules = Modules(find)
+    file = _File(module, modules)
+    file.read()
+    looked = sorted((p, digest_of(t)) for p, t in modules.looked.items() if p != path)
+    return file.declarations, [*file.problems, *modules.problems.values()], tuple(looked)
+
+
+def with_functions(
+    declarations: Iterable[Declaration], find: Find
+) -> tuple[list[Declaration], list[Problem], Looked]:
+    """Return declarations of another language with the functions that check their rows.
+
+    These are named as they are imported: by modules from the root of the project, or relatively.
+
+    Parameters
+    ----------
+    find
+        Finds the files that they may be in.
+
+    Returns
+    -------
+    declarations, problems, looked
+        As `parse_python` does.
+    """
+    modules = Modules(find)
+    problems: list[Problem] = []
+    found: list[Declaration] = []
+    for declaration in declarations:
+        checks = tuple(
+            _with_function(check, check.location or declaration.location, modules, problems)
+            if check.kind == "function"
+            else check
+            for check in declaration.annotation.checks
+        )
+        annotation = replace(declaration.annotation, checks=checks)
+        found.append(replace(declaration, annotation=annotation))
+    looked = sorted((p, digest_of(t)) for p, t in modules.looked.items())
+    return found, [*problems, *modules.problems.values()], tuple(looked)
+
+
+def _with_function(
+    check: Check, place: Location, modules: Modules, problems: list[Problem]
+) -> Check:
+    """Return a check that stands at a place by a function that knows it."""
+    written = str(check.values[0])
+    named = written.lstrip(".")
+    above, _, name = named.rpartition(".")
+    package = name_of(f"{place.path.rpartition('/')[0]}/__init__.py")
+    whole = absolute(above, len(written) - len(named), package)
+    if not whole:
+        message = f"`{written}` does not say in which file of Python the function is"
+        hint = f'function="rules.{name}" is that of rules.py, ".rules.{name}" of rules.py beside it'
+        problems.append(Problem("python-check", message, place, hint))
+        return check
+    module = modules.module(whole)
+    if module is None:
+        beside = modules.module(f"{package}.{above}") if named == written else None
+        if not modules.problems:
+            message = f"there is no file {files_of(whole)[1]} with the function `{name}`"
+            hint = f'did you mean ".{written}"?' if beside is not None else _FROM_ROOT
+            problems.append(Problem("python-check", message, place, hint))
+        return check
+    file = _File(module, modules)
+    try:
+        check = file.with_function(check, name)
+    except _Refused as refused:
+        file.problems.append(refused.problem)
+    problems += file.problems
+    return check
+
+
+_FROM_ROOT = "modules are named from the root of the project, or relatively, with a dot before them"
+
+
+def digest_of(text: str | None) -> str:
+    """Return a digest of what a file holds; empty where there is none."""
+    return "" if text is None else sha256(text.encode()).hexdigest()
+
+
+_SAYS_SO = re.compile(r"^[ \t]*#?@", re.MULTILINE)  # what is imported under which name is unknown
+_DEFINES = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+(\w+)", re.MULTILINE)
+
+
+def names_in(text: str, path: str) -> list[Declaration]:
+    """Return declarations that stand for the sources of a file that is not Python.
+
+    What reads them has nothing to complain about, and no other source has their names.
+    """
+    found: dict[str, Declaration] = {}
+    for said in _SAYS_SO.finditer(text):
+        match = _DEFINES.search(text, said.end())
+        if match and IDENTIFIER.fullmatch(match[1]):
+            at = match.start(1)
+            place = Location(path, text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at))
+            found.setdefault(match[1].lower(), Declaration(match[1], PYTHON, place))
+    return list(found.values())
+
+
+_FRAMES = frozenset(
+    f"pyspark.sql.{middle}DataFrame"
+    for middle in ("", "dataframe.", "classic.dataframe.", "connect.dataframe.")
+)
+_SESSIONS = frozenset(
+    f"pyspark.sql.{middle}SparkSession" for middle in ("", "session.", "connect.session.")
+)
+_LAZY = re.compile(r"(narwhals(?:\.stable\.v\d+)?)(?:\.dataframe)?\.LazyFrame")
+_ANYTHING = frozenset(("typing.Any", "typing_extensions.Any"))
+
+_IMPLIED: Mapping[str, Mapping[str, str | None]] = {
+    "source": {},
+    "model": {},
+    "table": {"persist": None},
+    "incremental_table": {"persist": None, "refresh": "incremental"},
+}
+"""What a decorator says of itself, in keys of annotations."""
+
+
+class _Refused(Exception):
+    def __init__(
+        self, code: str, message: str, location: Location, hint: str | None = None
+    ) -> None:
+        self.problem = Problem(code, message, location, hint)
+
+
+class _File:
+    """One file being read."""
+
+    def __init__(self, module: Module, modules: Modules) -> None:
+        self.module, self.modules = module, modules
+        self.path = module.path
+        self.declarations: list[Declaration] = []
+        self.problems: list[Problem] = []
+
+    def problem(self, code: str, message: str, place: Location, hint: str | None = None) -> None:
+        self.problems.append(Problem(code, message, place, hint))
+
+    def read(self) -> None:
+        self.check_names()
+        comments = list(_comments(self.module.text, self.path, self.problems))
+        used: set[int] = set()  # the lines of annotations that annotate something
+        decorated: set[int] = set()
+        end = 0
+        for statement in self.module.tree.body:
+            head = statement.lineno  # of a function that of its def: lines may stand in between
+            lines = [c for c in comments if end < c.location.line < head]
+            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+                ours = [d for d in statement.decorator_list if self.module.ours(d)]
+                decorated.update(id(d.func if isinstance(d, ast.Call) else d) for d in ours)
+                if ours or lines:
+                    used.update(c.location.line for c in lines)
+                    self.function(statement, ours, lines)
+            end = statement.end_lineno or statement.lineno
+        for comment in comments:
+            if comment.location.line not in used:
+                self.problem(
+                    "annotation-dangling",
+                    "this annotation stands above nothing",
+                    Location(self.path, comment.location.line, comment.location.column - 2),
+                    "annotations stand on lines of their own, above the function they belong to",
+                )
+        self.check_uses(decorated)
+
+    # ------------------------------------------------------------------------------ our own names
+
+    def check_names(self) -> None:
+        """Report what is imported from this package and is not there."""
+        for node in ast.walk(self.module.tree):
+            if not isinstance(node, ast.ImportFrom) or node.module != PACKAGE or node.level:
+                continue
+            for alias in node.names:
+                if alias.name != "*" and alias.name not in EXPORTS:
+                    hint = did_you_mean(alias.name, EXPORTS) or f"there are: {', '.join(EXPORTS)}"
+                    message = f"{PACKAGE} has no `{alias.name}`"
+                    self.problem("import", message, self.module.place(alias), hint)
+
+    def check_uses(self, decorated: set[int]) -> None:
+        """Report our decorators where they are anything else than above a top-level function."""
+        # Within functions other things may have these names.
+        stack: list[tuple[ast.AST, bool]] = [(self.module.tree, False)]
+        while stack:
+            node, inside = stack.pop()
+            if isinstance(node, ast.Name | ast.Attribute) and chain_of(node):
+                ours = self.module.ours(node)
+                if ours and not inside and id(node) not in decorated:
+                    hint = f"it stands above a function at the top level of its file: @{ours}"
+                    place = self.module.place(node)
+                    self.problem("python-source", f"`{ours}` has no meaning here", place, hint)
+                continue
+            decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+            stack += ((d, False) for d in decorators)
+            if isinstance(node, FunctionNode | ast.ClassDef) and any(
+                map(self.module.ours, decorators)
+            ):
+                self.stand_for(node)
+            inside = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            stack += ((c, inside) for c in ast.iter_child_nodes(node) if c not in decorators)
+
+    # ---------------------------------------------------------------------------------- functions
+
+    def function(self, node: FunctionNode, ours: Sequence[ast.expr], lines: Sequence[Line]) -> None:
+        annotation, problems = read_annotation(lines)
+        if not ours and annotation.persist is None:
+            hint = f"write persist, or one of {', '.join('@' + d for d in DECORATORS)} above it"
+            message = f"`{node.name}` is annotated, and is no source"
+            self.problem("python-source", message, lines[0].location, hint)
+            self.stand_for(node)
+            return
+        place = self.name_place(node)
+        try:
+            if len(ours) > 1:
+                message = f"`{node.name}` has two decorators of ours"
+                raise _Refused(
+                    "python-source", message, self.module.place(ours[1]), "one is enough"
+                )
+            declaration = self.declaration(node, ours[0] if ours else None, lines, place)
+        except _Refused as refused:
+            self.problems += problems
+            self.problems.append(refused.problem)
+            declaration = Declaration(node.name, PYTHON, place)
+        if IDENTIFIER.fullmatch(node.name):
+            self.declarations.append(declaration)
+
+    def stand_for(self, node: FunctionNode | ast.ClassDef) -> None:
+        """Let the name of what is no source, and seems to be meant for one, be of no other."""
+        known = {d.name.lower() for d in self.declarations}
+        if IDENTIFIER.fullmatch(node.name) and node.name.lower() not in known:
+            place = self.module.place(node)
+            self.declarations.append(Declaration(node.name, PYTHON, place))
+
+    def name_place(self, node: FunctionNode) -> Location:
+        """Return where the name of a function is in its definition."""
+        line = self.module.lines[node.lineno - 1]
+        found = re.compile(r"def\s+").search(line)
+        return Location(self.path, node.lineno, found.end() + 1 if found else node.col_offset + 1)
+
+    def declaration(
+        self,
+        node: FunctionNode,
+        decorator: ast.expr | None,
+        lines: Sequence[Line],
+        place: Location,
+    ) -> Declaration:
+        kind = (self.module.ours(decorator) if decorator is not None else None) or "table"
+        said, inputs = self.said(decorator, kind)
+        annotation, problems = read_annotation(lines, said)
+        self.problems += problems
+        checks = tuple(
+            self.with_function(c, str(c.values[0])) if c.kind == "function" else c
+            for c in annotation.checks
+        )
+        annotation = replace(annotation, checks=checks)
+        if not isinstance(node, ast.FunctionDef):
+            hint = "Spark is asked and answers: take out async"
+            raise _Refused("python-source", "a source is no coroutine", place, hint)
+        self.check_body(node, place)
+        parameters = self.parameters(node)
+        self.check_result(node)
+        frames = [p for p in parameters if p.kind != "session"]
+        if kind == "source" and frames:
+            hint = "what is computed from other sources is a @model or a @table"
+            if frames[0].name in ("spark", "session"):
+                hint = f"the session is annotated: {frames[0].name}: SparkSession"
+            message = f"`{node.name}` brings data from outside, and reads `{frames[0].name}`"
+            raise _Refused("python-source", message, frames[0].location, hint)
+        for name in inputs:
+            if name not in {p.name for p in frames}:
+                _, at = inputs[name]
+                hint = did_you_mean(name, [p.name for p in frames])
+                message = f"`{node.name}` has no parameter `{name}` to read with"
+                raise _Refused("python-source", message, at, hint)
+        problem = self.again(node)
+        if problem is not None:
+            raise problem
+        reached = self.modules.reach(self.module, node)
+        allowed = self.check_effects(node.name, reached, outside=kind == "source")
+        if self.modules.problems or not allowed:
+            return Declaration(node.name, PYTHON, place)
+        text = self.text_of(node)
+        references = tuple(_reference(p, inputs) for p in frames)
+        shown = repr([(p.name, p.kind, p.positional) for p in parameters])
+        parameters = tuple(
+            replace(p, selects=selected(p.name, node, self.module, self.modules, reached))
+            for p in parameters
+        )
+        function = Function(
+            self.path,
+            node.name,
+            parameters,
+            reached.modules,
+            tuple(sorted(reached.names)),
+            tuple(sorted(reached.methods)),
+            tuple(sorted({c for text in reached.texts for c in _called(text)})),
+        )
+        wording = sha256(f"{reached.wording} {shown}".encode()).hexdigest()
+        declaration = Declaration(
+            name=node.name,
+            language=PYTHON,
+            location=place,
+            annotation=annotation,
+            description=ast.get_docstring(node),
+            query=Query(text, references, wording=wording) if kind != "source" else None,
+            raw=RawTable(OUTSIDE, None, (("wording", wording),)) if kind == "source" else None,
+            function=function,
+        )
+        self.problems += misplaced(declaration)
+        return declaration
+
+    def text_of(self, node: ast.FunctionDef) -> str:
+        first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+        return "\n".join(self.module.lines[first - 1 : node.end_lineno])
+
+    def again(self, node: ast.FunctionDef) -> _Refused | None:
+        """Return what is wrong where the name of a function means something else after it."""
+        numbers = self.module.bindings.get(node.name, [])
+        others = [self.module.body[n] for n in numbers if self.module.body[n] is not node]
+        if not others or all(isinstance(o, ast.FunctionDef) and self.is_source(o) for o in others):
+            return None  # that one is reported as defined twice
+        place = self.module.place(others[-1])
+        message = f"`{node.name}` is a source, and this binds its name again"
+        return _Refused("python-source", message, place, "rename one of the two")
+
+    def is_source(self, node: ast.FunctionDef) -> bool:
+        return any(self.module.ours(d) for d in node.decorator_list)
+
+    # ------------------------------------------------------------------------------- what is said
+
+    def said(
+        self, decorator: ast.expr | None, kind: str
+    ) -> tuple[Tag | None, Mapping[str, tuple[str, Location]]]:
+        """Return what a decorator says, as a tag, and how it qualifies what is read."""
+        if decorator is None:
+            return None, {}
+        place = self.module.place(decorator)
+        root = Tag(place, properties={})
+        assert root.properties is not None
+        inputs: Mapping[str, tuple[str, Location]] = {}
+        if isinstance(decorator, ast.Call):
+            if decorator.args:
+                at = self.module.place(decorator.args[0])
+                raise _Refused(
+                    "python-source", f"@{kind} takes keywords only", at, f'@{kind}(name="…")'
+                )
+            for keyword in decorator.keywords:
+                if keyword.arg is None:
+                    at = self.module.place(keyword.value)
+                    hint = "write the keywords themselves: they are read, not run"
+                    raise _Refused("python-source", f"@{kind} takes no **", at, hint)
+                if keyword.arg == "inputs":
+                    inputs = self.inputs(keyword.value)
+                else:
+                    root.properties[keyword.arg] = self.tag(keyword.value, keyword.arg)
+        if kind == "model":
+            root.properties.setdefault("persist", Tag(place, deleted=True))
+        for key, value in _IMPLIED[kind].items():
+            if key in KEYS:
+                root.properties.setdefault(key, Tag(place, value))
+        return root, inputs
+
+    def inputs(self, node: ast.expr) -> Mapping[str, tuple[str, Location]]:
+        tag = self.tag(node, "inputs")
+        if tag.value is not None or not tag.properties:
+            hint = 'for example inputs={"flights": "daily/flights"}'
+            raise _Refused("python-source", "`inputs` wants a dict", tag.location, hint)
+        found: dict[str, tuple[str, Location]] = {}
+        for name, below in tag.properties.items():
+            if not isinstance(below.value, str) or below.properties or not below.value:
+                hint = 'for example inputs={"flights": "daily/flights"}'
+                message = f"`inputs` wants the name of a source for `{name}`"
+                raise _Refused("python-source", message, below.location, hint)
+            found[name] = below.value, below.location
+        return found
+
+    def tag(self, node: ast.expr, what: str) -> Tag:
+        """Return a value that is written out as MOTLY has it."""
+        place = self.module.place(node)
+        match node:
+            case ast.Constant(value=bool() as flag) if not flag:
+                return Tag(place, deleted=True)
+            case ast.Constant(value=bool() | str() | int() | float() as value):
+                return Tag(place, value)
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+                return Tag(place, -number)
+            case ast.List() | ast.Tuple():
+                return Tag(place, [self.tag(e, what) for e in node.elts])
+            case ast.Dict():
+                below: dict[str, Tag] = {}
+                for key, value in zip(node.keys, node.values, strict=True):
+                    if not (isinstance(key, ast.Constant) and isinstance(key.value, str)):
+                        at = self.module.place(key or value)
+                        message = f"the keys of `{what}` are to be texts that are written out"
+                        raise _Refused("python-source", message, at)
+                    below[key.value] = self.tag(value, f"{what}.{key.value}")
+                return Tag(place, properties=below)
+            case ast.Name() if what.startswith("check.function"):
+                return Tag(place, node.id)
+            case ast.Name():
+                constant = self.constant(node.id)
+                if constant is not None:
+                    made = self.tag(constant, what)
+                    made.location = place
+                    return made
+            case _:
+                pass
+        raise _Refused(
+            "python-source",
+            f"the value of `{what}` is not written out",
+            place,
+            "texts, numbers, lists and dicts of them, or the name of such a constant: "
+            "it is read, not run",
+        )
+
+    def constant(self, name: str) -> ast.expr | None:
+        """Return what a name of the module is always bound to, or None."""
+        numbers = self.module.bindings.get(name, [])
+        if len(numbers) != 1 or name in self.module.imports:
+            return None
+        match self.module.body[numbers[0]]:
+            case ast.Assign(targets=[ast.Name()], value=value):
+                return None if isinstance(value, ast.Name) else value
+            case ast.AnnAssign(target=ast.Name(), value=ast.expr() as value):
+                return None if isinstance(value, ast.Name) else value
+            case _:
+                return None
+
+    # ------------------------------------------------------------------------------------- checks
+
+    def with_function(self, check: Check, name: str) -> Check:
+        """Return a check by a function of the file that knows it, with all code that it reaches."""
+        place = check.location or Location(self.path)
+        try:
+            module, node = self.function_of(name, place)
+        except _Refused:
+            if self.modules.problems:
+                return check  # it may be in a file that nobody can read
+            raise
+        parameters = self.parameters(node, module)
+        frames = [p for p in parameters if p.kind != "session"]
+        if len(frames) != 1:
+            message = f"`{name}` checks rows: it has one parameter for them, not {len(frames)}"
+            raise _Refused("python-check", message, place, f"def {name}(rows): …")
+        self.check_body(node, module.place(node), answers=True)
+        reached = self.modules.reach(module, node)
+        self.check_effects(name, reached, outside=True)
+        shown = repr([(p.name, p.kind, p.positional) for p in parameters])
+        function = Function(
+            self.path,
+            name,
+            parameters,
+            tuple((m.path, m.text) for m in self.modules.closure(self.module)),
+            tuple(sorted(reached.names)),
+            tuple(sorted(reached.methods)),
+            tuple(sorted({c for text in reached.texts for c in _called(text)})),
+        )
+        wording = sha256(f"{reached.wording} {shown}".encode()).hexdigest()
+        return replace(check, function=function, wording=wording)
+
+    def function_of(self, name: str, place: Location) -> tuple[Module, ast.FunctionDef]:
+        """Return the function of the project that a name of the file means, and its module."""
+        module, last = self.module, name
+        if name not in module.bindings and name in module.imports:
+            found = self.modules.resolve(module.imports[name][-1].dotted)
+            if found is not None and len(found[1]) == 1:
+                module, last = found[0], found[1][0]
+        bound = [module.body[n] for n in module.bindings.get(last, ())]
+        if len(bound) == 1 and isinstance(bound[0], ast.FunctionDef):
+            return module, bound[0]
+        known = [b for b, at in self.module.bindings.items() if self.defines(at)]
+        hint = did_you_mean(name, [*known, *self.module.imports])
+        file = "this file" if place.path == self.path else self.path
+        message = f"`{name}` is no function of {file}, and none that it imports"
+        if bound:
+            message, hint = f"`{name}` is not bound to one function", "give it a name of its own"
+        raise _Refused("python-check", message, place, hint or f"write one: def {name}(rows): …")
+
+    def defines(self, numbers: Sequence[int]) -> bool:
+        """Whether statements of the file are functions."""
+        return all(isinstance(self.module.body[n], ast.FunctionDef) for n in numbers)
+
+    # --------------------------------------------------------------------------------- signatures
+
+    def parameters(
+        self, node: ast.FunctionDef, module: Module | None = None
+    ) -> tuple[Parameter, ...]:
+        module = module or self.module
+        arguments = node.args
+        for more, star in ((arguments.vararg, "*"), (arguments.kwarg, "**")):
+            if more is not None:
+                message = f"`{node.name}` has the parameter {star}{more.arg}: it names no source"
+                hint = "a parameter for each source that is read"
+                raise _Refused("python-source", message, module.place(more), hint)
+        plain = [*arguments.posonlyargs, *arguments.args]
+        required = plain[: len(plain) - len(arguments.defaults)]
+        named = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        required += [argument for argument, default in named if default is None]
+        found: list[Parameter] = []
+        wrong: list[Problem] = []
+        for argument in required:
+            place = module.place(argument)
+            try:
+                kind = self.kind(argument.annotation, f"the parameter `{argument.arg}`", module)
+                positional = argument in arguments.posonlyargs
+                found.append(Parameter(argument.arg, kind, place, positional))
+            except _Refused as refused:
+                wrong.append(refused.problem)
+        if wrong:
+            self.problems += wrong[1:]
+            raise _Refused(wrong[0].code, wrong[0].message, wrong[0].location, wrong[0].hint)
+        return tuple(found)
+
+    def check_result(self, node: ast.FunctionDef) -> None:
+        if node.returns is not None and self.kind(node.returns, "the result") == "session":
+            message = "the result is annotated as a session, not a frame"
+            raise _Refused("annotation-type", message, self.module.place(node.returns))
+
+    def kind(self, annotation: ast.expr | None, what: str, module: Module | None = None) -> str:
+        """Return what is annotated: a frame of Spark, one of Narwhals, or the session."""
+        if annotation is None:
+            return "frame"
+        module = module or self.module
+        place = module.place(annotation)
+        written = ast.unparse(annotation)
+        if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+            written = annotation.value
+            try:
+                annotation = ast.parse(written, mode="eval").body
+            except SyntaxError:
+                annotation = None
+        for dotted in self.meanings(annotation, module):
+            name = ".".join(dotted)
+            if name in _FRAMES or name in _ANYTHING:
+                return "frame"
+            if name in _SESSIONS:
+                return "session"
+            lazy = _LAZY.fullmatch(name)
+            if lazy:
+                return lazy[1]
+        raise _Refused(
+            "annotation-type",
+            f"{what} is annotated `{written}`, which is no frame that we have",
+            place,
+            "pyspark.sql.DataFrame, narwhals.LazyFrame, or nothing; "
+            "what is no source has a default",
+        )
+
+    def meanings(
+        self, node: ast.expr | None, module: Module, depth: int = 0
+    ) -> Iterator[tuple[str, ...]]:
+        """Yield the dotted names that an annotation may mean."""
+        chain = chain_of(node) if node is not None else ()
+        if not chain or depth > 5:
+            return
+        for imports in (module.imports, module.typed):
+            for found in imports.get(chain[0], ()):
+                yield (*found.dotted, *chain[1:])
+        for star in module.stars:
+            yield (*Imported(star).dotted, *chain)
+        for number in module.bindings.get(chain[0], ()) if len(chain) == 1 else ():
+            statement = module.body[number]
+            if isinstance(statement, ast.Assign):
+                yield from self.meanings(statement.value, module, depth + 1)
+
+    # --------------------------------------------------------------------------------------- body
+
+    def check_body(self, node: ast.FunctionDef, place: Location, *, answers: bool = False) -> None:
+        """Refuse a body that returns no frame, or, if it `answers`, nothing."""
+        stack: list[ast.AST] = [*node.body]
+        returns: list[ast.Return] = []
+        raises = False
+        while stack:
+            this = stack.pop()
+            if isinstance(this, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+                continue
+            if isinstance(this, ast.Yield | ast.YieldFrom):
+                at = self.module.place(this)
+                hint = "return one frame"
+                raise _Refused("python-source", f"`{node.name}` yields", at, hint)
+            if isinstance(this, ast.Return):
+                returns.append(this)
+            raises |= isinstance(this, ast.Raise)
+            stack += ast.iter_child_nodes(this)
+        empty = [r for r in returns if r.value is None or (isinstance(r.value, ast.Constant))]
+        if answers:
+            empty = [r for r in empty if r.value is None]
+        if empty:
+            at = self.module.place(empty[0])
+            raise _Refused("python-source", f"`{node.name}` returns no frame here", at)
+        if not returns and not raises:
+            hint = "return the frame that has its rows"
+            raise _Refused("python-source", f"`{node.name}` returns nothing", place, hint)
+
+    def check_effects(self, name: str, reached: Reached, *, outside: bool) -> bool:
+        """Return whether a function does only what it may, and report what else it does.
+
+        Once for each place.
+        """
+        told: set[Location] = set()
+        allowed = True
+        for module, root in reached.nodes:
+            key = ("effects", id(root))
+            if key not in module.known:
+                module.known[key] = tuple(_effects(root, module))
+            for effect, place in module.known[key]:
+                code, severity, message, hint = _EFFECTS[effect]
+                if place in told or (outside and effect == "read"):
+                    continue
+                told.add(place)
+                allowed &= severity != "error"
+                message = message.replace("{name}", f"`{name}`")
+                self.problems.append(Problem(code, message, place, hint, severity))
+        return allowed
+
+
+_EFFECTS: Mapping[str, tuple[str, Severity, str, str]] = {
+    "write": (
+        "python-writes",
+        "warning",
+        "{name} writes by itself, whenever it is computed",
+        "return the rows: what is persisted is written for you",
+    ),
+    "read": (
+        "python-reads",
+        "warning",
+        "{name} reads data by itself: when that changes nothing is rebuilt",
+        "read it in a function with @source, and name that as a parameter",
+    ),
+    "unseen": (
+        "python-unseen",
+        "warning",
+        "what {name} runs here is not seen: when it changes nothing is rebuilt",
+        "import by name: import …, from … import …",
+    ),
+    "name": (
+        "python-session",
+        "warning",
+        "{name} names something in the session, which all functions share",
+        "frames are passed on as values: spark.sql('… {x}', x=frame)",
+    ),
+    "conf": (
+        "python-session",
+        "error",
+        "{name} changes a setting of the session, and so what others compute",
+        'settings are those of all sources: [spark] "…" = "…" in persist.toml',
+    ),
+}
+"""What a function may do that we do not know of: how it is reported, and what to do."""
+
+
+def _effects(root: ast.AST, module: Module) -> Iterator[tuple[str, Location]]:
+    """Yield what a piece of code does besides returning rows, and where."""
+    for node in _nodes(root, module):
+        dotted = _dotted(node, module)
+        effect = _session_change(node)
+        if not effect and _is_write(node, dotted):
+            effect = "write"
+        elif not effect and _is_read(node, dotted):
+            effect = "read"
+        elif not effect and dotted and (dotted[0] in UNSEEN or dotted[-1] in UNSEEN):
+            effect = "unseen"
+        if effect:
+            yield effect, module.place(node)
+
+
+def _reference(parameter: Parameter, inputs: Mapping[str, tuple[str, Location]]) -> Reference:
+    """Return what a parameter means, as a place in a text that is not there."""
+    written, place = inputs.get(parameter.name, (parameter.name, parameter.location))
+    return Reference(tuple(re.split(r"[/.]", written)), 0, 0, None, place)
+
+
+_CALLED = re.compile(
+    r"\b[a-z_]\w*(?=\s*\()|\b(?:current_(?:date|time|timestamp|user|path)|localtime|session_user)\b"
+)
+
+
+def _called(text: str) -> Iterator[str]:
+    """Yield the functions that a text calls, if it should be SQL."""
+    yield from _CALLED.findall(text.lower())
+
+
+def _nodes(root: ast.AST, module: Module) -> Iterator[ast.AST]:
+    """Yield what is run of a piece of code, our own decorators aside."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        yield node
+        for child in ast.iter_child_nodes(node):
+            if not (isinstance(child, ast.expr) and module.ours(child)):
+                stack.append(child)
+
+
+def _dotted(node: ast.AST, module: Module) -> tuple[str, ...]:
+    """Return the whole name of what belongs to others, or of a builtin, or nothing."""
+    called = node.func if isinstance(node, ast.Call) else node
+    chain = chain_of(called)
+    if not chain or chain[0] in module.bindings:
+        return ()
+    found = module.imports.get(chain[0])
+    return (*found[0].dotted, *chain[1:]) if found else chain
+
+
+_WRITING = frozenset(
+    """
+    saveAsTable insertInto writeTo writeStream write_text write_bytes to_csv to_parquet to_json
+    to_excel to_sql to_feather to_pickle to_orc write_csv write_parquet write_delta sink_parquet
+    write_deltalake
+    """.split()
+)
+_CHANGING = re.compile(
+    r"\s*(insert|create|drop|alter|merge|delete|update|truncate|replace)\s", re.IGNORECASE
+)
+_REMOVING = frozenset(
+    ("os", n) for n in "remove unlink rename replace mkdir makedirs rmdir removedirs".split()
+) | frozenset(("shutil", n) for n in "rmtree copy copy2 copyfile copytree move".split())
+
+
+def _is_write(node: ast.AST, dotted: tuple[str, ...]) -> bool:
+    """Whether something is written, as far as that can be seen."""
+    if isinstance(node, ast.Attribute):
+        if isinstance(node.value, ast.Attribute) and node.value.attr == "write":
+            return True
+        return node.attr in ("writeTo", "writeStream")
+    if not isinstance(node, ast.Call):
+        return False
+    if dotted in _REMOVING:
+        return True
+    if dotted == ("open",) or (isinstance(node.func, ast.Attribute) and node.func.attr == "open"):
+        first = 1 if dotted == ("open",) else 0
+        modes = [*node.args[first : first + 1], *(k.value for k in node.keywords)]
+        return any(
+            isinstance(m, ast.Constant) and re.fullmatch(r"(?=.*[wax+])[rwaxbt+]+", str(m.value))
+            for m in modes
+        )
+    if not isinstance(node.func, ast.Attribute):
+        return False
+    name, first = node.func.attr, node.args[0] if node.args else None
+    if name == "sql" and isinstance(first, ast.Constant) and isinstance(first.value, str):
+        return _CHANGING.match(first.value) is not None
+    # Without a place to write to, they return a text.
+    return name in _WRITING and bool(node.args or node.keywords or name == "insertInto")
+
+
+_NAMING = frozenset(
+    """
+    createTempView createOrReplaceTempView createGlobalTempView createOrReplaceGlobalTempView
+    registerTempTable
+    """.split()
+)
+
+
+def _session_change(node: ast.AST) -> str:
+    """Return what of the session is changed: ``conf``, a ``name``, or nothing."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return ""
+    name, of = node.func.attr, node.func.value
+    if isinstance(of, ast.Attribute) and (of.attr, name) in (("conf", "set"), ("conf", "unset")):
+        return "conf"
+    registers = isinstance(of, ast.Attribute) and (of.attr, name) == ("udf", "register")
+    return "name" if name in _NAMING or registers else ""
+
+
+_FROM = re.compile(r"\b(?:from|join)\s+[\w`]", re.IGNORECASE)
+_READING = re.compile(
+    r"pandas\.read_\w+|polars\.(?:read|scan)_\w+|requests\.\w+|httpx\.\w+|urllib\.request\.\w+"
+    r"|sqlite3\.connect|duckdb\.\w+|os\.(?:environ|getenv|listdir|scandir|walk)(?:\.\w+)?"
+    r"|deltalake\.DeltaTable|pyarrow\.parquet\.read_\w+|subprocess\.\w+|glob\.\w+"
+)
+
+
+def _is_read(node: ast.AST, dotted: tuple[str, ...]) -> bool:
+    """Whether something is read that is no parameter, as far as that can be seen."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):
+        return node.value.attr in ("read", "readStream") or dotted[:2] == ("os", "environ")
+    if isinstance(node, ast.Call):
+        if dotted == ("open",):
+            return True
+        if isinstance(node.func, ast.Attribute):
+            first = node.args[0] if node.args else None
+            text = first.value if isinstance(first, ast.Constant) else None
+            if node.func.attr in ("read_text", "read_bytes"):
+                return True
+            if isinstance(text, str) and node.func.attr == "table":
+                return True
+            if isinstance(text, str) and node.func.attr == "sql" and _FROM.search(text):
+                return True
+        return bool(_READING.fullmatch(".".join(dotted)))
+    return isinstance(node, ast.Subscript) and chain_of(node.value)[-2:] == ("os", "environ")
+
+
+# ------------------------------------------------------------------------------------- comments
+
+_ALMOST = re.compile(r"#\s+@\s*(\w+)|(?:##|--)\s*@\s*(\w+)")
+
+
+def _comments(text: str, path: str, problems: list[Problem]) -> Iterator[Line]:
+    """Yield the annotation lines of a file; warn of what looks like one and is none."""
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    except (tokenize.TokenError, SyntaxError):
+        return  # what the compiler takes and this does not has no annotations
+    for token in tokens:
+        if token.type != tokenize.COMMENT:
+            continue
+        line, column = token.start
+        place = Location(path, line, column + 1)
+        if token.string.startswith("#@"):
+            if token.line[:column].strip():
+                problems.append(
+                    Problem(
+                        "annotation-dangling",
+                        "this annotation stands behind something",
+                        place,
+                        "annotations stand on lines of their own, above the function they "
+                        "belong to",
+                    )
+                )
+            else:
+                yield Line(token.string[2:], Location(path, line, column + 3))
+            continue
+        match = _ALMOST.match(token.string)
+        word = match and (match[1] or match[2])
+        if word and (word in KEYS or did_you_mean(word, KEYS)):
+            message = "this comment looks like an annotation but is none"
+            problems.append(Problem("annotation-almost", message, place, "write #@", "warning"))

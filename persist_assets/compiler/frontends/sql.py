@@ -1,0 +1,812 @@
+"""Spark SQL files → declarations. Pure.
+
+A file is a list of ``CREATE VIEW`` (sources) and ``CREATE TABLE … USING`` (raw tables)
+statements. sqlglot parses; this module finds statements, the comments above them, and the
+places where a query names other sources. The invariant: what is executed later is the user's
+own text (`Query.text`), never text that a parser wrote.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+from sqlglot.errors import ParseError, TokenError
+from sqlglot.tokenizer_core import TokenType
+
+from persist_assets.compiler.frontends.annotations import (
+    IDENTIFIER,
+    KEYS,
+    misplaced,
+    read_annotation,
+)
+from persist_assets.compiler.frontends.external import FORMATS, Given, public_pairs, read_external
+from persist_assets.compiler.frontends.intervals import KEYWORD, missing_keywords
+from persist_assets.compiler.frontends.motly import Line
+from persist_assets.compiler.frontends.parameters import bounds, joined, unfounded
+from persist_assets.core.dialect import (
+    SPARK,
+    as_name,
+    faithful,
+    marked_type,
+    misleading_comment,
+    tokenize,
+    type_name,
+    typed,
+    what_is_lost,
+    whole_strings,
+)
+from persist_assets.core.errors import (
+    Location,
+    PersistError,
+    Problem,
+    SourcesError,
+    did_you_mean,
+    unexpected,
+)
+from persist_assets.core.languages import REFERENCE, SQL
+from persist_assets.core.model import (
+    FILE_FORMATS,
+    Annotation,
+    Column,
+    Declaration,
+    Query,
+    RawTable,
+    Reference,
+)
+from persist_assets.core.raw_options import wrong_option
+from persist_assets.core.spark_types import UnknownTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sqlglot.tokenizer_core import Token
+
+
+MAX_BRACKETS = 400
+"""Text with more brackets open at one place is refused: the parser recurses with them."""
+
+_NO_COLUMNS = frozenset(("CONSTRAINT", "PRIMARY", "FOREIGN", "UNIQUE", "CHECK"))
+"""Words at which something else begins in a table's list of columns."""
+
+_BRACKETS = {
+    TokenType.L_PAREN: 1,
+    TokenType.R_PAREN: -1,
+    TokenType.L_BRACKET: 1,
+    TokenType.R_BRACKET: -1,
+}
+
+
+def parse_sql(text: str, path: str) -> tuple[list[Declaration], list[Problem]]:
+    """Return what a SQL file declares, and all that is wrong with it.
+
+    Parameters
+    ----------
+    text
+        The file.
+    path
+        Its path relative to the project root, for locations.
+    """
+    file = _File(text, path)
+    return file.declarations, file.problems
+
+
+_GAP = r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
+_QUOTED = r"""[`"']?"""
+_CREATED = re.compile(
+    rf"\b(?:VIEW|TABLE)\b{_GAP}(?:(?:IF|NOT|EXISTS)\b{_GAP})*"
+    rf"(?:{_QUOTED}\w+{_QUOTED}\s*\.\s*)*{_QUOTED}(\w+)",
+    re.IGNORECASE | re.DOTALL,
+)
+_WHOLE_LINE = re.compile(r"^[ \t]*--[^\n]*", re.MULTILINE)
+
+
+def names_in(text: str, path: str) -> list[Declaration]:
+    """Return declarations that stand for the sources of a text that is not SQL.
+
+    What reads them has nothing to complain about, and no other source has their names.
+    """
+    found: dict[str, Declaration] = {}
+    for name, at in _created(text):
+        line, before = text.count("\n", 0, at) + 1, text.rfind("\n", 0, at)
+        place = Location(path, line, at - before)
+        found.setdefault(name.lower(), Declaration(name, SQL, place))
+    return list(found.values())
+
+
+def _created(text: str) -> Iterator[tuple[str, int]]:
+    """Yield what seems to be a name of a view or table in a text, and where it is."""
+    text = _WHOLE_LINE.sub(lambda comment: " " * len(comment[0]), text)
+    for match in _CREATED.finditer(text):
+        if IDENTIFIER.fullmatch(match[1]):
+            yield match[1], match.start(1)
+
+
+def parse_query(text: str, place: Location | None = None) -> Query:
+    """Return a query that stands in no file of SQL.
+
+    Parameters
+    ----------
+    place
+        Where all of it is said to be; None: where it is in its own text.
+
+    Raises
+    ------
+    SourcesError
+        It is not one query.
+    """
+    file = _File(text, "query", statements=False, place=place)
+    try:
+        if file.problems:
+            raise SourcesError(file.problems)
+        statements = list(_split(tokenize(text)))
+        if len(statements) != 1:
+            raise _Refused("syntax", "one query, please", file.location(0))
+        tokens = [t for t in statements[0] if t.token_type is not TokenType.SEMICOLON]
+        query = file.query(tokens, ())
+        file.problems += (
+            Problem("parameter", f"`:{b.name}` has no value here", b.location, "write one out")
+            for b in query.bounds
+        )
+        if file.problems:
+            raise SourcesError(file.problems)
+        return query
+    except _Refused as refused:
+        raise SourcesError([refused.problem]) from refused
+
+
+class _Refused(Exception):
+    """A statement cannot be understood."""
+
+    def __init__(
+        self, code: str, message: str, location: Location, hint: str | None = None
+    ) -> None:
+        self.problem = Problem(code, message, location, hint)
+
+
+class _Said(Exception):
+    """A statement cannot be understood, and the problems say so already."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Comment:
+    start: int
+    end: int
+    text: str
+
+    @property
+    def is_annotation(self) -> bool:
+        return self.text.startswith("--@")
+
+
+_COMMENT = re.compile(r"--[^\n]*|/\*")
+_ALMOST = re.compile(r"--\s+@\s*(\w+)")
+
+
+class _File:
+    """One file being read: the text, its statements, what came of them."""
+
+    def __init__(
+        self, text: str, path: str, *, statements: bool = True, place: Location | None = None
+    ) -> None:
+        self.text, self.path, self.place = text, path, place
+        self.line_starts = [0, *(m.end() for m in re.finditer("\n", text))]
+        self.put_in: list[int] = []
+        self.declarations: list[Declaration] = []
+        self.problems: list[Problem] = []
+        self.declared = None
+        self.unclear: list[tuple[int, int]] = []
+        try:
+            self.complete(missing_keywords(text))
+            tokens = tokenize(self.text)
+        except TokenError as error:
+            self.problems.append(self.unreadable(error))
+            self.guess(0, len(self.text))
+            return
+        end = 0
+        for statement in _split(tokens) if statements else ():
+            self.statement(statement, end)
+            end = statement[-1].end + 1
+        self.dangling(end, len(self.text))
+        for start, stop in self.unclear:
+            self.guess(start, stop)
+
+    def guess(self, start: int, end: int) -> None:
+        """Declare what a stretch of text that cannot be understood seems to name."""
+        known = {d.name.lower() for d in self.declarations}
+        for name, at in _created(self.text[start:end]):
+            if name.lower() not in known:
+                known.add(name.lower())
+                self.declarations.append(Declaration(name, SQL, self.location(start + at)))
+
+    def complete(self, places: Sequence[int]) -> None:
+        """Put the key word INTERVAL in where it is left out; places stay those of the file."""
+        parts: list[str] = []
+        end = 0
+        for n, place in enumerate(places):
+            parts += self.text[end:place], KEYWORD
+            self.put_in.append(place + n * len(KEYWORD))
+            end = place
+        self.text = "".join((*parts, self.text[end:]))
+
+    # ------------------------------------------------------------------------------- places
+
+    def location(self, offset: int) -> Location:
+        if self.place is not None:
+            return self.place
+        for place in reversed(self.put_in):
+            if place < offset:
+                offset -= min(len(KEYWORD), offset - place)
+        line = bisect_right(self.line_starts, offset)
+        return Location(self.path, line, offset - self.line_starts[line - 1] + 1)
+
+    def unreadable(self, error: TokenError) -> Problem:
+        place = re.search(r"Missing (\S+) from (\d+):(\d+)", str(error.__context__ or error))
+        if place:
+            location = self.location(int(place[3]))
+            return Problem("syntax", f"{place[1]} is not closed", location)
+        opened = self.text.rfind("/*")
+        if opened > self.text.rfind("*/"):
+            return Problem("syntax", "/* is not closed", self.location(opened))
+        return Problem("syntax", "this is not SQL", self.location(0))
+
+    # ----------------------------------------------------------------------------- comments
+
+    def comments(self, start: int, end: int) -> Iterator[_Comment]:
+        """Yield the comments in a stretch of text that holds no token."""
+        while match := _COMMENT.search(self.text, start, end):
+            stop = match.end() if match[0] != "/*" else self._block_end(match.start(), end)
+            yield _Comment(match.start(), stop, self.text[match.start() : stop])
+            start = stop
+
+    def _block_end(self, start: int, end: int) -> int:
+        depth = 0
+        for mark in re.compile(r"/\*|\*/").finditer(self.text, start, end):
+            depth += 1 if mark[0] == "/*" else -1
+            if depth == 0:
+                return mark.end()
+        return end
+
+    def lead(self, start: int, end: int) -> tuple[list[Line], str | None]:
+        """Return the annotation lines and the description in the text above a statement."""
+        lines: list[Line] = []
+        prose: list[str] = []
+        previous_end = start
+        for comment in self.comments(start, end):
+            between = self.text[previous_end : comment.start]
+            previous_end = comment.end
+            if start and comment.start < self._line_end(start):
+                self.dangling(comment.start, comment.end)
+                continue  # it stands where the statement before it ended
+            if between.count("\n") > 1:
+                prose.clear()
+            if comment.is_annotation:
+                lines.append(Line(comment.text[3:].rstrip("\r"), self.location(comment.start + 3)))
+            else:
+                self.almost(comment)
+                prose.append(_plain(comment.text))
+        if self.text[previous_end:end].count("\n") > 1:
+            prose.clear()
+        return lines, "\n".join(prose).strip() or None
+
+    def _line_end(self, offset: int) -> int:
+        end = self.text.find("\n", offset)
+        return end if end >= 0 else len(self.text)
+
+    def almost(self, comment: _Comment) -> None:
+        match = _ALMOST.match(comment.text)
+        if match and (match[1] in KEYS or did_you_mean(match[1], KEYS)):
+            message = "this comment looks like an annotation but is none"
+            place = self.location(comment.start)
+            self.problems.append(
+                Problem("annotation-almost", message, place, "write --@", "warning")
+            )
+
+    def dangling(self, start: int, end: int) -> None:
+        """Report the annotations in a stretch of text where they annotate nothing."""
+        for comment in self.comments(start, end) if "--@" in self.text[start:end] else ():
+            if comment.is_annotation:
+                message = "this annotation stands above nothing"
+                hint = "annotations stand on lines of their own, above the CREATE they belong to"
+                place = self.location(comment.start)
+                self.problems.append(Problem("annotation-dangling", message, place, hint))
+
+    # --------------------------------------------------------------------------- statements
+
+    def statement(self, tokens: Sequence[Token], previous_end: int) -> None:
+        end = tokens[0].start
+        lines, description = self.lead(previous_end, end)
+        for before, after in pairwise(tokens):
+            if after.start - before.end > 3:
+                self.dangling(before.end + 1, after.start)
+        annotation, problems = read_annotation(lines)
+        self.problems += problems
+        if tokens[-1].token_type is TokenType.SEMICOLON:
+            tokens = tokens[:-1]
+        if not tokens:
+            self.dangling(previous_end, end)
+            return
+        self.declared = None
+        try:
+            declaration = self.declaration(tokens, annotation, description)
+            self.problems += (*misplaced(declaration), *unfounded(declaration))
+            self.declarations.append(declaration)
+            return
+        except PersistError:
+            raise
+        except Exception as error:
+            place = self.declared[1] if self.declared else self.location(end)
+            failure = unexpected(error, "this statement", place)
+            if not isinstance(error, _Said):
+                self.problems.append(error.problem if isinstance(error, _Refused) else failure)
+        # What it names is known: what reads that has nothing to complain about.
+        if self.declared is not None:
+            self.declarations.append(Declaration(self.declared[0], SQL, self.declared[1]))
+        self.unclear.append((end, tokens[-1].end + 1))
+
+    def declaration(
+        self, tokens: Sequence[Token], annotation: Annotation, description: str | None
+    ) -> Declaration:
+        words = [t.text.upper() for t in tokens[:6]]
+        start = self.location(tokens[0].start)
+        if words[0] == "CREATE" and "VIEW" in words:
+            return self.view(tokens, words[: words.index("VIEW")], annotation, description)
+        if words[0] == "CREATE" and "TABLE" in words:
+            return self.table(tokens, words[: words.index("TABLE")], annotation, description)
+        raise _Refused(
+            "statement",
+            f"`{words[0]}` does not declare a source",
+            start,
+            "a file of sources holds CREATE VIEW … AS … and CREATE TABLE … USING … statements",
+        )
+
+    def view(
+        self,
+        tokens: Sequence[Token],
+        words: Sequence[str],
+        annotation: Annotation,
+        description: str | None,
+    ) -> Declaration:
+        split = next((i for i, t in enumerate(tokens) if t.token_type is TokenType.ALIAS), None)
+        if split is None or split == len(tokens) - 1:
+            raise _Refused("syntax", "a view wants AS and a query", self.location(tokens[-1].start))
+        head = self.parse(
+            [
+                as_name(t)
+                for t in whole_strings(tokens[:split], self.text)
+                if t.text.upper() != "LOCAL" or t.start > tokens[3].start
+            ]
+        )
+        name, location = self.name(head)
+        if "LOCAL" in words and ("MATERIALIZED" in words or annotation.persist):
+            raise _Refused(
+                "local",
+                f"`{name}` is LOCAL, computed where it is read, and would have a table",
+                location,
+                "leave out LOCAL, or what gives it a table",
+            )
+        columns = [e for e in head.this.expressions] if isinstance(head.this, exp.Schema) else []
+        return Declaration(
+            name=name,
+            language=SQL,
+            location=location,
+            annotation=annotation,
+            description=description or _property(head, exp.SchemaCommentProperty),
+            materialized="MATERIALIZED" in words,
+            query=self.query(tokens[split + 1 :], tuple(c.name for c in columns)),
+            columns=tuple(Column(c.name, None, _comment(c)) for c in columns),
+        )
+
+    def table(
+        self,
+        tokens: Sequence[Token],
+        words: Sequence[str],
+        annotation: Annotation,
+        description: str | None,
+    ) -> Declaration:
+        tree = self.parse(self.typed_columns(whole_strings(tokens, self.text)))
+        name, location = self.name(tree)
+        collation = next((t for t in tokens if t.text.upper() == "COLLATE"), None)
+        if collation:
+            raise _Refused("type", "collations are not supported", self.location(collation.start))
+        if tree.expression:
+            hint = "write CREATE VIEW … AS"
+            raise _Refused(
+                "statement", "a raw table holds data that exists already", location, hint
+            )
+        if "EXTERNAL" in words:
+            raw = self.external(tree, name, location, tokens)
+            return Declaration(
+                name=name,
+                language=SQL,
+                location=location,
+                annotation=annotation,
+                description=description or _property(tree, exp.SchemaCommentProperty),
+                raw=raw,
+                columns=tuple(self.column(c) for c in _columns(tree)),
+            )
+        form = _property(tree, exp.FileFormatProperty)
+        if not form:
+            raise _Refused(
+                "raw-format",
+                f"`{name}` does not say what its data is",
+                location,
+                "for example USING parquet LOCATION 'data/…'",
+            )
+        options = {
+            p.name.lower(): _option(p.args["value"])
+            for group in tree.find_all(exp.OptionsProperty)
+            for p in group.expressions
+        }
+        place = _property(tree, exp.LocationProperty) or options.pop("path", None)
+        form = form.lower()
+        if form == "delta" and options:
+            raise _Refused(
+                "raw-options",
+                f"`{name}` has the option {min(options)}: Delta tables take none",
+                location,
+                "their newest version is read, at the time a run begins",
+            )
+        columns = tuple(self.column(c) for c in _columns(tree))
+        if wrong := wrong_option(form, options, columns):
+            raise _Refused("raw-options", f"`{name}`: {wrong[0]}", location, wrong[1])
+        if not place and form in ("delta", *FILE_FORMATS):
+            raise _Refused(
+                "raw-location",
+                f"`{name}` does not say where its data is",
+                location,
+                "add LOCATION '…'",
+            )
+        return Declaration(
+            name=name,
+            language=SQL,
+            location=location,
+            annotation=annotation,
+            description=description or _property(tree, exp.SchemaCommentProperty),
+            raw=RawTable(form, place, tuple(sorted(options.items()))),
+            columns=columns,
+        )
+
+    def external(
+        self, tree: Any, name: str, location: Location, tokens: Sequence[Token]
+    ) -> RawTable:
+        """Return what an external table says of its data."""
+        for kind, what in (
+            (exp.FileFormatProperty, "USING"),
+            (exp.LocationProperty, "LOCATION"),
+            (exp.OptionsProperty, "OPTIONS"),
+        ):
+            if tree.find(kind):
+                raise _Refused(
+                    "external-connector",
+                    f"an external table has no {what}: its connector says where its data is",
+                    location,
+                    "WITH ('connectors' = '[…]'); or leave out EXTERNAL",
+                )
+        definitions = _columns(tree)
+        if not definitions:
+            raise _Refused(
+                "external-columns",
+                f"`{name}` does not say which columns it has",
+                location,
+                "CREATE EXTERNAL TABLE name (column type, …) WITH (…)",
+            )
+        columns = [d.name for d in definitions]
+        external, uri, problems = read_external(
+            name, self.properties(tokens), columns, self.key(tree, name, columns), location
+        )
+        self.problems += problems
+        if external is None or any(p.severity == "error" for p in problems):
+            raise _Said
+        return RawTable(FORMATS[external.connector], uri, public_pairs(external), external)
+
+    def properties(self, tokens: Sequence[Token]) -> list[tuple[str, Given]]:
+        """Return what stands in a table's WITH: pairs of strings, as they are written."""
+        found: list[tuple[str, Given]] = []
+        depth = 0
+        for i, token in enumerate(tokens):
+            depth += _BRACKETS.get(token.token_type, 0)
+            is_pair = [t.token_type for t in tokens[i + 1 : i + 3]] == [
+                TokenType.EQ,
+                TokenType.STRING,
+            ]
+            if depth == 1 and is_pair:
+                start, end = tokens[i + 2].start, tokens[i + 2].end
+                for more in tokens[i + 3 :]:  # to the tokenizer 'it''s' is two strings
+                    if more.token_type is not TokenType.STRING or more.start != end + 1:
+                        break
+                    end = more.end
+                source = self.text[start : end + 1]
+                given = Given(source, lambda at, start=start: self.location(start + at))
+                found.append((token.text.lower(), given))
+        return found
+
+    def key(self, tree: Any, name: str, columns: Sequence[str]) -> tuple[str, ...]:
+        """Return the columns of a table's primary key."""
+        own = [d.name for d in _columns(tree) if d.find(exp.PrimaryKeyColumnConstraint)]
+        keys = [[e.name for e in k.expressions] for k in tree.find_all(exp.PrimaryKey)]
+        keys += [own] if own else []
+        there = {c.lower(): c for c in columns}
+        if len(keys) > 1:
+            place = self.declared[1] if self.declared else self.location(0)
+            raise _Refused("external-key", f"`{name}` has two primary keys", place)
+        for column in keys[0] if keys else ():
+            if column.lower() not in there:
+                place = self.declared[1] if self.declared else self.location(0)
+                raise _Refused(
+                    "external-key",
+                    f"the primary key of `{name}` names `{column}`, which is no column of it",
+                    place,
+                    did_you_mean(column, columns),
+                )
+        return tuple(there[c.lower()] for c in keys[0]) if keys else ()
+
+    def typed_columns(self, tokens: Sequence[Token]) -> Sequence[Token]:
+        """Return the tokens of a CREATE TABLE with the types that Spark reads."""
+        n = 1 + next(i for i, t in enumerate(tokens) if t.text.upper() == "TABLE")
+        while n + 1 < len(tokens) and tokens[n].text.upper() in ("IF", "NOT", "EXISTS"):
+            n += 1
+        is_external = any(t.text.upper() == "EXTERNAL" for t in tokens[:n])
+        name, n = tokens[n] if n < len(tokens) else tokens[-1], n + 1
+        out = [*tokens[:n]]
+        depth = 0
+        while n < len(tokens):
+            token = tokens[n]
+            depth += _BRACKETS.get(token.token_type, 0)
+            out.append(token)
+            n += 1
+            if depth == 0:
+                break
+            begins = token.token_type in (TokenType.L_PAREN, TokenType.COMMA) and depth == 1
+            if not begins or n + 1 >= len(tokens):
+                continue
+            if tokens[n].text.upper().split(" ")[0] in _NO_COLUMNS:
+                continue
+            out.append(as_name(tokens[n]))
+            n += 2 if tokens[n + 1].token_type is TokenType.COLON else 1
+            if n < len(tokens) and tokens[n].token_type not in (TokenType.COMMA, TokenType.R_PAREN):
+                try:
+                    marked, n = marked_type(
+                        tokens, n, self.text, lengths=True, bare_varchar=is_external
+                    )
+                except UnknownTypeError as error:
+                    # Its name is known: what reads it has nothing to complain about.
+                    self.declared = name.text, self.location(name.start)
+                    raise self.unknown_type(error) from error
+                out += marked
+        return [*out, *tokens[n:]]
+
+    def column(self, definition: exp.ColumnDef) -> Column:
+        kind = definition.args.get("kind")
+        name = type_name(kind)
+        if name is None:
+            place = self.location(definition.this.meta.get("start", 0))
+            raise _Refused(
+                "type", f"column `{definition.name}` has no type that Spark knows", place
+            )
+        return Column(definition.name, name, _comment(definition))
+
+    # ------------------------------------------------------------------------------ parsing
+
+    def parse(self, tokens: Sequence[Token]) -> Any:
+        depth = 0
+        for token in tokens:
+            depth += _BRACKETS.get(token.token_type, 0)
+            if depth > MAX_BRACKETS:
+                raise self.too_deep(token)
+        try:
+            trees = SPARK.parser().parse(list(tokens), self.text)
+        except ParseError as error:
+            raise self.refusal(error, tokens) from error
+        except RecursionError as error:
+            raise self.too_deep(tokens[0]) from error
+        tree = trees[0] if len(trees) == 1 else None
+        if tree is None or isinstance(tree, exp.Command):
+            raise _Refused(
+                "syntax", "this is not SQL that Spark knows", self.location(tokens[0].start)
+            )
+        return tree
+
+    def typed(self, tokens: Sequence[Token]) -> Sequence[Token]:
+        try:
+            return typed(tokens, self.text)
+        except UnknownTypeError as error:
+            raise self.unknown_type(error) from error
+
+    def unknown_type(self, error: UnknownTypeError) -> _Refused:
+        return _Refused("type", error.message, self.location(error.at), error.hint)
+
+    def too_deep(self, token: Token) -> _Refused:
+        message = "this is nested too deeply to be read"
+        hint = "give parts of it names: WITH … AS (…)"
+        return _Refused("nesting", message, self.location(token.start), hint)
+
+    def refusal(self, error: ParseError, tokens: Sequence[Token]) -> _Refused:
+        first = error.errors[0] if error.errors else {}
+        line, near = first.get("line"), first.get("highlight") or ""
+        if line and self.place is None:
+            column = max(int(first.get("col") or 1) - len(near) + 1, 1)
+            starts = [0, *(m.end() for m in re.finditer("\n", self.text))]
+            location = self.location(starts[int(line) - 1] + column - 1)
+        else:
+            location = self.location(tokens[0].start)
+        said = str(first.get("description") or error).split(" but got ")[0].rstrip(".")
+        if said.startswith("Required keyword"):  # sqlglot's words for a missing operand
+            said = "something is missing here"
+        return _Refused("syntax", f"{said}, near `{near}`" if near else said, location)
+
+    def name(self, tree: Any) -> tuple[str, Location]:
+        table = tree.find(exp.Table)
+        location = self.location(table.this.meta.get("start", 0))
+        if table.args.get("db"):
+            raise _Refused(
+                "name",
+                f"`{table.name}` has a qualifier",
+                location,
+                "the file a source is in qualifies it; write its name alone",
+            )
+        if not IDENTIFIER.fullmatch(table.name):
+            raise _Refused(
+                "name",
+                f"`{table.name}` is not a name for a source",
+                location,
+                "letters, digits and underscores",
+            )
+        self.declared = table.name, location
+        return table.name, location
+
+    def query(self, tokens: Sequence[Token], column_names: tuple[str, ...]) -> Query:
+        for token, after in pairwise(tokens):
+            called = after.token_type is TokenType.L_PAREN and token.token_type is TokenType.VAR
+            if called and token.text.upper() == "IDENTIFIER":
+                raise _Refused(
+                    "identifier",
+                    "IDENTIFIER(…) does not say what it names before it is run",
+                    self.location(token.start),
+                    "write the name itself",
+                )
+        told = faithful(tokens, self.text)
+        words = joined(told, self.text)
+        tree = self.parse(self.typed(words))
+        if not isinstance(tree, exp.Query | exp.Values):
+            raise _Refused(
+                "syntax", "a source is a query", self.location(tokens[0].start), "SELECT …"
+            )
+        base = tokens[0].start
+        text = self.text[base : tokens[-1].end + 1]
+        misleading = misleading_comment(text)
+        if misleading is not None:
+            raise _Refused(
+                "comment",
+                "Spark ends this comment elsewhere than it seems",
+                self.location(base + misleading),
+                "no backslash at the end of its line, and no /*+ inside it",
+            )
+        bounded, problems = bounds(tree, words, base, self.location)
+        self.problems += problems
+        tables = _tables(tree)
+        for i, table in enumerate(tables):
+            table.meta[REFERENCE] = i
+        references = tuple(self.reference(t, tokens, base) for t in tables)
+        return Query(
+            text,
+            references,
+            column_names,
+            sha256("\0".join(self.words(told, references)).encode()).hexdigest(),
+            what_is_lost(tokens, self.text),
+            bounded,
+            tree,
+        )
+
+    def words(self, tokens: Sequence[Token], references: Sequence[Reference]) -> Iterator[str]:
+        """Yield the words of a query; for a reference its number, and its name if that counts."""
+        base = tokens[0].start
+        places = {base + r.start: (i, r) for i, r in enumerate(references)}
+        behind = -1
+        for token in tokens:
+            if token.start < behind:
+                continue
+            if token.start in places:
+                number, reference = places[token.start]
+                behind = base + reference.end
+                # Unless an alias hides it, the name as written also qualifies columns.
+                name = "" if reference.alias_at is None else reference.parts[-1].lower()
+                yield f"reference {number} {name}"
+            else:
+                yield self.text[token.start : token.end + 1]
+
+    def reference(self, table: exp.Table, tokens: Sequence[Token], base: int) -> Reference:
+        parts = table.parts
+        start, end = parts[0].meta["start"], parts[-1].meta["end"] + 1
+        location = self.location(start)
+        if table.args.get("version") or table.args.get("when"):
+            raise _Refused(
+                "time-travel",
+                "a source reads other sources as they are pinned, not at a version",
+                location,
+            )
+        alias_at = None if table.args.get("alias") else _after_sample(tokens, end) - base
+        return Reference(tuple(p.name for p in parts), start - base, end - base, alias_at, location)
+
+
+def _split(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
+    start = 0
+    for i, token in enumerate(tokens):
+        if token.token_type is TokenType.SEMICOLON:
+            yield tokens[start : i + 1]
+            start = i + 1
+    if start < len(tokens):
+        yield tokens[start:]
+
+
+def _plain(comment: str) -> str:
+    if comment.startswith("--"):
+        return comment[2:].strip()
+    lines = (line.strip().removeprefix("*").strip() for line in comment[2:-2].splitlines())
+    return "\n".join(lines).strip()
+
+
+def _property(tree: Any, kind: type[exp.Expr]) -> str | None:
+    found = tree.find(kind)
+    return found.this.name if found else None
+
+
+def _option(value: Any) -> str:
+    if isinstance(value, exp.Boolean):
+        return str(value.this).lower()
+    return value.name if isinstance(value, exp.Expr) else str(value)
+
+
+def _columns(tree: Any) -> Sequence[exp.ColumnDef]:
+    schema = tree.this if isinstance(tree.this, exp.Schema) else None
+    return [e for e in schema.expressions if isinstance(e, exp.ColumnDef)] if schema else []
+
+
+def _comment(definition: Any) -> str | None:
+    found = definition.find(exp.CommentColumnConstraint)
+    return found.name if found else None
+
+
+def _after_sample(tokens: Sequence[Token], end: int) -> int:
+    """Return where an alias goes after a table name that ends at `end`: behind TABLESAMPLE."""
+    i = next((i for i, t in enumerate(tokens) if t.start >= end), len(tokens))
+    while (i < len(tokens) and tokens[i].token_type is TokenType.TABLE_SAMPLE) or (
+        i < len(tokens) and tokens[i].text.upper() == "REPEATABLE"
+    ):
+        depth = 0
+        while i < len(tokens):
+            depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(tokens[i].token_type, 0)
+            i += 1
+            if depth == 0 and tokens[i - 1].token_type is TokenType.R_PAREN:
+                break
+        end = tokens[i - 1].end + 1
+    return end
+
+
+def _tables(tree: exp.Expr) -> list[exp.Table]:
+    """Return the tables a query names that are not its own common table expressions."""
+    if not tree.find(exp.With, exp.Hint):
+        named = [t for t in tree.find_all(exp.Table) if isinstance(t.this, exp.Identifier)]
+        return sorted(named, key=lambda table: table.parts[0].meta["start"])
+    found: list[exp.Table] = []
+    stack: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
+    while stack:
+        node, visible = stack.pop()
+        with_ = node.args.get("with_")
+        for cte in with_.expressions if with_ else ():
+            name = frozenset((cte.alias.lower(),))
+            stack.append((cte.this, visible | name if with_.args.get("recursive") else visible))
+            visible |= name
+        named = isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier)
+        if named and (node.args.get("db") or node.name.lower() not in visible):
+            found.append(node)
+        for key, value in node.args.items():
+            if key not in ("with_", "hint"):
+                children = value if isinstance(value, list) else (value,)
+                stack += [(child, visible) for child in children if isinstance(child, exp.Expr)]
+    return sorted(found, key=lambda table: table.parts[0].meta["start"])

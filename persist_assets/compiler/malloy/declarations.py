@@ -1,0 +1,315 @@
+"""What Malloy's compiler says of a file → declarations. Pure.
+
+A source of Malloy is a query in Spark's SQL that Malloy's compiler wrote; from here on it is
+treated as any other. The invariant: an annotation that Malloy would pass over in silence is a
+problem, and no source stands for rows that Malloy would not read under its name.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from posixpath import dirname, join, normpath
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from persist_assets.compiler.frontends.annotations import IDENTIFIER, misplaced, read_annotation
+from persist_assets.compiler.frontends.motly import Line
+from persist_assets.compiler.frontends.sql import parse_query
+from persist_assets.core.errors import Location, Problem, SourcesError
+from persist_assets.core.languages import MALLOY
+from persist_assets.core.model import Column, Declaration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from persist_assets.compiler.malloy.answers import MalloyModel, MalloySource, Note
+    from persist_assets.core.model import Annotation, Query
+
+SUFFIX = ".malloy"
+FLAG = "##! experimental.persistence"
+
+ALL_ROWS_OF = "SELECT * FROM "
+"""What a question for a table is as a query, before the table's name."""
+
+UNCERTAIN = "uncertain"
+"""What Malloy is told of a type that is not certain: it takes such a column as it is, and wants a
+cast before it computes with it."""
+
+_KINDS = {
+    "table": "a table source is the table itself, which is there already",
+    "composite": "Malloy does not persist what compose() makes",
+    "virtual": "a virtual source is a table of another name",
+}
+_OWN_COLUMNS = "its rows are kept as a query's: `source: NAME is … -> { select: * }`"
+
+
+def declare(model: MalloyModel) -> tuple[list[Declaration], list[Problem]]:
+    """Return what a file declares, and all that is wrong with it.
+
+    Sources that have no rows of their own (a table under another name, say), or filters or other
+    meanings of columns that their SQL does not tell, are for Malloy's own readers only.
+    """
+    problems = list(model.problems)
+    declarations: list[Declaration] = []
+    for source in model.sources:
+        declaration, wrong = _declaration(model, source)
+        problems += wrong
+        if declaration is not None:
+            declarations.append(declaration)
+    for query in model.queries:
+        problems += _nearly(query.notes)
+        if query.persist:
+            hint = f"persist a source: `source: NAME is {query.name}`"
+            message = f"`{query.name}` is a query: Malloy persists sources only"
+            problems.append(Problem("malloy-persist", message, query.location, hint))
+    return declarations, problems
+
+
+_ALMOST = "this looks like an annotation to persist but is none"
+_WRITE = "write `#@ persist`"
+_COMMENT = re.compile(r"^[ \t]*((?:--|//|##)[ \t]*@[ \t]*persist\b)", re.MULTILINE)
+
+
+def comments_that_say_persist(text: str, path: str) -> Iterator[Problem]:
+    """Yield a warning for each comment that would be an annotation in SQL, or for a whole file."""
+    for match in _COMMENT.finditer(text):
+        place = _place(text, path, match.start(1))
+        yield Problem("annotation-almost", _ALMOST, place, _WRITE, "warning")
+
+
+def names_in(text: str, path: str) -> list[Declaration]:
+    """Return declarations that stand for the sources of a file that does not compile.
+
+    What reads them has nothing to complain about, and no other source has their names.
+
+    Examples
+    --------
+    >>> text = "source: a is b extend { measure: n is count() }, c is a query: q is c"
+    >>> [d.name for d in names_in(text, "m.malloy")]
+    ['a', 'c']
+    """
+    bare = _without_brackets(_NO_CODE.sub(_blank, text))
+    places = {m.start(1): m[1] for m in _SOURCE.finditer(text)}
+    for sources in _SOURCES.finditer(bare):
+        places |= {m.start(1): m[1] for m in _IS.finditer(bare, *sources.span())}
+    found: dict[str, Declaration] = {}
+    for at, name in sorted(places.items()):
+        if IDENTIFIER.fullmatch(name):
+            found.setdefault(name.lower(), Declaration(name, MALLOY, _place(text, path, at)))
+    return list(found.values())
+
+
+_SOURCE = re.compile(r"^[ \t]*source:\s*`?(\w+)`?\s*(?:\([^()]*\)\s*)?\bis\b", re.MULTILINE)
+_SOURCES = re.compile(r"(?<=\bsource:).*?(?=\b(?:source|query|run):|\Z)", re.DOTALL)
+"""What a list of sources may hold."""
+_IS = re.compile(r"`?\b(\w+)`?\s+is\b")
+_NO_CODE = re.compile(
+    r'"""(?:.*?)"""|(?:--|//|#)[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"'
+    r"|'(?:\\.|[^'\\\n])*'",
+    re.DOTALL,
+)
+
+
+def _blank(match: re.Match[str]) -> str:
+    return " " * len(match[0])
+
+
+def _without_brackets(text: str) -> str:
+    """Return a text with blanks for all that stands in brackets that are closed."""
+    opened: list[int] = []
+    closed: list[tuple[int, int]] = []
+    for match in re.finditer(r"[{}()\[\]]", text):
+        if match[0] in "{([":
+            opened.append(match.start())
+        elif opened:
+            closed.append((opened.pop(), match.end()))
+    parts: list[str] = []
+    end = 0
+    for start, stop in sorted(closed):
+        if start >= end:
+            parts += text[end:start], " " * (stop - start)
+            end = stop
+    return "".join((*parts, text[end:]))
+
+
+@dataclass(frozen=True, slots=True)
+class Mentions:
+    """What a file names, as far as its text alone tells.
+
+    Attributes
+    ----------
+    queries
+        What it asks for the columns of: tables and SELECTs.
+    imports
+        Paths of files.
+    """
+
+    queries: tuple[str, ...]
+    imports: tuple[str, ...]
+
+
+_TOKEN = re.compile(
+    r"(?P<comment>(?:--|//|#)[^\n]*|/\*.*?\*/)"
+    r'|"""(?P<block>.*?)"""'
+    r"""|(?P<quote>['"`])(?P<text>(?:\\.|[^\\\n])*?)(?P=quote)"""
+    r"|(?P<call>\.\s*(?:table|sql)\s*\(\s*|\bimport\b(?:\s*\{[^}]*\}\s*from\b)?\s*)",
+    re.DOTALL,
+)
+
+
+def mentions(text: str, path: str) -> Mentions:
+    """Return what a file names: a guess by which files are put in order, and no more.
+
+    Examples
+    --------
+    >>> text = "import '../b.malloy'  // spark.table('old')"
+    >>> mentions(text + "source: x is spark.table('a.t')", "sources/c/d.malloy").imports
+    ('sources/b.malloy',)
+    >>> mentions("source: x is spark.table('a.t')", "d.malloy").queries
+    ('SELECT * FROM a.t',)
+    """
+    queries: list[str] = []
+    imports: list[str] = []
+    call, end = "", -1
+    for token in _TOKEN.finditer(text):
+        if token["comment"] is not None:
+            continue
+        if token["call"] is not None:
+            call, end = token["call"].strip(), token.end()
+            continue
+        content = token["block"] if token["block"] is not None else token["text"]
+        if token.start() != end or "\\" in content or "%{" in content:
+            continue
+        if call.startswith("import"):
+            imports.append(normpath(join(dirname(path), content)))
+        elif "table" in call:
+            queries.append(ALL_ROWS_OF + content)
+        else:
+            queries.append(content)
+    return Mentions(tuple(queries), tuple(imports))
+
+
+def _place(text: str, path: str, at: int) -> Location:
+    return Location(path, text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at))
+
+
+def parse_malloys(sql: str, place: Location) -> Query:
+    """Return a query that Malloy wrote.
+
+    Parameters
+    ----------
+    place
+        Where what it was made of is defined: nobody has seen its own lines.
+
+    Raises
+    ------
+    SourcesError
+        It is not understood.
+    """
+    query = parse_query(sql, place)
+    for call in query.tree.find_all(exp.Uuid):
+        # A key that tells rows apart while arrays are taken to pieces; no column shows it.
+        if isinstance(call.parent, exp.Alias) and call.parent.alias == "__distinct_key":
+            call.replace(exp.Anonymous(this="row_key"))
+    return query
+
+
+def _declaration(
+    model: MalloyModel, source: MalloySource
+) -> tuple[Declaration | None, list[Problem]]:
+    lines = [
+        (Line(n.text[2:], replace(n.location, column=n.location.column + 2)), n.inherited)
+        for n in source.notes
+        if re.match(r"#@(\s|$)", n.text)
+    ]
+    annotation, problems = read_annotation([line for line, _ in lines])
+    own, _ = read_annotation([line for line, inherited in lines if not inherited])
+    if not problems:  # what does not parse is said once, in our words
+        problems += source.problems
+    problems += _nearly(source.notes)
+    declaration = Declaration(
+        name=source.name,
+        language=MALLOY,
+        location=source.location,
+        annotation=annotation,
+        description=source.description,
+        columns=tuple(Column(c.name, _spark_type(c.type)) for c in source.columns),
+        malloy_ids=tuple(dict.fromkeys(i for i in (source.build_id, source.runtime_id) if i)),
+    )
+    broken = replace(declaration, columns=())
+    if not any(p.severity == "error" for p in problems):
+        refused = _refusal(model, source, annotation, inherited=not own.persist)
+        if refused is not None:
+            message, hint = refused
+            place = dict(own.keys).get("persist", source.location)
+            problems.append(Problem("malloy-persist", message, place, hint))
+    if any(p.severity == "error" for p in problems):
+        return (broken if IDENTIFIER.fullmatch(source.name) else None), problems
+    # What is inherited means something where it stands, if nowhere else.
+    problems += misplaced(replace(declaration, annotation=replace(annotation, keys=own.keys)))
+    if source.sql is None or source.filtered or source.redefined:
+        return None, problems
+    if not IDENTIFIER.fullmatch(source.name):
+        return None, problems
+    try:
+        query = parse_malloys(source.sql, source.location)
+    except SourcesError as error:
+        return broken, [*problems, *error.problems]
+    return replace(declaration, query=query), problems
+
+
+def _refusal(
+    model: MalloyModel, source: MalloySource, annotation: Annotation, *, inherited: bool
+) -> tuple[str, str] | None:
+    """Return why a source that is to be persisted would not be, and what to do.
+
+    Where `persist` is inherited, a filter is none of the table's business: Malloy's readers read
+    the table of what is extended, and filter.
+    """
+    name = source.name
+    if bool(annotation.persist) != source.persist:
+        return f"Malloy reads the annotation of `{name}` otherwise", "write it plainly: #@ persist"
+    if not annotation.persist:
+        return None
+    if not model.flag:
+        return f"`{name}` is not persisted: this file does not say so", f"begin it with {FLAG}"
+    if source.parameters:
+        told = ", ".join(source.parameters)
+        return f"`{name}` has parameters ({told}): Malloy does not persist it", _OWN_COLUMNS
+    if source.kind in _KINDS:
+        return f"`{name}` cannot be persisted: {_KINDS[source.kind]}", _OWN_COLUMNS
+    if source.sql is None:
+        return f"Malloy does not persist `{name}` ({source.kind})", _OWN_COLUMNS
+    if source.filtered and not inherited:
+        return (
+            f"`{name}` would be a table without its filter: Malloy persists what it extends",
+            "take out persist, or filter in a query: `… -> { select: *; where: … }`",
+        )
+    if source.redefined:
+        return (
+            f"`{name}` would be a table in which `{source.redefined[0]}` is what it was before",
+            "`#@ -persist`, or give it its meaning in a query: `… -> { select: … }`",
+        )
+    if not IDENTIFIER.fullmatch(name):
+        return f"`{name}` is not a name for a source", "letters, digits and underscores"
+    return None
+
+
+_NEARLY = re.compile(r"#\s*@?\s*persist\b|#\s+@\s")
+
+
+def _nearly(notes: tuple[Note, ...]) -> Iterator[Problem]:
+    """Yield a warning for each annotation that looks like one of ours and is none."""
+    for note in notes:
+        if not note.inherited and not note.text.startswith("#@") and _NEARLY.match(note.text):
+            yield Problem("annotation-almost", _ALMOST, note.location, _WRITE, "warning")
+
+
+_SPARK_TYPES = {"integer": "int", "float": "double", "number": "double", "timestamptz": "timestamp"}
+
+
+def _spark_type(malloys: str) -> str:
+    """Return Spark's name of a type in Malloy's words: near enough to compile with."""
+    return re.sub(rf"\b({'|'.join(_SPARK_TYPES)})(?=[,>]|$)", lambda m: _SPARK_TYPES[m[1]], malloys)

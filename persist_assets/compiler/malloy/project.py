@@ -1,0 +1,414 @@
+"""The Malloy files of a project → declarations, by asking Malloy's compiler.
+
+What a file declares follows from its text, from the files it imports and from the columns of the
+tables it names, which may be sources of other files. It is kept with all of that, and holds as
+long as all of that is the same; files that need each other are compiled round by round, and a file
+is put off while the sources that it names wait for another one. The invariant: what is declared
+was compiled with the columns that the finished project has.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from persist_assets.compiler.cache import Parsed, parsed
+from persist_assets.compiler.frontends.python import digest_of, with_functions
+from persist_assets.compiler.malloy.bridge import PROGRAM, Connection, Refused, Session
+from persist_assets.compiler.malloy.declarations import (
+    ALL_ROWS_OF,
+    UNCERTAIN,
+    comments_that_say_persist,
+    declare,
+    mentions,
+    names_in,
+    parse_malloys,
+)
+from persist_assets.core.digests import digest
+from persist_assets.core.errors import Location, PersistError, Problem, SourcesError, unexpected
+from persist_assets.core.model import Column, NamedQuery
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from persist_assets.compiler.compilation import Compilation
+    from persist_assets.core.model import Declaration, Query, Reference
+    from persist_assets.core.settings import Malloy
+
+_UTC = ("UTC", "Etc/UTC", "Etc/UCT", "UCT", "Zulu", "Etc/Zulu", "Universal", "Etc/Universal", "GMT")
+
+_STAGE = re.compile(r"__stage\d+$", re.IGNORECASE)
+"""What Malloy calls common table expressions; a source's name would mean one of them."""
+
+Columns = tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True)
+class Models:
+    """The Malloy files of a project.
+
+    Attributes
+    ----------
+    texts
+        By path, in order.
+    settings
+        How they are compiled.
+    connection
+        Digest of everything about the Spark session that changes results.
+    timezone
+        The session's.
+    read
+        Returns the text of any file of the project; raises OSError or ValueError.
+    progress
+        Is called before each compilation with the number of files that are done, and of all.
+    files
+        What they declare, by path, as it is to be remembered.
+    failed
+        What those declare that do not compile: names, and what is wrong.
+    """
+
+    texts: Mapping[str, str]
+    settings: Malloy
+    connection: str
+    timezone: str
+    read: Callable[[str], str]
+    progress: Callable[[int, int], None] = lambda done, n: None
+    files: dict[str, Parsed] = field(default_factory=dict[str, Parsed])
+    failed: dict[str, Parsed] = field(default_factory=dict[str, Parsed])
+
+    @property
+    def declared(self) -> list[Parsed]:
+        """What all files declare, in order of paths."""
+        return [
+            found
+            for path in self.texts
+            if (found := self.files.get(path) or self.failed.get(path)) is not None
+        ]
+
+    def compile(
+        self,
+        before: Mapping[str, Parsed],
+        compile_with: Callable[[Iterable[Parsed], Compilation | None], Compilation],
+    ) -> Compilation:
+        """Find out what the files declare.
+
+        Parameters
+        ----------
+        before
+            What they declared when they were last compiled.
+        compile_with
+            Compiles the whole project, with what is declared in Malloy so far; or, from a
+            compilation of most of it, a draft.
+
+        Raises
+        ------
+        SettingsError
+            There is no compiler.
+        """
+        if self.timezone not in _UTC:
+            message = f"Malloy counts time in UTC, and the session in {self.timezone}"
+            hint = (
+                'timezone = "UTC" in persist.toml; a query of Malloy\'s may have its own timezone'
+            )
+            for path in self.texts:
+                problem = Problem("malloy-timezone", message, Location(path), hint)
+                self.failed[path] = self._names(path, [problem])
+            return compile_with(self.declared, None)
+        kept = {p: k for p in self.texts if (k := self._unchanged(p, before.get(p))) is not None}
+        if kept.keys() == self.texts.keys():
+            self.files = kept
+            compilation = compile_with(self.declared, None)
+            answers = _Answers(self, compilation)
+            if all(answers.hold(k) for k in kept.values()):
+                return compilation
+            self.files = {}
+        return self._by_rounds(kept, compile_with)
+
+    def query(
+        self, compilation: Compilation, path: str, name: str | None, text: str | None
+    ) -> Query:
+        """Return a query over a file, as Spark's SQL.
+
+        Parameters
+        ----------
+        compilation
+            Of the whole project.
+        name, text
+            Of a query that the file defines, or a text (``run: …``) that is not in it.
+
+        Raises
+        ------
+        SourcesError
+            It does not compile.
+        SettingsError
+            There is no compiler.
+        """
+        with self._session(_Answers(self, compilation)) as session:
+            made = session.compile_query(path, name=name, text=text)
+        if made.sql is None:
+            raise SourcesError(made.problems)
+        return parse_malloys(made.sql, Location(path))
+
+    def _session(self, answers: _Answers) -> Session:
+        settings = self.settings
+        return Session(
+            answers,
+            {settings.connection: Connection(self.connection)},
+            givens=dict(settings.givens),
+            virtual={settings.connection: dict(settings.virtual)},
+        )
+
+    def _by_rounds(
+        self,
+        kept: Mapping[str, Parsed],
+        compile_with: Callable[[Iterable[Parsed], Compilation | None], Compilation],
+    ) -> Compilation:
+        """Compile files whose tables are known, until no further ones become known."""
+        # Of what is not compiled yet the names are known: who asks for it is to wait, not to look
+        # elsewhere.
+        self.failed = {path: self._names(path, ()) for path in self.texts}
+        answers = _Answers(self, compile_with(self.declared, None))
+        queue = _Queue(self)
+        with self._session(answers) as session:
+            while queue.waiting:
+                ready = queue.ready(answers.compilation)
+                # Whether one may be put off is read from its text, which is not what Malloy reads.
+                # So nothing is left over before each one has been tried.
+                is_last = not ready
+                n_waiting = len(queue.waiting)
+                for path in ready or tuple(queue.waiting):
+                    known = kept.get(path)
+                    if known is not None and answers.hold(known):
+                        self.files[path] = known
+                        self.failed.pop(path, None)
+                    elif not self._compile(path, session, answers):
+                        queue.wait(path, answers.refused, answers.compilation)
+                        continue
+                    queue.done(path)
+                answers.compilation = compile_with(self.declared, answers.compilation)
+                if is_last and len(queue.waiting) == n_waiting:
+                    break
+        return compile_with(self.declared, None)
+
+    def _compile(self, path: str, session: Session, answers: _Answers) -> bool:
+        """Compile a file; return whether another round would change nothing for it."""
+        answers.refused = []
+        self.progress(len(self.files), len(self.texts))
+        try:
+            model = session.compile_model(path)
+        except SourcesError as error:
+            self.failed[path] = self._names(path, error.problems)
+            return True
+        if any(p.severity == "error" for p in model.problems):
+            self.failed[path] = self._names(path, model.problems)
+            return not answers.refused
+        self.failed.pop(path, None)
+        try:
+            declarations, problems = declare(model)
+        except PersistError:
+            raise
+        except Exception as error:
+            problem = unexpected(error, "this file", Location(path))
+            self.failed[path] = self._names(path, [problem])
+            return True
+        problems += comments_that_say_persist(self.texts[path], path)
+        declarations, more, looked = with_functions(declarations, self._find)
+        asked = [*(ALL_ROWS_OF + t for t in model.tables), *model.selects]
+        self.files[path] = parsed(
+            self._content(self.texts[path]),
+            declarations,
+            [*problems, *more],
+            reads=(*((p, digest_of(answers.texts[p])) for p in model.files if p != path), *looked),
+            asked=tuple((sql, answers.given[sql]) for sql in asked),
+            queries=tuple(NamedQuery(q.name, q.location, q.description) for q in model.queries),
+        )
+        return True
+
+    def _names(self, path: str, problems: Iterable[Problem]) -> Parsed:
+        return parsed("", names_in(self.texts[path], path), problems)
+
+    def _content(self, text: str) -> str:
+        settings = self.settings
+        circumstances = (settings.connection, settings.givens, settings.virtual)
+        return digest("malloy", _program(), self.connection, repr(circumstances), text)
+
+    def _unchanged(self, path: str, known: Parsed | None) -> Parsed | None:
+        """Return what is known of a file if neither it nor what it imports has changed."""
+        if known is None or known.content != self._content(self.texts[path]):
+            return None
+        same = all(digest_of(self._find(p)) == content for p, content in known.reads)
+        return known if same else None
+
+    def _find(self, path: str) -> str | None:
+        """Return the text of a file of the project, None where there is none."""
+        try:
+            return self.text(path)
+        except Refused:
+            return None
+
+    def text(self, path: str) -> str:
+        """Return the text of a file that may be imported."""
+        if path in self.texts:
+            return self.texts[path]
+        try:
+            return self.read(path)
+        except (OSError, ValueError) as error:
+            raise Refused(f"this file cannot be read: {error}") from error
+
+
+def with_trees(declared: Iterable[Declaration]) -> list[Declaration]:
+    """Return declarations whose queries, as they were remembered, have their trees again."""
+    return [
+        replace(d, query=parse_malloys(d.query.text, d.location)) if d.query is not None else d
+        for d in declared
+    ]
+
+
+@dataclass(slots=True)
+class _Answers:
+    """What Malloy is told, from the project as far as it is known.
+
+    Attributes
+    ----------
+    texts
+        Of the files that were read.
+    given
+        What was answered, by query; Malloy asks once.
+    refused
+        What was asked for that is not known.
+    """
+
+    models: Models
+    compilation: Compilation
+    texts: dict[str, str] = field(default_factory=dict[str, str])
+    given: dict[str, Columns] = field(default_factory=dict[str, Columns])
+    refused: list[str] = field(default_factory=list[str])
+
+    def file(self, path: str) -> str:
+        self.texts[path] = self.models.text(path)
+        return self.texts[path]
+
+    def table(self, connection: str, table: str) -> Columns:
+        return self.select(connection, ALL_ROWS_OF + table)
+
+    def select(self, connection: str, sql: str) -> Columns:
+        try:
+            self.given[sql] = self.find(sql)
+        except Refused:
+            self.refused.append(sql)
+            raise
+        return self.given[sql]
+
+    def find(self, sql: str) -> Columns:
+        """Return the columns of a query by today's sources."""
+        try:
+            query = parse_malloys(sql, Location("query"))
+        except SourcesError as error:
+            raise _refusal(error.problems) from error
+        if sql.startswith(ALL_ROWS_OF) and len(query.references) != 1:
+            raise Refused(f"`{sql.removeprefix(ALL_ROWS_OF)}` is not a name of a table")
+        taken = [r.parts[-1] for r in query.references if _STAGE.match(r.parts[-1])]
+        if taken:
+            raise Refused(f"Malloy calls parts of its queries `{taken[0]}`: rename that source")
+        found = self.compilation.describe(query)
+        columns = [c for c in found if isinstance(c, Column)]
+        if not columns:
+            raise _refusal([p for p in found if isinstance(p, Problem)])
+        return tuple((c.name, c.type or UNCERTAIN) for c in columns)
+
+    def hold(self, known: Parsed) -> bool:
+        """Whether a file would be answered today what it was answered then."""
+        for sql, columns in known.asked:
+            try:
+                if self.find(sql) != columns:
+                    return False
+            except Refused:
+                return False
+        return True
+
+
+class _Queue:
+    """Malloy files that are not compiled yet.
+
+    Attributes
+    ----------
+    waiting
+        Their paths, in order.
+    """
+
+    def __init__(self, models: Models) -> None:
+        self.waiting = dict.fromkeys(models.texts)
+        self._names: dict[str, list[Sequence[Reference]]] = {}
+        self._importers: dict[str, list[str]] = {}
+        self._tried: set[str] = set()
+        self._stuck: set[str] = set()
+        todo = list(models.texts)
+        for path in todo:  # and what they import
+            try:
+                mentioned = mentions(models.text(path), path)
+            except Refused:
+                continue
+            self._names[path] = _references(mentioned.queries)
+            for imported in mentioned.imports:
+                if imported not in models.texts and imported not in self._importers:
+                    todo.append(imported)
+                self._importers.setdefault(imported, []).append(path)
+
+    def ready(self, compilation: Compilation) -> list[str]:
+        """Return the files that name no source that is not compiled yet, in order.
+
+        Their own text tells, and that of the files they import; once a file was tried, what it was
+        refused does.
+        """
+        put_off = self._stuck | {
+            path for path, names in self._names.items() if not all(map(compilation.knows, names))
+        }
+        todo = list(put_off)
+        while todo:
+            for importer in self._importers.get(todo.pop(), ()):
+                if importer not in put_off and importer not in self._tried:
+                    put_off.add(importer)
+                    todo.append(importer)
+        return [path for path in self.waiting if path not in put_off]
+
+    def done(self, path: str) -> None:
+        """Take a file out: nothing waits for it any more."""
+        del self.waiting[path]
+        self._names.pop(path, None)
+        self._stuck.discard(path)
+
+    def wait(self, path: str, refused: Sequence[str], compilation: Compilation) -> None:
+        """Put a file off until what it was refused is known; what is known already never helps."""
+        self._tried.add(path)
+        names = self._names[path] = _references(refused)
+        if all(map(compilation.knows, names)):
+            self._stuck.add(path)
+
+
+def _references(queries: Iterable[str]) -> list[Sequence[Reference]]:
+    """Return what queries read, as far as they can be read."""
+    found: list[Sequence[Reference]] = []
+    for sql in queries:
+        with suppress(SourcesError):
+            found.append(parse_malloys(sql, Location("query")).references)
+    return found
+
+
+def _refusal(problems: Sequence[Problem]) -> Refused:
+    if not problems:
+        return Refused("its columns are not known: something below it is wrong, or reads this file")
+    first = problems[0]
+    return Refused(first.message + (f" ({first.hint})" if first.hint else ""))
+
+
+@cache
+def _program() -> str:
+    """Return a digest of the compiler."""
+    try:
+        return sha256(PROGRAM.read_bytes()).hexdigest()
+    except OSError:
+        return ""

@@ -1,0 +1,604 @@
+"""Spark's SQL as sqlglot sees it: the one parser of the project."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.parsers.spark import SparkParser
+from sqlglot.tokenizer_core import Token, TokenType
+
+from persist_assets.core.spark_types import UnknownTypeError, read_type
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SPARK = Spark()
+
+_MARK = "ƒ"
+_SPECIAL = frozenset(
+    (
+        "CAST",
+        "TRY_CAST",
+        "EXTRACT",
+        "POSITION",
+        "TRIM",
+        "SUBSTRING",
+        "SUBSTR",
+        "OVERLAY",
+        "TRANSFORM",
+    )
+)
+"""Functions whose arguments have a grammar of their own."""
+WITHOUT_PARENTHESES = frozenset(
+    """
+    current_date current_time current_timestamp current_user localtime session_user user
+    """.split()
+)
+"""Functions that a name stands for where the FROM clause beside it has no such column."""
+_FUNCTIONS = (frozenset(SparkParser.FUNCTIONS) | frozenset(SparkParser.FUNCTION_PARSERS)) - _SPECIAL
+
+
+def tokenize(text: str) -> Sequence[Token]:
+    """Return the tokens of a text in which comments are no more than blanks.
+
+    Left to itself the tokenizer takes ``GROUP BY`` for one word, and ``GROUP /* x */ BY`` for two
+    that the parser cannot read. Hints are no comments.
+
+    Raises
+    ------
+    TokenError
+        Something is not closed.
+    """
+    tokens = SPARK.tokenize(text)
+    gaps = [g for g in _gaps(tokens) if not text[g].isspace()]
+    if gaps:
+        parts: list[str] = []
+        end = 0
+        for gap in gaps:
+            parts += text[end : gap.start], _NO_LINE_END.sub(" ", text[gap])
+            end = gap.stop
+        tokens = SPARK.tokenize("".join((*parts, text[end:])))
+    if any(" " in t.text and "\n" in text[t.start : t.end] for t in tokens):
+        # Lines that end inside a word like GROUP BY have not been counted.
+        starts = [0, *(m.end() for m in re.finditer("\n", text))]
+        for token in tokens:
+            token.line = bisect_right(starts, token.end)
+            token.col = token.end - starts[token.line - 1] + 1
+    return tokens
+
+
+_NO_LINE_END = re.compile(r"[^\r\n]")
+
+
+def _gaps(tokens: Sequence[Token]) -> Iterator[slice]:
+    """Yield the stretches of text inside statements that may hold comments."""
+    for before, after in pairwise(tokens):
+        if after.start - before.end > 3 and before.token_type is not TokenType.SEMICOLON:
+            yield slice(before.end + 1, after.start)
+
+
+def misleading_comment(text: str) -> int | None:
+    """Return where a query has a comment that Spark ends elsewhere than `tokenize`, or None.
+
+    For Spark a line comment that ends in a backslash goes on in the next line, and a comment is
+    over at the first ``*/`` behind a hint that stands in it.
+    """
+    if not _MISLEADING.search(text):
+        return None
+    for gap in _gaps(SPARK.tokenize(text)):
+        if found := _MISLEADING.search(text, gap.start, gap.stop):
+            return found.start()
+    return None
+
+
+_MISLEADING = re.compile(r"--[^\r\n]*\\\n|/\*(?s:.)*?/\*\+")
+
+
+def faithful(tokens: Sequence[Token], text: str) -> list[Token]:
+    """Return tokens from which the parser makes a tree that loses nothing.
+
+    Left to itself it reads many spellings as one node (date formats, functions of other
+    dialects, default arguments), so that different queries would have equal trees. Function
+    names are therefore marked (see `plain`), which keeps calls as they are written; strings with
+    escapes keep their source text; adjacent strings become one, as in Spark; numbers with a suffix
+    (``1L``) are marked strings (see `suffixed`), not casts.
+    """
+    out: list[Token] = []
+    tokens, spelled = _spelled(tokens, text)
+    for n, token in enumerate(tokens):
+        after = tokens[n + 1] if n + 1 < len(tokens) else None
+        kind, word = token.token_type, token.text
+        if kind is TokenType.VALUES and n and _is_named_in_parentheses(tokens, n):
+            out += (
+                _beside(token, TokenType.SELECT, "SELECT"),
+                _beside(token, TokenType.STAR, "*"),
+                _beside(token, TokenType.FROM, "FROM"),
+            )
+        if (
+            out
+            and out[-1].start <= token.start
+            and token.end == out[-1].end
+            and out[-1].text.startswith(_MARK)
+        ):
+            continue  # what the tokenizer makes of the suffix of a number
+        if kind is TokenType.NUMBER and after is not None and after.start == token.start:
+            start = token.start
+            if _is_fraction(out, token, text):
+                start = out.pop().start
+            source = text[start : token.end + 1]
+            token = Token(TokenType.STRING, _MARK + source, token.line, token.col, start, token.end)
+        elif kind is TokenType.STRING and n not in spelled:
+            source = text[token.start : token.end + 1]
+            if "\\" in source or source[1:-1] != word:
+                word = source
+            if out and out[-1].token_type is TokenType.STRING:
+                # 'it''s' is one string with a quote in it, 'it' 's' is two strings joined.
+                previous = out.pop()
+                touches = text[token.start - 1] == source[0] and previous.end + 1 == token.start
+                glue = source[0] if touches else ""
+                word = previous.text + glue + word
+                token = Token(kind, word, previous.line, previous.col, previous.start, token.end)
+            elif word != token.text:
+                token = Token(kind, word, token.line, token.col, token.start, token.end)
+        elif kind is TokenType.WINDOW and not _names_window(tokens, n):
+            # It is a function or a column: the parser would end a GROUP BY here.
+            token = Token(TokenType.VAR, word, token.line, token.col, token.start, token.end)
+        elif (
+            kind is TokenType.VAR
+            and after is not None
+            and after.token_type is TokenType.L_PAREN
+            and word.upper() in _FUNCTIONS
+        ):
+            token = Token(kind, _MARK + word, token.line, token.col, token.start, token.end)
+        elif after is None or after.token_type is not TokenType.L_PAREN:
+            # CURRENT_DATE is a column where there is one: the parser would take it for a call.
+            token = as_name(token)
+        out.append(token)
+    return out
+
+
+def _is_fraction(before: Sequence[Token], number: Token, text: str) -> bool:
+    """Whether a number follows the dot with which it begins: ``.5D``."""
+    if not before or before[-1].token_type is not TokenType.DOT:
+        return False
+    dot = before[-1].start
+    return dot + 1 == number.start and not re.match(r"[\w\])`]", text[dot - 1 : dot])
+
+
+_TEXTS = (TokenType.STRING, TokenType.RAW_STRING)
+_PIECE = re.compile(
+    r"""([rR])(?:'([^']*)'|"([^"]*)")|'((?:[^'\\]|\\.|'')*)'|"((?:[^"\\]|\\.|"")*)\"""", re.DOTALL
+)
+_UNITS = re.compile(
+    r"(?:year|month|week|day|hour|minute|second|millisecond|microsecond|nanosecond)s?",
+    re.IGNORECASE,
+)
+
+
+def _spelled(tokens: Sequence[Token], text: str) -> tuple[list[Token], set[int]]:
+    """Return tokens in which literals are those of Spark's grammar, and which strings are made.
+
+    Raw strings beside other strings become one string, ``X '41'`` is a binary, ``0x41`` a name;
+    signs inside an interval (``INTERVAL 1 DAY -2 HOURS``) belong to its numbers.
+    """
+    out: list[Token] = []
+    spelled: set[int] = set()
+    n = 0
+    while n < len(tokens):
+        token = tokens[n]
+        kind, end = token.token_type, n + 1
+        if kind in _TEXTS:
+            while end < len(tokens) and tokens[end].token_type in _TEXTS:
+                end += 1
+            run = tokens[n:end]
+            if len(run) > 1 and any(t.token_type is TokenType.RAW_STRING for t in run):
+                spelled.add(len(out))
+                out.append(_joined(run, text))
+            else:
+                out += run
+        elif (
+            kind is TokenType.VAR
+            and token.text.upper() == "X"
+            and end < len(tokens)
+            and tokens[end].token_type is TokenType.STRING
+        ):
+            literal = tokens[end]
+            hexadecimal = TokenType.HEX_STRING
+            out.append(
+                Token(hexadecimal, literal.text, token.line, token.col, token.start, literal.end)
+            )
+            end += 1
+        elif kind in (TokenType.HEX_STRING, TokenType.BIT_STRING) and text[token.start] == "0":
+            out.append(_beside(token, TokenType.VAR, text[token.start : token.end + 1]))
+        elif kind is TokenType.INTERVAL:
+            out.append(token)
+            made, end = _units(tokens, end)
+            texts = (i for i, t in enumerate(made) if t.token_type is TokenType.STRING)
+            spelled.update(len(out) + i for i in texts)
+            out += made
+        else:
+            out.append(token)
+        n = end
+    return out, spelled
+
+
+def _joined(run: Sequence[Token], text: str) -> Token:
+    """Return strings beside each other, of which some are raw, as one."""
+    first, last = run[0], run[-1]
+    source = ""
+    for before, token in zip((None, *run), run, strict=False):
+        touches = before is not None and before.end + 1 == token.start
+        source += ("" if touches else " ") + text[token.start : token.end + 1]
+    pieces: list[str] = []
+    for raw, single, double, text_in_single, text_in_double in _PIECE.findall(source):
+        if raw:
+            pieces.append((single or double).replace("\\", "\\\\"))
+        else:
+            pieces.append(text_in_single.replace("''", "'") + text_in_double.replace('""', '"'))
+    word = "".join(pieces)
+    if "\\" in word:  # what has escapes keeps its source
+        word = f"'{word}'"
+    return Token(TokenType.STRING, word, first.line, first.col, first.start, last.end)
+
+
+def _units(tokens: Sequence[Token], at: int) -> tuple[list[Token], int]:
+    """Return the numbers and units behind INTERVAL as the parser can read them, and their end."""
+    made: list[Token] = []
+    while True:
+        signed = at < len(tokens) and tokens[at].token_type in (TokenType.DASH, TokenType.PLUS)
+        value = at + signed
+        if (
+            value + 1 >= len(tokens)
+            or tokens[value].token_type is not TokenType.NUMBER
+            or not _UNITS.fullmatch(tokens[value + 1].text)
+        ):
+            return made, at
+        number = tokens[value]
+        if signed and made:
+            minus = "-" if tokens[at].token_type is TokenType.DASH else ""
+            made.append(_beside(number, TokenType.STRING, minus + number.text))
+        else:
+            made += tokens[at : value + 1]
+        made.append(tokens[value + 1])
+        at = value + 2
+
+
+def as_name(token: Token) -> Token:
+    """Return a token as the parser has to see it where it is a name and no call."""
+    if token.token_type not in SparkParser.NO_PAREN_FUNCTIONS:
+        return token
+    return _beside(token, TokenType.VAR, token.text)
+
+
+def _is_named_in_parentheses(tokens: Sequence[Token], n: int) -> bool:
+    """Whether a word VALUES begins ``(VALUES (1), (2) AS t(a))``, which the parser cannot read."""
+    if tokens[n - 1].token_type is not TokenType.L_PAREN:
+        return False
+    depth = 0
+    for before, token in pairwise(tokens[n:]):
+        depth += before.token_type is TokenType.L_PAREN
+        depth -= before.token_type is TokenType.R_PAREN
+        if depth < 0:
+            break
+        if depth == 0 and before.token_type is TokenType.R_PAREN:
+            if token.token_type is TokenType.COMMA:
+                continue
+            return token.token_type in (TokenType.ALIAS, TokenType.VAR, TokenType.IDENTIFIER)
+    return False
+
+
+def _names_window(tokens: Sequence[Token], n: int) -> bool:
+    """Whether a word WINDOW begins a clause: ``WINDOW w AS (…)``."""
+    return n + 2 < len(tokens) and tokens[n + 2].token_type is TokenType.ALIAS
+
+
+def whole_strings(tokens: Sequence[Token], text: str) -> list[Token]:
+    """Return tokens in which strings that touch are one: ``'it''s'`` has a quote in it."""
+    out: list[Token] = []
+    for token in tokens:
+        before = out[-1] if out else None
+        strings = before is not None and before.token_type is TokenType.STRING
+        touches = strings and before.end + 1 == token.start  # pyright: ignore[reportOptionalMemberAccess]
+        touches = touches and text[token.start - 1] == text[token.start]
+        if touches and token.token_type is TokenType.STRING:
+            previous = out.pop()
+            word = previous.text + text[token.start] + token.text
+            token = Token(
+                token.token_type, word, previous.line, previous.col, previous.start, token.end
+            )
+        out.append(token)
+    return out
+
+
+def parse(text: str) -> exp.Expr | None:
+    """Return the tree of a text that is one query or expression, or None where it is none."""
+    try:
+        trees = SPARK.parser().parse(typed(faithful(tokenize(text), text), text), text)
+    except Exception:  # sqlglot fails over some calls, for example map(a)
+        return None
+    return trees[0] if len(trees) == 1 else None
+
+
+def plain(name: str) -> str:
+    """Return a name as written: without the mark that `faithful` gives to functions.
+
+    Examples
+    --------
+    >>> plain("ƒcount"), plain("carrier")
+    ('count', 'carrier')
+    """
+    return name.removeprefix(_MARK)
+
+
+def function_named(node: Any) -> str | None:
+    """Return the function that a name without parentheses stands for where no column is called so.
+
+    Examples
+    --------
+    >>> function_named(parse("Current_Date")), function_named(parse("t.current_date"))
+    ('current_date', None)
+    """
+    if not isinstance(node, exp.Column) or len(node.parts) > 1:
+        return None
+    name = plain(node.name).lower()
+    if name in WITHOUT_PARENTHESES or _is_path(node):
+        return name
+    return None
+
+
+def is_never_column(node: Any) -> bool:
+    """Whether a name is one that Spark takes for a function even where a column is called so."""
+    return isinstance(node, exp.Column) and len(node.parts) == 1 and _is_path(node)
+
+
+def _is_path(node: exp.Column) -> bool:
+    quoted = isinstance(node.this, exp.Identifier) and node.this.args.get("quoted")
+    return plain(node.name).lower() == "current_path" and not quoted
+
+
+def suffixed(text: str) -> str | None:
+    """Return the number with a suffix that a string literal stands for, or None.
+
+    Examples
+    --------
+    >>> suffixed("ƒ1L"), suffixed("1L")
+    ('1L', None)
+    """
+    return text.removeprefix(_MARK) if text.startswith(_MARK) else None
+
+
+_BEFORE_OPERANDS = frozenset(
+    """
+    ALL AND AS BETWEEN BY CASE DISTINCT DIV ELSE ESCAPE FILTER FOR FROM HAVING ILIKE IN INTERVAL IS
+    LIKE LIMIT NOT OFFSET ON OR QUALIFY REGEXP RETURN RLIKE SELECT THEN TO USING VALUES WHEN WHERE
+    """.split()
+)
+"""Key words after which an operand comes."""
+
+_LOSABLE = re.compile(rf"\+|\|>|COLLATE|{_MARK}", re.IGNORECASE)
+
+
+def what_is_lost(tokens: Sequence[Token], text: str) -> str | None:
+    """Return what the parser does not tell of a query, or None where its tree is to be trusted.
+
+    It drops the plus before an operand, which makes a number of a string, and collations; and it
+    puts the steps of a pipe into an order of its own. What has our mark may be taken for marked.
+    """
+    if not _LOSABLE.search(text, tokens[0].start, tokens[-1].end + 1):
+        return None
+    before = ""
+    for token in tokens:
+        if token.token_type is TokenType.PIPE_GT:
+            return "|>"
+        if token.token_type is TokenType.PLUS and (
+            before in _BEFORE_OPERANDS or not (before[-1:].isalnum() or before[-1:] in "_)]'\"`")
+        ):
+            return "+ before an operand"
+        word = text[token.start : token.end + 1]
+        before = word.upper()
+        if before == "COLLATE":
+            return "COLLATE"
+        if _MARK in word:
+            return f"the letter {_MARK}"
+    return None
+
+
+def char_size(kind: str | None) -> int | None:
+    """Return the n of CHAR(n), None of other types.
+
+    Examples
+    --------
+    >>> char_size("char(10)"), char_size("varchar(10)")
+    (10, None)
+    """
+    found = re.fullmatch(r"(?:char|character)\((\d+)\)", (kind or "").strip().lower())
+    return int(found[1]) if found else None
+
+
+def quote(name: str) -> str:
+    """Return a name as a quoted identifier.
+
+    Examples
+    --------
+    >>> quote("a`b")
+    '`a``b`'
+    """
+    return "`" + name.replace("`", "``") + "`"
+
+
+def unpruned(column: str, kind: str) -> str:
+    """Return a column of files, in SQL, of which Spark leaves no row group out.
+
+    To Spark NaN is greater than all numbers and both zeros are one, and the statistics and
+    dictionaries by which it leaves row groups out tell neither. It does not look behind a function.
+
+    Examples
+    --------
+    >>> unpruned("`x`", "double"), unpruned("`s`", "struct<y:double>"), unpruned("`i`", "int")
+    ('nanvl(`x`, `x`)', 'element_at(array(`s`), 1)', '`i`')
+    """
+    kind = kind.lower()
+    if kind in ("float", "double"):
+        return f"nanvl({column}, {column})"
+    if kind.startswith("struct") and re.search(r":\s*(float|double)\b", kind):
+        return f"element_at(array({column}), 1)"
+    return column
+
+
+_SIMPLE = {
+    exp.DType.BOOLEAN: "boolean",
+    exp.DType.INT: "int",
+    exp.DType.FLOAT: "float",
+    exp.DType.DOUBLE: "double",
+    exp.DType.TEXT: "string",
+    exp.DType.DATE: "date",
+    exp.DType.TIME: "time(6)",
+    exp.DType.TIMESTAMPTZ: "timestamp",
+    exp.DType.TIMESTAMPLTZ: "timestamp",
+    exp.DType.TIMESTAMP: "timestamp",
+    exp.DType.TIMESTAMPNTZ: "timestamp_ntz",
+}
+"""The types of typed literals, and those that are also functions: ``DATE '…'``, ``int(a)``."""
+
+
+def type_name(kind: Any) -> str | None:
+    """Return Spark's name of a type in a tree that was parsed from `typed` tokens, or None.
+
+    Examples
+    --------
+    >>> cast = parse("CAST(a AS STRUCT<aB: INT, c: ARRAY<DEC(3)>>)")
+    >>> type_name(cast.args["to"])
+    'struct<aB:int,c:array<decimal(3,0)>>'
+    """
+    if not isinstance(kind, exp.DataType):
+        return None
+    if kind.this == exp.DType.USERDEFINED and kind.expressions:
+        return kind.expressions[0].name
+    return None if kind.expressions else _SIMPLE.get(kind.this)
+
+
+def type_is_written(cast: exp.Cast) -> bool:
+    """Whether a cast has its type after AS or ``::``, else it is a function or a typed literal."""
+    return cast.to.this == exp.DType.USERDEFINED
+
+
+_TYPED_LITERALS = frozenset(("DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ"))
+_SUFFIXES = frozenset(
+    (TokenType.DCOLON, TokenType.DOT, TokenType.L_BRACKET, TokenType.COLON, TokenType.DOTCOLON)
+)
+"""What belongs to the whole of a typed literal: ``DATE '2024-01-10'::string``."""
+_NO_LITERAL_TYPES = frozenset((TokenType.INTERVAL, TokenType.NULL))
+
+
+def typed(tokens: Sequence[Token], text: str) -> list[Token]:
+    """Return tokens in which each type is the one that Spark reads.
+
+    sqlglot has a grammar of types of its own, and casts the text inside a typed literal before the
+    literal. So types that are cast to are written as user-defined types with the name that Spark
+    has for them, which `type_name` returns, and typed literals are put in parentheses.
+
+    Parameters
+    ----------
+    tokens
+        Of one query or expression, `faithful`.
+
+    Raises
+    ------
+    UnknownTypeError
+        Spark has no such type; `at` is an offset in the text.
+    """
+    casts: list[bool] = []
+    out: list[Token] = []
+    n = 0
+    while n < len(tokens):
+        token = tokens[n]
+        kind = token.token_type
+        if kind is TokenType.L_PAREN:
+            casts.append(n > 0 and tokens[n - 1].text.upper() in ("CAST", "TRY_CAST"))
+        elif kind is TokenType.R_PAREN and casts:
+            casts.pop()
+        after = tokens[n + 1] if n + 1 < len(tokens) else None
+        if kind is TokenType.DCOLON or (kind is TokenType.ALIAS and casts and casts[-1]):
+            out.append(token)
+            marked, n = marked_type(tokens, n + 1, text, lengths=False)
+            out += marked
+            continue
+        is_literal = after is not None and after.token_type is TokenType.STRING
+        if is_literal and kind in SparkParser.TYPE_TOKENS and kind not in _NO_LITERAL_TYPES:
+            assert after is not None
+            word = token.text.upper()
+            if word not in _TYPED_LITERALS and not suffixed(after.text):
+                literal = text[after.start : after.end + 1]
+                message = f"Spark has no literals of the type `{token.text}`"
+                hint = f"write CAST({literal} AS {token.text})"
+                raise UnknownTypeError(token.start, message, hint)
+            literal = [token, after]
+            if n + 2 < len(tokens) and tokens[n + 2].token_type in _SUFFIXES:
+                literal = [
+                    _beside(token, TokenType.L_PAREN, "("),
+                    *literal,
+                    _beside(after, TokenType.R_PAREN, ")"),
+                ]
+            out += literal
+            n += 2
+            continue
+        out.append(token)
+        n += 1
+    return out
+
+
+def marked_type(
+    tokens: Sequence[Token], at: int, text: str, *, lengths: bool, bare_varchar: bool = False
+) -> tuple[list[Token], int]:
+    """Return a type that begins at a token as the parser is to see it, and the index behind it.
+
+    Parameters
+    ----------
+    lengths, bare_varchar
+        See `spark_types.read_type`.
+
+    Raises
+    ------
+    UnknownTypeError
+        Spark has no such type; `at` is an offset in the text.
+    """
+    words = _Words(tokens, text)
+    try:
+        name, end = read_type(words, at, lengths=lengths, bare_varchar=bare_varchar)
+    except UnknownTypeError as error:
+        token = tokens[min(error.at, len(tokens) - 1)]
+        raise UnknownTypeError(token.start, error.message, error.hint) from error
+    first = tokens[at]
+    marked = [
+        _beside(first, TokenType.USERDEFINED, text[first.start : first.end + 1]),
+        _beside(first, TokenType.L_PAREN, "("),
+        _beside(first, TokenType.STRING, name),
+        _beside(first, TokenType.R_PAREN, ")"),
+    ]
+    return marked, end
+
+
+def _beside(token: Token, kind: TokenType, text: str) -> Token:
+    return Token(kind, text, token.line, token.col, token.start, token.end)
+
+
+class _Words(Sequence[str]):
+    """Tokens as they are written, each read when it is asked for."""
+
+    def __init__(self, tokens: Sequence[Token], text: str) -> None:
+        self.tokens, self.text = tokens, text
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return [self[i] for i in range(*at.indices(len(self)))]
+        token = self.tokens[at]
+        return self.text[token.start : token.end + 1]

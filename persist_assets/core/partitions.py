@@ -1,0 +1,458 @@
+"""Partitions: their keys, the rows they have, and which of them a change may reach. Pure.
+
+A partition of time is a window between two local midnights (or hours), its key what Dagster
+calls it: ``2013-01-01``, for hours ``2013-01-01-05:00``. Weeks begin on Monday, as those of
+``date_trunc`` do. A partition of listed values is one value. Of two dimensions a key names one of
+each, in the order of their columns' names, with ``|`` between them.
+
+There are partitions of time from `Partitioning.start` until the window that ended last. Rows in
+no window, such as those without a time, are in no partition.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
+from itertools import product
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+from persist_assets.core.dialect import quote
+from persist_assets.core.errors import NotFoundError, did_you_mean
+from persist_assets.core.time_values import TIMES, literal, overlaps_any, within
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from persist_assets.core.model import Cadence, Dimension, Filled, Partitioning, Runs, Snapshot
+    from persist_assets.core.time_values import Span, Value
+
+SEPARATOR = "|"
+"""What stands between the keys of two dimensions."""
+FORMATS: Mapping[Cadence, str] = {
+    "hourly": "%Y-%m-%d-%H:%M",
+    "daily": "%Y-%m-%d",
+    "weekly": "%Y-%m-%d",
+    "monthly": "%Y-%m-%d",
+}
+"""How keys spell the beginnings of windows."""
+_SMALLEST = timedelta(microseconds=1)
+
+
+def keys(partitioning: Partitioning, now: datetime) -> tuple[str, ...]:
+    """Return the keys of all partitions that there are at an instant, in order."""
+    hour = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    return _keys(partitioning, hour)
+
+
+@lru_cache(maxsize=256)
+def _keys(partitioning: Partitioning, now: datetime) -> tuple[str, ...]:
+    told = [_values(partitioning, dimension, now) for dimension in partitioning.dimensions]
+    return tuple(_joined(partitioning, parts) for parts in product(*told))
+
+
+def is_key(partitioning: Partitioning, key: str, now: datetime) -> bool:
+    """Whether a key is one of `keys`; in constant time."""
+    hour = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    return key in _key_set(partitioning, hour)
+
+
+@lru_cache(maxsize=256)
+def _key_set(partitioning: Partitioning, now: datetime) -> frozenset[str]:
+    return frozenset(keys(partitioning, now))
+
+
+def _values(partitioning: Partitioning, dimension: Dimension, now: datetime) -> list[str]:
+    if dimension.every is None:
+        return [str(value) for value in dimension.values]
+    begin, last = limits(partitioning)
+    zone = ZoneInfo(partitioning.timezone)
+    until = now if last is None else min(now, last.replace(tzinfo=zone))
+    form = FORMATS[dimension.every]
+    found: list[str] = []
+    while (end := following(begin, dimension.every)).replace(tzinfo=zone) <= until:
+        found.append(begin.strftime(form))
+        begin = end
+    return found
+
+
+def limits(partitioning: Partitioning) -> tuple[datetime, datetime | None]:
+    """Return when the first window begins, and the last one ends if there is a last one.
+
+    Both in local time. Where no window fits between start and end they are the same.
+    """
+    assert partitioning.time is not None
+    assert partitioning.time.every is not None
+    every, first = partitioning.time.every, _first(partitioning, partitioning.time.every)
+    if partitioning.end is None:
+        return first, None
+    until, last = datetime.fromisoformat(partitioning.end), first
+    while (end := following(last, every)) <= until:
+        last = end
+    return first, last
+
+
+def _first(partitioning: Partitioning, every: Cadence) -> datetime:
+    """Return the first beginning of a window that is not before the start."""
+    start = datetime.fromisoformat(partitioning.start or "")
+    if every == "hourly":
+        begin = start.replace(minute=0, second=0, microsecond=0)
+    else:
+        begin = start.replace(hour=0, minute=0, second=0, microsecond=0)
+    if every == "weekly":
+        begin -= timedelta(days=begin.weekday())
+    elif every == "monthly":
+        begin = begin.replace(day=1)
+    return begin if begin >= start else following(begin, every)
+
+
+def following(begin: datetime, every: Cadence) -> datetime:
+    """Return where the window ends, and the next one begins, that begins at a local time."""
+    if every == "hourly":
+        return begin + timedelta(hours=1)
+    if every == "monthly":
+        return (begin.replace(day=1) + timedelta(days=32)).replace(day=1)
+    return begin + timedelta(days=7 if every == "weekly" else 1)
+
+
+def window_end(partitioning: Partitioning, key: str) -> datetime:
+    """Return when a partition's window ends, an instant; of listed values alone: long ago.
+
+    Examples
+    --------
+    >>> from persist_assets.core.model import Dimension, Partitioning
+    >>> daily = Partitioning((Dimension("day", "daily"),), "2013-01-01", None, "Europe/Berlin")
+    >>> window_end(daily, "2013-01-01").isoformat()
+    '2013-01-02T00:00:00+01:00'
+    """
+    time = partitioning.time
+    if time is None or time.every is None:
+        return datetime.min.replace(tzinfo=UTC)
+    end = following(_begin(split(partitioning, key)[0]), time.every)
+    return end.replace(tzinfo=ZoneInfo(partitioning.timezone))
+
+
+def _joined(partitioning: Partitioning, parts: Sequence[str]) -> str:
+    named = zip((d.column for d in partitioning.dimensions), parts, strict=True)
+    return SEPARATOR.join(part for _, part in sorted(named))
+
+
+def split(partitioning: Partitioning, key: str) -> tuple[str, ...]:
+    """Return what a key names of each dimension, in their order."""
+    columns = [d.column for d in partitioning.dimensions]
+    parts = key.split(SEPARATOR) if len(columns) > 1 else [key]
+    told = dict(zip(sorted(columns), parts, strict=True))
+    return tuple(told[column] for column in columns)
+
+
+def corners(
+    partitioning: Partitioning, order: Sequence[str], some: Sequence[str]
+) -> tuple[str, str]:
+    """Return the keys at both ends of the smallest box that has some partitions.
+
+    A range of Dagster's is such a box: of each dimension, all between the two that its ends name.
+
+    Parameters
+    ----------
+    order
+        All partitions that there are.
+    """
+    ends: list[tuple[str, str]] = []
+    for there, chosen in zip(
+        zip(*(split(partitioning, key) for key in order), strict=True),
+        zip(*(split(partitioning, key) for key in some), strict=True),
+        strict=True,
+    ):
+        rank = {value: n for n, value in enumerate(dict.fromkeys(there))}
+        places = sorted(chosen, key=rank.__getitem__)
+        ends.append((places[0], places[-1]))
+    first, last = zip(*ends, strict=True)
+    return _joined(partitioning, first), _joined(partitioning, last)
+
+
+def misfit(dimension: Dimension, kind: str) -> str | None:
+    """Return of which type the column of a dimension has to be, or None where `kind` fits."""
+    if dimension.every is None:
+        number = isinstance(dimension.values[0], int)
+        fits = kind in ("tinyint", "smallint", "int", "bigint") if number else kind == "string"
+        return None if fits else "the type of its values"
+    if kind == "date" and dimension.every == "hourly":
+        return "a time of day"
+    return None if kind in TIMES else "a date or a timestamp"
+
+
+def side(partitioning: Partitioning, dimension: Dimension, part: str, kind: str) -> Span:
+    """Return the least and the greatest value of a column that rows of a partition may have.
+
+    Parameters
+    ----------
+    part
+        What its key names of this dimension.
+    kind
+        The column's Spark type.
+    """
+    if dimension.every is None:
+        value: Value = next(v for v in dimension.values if str(v) == part)
+        return value, value
+    begin = _begin(part)
+    end = following(begin, dimension.every)
+    if kind == "date":
+        return begin.date(), (end - timedelta(days=1)).date()
+    if kind == "timestamp":
+        zone = ZoneInfo(partitioning.timezone)
+        begin, end = (t.replace(tzinfo=zone).astimezone(UTC) for t in (begin, end))
+    return begin, end - _SMALLEST
+
+
+def _begin(part: str) -> datetime:
+    """Return the local time that a key of `FORMATS` spells; `strptime` takes ten times as long."""
+    return datetime.fromisoformat(f"{part[:10]}T{part[11:] or '00:00'}")
+
+
+def boxes(
+    partitioning: Partitioning, kinds: Sequence[str], chosen: Collection[str], order: Sequence[str]
+) -> tuple[tuple[Span, ...], ...]:
+    """Return the values that rows of partitions may have, of all their columns; fewest boxes.
+
+    Parameters
+    ----------
+    kinds
+        The columns' Spark types.
+    order
+        The keys of all partitions there are.
+    """
+    firsts: dict[str, int] = {}
+    for key in order:
+        firsts.setdefault(split(partitioning, key)[0], len(firsts))
+    by_rest: dict[tuple[str, ...], list[str]] = {}
+    wanted = {*chosen}
+    for key in order:
+        if key in wanted:
+            first, *rest = split(partitioning, key)
+            by_rest.setdefault(tuple(rest), []).append(first)
+    found: list[tuple[Span, ...]] = []
+    lead, *others = partitioning.dimensions
+    for rest, parts in by_rest.items():
+        sides = [
+            side(partitioning, d, part, kind)
+            for d, part, kind in zip(others, rest, kinds[1:], strict=True)
+        ]
+        run: list[str] = []
+        for part in (*parts, None):
+            if run and (part is None or not lead.every or firsts[part] != firsts[run[-1]] + 1):
+                ends = [side(partitioning, lead, p, kinds[0]) for p in (run[0], run[-1])]
+                found.append(((ends[0][0], ends[1][1]), *sides))
+                run = []
+            if part is not None:
+                run.append(part)
+    return tuple(found)
+
+
+def reached(
+    partitioning: Partitioning, kind: str, order: Iterable[str], spans: Sequence[Span]
+) -> frozenset[str]:
+    """Return the partitions that may have rows whose first column has a value of the spans."""
+    found: set[str] = set()
+    known: dict[str, bool] = {}
+    lead = partitioning.dimensions[0]
+    is_reached = overlaps_any(spans)
+    for key in order:
+        part = split(partitioning, key)[0]
+        if part not in known:
+            known[part] = is_reached(side(partitioning, lead, part, kind))
+        if known[part]:
+            found.add(key)
+    return frozenset(found)
+
+
+def condition(partitioning: Partitioning, kinds: Sequence[str], key: str) -> str:
+    """Return the SQL condition that a row is in a partition."""
+    told = zip(partitioning.dimensions, split(partitioning, key), kinds, strict=True)
+    tests = [within(d.column, kind, *side(partitioning, d, part, kind)) for d, part, kind in told]
+    return " AND ".join(f"({test})" for test in tests)
+
+
+def units(partitioning: Partitioning, kinds: Sequence[str]) -> tuple[str, ...]:
+    """Return SQL expressions that have the same values for rows of one partition, and no others.
+
+    Of a time that is when its window begins, in hours or days since 1970. See `key_of`.
+    """
+    return tuple(
+        quote(d.column) if d.every is None else _unit(quote(d.column), d.every, kind, partitioning)
+        for d, kind in zip(partitioning.dimensions, kinds, strict=True)
+    )
+
+
+def _unit(column: str, every: Cadence, kind: str, partitioning: Partitioning) -> str:
+    if every == "hourly":
+        if kind == "timestamp":
+            return f"CAST(floor(unix_seconds({column}) / 3600) AS BIGINT)"
+        return f"unix_date(CAST({column} AS DATE)) * 24 + hour({column})"
+    day = f"unix_date(CAST({column} AS DATE))"
+    if kind == "timestamp":  # its cast to a date would be in the time zone of the session
+        local = f"unix_seconds(from_utc_timestamp({column}, '{partitioning.timezone}'))"
+        day = f"CAST(floor({local} / 86400) AS INT)"
+    if every == "weekly":
+        return f"{day} - pmod({day} + 3, 7)"
+    return f"unix_date(trunc(date_from_unix_date({day}), 'MM'))" if every == "monthly" else day
+
+
+def key_of(partitioning: Partitioning, values: Sequence[object]) -> str | None:
+    """Return the key of the partition of rows for which `units` have these values, or None."""
+    parts: list[str] = []
+    for dimension, value in zip(partitioning.dimensions, values, strict=True):
+        if dimension.every is None:
+            parts.append(str(value))
+            continue
+        if not isinstance(value, int):
+            return None
+        hours = value if dimension.every == "hourly" else value * 24
+        try:
+            begin = datetime(1970, 1, 1) + timedelta(hours=hours)
+        except OverflowError:
+            return None
+        parts.append(begin.strftime(FORMATS[dimension.every]))
+    return _joined(partitioning, parts)
+
+
+def bounds(partitioning: Partitioning, kinds: Sequence[str]) -> str:
+    """Return the SQL condition that a row can be in a partition, today's or one to come."""
+    tests: list[str] = []
+    for dimension, kind in zip(partitioning.dimensions, kinds, strict=True):
+        if dimension.every is None:
+            told = [f"({within(dimension.column, kind, v, v)})" for v in dimension.values]
+            tests.append(f"({' OR '.join(told)})")
+            continue
+        zone = ZoneInfo(partitioning.timezone)
+        first, last = limits(partitioning)
+        low = _value(first, kind, zone, up=False)
+        high = None if last is None else _value(last, kind, zone, up=True)
+        tests.append(f"({within(dimension.column, kind, low, high)})")
+    return " AND ".join(tests)
+
+
+def _value(local: datetime, kind: str, zone: ZoneInfo, *, up: bool) -> date:
+    """Return a local time as a value of a column; `up`: the last value before it."""
+    if kind == "date":
+        return local.date() - timedelta(days=up)
+    if kind == "timestamp":
+        local = local.replace(tzinfo=zone).astimezone(UTC)
+    return local - _SMALLEST * up
+
+
+# ----------------------------------------------------------------------------------- sets of keys
+
+
+def runs(order: Sequence[str], chosen: Collection[str]) -> Runs:
+    """Return some of the keys as runs of those that follow one another in `order`."""
+    found: list[list[str]] = []
+    wanted, going = {*chosen}, False
+    for key in order:
+        if key in wanted:
+            if going:
+                found[-1][1] = key
+            else:
+                found.append([key, key])
+        going = key in wanted
+    return tuple((first, last) for first, last in found)
+
+
+def expand(order: Sequence[str], given: Runs) -> tuple[str, ...]:
+    """Return the keys of runs, in order."""
+    places = {key: n for n, key in enumerate(order)}
+    return tuple(
+        key
+        for first, last in given
+        if first in places and last in places
+        for key in order[places[first] : places[last] + 1]
+    )
+
+
+def filled_keys(order: Sequence[str], filled: Iterable[Filled]) -> frozenset[str]:
+    """Return the keys of all partitions that are filled."""
+    return frozenset(key for group in filled for key in expand(order, group.runs))
+
+
+def with_rows_of(
+    snapshot: Snapshot, keys: Collection[str], tables: Iterable[Snapshot], order: Sequence[str]
+) -> dict[str, set[str]]:
+    """Return which snapshots have the very rows of a table's partitions, and of which, by uid.
+
+    Parameters
+    ----------
+    tables
+        All snapshots there are of the same meaning.
+    """
+    computed: dict[str, dict[str, str]] = {}
+    for table in sorted(tables, key=lambda s: s.built_at):
+        if table.partitions is None:
+            continue
+        base, built = table.partitions.base, {*expand(order, table.partitions.built)}
+        before = computed.get(base or "", {})
+        computed[table.build_uid] = {
+            key: table.build_uid if base is None or key in built else before.get(key, base)
+            for key in filled_keys(order, table.partitions.filled)
+        }
+    own = computed.get(snapshot.build_uid, {})
+    found = {snapshot.build_uid: {*keys}}
+    for uid, of in computed.items():
+        shared = {key for key in keys if key in own and of.get(key) == own[key]}
+        if shared:
+            found[uid] = shared
+    return found
+
+
+def in_words(order: Sequence[str], chosen: Collection[str]) -> str:
+    """Return which partitions are meant, in few words.
+
+    Examples
+    --------
+    >>> in_words(["a", "b", "c", "d"], ["a", "b", "d"])
+    'a to b, d'
+    """
+    told = [first if first == last else f"{first} to {last}" for first, last in runs(order, chosen)]
+    return ", ".join(told[:3]) + (f" and {len(told) - 3} more" if len(told) > 3 else "")
+
+
+def between(name: str, order: Sequence[str], first: str, last: str) -> tuple[str, ...]:
+    """Return the partitions from one to another, both with them.
+
+    Parameters
+    ----------
+    name
+        Of the source, for messages.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such partition, or the first comes after the last.
+    """
+    places = {key: n for n, key in enumerate(order)}
+    for key in (first, last):
+        if key not in places:
+            hint = did_you_mean(key, order)
+            if order and hint is None:
+                hint = f"there are those from {order[0]} to {order[-1]}"
+            elif not order:
+                hint = "it has none yet: the first window of time has not ended"
+            raise NotFoundError(f"`{name}` has no partition `{key}`", hint=hint)
+    if places[first] > places[last]:
+        raise NotFoundError(
+            f"`{first}` comes after `{last}`", hint="give the earlier partition first"
+        )
+    return tuple(order[places[first] : places[last] + 1])
+
+
+def spelled_bounds(partitioning: Partitioning) -> tuple[object, ...]:
+    """Return what of a partitioning decides which rows there are."""
+    return (
+        partitioning.start if partitioning.time else None,
+        partitioning.end if partitioning.time else None,
+        partitioning.timezone if partitioning.time else None,
+        *((d.column.lower(), d.every, *map(literal_of, d.values)) for d in partitioning.dimensions),
+    )
+
+
+def literal_of(value: str | int) -> str:
+    """Return a listed value as SQL."""
+    return literal(value, "string" if isinstance(value, str) else "bigint")

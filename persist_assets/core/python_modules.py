@@ -1,0 +1,57 @@
+"""Names of modules of Python, and the files of a project that may be them. Pure."""
+
+from __future__ import annotations
+
+import sys
+
+PACKAGE = "persist_assets"
+EXPORTS = (
+    "AssetTranslator",
+    "incremental_filter",
+    "incremental_table",
+    "load_sources",
+    "model",
+    "rerun",
+    "source",
+    "table",
+)
+"""What this package offers to the code of users."""
+
+
+ROOTS = ("", "src/")
+"""Where modules of a project are imported from, relative to its root."""
+
+
+def files_of(name: str) -> tuple[str, ...]:
+    """Return where a module may be, by its dotted name, the likelier place first."""
+    base = name.replace(".", "/")
+    return tuple(f"{root}{base}{end}" for root in ROOTS for end in ("/__init__.py", ".py"))
+
+
+def name_of(path: str) -> str:
+    """Return the dotted name of the module that a file is.
+
+    Examples
+    --------
+    >>> name_of("src/shop/prices.py"), name_of("sources/shop/__init__.py")
+    ('shop.prices', 'sources.shop')
+    """
+    plain = path.removeprefix("src/").removesuffix(".py").removesuffix("/__init__")
+    return plain.replace("/", ".")
+
+
+def is_foreign(name: str) -> bool:
+    """Whether a module is never one of a project's, whatever files there are."""
+    top = name.partition(".")[0]
+    return top in sys.stdlib_module_names or top in (PACKAGE, "pyspark")
+
+
+def absolute(module: str, level: int, package: str) -> str | None:
+    """Return what ``from ..module import`` means in a package; None where that is nothing."""
+    if not level:
+        return module
+    parts = package.split(".") if package else []
+    if level - 1 > len(parts) or not parts:
+        return None
+    parts = parts[: len(parts) - level + 1]
+    return ".".join([*parts, module] if module else parts) or None

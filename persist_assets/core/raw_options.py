@@ -1,0 +1,256 @@
+"""The options that formats of raw tables have. Pure.
+
+Spark ignores an option that it does not know, so that `haeder true` has no effect. The invariant:
+an option of a format that is known here is one that Spark reads data by.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from persist_assets.core.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from persist_assets.core.model import Column
+
+_FILES = (
+    "archivePathFilter",
+    "ignoreCorruptFiles",
+    "ignoreInvalidPartitionPaths",
+    "ignoreMissingFiles",
+    "ignoredPathSegmentRegex",
+    "modifiedAfter",
+    "modifiedBefore",
+    "pathGlobFilter",
+    "recursiveFileLookup",
+)
+_TEXTS = (
+    "charset",
+    "columnNameOfCorruptRecord",
+    "compression",
+    "dateFormat",
+    "enableDateTimeParsingFallback",
+    "encoding",
+    "lineSep",
+    "locale",
+    "mode",
+    "multiLine",
+    "preferDate",
+    "samplingRatio",
+    "singleVariantColumn",
+    "timeFormat",
+    "timeZone",
+    "timestampFormat",
+    "timestampNTZFormat",
+)
+OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "parquet": (*_FILES, "datetimeRebaseMode", "int96RebaseMode", "mergeSchema"),
+    "orc": (*_FILES, "mergeSchema"),
+    "text": (*_FILES, "compression", "encoding", "lineSep", "wholetext"),
+    "delta": (),
+    "csv": (
+        *_FILES,
+        *_TEXTS,
+        "charToEscapeQuoteEscaping",
+        "codec",
+        "columnPruning",
+        "comment",
+        "delimiter",
+        "emptyValue",
+        "enforceSchema",
+        "escape",
+        "extension",
+        "header",
+        "ignoreLeadingWhiteSpace",
+        "ignoreTrailingWhiteSpace",
+        "inferSchema",
+        "inputBufferSize",
+        "maxCharsPerColumn",
+        "maxColumns",
+        "nanValue",
+        "negativeInf",
+        "nullValue",
+        "positiveInf",
+        "quote",
+        "sep",
+        "unescapedQuoteHandling",
+    ),
+    "json": (
+        *_FILES,
+        *_TEXTS,
+        "allowBackslashEscapingAnyCharacter",
+        "allowComments",
+        "allowNonNumericNumbers",
+        "allowNumericLeadingZeros",
+        "allowSingleQuotes",
+        "allowUnquotedControlChars",
+        "allowUnquotedFieldNames",
+        "dropFieldIfAllNull",
+        "inferTimestamp",
+        "maxNestingDepth",
+        "maxNumLen",
+        "maxStringLen",
+        "prefersDecimal",
+        "primitivesAsString",
+        "useUnsafeRow",
+    ),
+    "xml": (
+        *_FILES,
+        *_TEXTS,
+        "attributePrefix",
+        "excludeAttribute",
+        "ignoreNamespace",
+        "ignoreSurroundingSpaces",
+        "inferSchema",
+        "nullValue",
+        "prefersDecimal",
+        "rootTag",
+        "rowTag",
+        "rowValidationXSDPath",
+        "useLegacyXMLParser",
+        "valueTag",
+        "wildcardColName",
+    ),
+    "avro": (
+        *_FILES,
+        "avroSchema",
+        "avroSchemaUrl",
+        "datetimeRebaseMode",
+        "enableStableIdentifiersForUnionType",
+        "ignoreExtension",
+        "mode",
+        "positionalFieldMatching",
+        "recursiveFieldMaxDepth",
+        "stableIdentifierPrefixForUnionType",
+    ),
+    "iceberg": (
+        "as-of-timestamp",
+        "batch-size",
+        "branch",
+        "end-snapshot-id",
+        "end-timestamp",
+        "file-open-cost",
+        "locality",
+        "lookback",
+        "snapshot-id",
+        "split-size",
+        "start-snapshot-id",
+        "start-timestamp",
+        "tag",
+        "vectorization-enabled",
+        "versionAsOf",
+        "timestampAsOf",
+    ),
+}
+"""The options by format with which Spark 4.3 reads it, as its classes of options list them."""
+
+_JDBC = (
+    "connectionProvider",
+    "customSchema",
+    "dbtable",
+    "driver",
+    "fetchsize",
+    "hint",
+    "isolationLevel",
+    "keytab",
+    "lowerBound",
+    "numPartitions",
+    "partitionColumn",
+    "password",
+    "preferTimestampNTZ",
+    "preferTimestampNanos",
+    "prepareQuery",
+    "principal",
+    "pushDownAggregate",
+    "pushDownJoin",
+    "pushDownLimit",
+    "pushDownOffset",
+    "pushDownPredicate",
+    "pushDownTableSample",
+    "query",
+    "queryTimeout",
+    "refreshKrb5Config",
+    "sessionInitStatement",
+    "upperBound",
+    "url",
+    "user",
+)
+"""Spark's own; others are for the driver, and those that look like one of these are refused."""
+
+MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
+PARSED = ("csv", "json", "xml")
+"""Formats of which records may not be as they are declared."""
+CORRUPT = "columnnameofcorruptrecord"
+
+
+def corrupt_column(options: Mapping[str, str]) -> str:
+    """Return the name of the column that bad records are kept in, if it is declared."""
+    return options.get(CORRUPT, "_corrupt_record")
+
+
+def read_mode(options: Mapping[str, str], columns: Sequence[Column]) -> str:
+    """Return what becomes of bad records: an error, if nothing else is declared.
+
+    Examples
+    --------
+    >>> from persist_assets.core.model import Column
+    >>> read_mode({}, [Column("a", "int")]), read_mode({}, [Column("_corrupt_record", "string")])
+    ('FAILFAST', 'PERMISSIVE')
+    """
+    keeps = corrupt_column(options).lower() in {c.name.lower() for c in columns}
+    return options.get("mode", "PERMISSIVE" if keeps else "FAILFAST").upper()
+
+
+def wrong_option(
+    form: str, options: Mapping[str, str], columns: Sequence[Column]
+) -> tuple[str, str | None] | None:
+    """Return what is wrong with the options of a raw table and what to do, None if nothing is.
+
+    Parameters
+    ----------
+    form
+        The format, in lower case.
+    options
+        With names in lower case.
+    columns
+        As they are declared.
+
+    Examples
+    --------
+    >>> wrong_option("csv", {"haeder": "true"}, [])
+    ('csv has no option `haeder`', 'did you mean `header`?')
+    """
+    known = OPTIONS.get(form)
+    for name in sorted(options):
+        if form == "jdbc" and name not in {k.lower() for k in _JDBC}:
+            hint = did_you_mean(name, _JDBC)
+            if hint is not None:
+                return f"jdbc has no option `{name}`", hint
+        elif known and "." in name:
+            pass  # of Hadoop or the format's library, which get all options: fs.s3a.endpoint
+        elif known is not None and name not in {k.lower() for k in known}:
+            hint = did_you_mean(name, known) or f"there are: {', '.join(sorted(known))}"
+            return f"{form} has no option `{name}`", hint
+    if form == "csv" and options.get("header", "true").lower() not in ("true", "false"):
+        return "`header` is true or false", None
+    return _wrong_mode(options, columns) if form in PARSED else None
+
+
+def _wrong_mode(
+    options: Mapping[str, str], columns: Sequence[Column]
+) -> tuple[str, str | None] | None:
+    mode, name = read_mode(options, columns), corrupt_column(options)
+    if mode not in MODES:
+        hint = did_you_mean(mode, MODES) or f"there are: {', '.join(MODES)}"
+        return f"there is no mode `{options['mode']}`", hint
+    column = next((c for c in columns if c.name.lower() == name.lower()), None)
+    if column is not None and (column.type or "").lower() != "string":
+        return f"`{name}` keeps bad records, and is not declared as STRING", f"{name} STRING"
+    if column is None and columns and (mode == "PERMISSIVE" or CORRUPT in options):
+        return (
+            f"bad records would become NULLs: no column `{name}` keeps them",
+            f"declare `{name} STRING`; or leave out `mode`, so that bad records are an error",
+        )
+    return None

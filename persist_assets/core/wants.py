@@ -1,0 +1,563 @@
+"""Wants: which data is asked for by when, what can be built for them now, and who is late. Pure.
+
+A want is an event, and so is everything that becomes of it; the ledger's tables of wants and of
+build requests are folds of its events (`ledger/projections.py`). Here is what is decided about
+them:
+
+    wants, what is current, what other graphs have, now ─► evaluate ─► at most one build request
+    a want past its deadline, what keeps it              ─► blame    ─► whose fault it is
+
+A partition is named by a reference: the asset key, and for partitioned sources the partition's key
+after it, ``departures/2013-01-01``. What another graph has is named with the graph before it,
+``users:data/users/2024-01-01``.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from persist_assets.core.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+PartitionRef = str
+"""Names a partition of a source of this graph, or with a graph before it and a colon of another."""
+WantState = Literal[
+    "waiting", "requested", "building", "failing", "satisfied", "expired", "cancelled"
+]
+UNDER_WAY: tuple[WantState, ...] = ("requested", "building")
+"""The states of wants of an open build request, which nobody has begun or somebody has."""
+ACTIVE: tuple[WantState, ...] = ("waiting", *UNDER_WAY, "failing")
+"""The states of wants that may still be satisfied."""
+SourceType = Literal["cli", "dashboard", "schedule", "api", "sensor"]
+Cause = Literal["not-arrived", "failed", "queued", "running"]
+RequestState = Literal["requested", "started", "succeeded", "failed"]
+
+_FIRST_PAUSE = timedelta(minutes=1)
+_LONGEST_PAUSE = timedelta(hours=1)
+
+MOST_WANTS = 5_000
+"""About as many wants one request is made for: its transactions hold up writers of the ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A partition that somebody asked for, and what has become of that.
+
+    Attributes
+    ----------
+    created_at
+        When the ledger's clock said so, aware.
+    data_timestamp
+        The business time that the partition stands for.
+    ttl_s
+        Seconds after `created_at` until which it is tried; None: for ever.
+    sla_s
+        Seconds after `data_timestamp`, without one after `created_at`, at which it is late.
+    external_dependencies
+        References of other graphs' partitions that have to be available before.
+    source
+        How it came: ``type`` and details.
+    failures
+        How often in a row building it failed by its own fault.
+    batch
+        How many may be built together with it, after runs that ended for unknown reasons.
+    retry_at
+        Not before that it is tried again.
+    request_id
+        The request that builds it, or did last.
+    """
+
+    want_id: str
+    partition_ref: PartitionRef
+    environment: str
+    created_at: datetime
+    data_timestamp: datetime | None = None
+    ttl_s: int | None = None
+    sla_s: int | None = None
+    external_dependencies: tuple[PartitionRef, ...] = ()
+    source: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    comment: str | None = None
+    parent: str | None = None
+    state: WantState = "waiting"
+    failures: int = 0
+    batch: int | None = None
+    retry_at: datetime | None = None
+    error: str | None = None
+    request_id: str | None = None
+    ended_at: datetime | None = None
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When it is late."""
+        return deadline(self.created_at, self.data_timestamp, self.sla_s)
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When it is given up."""
+        return None if self.ttl_s is None else self.created_at + timedelta(seconds=self.ttl_s)
+
+
+class ActiveWant(NamedTuple):
+    """What `evaluate` asks of a want that may still be satisfied; see `Want`. There are many."""
+
+    want_id: str
+    partition_ref: PartitionRef
+    state: WantState
+    deadline: datetime | None
+    expires_at: datetime | None
+    external_dependencies: tuple[PartitionRef, ...]
+    failures: int
+    batch: int | None
+    retry_at: datetime | None
+    request_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Partitions that are built together, and become visible together or not at all."""
+
+    request_id: str
+    environment: str
+    partitions: tuple[PartitionRef, ...]
+    want_ids: tuple[str, ...]
+    reason: str
+    trigger: str
+    state: RequestState = "requested"
+    requested_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    run_id: str | None = None
+    error: str | None = None
+    culprits: tuple[PartitionRef, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A want that cannot be built yet, and what of other graphs it waits for."""
+
+    want_id: str
+    partition_ref: PartitionRef
+    missing: tuple[PartitionRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What is to be done about wants now.
+
+    Attributes
+    ----------
+    partitions, want_ids
+        What is to be built together, and for whom; empty: nothing.
+    satisfied, expired
+        Wants whose partition is there as it would be built now, and those whose time is over.
+    blocked
+        Wants that wait for other graphs.
+    deferred
+        How many wants could be built now and are left for the next evaluation.
+    """
+
+    partitions: tuple[PartitionRef, ...] = ()
+    want_ids: tuple[str, ...] = ()
+    reason: str = "nothing to build"
+    satisfied: tuple[str, ...] = ()
+    expired: tuple[str, ...] = ()
+    blocked: tuple[Blocked, ...] = ()
+    deferred: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """What a late want waits for: of which graph, since when, and why it is not there."""
+
+    partition_ref: PartitionRef
+    graph: str
+    since: datetime
+    cause: Cause
+    problem: str | None = None
+    """What was wrong with that graph then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A deadline that was missed, and what was waited for when that was found."""
+
+    want_id: str
+    partition_ref: PartitionRef
+    deadline: datetime
+    missed_at: datetime
+    delivered_at: datetime | None
+    blame: Mapping[str, Any] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """What is known of a partition of a graph: since when it is available, failed or tainted."""
+
+    partition_ref: PartitionRef
+    graph: str
+    state: str
+    at: datetime
+    idx: int
+    build_uid: str | None = None
+
+
+def deadline(
+    created_at: datetime, data_timestamp: datetime | None, sla_s: int | None
+) -> datetime | None:
+    """Return when a want is late: so long after the time its data stands for."""
+    if sla_s is None:
+        return None
+    return (data_timestamp or created_at) + timedelta(seconds=sla_s)
+
+
+def evaluate(
+    wants: Iterable[Want | ActiveWant],
+    now: datetime,
+    *,
+    current: Collection[PartitionRef],
+    available: Collection[PartitionRef],
+    unbuildable: Collection[PartitionRef] = (),
+    force: bool = False,
+    most: int = MOST_WANTS,
+) -> Evaluation:
+    """Return what is to be done about the active wants of an environment.
+
+    Wants that nothing keeps are built together, those with the earliest deadlines first where there
+    are too many for one request. Those whose partition failed are tried again one
+    partition at a time, once their pause is over and nothing else is to be built, so that they
+    hold up nobody, and nobody them. Of those whose run ended without telling why, ever fewer are
+    built together, until it is known which one it is.
+
+    Parameters
+    ----------
+    current
+        The wanted partitions that are there as they would be built now. They satisfy a want
+        when other graphs have what it needs.
+    available
+        What graphs have of `Want.external_dependencies`.
+    unbuildable
+        Partitions whose windows go on, and those that are gone: they wait until their time is over.
+    force
+        Pauses after failures are over.
+    most
+        For how many wants one request is made, unless one partition alone has more.
+    """
+    satisfied, expired = list[str](), list[str]()
+    blocked: list[Blocked] = []
+    ready: dict[PartitionRef, list[Want | ActiveWant]] = {}
+    building: set[PartitionRef] = set()
+    waiting: list[Want | ActiveWant] = []
+    for want in wants:
+        if want.state in UNDER_WAY:
+            building.add(want.partition_ref)
+        elif want.partition_ref in current and not _lacks_others(want, available):
+            satisfied.append(want.want_id)
+        elif (until := want.expires_at) is not None and until <= now:
+            expired.append(want.want_id)
+        elif want.external_dependencies and (
+            missing := tuple(d for d in want.external_dependencies if d not in available)
+        ):
+            blocked.append(Blocked(want.want_id, want.partition_ref, missing))
+        elif want.partition_ref not in unbuildable:
+            waiting.append(want)
+    for want in waiting:
+        if want.partition_ref not in building:
+            ready.setdefault(want.partition_ref, []).append(want)
+    chosen, reason = _chosen(ready, now, force=force)
+    totals = [*accumulate(len(ready[ref]) for ref in chosen)]
+    n = max(1, bisect_right(totals, most))
+    return Evaluation(
+        tuple(chosen[:n]),
+        tuple(want.want_id for ref in chosen[:n] for want in ready[ref]),
+        reason if chosen else "nothing to build",
+        tuple(satisfied),
+        tuple(expired),
+        tuple(blocked),
+        deferred=sum(len(ready[ref]) for ref in chosen[n:]),
+    )
+
+
+def _lacks_others(want: Want | ActiveWant, available: Collection[PartitionRef]) -> bool:
+    """Whether it needs what another graph does not have: what is there is not of that then."""
+    return any(split_graph(d)[0] and d not in available for d in want.external_dependencies)
+
+
+def _chosen(
+    ready: Mapping[PartitionRef, list[Want | ActiveWant]], now: datetime, *, force: bool
+) -> tuple[list[PartitionRef], str]:
+    """Return which partitions are built together."""
+    healthy = list[PartitionRef]()
+    suspects = list[tuple[datetime, PartitionRef, int]]()
+    failing = list[tuple[datetime, PartitionRef]]()
+    for ref, some in ready.items():
+        retry_at = max((w.retry_at for w in some if w.retry_at is not None), default=now)
+        if not force and retry_at > now:
+            continue
+        if not any(w.failures or w.batch is not None for w in some):
+            healthy.append(ref)
+        elif any(w.failures for w in some):
+            failing.append((retry_at, ref))
+        else:
+            suspects.append((retry_at, ref, min(w.batch for w in some if w.batch is not None)))
+    if healthy:
+        return _by_deadline(healthy, ready), "satisfying_active_wants"
+    if suspects:
+        suspects.sort()
+        fewest = suspects[0][2]
+        return [ref for *_, ref, _ in suspects[:fewest]], "retrying_after_an_interruption"
+    return [min(failing)[1]] if failing else [], "retrying_after_a_failure"
+
+
+def _by_deadline(
+    refs: Sequence[PartitionRef], ready: Mapping[PartitionRef, list[Want | ActiveWant]]
+) -> list[PartitionRef]:
+    """Return partitions in the order of their earliest deadlines; those without one come last."""
+    due: dict[PartitionRef, datetime] = {}
+    for ref in refs:
+        told = [d for want in ready[ref] if (d := want.deadline) is not None]
+        if told:
+            due[ref] = min(told)
+    return [*sorted(due, key=due.__getitem__), *(ref for ref in refs if ref not in due)]
+
+
+def pause(failures: int) -> timedelta:
+    """Return how long a partition rests after so many failures in a row."""
+    return min(_FIRST_PAUSE * 2 ** min(failures - 1, 10), _LONGEST_PAUSE)
+
+
+def fewer(n: int) -> int:
+    """Return how many of a request of `n` partitions that died are built together next time."""
+    return max(1, n // 2)
+
+
+def blame(
+    want: Want,
+    request: Request | None,
+    *,
+    missing: Iterable[tuple[PartitionRef, datetime | None]] = (),
+    problems: Mapping[str, str | None] | None = None,
+    running: PartitionRef | None = None,
+) -> Blame:
+    """Return what a want that is late waits for.
+
+    Parameters
+    ----------
+    request
+        The request that builds it, or the last that failed to.
+    missing
+        What of other graphs is not there, and since when it is waited for.
+    problems
+        What is wrong with which other graph.
+    running
+        The partition that the request computes now.
+    """
+    for ref, since in missing:
+        graph, name = split_graph(ref)
+        problem = (problems or {}).get(graph)
+        return Blame(name, graph, since or want.created_at, "not-arrived", problem)
+    if request is not None and want.state in UNDER_WAY:
+        if request.state == "started":
+            since = request.started_at or want.created_at
+            return Blame(running or want.partition_ref, "", since, "running")
+        return Blame(want.partition_ref, "", request.requested_at or want.created_at, "queued")
+    if request is not None and request.state == "failed":
+        since = request.ended_at or want.created_at
+        return Blame(next(iter(request.culprits), want.partition_ref), "", since, "failed")
+    return Blame(want.partition_ref, "", want.created_at, "queued")
+
+
+def ref_of(asset_key: str, partition: str | None = None) -> PartitionRef:
+    """Return the reference of a partition of this graph; without one, of all there is."""
+    return asset_key if partition is None else f"{asset_key}/{partition}"
+
+
+def split_graph(ref: PartitionRef) -> tuple[str, PartitionRef]:
+    """Return the graph that a reference names, empty for this one, and what is its there.
+
+    Examples
+    --------
+    >>> split_graph("users:data/users")
+    ('users', 'data/users')
+    >>> split_graph("data/users/2013-01-01-05:00")
+    ('', 'data/users/2013-01-01-05:00')
+    """
+    head, colon, tail = ref.partition(":")
+    return (head, tail) if colon and "/" not in head and tail else ("", ref)
+
+
+def warn_unknown_graphs(
+    known: Collection[str], refs: Iterable[PartitionRef]
+) -> list[tuple[str, str]]:
+    """Return a message and a hint for each graph of references that is not known.
+
+    Parameters
+    ----------
+    known
+        The names of the upstreams that the settings declare.
+    """
+    unknown = sorted({split_graph(ref)[0] for ref in refs}.difference(known, [""]))
+    return [
+        (
+            f"unknown graph `{name}`: persist.toml has no `[upstream.{name}]`, "
+            "so a want of it would wait for ever",
+            did_you_mean(name, known) or "declare it: see docs/settings.md#other-graphs",
+        )
+        for name in unknown
+    ]
+
+
+def want_document(want: Want) -> dict[str, Any]:
+    """Return a want as the command line and the service tell it."""
+    return {
+        "want_id": want.want_id,
+        "partition_ref": want.partition_ref,
+        "environment": want.environment,
+        "created_at": _text(want.created_at),
+        "data_timestamp": _text(want.data_timestamp),
+        "ttl_seconds": want.ttl_s,
+        "sla_seconds": want.sla_s,
+        "external_dependencies": [*want.external_dependencies],
+        "source": dict(want.source),
+        "comment": want.comment,
+        "parent": want.parent,
+        "state": want.state,
+        "deadline": _text(want.deadline),
+        "expires_at": _text(want.expires_at),
+        "failures": want.failures,
+        "retry_at": _text(want.retry_at),
+        "error": want.error,
+        "build_request_id": want.request_id,
+        "ended_at": _text(want.ended_at),
+    }
+
+
+def request_document(request: Request) -> dict[str, Any]:
+    """Return a build request as the command line and the service tell it."""
+    return {
+        "build_request_id": request.request_id,
+        "environment": request.environment,
+        "partitions": [*request.partitions],
+        "want_ids": [*request.want_ids],
+        "reason": request.reason,
+        "trigger": request.trigger,
+        "state": request.state,
+        "requested_at": _text(request.requested_at),
+        "started_at": _text(request.started_at),
+        "ended_at": _text(request.ended_at),
+        "run_id": request.run_id,
+        "error": request.error,
+        "culprits": [*request.culprits],
+    }
+
+
+def evaluation_document(evaluation: Evaluation, request: Request | None) -> dict[str, Any]:
+    """Return what was decided about wants as the command line and the service tell it."""
+    return {
+        "build_request_id": request.request_id if request else None,
+        "partitions": [*request.partitions] if request else [],
+        "blocked": [
+            {"want_id": b.want_id, "partition_ref": b.partition_ref, "missing": [*b.missing]}
+            for b in evaluation.blocked
+        ],
+        "satisfied": [*evaluation.satisfied],
+        "expired": [*evaluation.expired],
+        "deferred": evaluation.deferred,
+        "reason": evaluation.reason,
+    }
+
+
+def miss_document(miss: Miss, now: datetime) -> dict[str, Any]:
+    """Return a deadline that was missed as the command line and the service tell it."""
+    late = (miss.delivered_at or now) - miss.deadline
+    return {
+        "want_id": miss.want_id,
+        "partition_ref": miss.partition_ref,
+        "deadline": _text(miss.deadline),
+        "missed_at": _text(miss.missed_at),
+        "delivered_at": _text(miss.delivered_at),
+        "late_seconds": late.total_seconds(),
+        "blame": dict(miss.blame),
+    }
+
+
+def availability_document(there: Availability) -> dict[str, Any]:
+    """Return what is known of a partition as the service tells it."""
+    return {
+        "partition_ref": there.partition_ref,
+        "graph": there.graph,
+        "state": there.state,
+        "at": _text(there.at),
+        "idx": there.idx,
+        "build_uid": there.build_uid,
+    }
+
+
+def event_document(idx: int, at: datetime, kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an event as the command line and the service tell it."""
+    told = {
+        "idx": idx,
+        "at": _text(at),
+        "kind": kind,
+        "environment": data.get("environment"),
+        "partition_ref": data.get("partition_ref"),
+        "build_request_id": data.get("build_request_id"),
+        "task_id": data.get("task_id") or data.get("build_uid"),
+        "job_label": data.get("job_label") or data.get("source_id"),
+    }
+    return {**told, **{k: v for k, v in data.items() if k not in told}}
+
+
+def _text(at: datetime | None) -> str | None:
+    return None if at is None else at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+@lru_cache(maxsize=1024)
+def matcher(pattern: str) -> Callable[[PartitionRef], bool]:
+    """Return whether references match a pattern, in time linear in their length.
+
+    ``*`` is anything within one segment, ``**`` anything across segments. All ways to match are
+    followed at once, one bit for each: bit `n` stands for "the first `n` characters that are no
+    wildcards have matched". So no pattern and no reference takes long.
+
+    Examples
+    --------
+    >>> matcher("data/*")("data/users/2024-01-01")
+    False
+    >>> matcher("data/**")("data/users/2024-01-01")
+    True
+    """
+    within = across = 0  # the bits that a wildcard lets stay as they are
+    n, steps = 0, dict[str, int]()
+    for part in re.split(r"(\*\*|\*)", pattern):
+        if part == "**":
+            across |= 1 << n
+        elif part == "*":
+            within |= 1 << n
+        else:
+            for character in part:
+                steps[character] = steps.get(character, 0) | 1 << n
+                n += 1
+    within |= across
+    start, _, _ = pattern.partition("*")
+    end = pattern.rpartition("*")[2]
+
+    def fits(ref: PartitionRef) -> bool:
+        if not (ref.startswith(start) and ref.endswith(end)):
+            return False
+        state = 1
+        for character in ref:
+            stays = state & (across if character == "/" else within)
+            state = (state & steps.get(character, 0)) << 1 | stays
+            if not state:
+                return False
+        return bool(state >> n)
+
+    return fits

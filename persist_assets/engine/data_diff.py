@@ -1,0 +1,460 @@
+"""How the rows of two tables differ: counted, by column, and with samples. All by Spark.
+
+Rows are joined by key, or grouped as they are, so that tables of any size are compared, and only
+counts and samples come here. The invariant: values are the same exactly if
+nobody can tell them apart. NULL is the same as NULL, NaN as NaN, a map as one of other order; the
+two zeros of floating point are not the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from persist_assets.core.dialect import quote
+from persist_assets.core.errors import GoneError, SettingsError
+from persist_assets.engine.session import translated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from persist_assets.core.model import Snapshot, SourceID
+    from persist_assets.planning.diff import Change
+
+Values = dict[str, Any]
+"""A row, or a part of one: values by names of columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uncompared:
+    """A column that one side lacks, or has with another type; None: it lacks it."""
+
+    column: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRow:
+    """A row with the same key on both sides, and what of it differs."""
+
+    key: Values
+    before: Values
+    after: Values
+
+
+@dataclass(frozen=True, slots=True)
+class RowsDiffer:
+    """How the rows of two tables differ, in the columns that both have.
+
+    Attributes
+    ----------
+    key
+        Empty: rows are compared as they are, each as often as it is there.
+    changed
+        None without a key.
+    columns
+        In how many rows with the same key each column differs.
+    added_rows, removed_rows, changed_rows
+        Samples, in the order of the key, or of all columns.
+    before, after
+        How many rows there are, where that is known.
+    """
+
+    key: tuple[str, ...] = ()
+    added: int = 0
+    removed: int = 0
+    changed: int | None = None
+    columns: Mapping[str, int] = field(default_factory=dict[str, int])
+    uncompared: tuple[Uncompared, ...] = ()
+    added_rows: tuple[Values, ...] = ()
+    removed_rows: tuple[Values, ...] = ()
+    changed_rows: tuple[ChangedRow, ...] = ()
+    before: int | None = None
+    after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotCompared:
+    """Why rows are not compared.
+
+    Attributes
+    ----------
+    lacks_key
+        It is the key that is not there.
+    """
+
+    reason: str
+    lacks_key: bool = False
+
+
+def compare_tables(
+    load: Callable[[Snapshot], DataFrame],
+    changes: Iterable[Change],
+    tables: tuple[Mapping[SourceID, Snapshot], Mapping[SourceID, Snapshot]],
+    *,
+    key: Sequence[str] = (),
+    sample: int = 5,
+    names: tuple[str, str] = ("before", "after"),
+) -> tuple[list[Change], dict[SourceID, RowsDiffer | NotCompared]]:
+    """Return how the rows of what changed differ, one source after the other.
+
+    Parameters
+    ----------
+    load
+        Returns the rows of a snapshot.
+    changes
+        What means the same in both places is among them: where its rows differ because its data
+        does, it is returned as changed, and otherwise not at all.
+    tables
+        Those of both places.
+    key, sample, names
+        See `compare_snapshots`.
+
+    Raises
+    ------
+    SettingsError
+        No source has the key, or several rows of one side have the same.
+    """
+    told: list[Change] = []
+    found: dict[SourceID, RowsDiffer | NotCompared] = {}
+    for change in changes:
+        old, new = (t.get(change.source_id) for t in tables)
+        if change.change == "same":
+            if old is None or new is None or is_same(old, new):
+                continue
+            told.append(replace(change, change="changed"))
+        else:
+            told.append(change)
+        try:
+            found[change.source_id] = compare_snapshots(
+                load, old, new, key=key, sample=sample, names=names
+            )
+        except SettingsError as error:
+            error.message = f"{change.source_id}: {error.message}"
+            raise
+    lacking = [f for f in found.values() if isinstance(f, NotCompared) and f.lacks_key]
+    if lacking and not any(isinstance(f, RowsDiffer) for f in found.values()):
+        raise SettingsError(lacking[0].reason, hint="name columns of what is compared")
+    return told, found
+
+
+def compare_snapshots(
+    load: Callable[[Snapshot], DataFrame],
+    before: Snapshot | None,
+    after: Snapshot | None,
+    *,
+    key: Sequence[str] = (),
+    sample: int = 5,
+    names: tuple[str, str] = ("before", "after"),
+) -> RowsDiffer | NotCompared:
+    """Return how the rows of two snapshots differ; where their contents are equal without Spark.
+
+    Parameters
+    ----------
+    load
+        Returns the rows of a snapshot.
+    key
+        Columns that tell the rows of either side apart; none: see `RowsDiffer.key`.
+    sample
+        At most so many rows of each kind.
+    names
+        What the sides are called.
+
+    Raises
+    ------
+    SettingsError
+        Several rows of one side have the same key.
+    """
+    if before is None or after is None:
+        return NotCompared(f"no table in {names[0] if before is None else names[1]}")
+    if is_same(before, after):
+        lacking = _lacking(key, [c.name for c in after.columns])
+        # Nothing differs, whichever the key, and be it none.
+        nothing = RowsDiffer(tuple(key), changed=0 if key else None)
+        return lacking or replace(nothing, before=before.rows, after=after.rows)
+    try:
+        frames = (load(before), load(after))
+    except GoneError as error:
+        return NotCompared(error.message)
+    with translated(f"comparing {before.table} with {after.table}"):
+        found = compare_rows(*frames, key=key, sample=sample, names=names)
+    if isinstance(found, NotCompared):
+        return found
+    return replace(found, before=before.rows, after=after.rows)
+
+
+def is_same(before: Snapshot, after: Snapshot) -> bool:
+    """Whether two snapshots hold the same rows, in the same columns."""
+    columns = [[(c.name, c.type) for c in s.columns] for s in (before, after)]
+    return columns[0] == columns[1] and (before.rows, before.content) == (after.rows, after.content)
+
+
+def compare_rows(
+    before: DataFrame,
+    after: DataFrame,
+    *,
+    key: Sequence[str] = (),
+    sample: int = 5,
+    names: tuple[str, str] = ("before", "after"),
+) -> RowsDiffer | NotCompared:
+    """Return how the rows of two frames differ: see `compare_snapshots`."""
+    common, uncompared = _common(before, after)
+    lacking = _lacking(key, [c.name for c in common])
+    if lacking or not common:
+        return lacking or NotCompared("the two have no column in common")
+    if not key:
+        return _as_they_are(before, after, common, uncompared, sample)
+    wanted = {k.lower() for k in key}
+    keys = [c for c in common if c.name.lower() in wanted]
+    rest = [c for c in common if c.name.lower() not in wanted]
+    return _by_key(before, after, keys, rest, uncompared, sample, names)
+
+
+# ---------------------------------------------------------------------------------------- columns
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of both sides.
+
+    Attributes
+    ----------
+    value, same
+        In SQL: what it is, and what is equal exactly if it is the same, and has an order.
+    number
+        It is a floating point number, and `same` its text.
+    """
+
+    name: str
+    value: str
+    same: str
+    number: bool
+
+    @property
+    def hidden(self) -> bool:
+        """Whether its value cannot be told from `same`."""
+        return self.value != self.same and not self.number
+
+
+def _common(before: DataFrame, after: DataFrame) -> tuple[list[_Column], tuple[Uncompared, ...]]:
+    """Return the columns that can be compared, in the order of `after`, and the others."""
+    from pyspark.sql import types as T
+
+    old = {f.name.lower(): f for f in before.schema.fields}
+    common: list[_Column] = []
+    others: list[Uncompared] = []
+    for new in after.schema.fields:
+        was = old.pop(new.name.lower(), None)
+        if was is not None and was.dataType == new.dataType:
+            value = quote(new.name)
+            number = isinstance(new.dataType, T.FloatType | T.DoubleType)
+            common.append(_Column(new.name, value, _same(value, new.dataType), number))
+        else:
+            kind = was.dataType.simpleString() if was is not None else None
+            others.append(Uncompared(new.name, kind, new.dataType.simpleString()))
+    others += (Uncompared(f.name, f.dataType.simpleString(), None) for f in old.values())
+    return common, tuple(others)
+
+
+def _lacking(key: Sequence[str], columns: Sequence[str]) -> NotCompared | None:
+    there = {c.lower() for c in columns}
+    lacking = [k for k in key if k.lower() not in there]
+    if not lacking:
+        return None
+    return NotCompared(f"no column `{lacking[0]}` of one type on both sides", lacks_key=True)
+
+
+def _same(value: str, kind: Any, depth: int = 0) -> str:
+    """Return what tells values of a type apart as SQL: Spark compares no maps.
+
+    As text floating point numbers are exact, NaN is one, and the zeros are two.
+    """
+    from pyspark.sql import types as T
+
+    element = f"e{depth}"
+    match kind:
+        case T.FloatType() | T.DoubleType():
+            return f"CAST({value} AS STRING)"
+        case T.ArrayType():
+            below = _same(element, kind.elementType, depth + 1)
+            return value if below == element else f"transform({value}, {element} -> {below})"
+        case T.MapType():
+            entry = _struct(
+                [
+                    _same(f"{element}.key", kind.keyType, depth + 1),
+                    _same(f"{element}.value", kind.valueType, depth + 1),
+                ]
+            )
+            return f"array_sort(transform(map_entries({value}), {element} -> {entry}))"
+        case T.StructType():
+            parts = [(f"{value}.{quote(f.name)}", f.dataType) for f in kind.fields]
+            below = [_same(part, inner, depth) for part, inner in parts]
+            if below == [part for part, _ in parts]:
+                return value
+            return f"IF({value} IS NULL, NULL, {_struct(below)})"
+        case _:
+            return value
+
+
+def _struct(parts: Sequence[str]) -> str:
+    fields = ", ".join(f"'f{n}', {part}" for n, part in enumerate(parts)) or "'none', true"
+    return f"named_struct({fields})"
+
+
+def _own(columns: Sequence[_Column]) -> str:
+    """Return a struct of the values that what is compared does not tell."""
+    return _struct([c.value for c in columns if c.hidden])
+
+
+def _values(columns: Sequence[_Column], same: Sequence[Any], own: Sequence[Any]) -> Values:
+    """Return a row from what was compared of it, and `_own`."""
+    rest, values = iter(own), dict[str, Any]()
+    for column, value in zip(columns, same, strict=False):
+        if column.hidden:
+            values[column.name] = next(rest)
+        else:
+            values[column.name] = float(value) if column.number and value is not None else value
+    return values
+
+
+# --------------------------------------------------------------------------------------- counting
+
+
+def _as_they_are(
+    before: DataFrame,
+    after: DataFrame,
+    columns: Sequence[_Column],
+    uncompared: tuple[Uncompared, ...],
+    sample: int,
+) -> RowsDiffer:
+    """Count how much more often rows are on one side than on the other."""
+    from pyspark.sql import functions as F
+
+    cells = [f"c{n}" for n in range(len(columns))]
+    same = [f"{c.same} AS c{n}" for n, c in enumerate(columns)]
+    # Spark sorts to group where a struct is taken along.
+    hidden = any(c.hidden for c in columns)
+    own = [f"{_own(columns)} AS own"] if hidden else []
+    grouped = (
+        before.selectExpr(*same, *own, "-1 AS side")
+        .unionAll(after.selectExpr(*same, *own, "1 AS side"))
+        .groupBy(*cells)
+        .agg(F.expr("sum(side) AS n"), F.expr("first(own) AS own" if hidden else "array() AS own"))
+    )
+    kind = "IF(n > 0, 'added', 'removed') AS kind"
+    differing = grouped.where("n <> 0").selectExpr(kind, "abs(n) AS n", "own", *cells).persist()
+    try:
+        counted = dict(differing.groupBy("kind").agg(F.expr("sum(n)")).collect())
+        found: dict[str, list[Values]] = {"added": [], "removed": []}
+        for of, n, its, *row in _sampled(differing, cells, sample) if counted and sample else ():
+            rows = found[of]
+            rows += [_values(columns, row, its)] * min(n, sample - len(rows))
+    finally:
+        differing.unpersist()
+    return RowsDiffer(
+        added=counted.get("added", 0),
+        removed=counted.get("removed", 0),
+        uncompared=uncompared,
+        added_rows=tuple(found["added"]),
+        removed_rows=tuple(found["removed"]),
+    )
+
+
+def _by_key(
+    before: DataFrame,
+    after: DataFrame,
+    keys: Sequence[_Column],
+    columns: Sequence[_Column],
+    uncompared: tuple[Uncompared, ...],
+    sample: int,
+    names: tuple[str, str],
+) -> RowsDiffer:
+    """Count the rows whose key is on one side only, and those that differ under one key."""
+    from pyspark.sql import functions as F
+
+    whole = [*keys, *columns]
+    cells = [f"c{n}" for n in range(len(whole))]
+    told = [f"{c.same} AS c{n}" for n, c in enumerate(whole)]
+    sides = [side.selectExpr(*told, f"{_own(whole)} AS own") for side in (before, after)]
+    for side, name in zip(sides, names, strict=True):
+        _refuse_several(side, keys, name)
+    on = " AND ".join(f"b.{c} <=> a.{c}" for c in cells[: len(keys)])
+    differs = [f"NOT (b.{c} <=> a.{c})" for c in cells[len(keys) :]]
+    kind = (
+        "CASE WHEN b.own IS NULL THEN 'added' WHEN a.own IS NULL THEN 'removed' "
+        "WHEN exists(differs, d -> d) THEN 'changed' END AS kind"
+    )
+    either = [f"IF(a.own IS NULL, b.{c}, a.{c}) AS k{n}" for n, c in enumerate(cells[: len(keys)])]
+    differing = (
+        sides[0]
+        .alias("b")
+        .join(sides[1].alias("a"), F.expr(on), "full")
+        .selectExpr("*", f"CAST(array({', '.join(differs)}) AS ARRAY<BOOLEAN>) AS differs")
+        .selectExpr(kind, "differs", _row("b", cells), _row("a", cells), *either)
+        .where("kind IS NOT NULL")
+        .persist()
+    )
+    kinds = ("added", "removed", "changed")
+    counts = [f"count_if(kind = '{k}')" for k in kinds]
+    counts += [f"count_if(kind = 'changed' AND differs[{n}])" for n in range(len(columns))]
+    try:
+        added, removed, changed, *by_column = differing.selectExpr(*counts).collect()[0]
+        found: dict[str, list[Any]] = {k: [] for k in kinds}
+        if sample and (added or removed or changed):
+            order = [f"k{n}" for n in range(len(keys))]
+            for of, differs, b, a, *_ in _sampled(differing, order, sample):
+                rows = [_values(whole, [*r][:-1], r["own"]) if r else {} for r in (b, a)]
+                found[of].append((rows[0], rows[1], differs))
+    finally:
+        differing.unpersist()
+    return RowsDiffer(
+        tuple(c.name for c in keys),
+        added,
+        removed,
+        changed,
+        {c.name: n for c, n in zip(columns, by_column, strict=True)},
+        uncompared,
+        tuple(new for _, new, _ in found["added"]),
+        tuple(old for old, _, _ in found["removed"]),
+        tuple(
+            ChangedRow(
+                {c.name: new[c.name] for c in keys},
+                {c.name: old[c.name] for c, differ in zip(columns, flags, strict=True) if differ},
+                {c.name: new[c.name] for c, differ in zip(columns, flags, strict=True) if differ},
+            )
+            for old, new, flags in found["changed"]
+        ),
+    )
+
+
+def _row(side: str, cells: Sequence[str]) -> str:
+    fields = ", ".join(f"'{c}', {side}.{c}" for c in (*cells, "own"))
+    return f"IF({side}.own IS NULL, NULL, named_struct({fields})) AS {side}"
+
+
+def _sampled(frame: DataFrame, order: Sequence[str], n: int) -> list[Any]:
+    """Return the first rows of each kind, at most `n` of one."""
+    rank = f"row_number() OVER (PARTITION BY kind ORDER BY {', '.join(order)}) AS rank"
+    ranked = frame.selectExpr("*", rank).where(f"rank <= {n}").orderBy("kind", "rank")
+    return ranked.drop("rank").collect()
+
+
+def _refuse_several(side: DataFrame, keys: Sequence[_Column], name: str) -> None:
+    """Raise if several rows of a side have one key, with the first of such keys."""
+    from pyspark.sql import functions as F
+
+    cells = [f"c{n}" for n in range(len(keys))]
+    several = side.groupBy(*cells).agg(F.expr("count(1) AS n")).where("n > 1")
+    found = several.orderBy(*cells).limit(1).collect()
+    if found:
+        *key, n = found[0]
+        pairs = zip(keys, key, strict=True)
+        example = ", ".join(f"{c.name} = {'NULL' if v is None else v}" for c, v in pairs)
+        named = ", ".join(f"`{c.name}`" for c in keys)
+        raise SettingsError(
+            f"{named} is no key: {n} rows of {name} have {example}",
+            hint="name more columns, --key a,b; or no key, and rows are compared as they are",
+        )

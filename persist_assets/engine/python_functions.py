@@ -1,0 +1,435 @@
+"""Functions of Python that are sources: run, and what they return.
+
+A function is called in modules of its own, made anew for each call from the texts that its BuildID
+was made of: what another source, another project or an earlier call did to a module is not seen,
+and what a file says by now does not matter. Only project modules are: those of libraries are the
+process's. No name of the process is changed; modules are found by the `__import__` that code of
+a project has. As they are in no table of modules, Spark sends what is in them to its workers by
+value.
+"""
+
+from __future__ import annotations
+
+import builtins
+import linecache
+import re
+import sys
+import traceback
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from persist_assets._paths import PACKAGE
+from persist_assets.core.contracts import promised_by
+from persist_assets.core.dialect import quote
+from persist_assets.core.errors import BuildError, Location, PersistError
+from persist_assets.core.model import VALID_FROM, VALID_TO
+from persist_assets.core.python_modules import ROOTS, absolute, files_of, is_foreign, name_of
+from persist_assets.core.time_values import Value, literal
+from persist_assets.decorators import NARROW
+from persist_assets.engine.session import first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from persist_assets.core.model import Check, Function, Source
+
+
+Since = tuple[Value, str]
+"""The first value of a time column that is wanted, and the column's type."""
+
+
+def call(
+    source: Source,
+    root: Path,
+    frames: Callable[[str], DataFrame],
+    session: Callable[[], SparkSession],
+    since: Since | None = None,
+) -> DataFrame:
+    """Return the rows of a source that a function computes, as it returns them.
+
+    Parameters
+    ----------
+    root
+        Of the project: what its paths are relative to.
+    frames
+        Returns the rows of a parameter, by its name.
+    session
+        Returns the Spark session, for a parameter that wants it.
+    since
+        From where on its rows are wanted; None: all.
+
+    Raises
+    ------
+    BuildError
+        It fails, or what it returns is no frame that can be a table.
+    """
+    assert source.function is not None
+    narrow = None if since is None else _narrowing(source, *since)
+    token = NARROW.set(narrow)
+    try:
+        found = _result(source, source.function, source.name, root, frames, session)
+    finally:
+        NARROW.reset(token)
+    return _frame(source, found)
+
+
+def ask(
+    source: Source,
+    check: Check,
+    root: Path,
+    rows: DataFrame,
+    session: Callable[[], SparkSession],
+) -> DataFrame | bool:
+    """Return what a function of a project says of rows: whether they are right, or those that fail.
+
+    Raises
+    ------
+    BuildError
+        It fails, or says something else.
+    """
+    from pyspark.sql import DataFrame
+
+    assert check.function is not None
+    name = check.function.name
+    found = _result(source, check.function, name, root, lambda _: rows, session)
+    if type(found).__module__.partition(".")[0] == "narwhals" and hasattr(found, "to_native"):
+        found = found.to_native()
+    if type(found).__name__ in ("bool", "bool_"):
+        return bool(found)
+    if isinstance(found, DataFrame):
+        return found
+    raise BuildError(
+        f"`{name}` returned {_kind_of(found)}, which is no answer",
+        hint="a check returns the rows that fail, or whether all is well: True or False",
+        location=check.location,
+    )
+
+
+def _result(
+    source: Source,
+    function: Function,
+    name: str,
+    root: Path,
+    frames: Callable[[str], DataFrame],
+    session: Callable[[], SparkSession],
+) -> Any:
+    """Return what a function returns."""
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
+    for parameter in function.parameters:
+        if parameter.kind == "session":
+            value: Any = session()
+        else:
+            value = _only(frames(parameter.name), parameter.columns)
+            if parameter.kind != "frame":
+                value = _narwhals(parameter.kind, source).from_native(value)
+        if parameter.positional:
+            positional.append(value)
+        else:
+            named[parameter.name] = value
+    modules = _Modules(function, root)
+    try:
+        made: Any = getattr(modules.load_file(function.path), function.name)
+        return made(*positional, **named)
+    except PersistError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise BuildError(
+            f"`{name}` failed: {_said(error)}",
+            hint=_hint(error, function),
+            location=place_of(error, root) or source.location,
+        ) from error
+
+
+def _only(frame: DataFrame, columns: Sequence[str] | None) -> DataFrame:
+    """Return some columns of a frame, beyond which nothing done to it can look.
+
+    Without a name, Spark finds what a filter or an order wants below the columns that there are.
+    """
+    return frame if columns is None else frame.select(*map(quote, columns)).alias("_given")
+
+
+def _narrowing(source: Source, low: Value, kind: str) -> Callable[[Any, str], Any]:
+    """Return what keeps of frames the rows that are not earlier than a value, or have none."""
+
+    def narrow(frame: Any, column: str) -> Any:
+        module = type(frame).__module__
+        if module.partition(".")[0] == "narwhals":
+            stable = "narwhals.stable.v1" if ".stable." in module else "narwhals"
+            return _narwhals(stable, source).from_native(narrow(frame.to_native(), column))
+        kinds = {f.name.lower(): f.dataType.simpleString() for f in frame.schema.fields}
+        if column.lower() not in kinds:
+            raise BuildError(
+                f"incremental_filter: there is no column `{column}`",
+                hint=f"the frame has {', '.join(frame.columns)}",
+                location=source.location,
+            )
+        value = f"CAST({literal(low, kind)} AS {kinds[column.lower()]})"
+        return frame.where(f"{quote(column)} IS NULL OR {quote(column)} >= {value}")
+
+    return narrow
+
+
+def _narwhals(name: str, source: Source) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise BuildError(
+            f"`{source.name}` wants a frame of Narwhals, which is not installed",
+            hint="pip install persist-assets[narwhals]",
+            location=source.location,
+        ) from error
+
+
+_MADE_UP = re.compile(r"_persist_[0-9a-f]{32}\.")
+"""What names of modules begin with, within a call."""
+
+
+_FROM_ROOT = "modules of a project are imported from its root, or relatively: from ._other import …"
+
+
+def _hint(error: BaseException, function: Function | None) -> str | None:
+    """Return what to do about what went wrong in a function, if that is known."""
+    if isinstance(error, ModuleNotFoundError):
+        return _FROM_ROOT
+    given = [p for p in (function.frames if function else ()) if p.columns is not None]
+    missing = "UNRESOLVED_COLUMN" in str(error) or type(error).__name__ == "ColumnNotFoundError"
+    if not (given and missing):
+        return None
+    told = ", ".join(f"{', '.join(p.columns or ())} of {p.name}" for p in given)
+    return f"it begins with .select(…) and is given no more: {told}; select there what it uses"
+
+
+def _said(error: BaseException) -> str:
+    name = type(error).__name__
+    told = _MADE_UP.sub("", first_line(error))
+    return name if told == name else f"{name}: {told}"
+
+
+_BAD_IN_TABLES = " ,;{}()\n\t="
+
+
+def _frame(source: Source, found: Any) -> DataFrame:
+    """Return what a function returned as a Spark DataFrame.
+
+    Raises
+    ------
+    BuildError
+        It is something else, or its columns cannot be a table's.
+    """
+    from pyspark.sql import DataFrame
+
+    if type(found).__module__.partition(".")[0] == "narwhals" and hasattr(found, "to_native"):
+        found = found.to_native()
+    if not isinstance(found, DataFrame):
+        kind = type(found)
+        hint = "a source returns a Spark DataFrame, or a LazyFrame of Narwhals over one"
+        if kind.__module__.partition(".")[0] in ("pandas", "pyarrow", "polars"):
+            hint += "; spark.createDataFrame(…) makes one, of a parameter spark: SparkSession"
+        raise BuildError(
+            f"`{source.name}` returned {_kind_of(found)}, not a frame",
+            hint=hint,
+            location=source.location,
+        )
+    try:
+        names = found.columns  # where Spark is a server this asks it, and may fail
+    except Exception as error:
+        raise BuildError(
+            f"`{source.name}` failed: {_said(error)}",
+            hint=_hint(error, source.function),
+            location=source.location,
+        ) from error
+    _check_columns(source, names)
+    return found
+
+
+def _kind_of(found: Any) -> str:
+    kind = type(found)
+    name = "None" if found is None else f"{kind.__module__}.{kind.__qualname__}"
+    return name.removeprefix("builtins.")
+
+
+def _check_columns(source: Source, names: Sequence[str]) -> None:
+    if not names:
+        message = f"`{source.name}` returned a frame without columns"
+        raise BuildError(message, location=source.location)
+    seen: set[str] = set()
+    for number, name in enumerate(names, 1):
+        message, hint = "", 'rename it: .withColumnRenamed("…", "…"), or .alias("…")'
+        if not name:
+            message = f"column {number} of `{source.name}` has no name"
+        elif name.lower() in seen:
+            message = f"`{source.name}` has two columns named `{name}`"
+            hint = 'drop or rename one; joined by .join(other, "key"), a key is there once'
+        elif set(name) & set(_BAD_IN_TABLES):
+            message = f"`{name}` cannot be a column of a table"
+        if message:
+            raise BuildError(message, hint=hint, location=source.location)
+        seen.add(name.lower())
+    places = dict(source.annotation.keys)
+    promised = promised_by(source.checks)  # what lacks of those is told all together
+    added = () if source.annotation.validity is None else (VALID_FROM, VALID_TO)
+    wanted = [
+        (c.location or places.get("check"), n)
+        for c in source.checks
+        for n in c.columns
+        if n.lower() not in promised and n.lower() not in added
+    ]
+    if source.annotation.time_column:
+        wanted.append((places.get("time_column"), source.annotation.time_column))
+    for place, name in wanted:
+        if name.lower() not in seen:
+            raise BuildError(
+                f"`{name}` is not a column of `{source.name}`",
+                hint=f"it has {', '.join(names)}",
+                location=place or source.location,
+            )
+
+
+# -------------------------------------------------------------------------------- what went wrong
+
+
+def place_of(error: BaseException, root: Path) -> Location | None:
+    """Return where in a project's own code something went wrong, innermost, or None.
+
+    What fails in Spark's workers is found by what Spark tells of it.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        for frame in reversed(traceback.extract_tb(seen.__traceback__)):
+            place = _place(frame.filename, frame.lineno, frame.colno, root)
+            if place is not None:
+                return place
+        for match in reversed(list(_IN_WORKER.finditer(str(seen)))):
+            place = _place(match[1], int(match[2]), None, root)
+            if place is not None:
+                return place
+        seen = seen.__cause__
+    return None
+
+
+_OUR_OWN = f"{PACKAGE.resolve()}/"
+_IN_WORKER = re.compile(r'File "([^"\n]+)", line (\d+)')
+
+
+def _place(path: str, line: int | None, column: int | None, root: Path) -> Location | None:
+    start = f"{root.resolve()}/"
+    if not path.startswith(start) or not path.endswith(".py"):
+        return None
+    if path.startswith(_OUR_OWN) or "/site-packages/" in path:
+        return None
+    relative = path.removeprefix(start)
+    if relative.startswith("."):
+        return None
+    text = linecache.getline(path, line or 1).encode()[: column or 0].decode(errors="replace")
+    return Location(relative, line or 1, len(text) + 1 if column is not None else 1)
+
+
+# ---------------------------------------------------------------------------------------- modules
+
+
+@lru_cache(maxsize=512)
+def _compiled(text: str, path: str) -> Any:
+    return compile(text, path, "exec", dont_inherit=True)
+
+
+class _Modules:
+    """The modules of a project that one call of a function sees.
+
+    Their names are of one time, so that no two calls disturb each other; within the project's code
+    they are known by their own.
+    """
+
+    def __init__(self, function: Function, root: Path) -> None:
+        self._texts = dict(function.modules)
+        self._root = root.resolve()
+        self._made: dict[str, ModuleType] = {}
+        self._prefix = f"_persist_{uuid4().hex}"
+        self._builtins: Mapping[str, Any] = {**vars(builtins), "__import__": self._import}
+
+    def load_file(self, path: str) -> ModuleType:
+        """Return the module of a file."""
+        return self._load(name_of(path), path)
+
+    def _find(self, name: str) -> str | None:
+        """Return the file of a module, "" for a mere directory, or None: it is not the project's.
+
+        This has to agree with `Modules.module` of the frontend, by which files were found.
+        """
+        if is_foreign(name):
+            return None
+        for path in files_of(name):
+            if path in self._texts:
+                return path
+        below = tuple(f"{start}{name.replace('.', '/')}/" for start in ROOTS)
+        return "" if any(path.startswith(below) for path in self._texts) else None
+
+    def _load(self, name: str, path: str) -> ModuleType:
+        made = self._made.get(name)
+        if made is not None:
+            return made
+        parent, _, last = name.rpartition(".")
+        above = self._module(parent) if parent else None
+        if name in self._made:
+            return self._made[name]
+        module = ModuleType(f"{self._prefix}.{name}")
+        is_package = not path or path.endswith("/__init__.py")
+        own = vars(module)
+        own["__builtins__"] = self._builtins
+        own["__package__"] = module.__name__ if is_package else f"{self._prefix}.{parent}"
+        place = self._root / (path or name.replace(".", "/"))
+        if is_package:
+            own["__path__"] = [str(place.parent if path else place)]
+        self._made[name] = module
+        if path:
+            own["__file__"] = str(place)
+            # Where dataclasses and others look a class's module up while it is made.
+            sys.modules[module.__name__] = module
+            try:
+                exec(_compiled(self._texts[path], str(place)), own)
+            except BaseException:
+                del self._made[name]
+                raise
+            finally:
+                sys.modules.pop(module.__name__, None)
+        if above is not None:
+            setattr(above, last, module)
+        return module
+
+    def _module(self, name: str) -> ModuleType | None:
+        path = self._find(name)
+        return None if path is None else self._load(name, path)
+
+    def _import(
+        self,
+        name: str,
+        globals: Mapping[str, Any] | None = None,
+        locals: Mapping[str, Any] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> Any:
+        """Import as the statement does, with the project's modules before all others."""
+        whole: str | None = name
+        if level:
+            package = str((globals or {}).get("__package__") or "")
+            package = package.removeprefix(self._prefix).removeprefix(".")
+            whole = absolute(name, level, package)
+            if whole is None or self._find(whole) is None:
+                raise ImportError(f"there is no module {'.' * level}{name} in {package or 'here'}")
+        assert whole is not None
+        module = self._module(whole)
+        if module is None:
+            return builtins.__import__(name, globals, locals, fromlist or (), level)
+        if not fromlist:
+            return self._module(whole.partition(".")[0])
+        for item in fromlist:
+            if item != "*" and not hasattr(module, item):
+                self._module(f"{whole}.{item}")
+        return module

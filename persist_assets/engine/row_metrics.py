@@ -1,0 +1,369 @@
+"""What is measured and checked of rows, in the pass that writes them or afterwards."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from persist_assets.core.contracts import breaches
+from persist_assets.core.dialect import quote
+from persist_assets.core.errors import BuildError
+from persist_assets.core.model import CheckResult, Column, FailedPartition
+from persist_assets.core.time_values import ledger_text, spelled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.column import Column as SparkColumn
+
+    from persist_assets.core.model import Check, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of rows while they were written.
+
+    Attributes
+    ----------
+    content
+        Digest of the rows, whatever their order.
+    watermark
+        The greatest value of the time column, as text, or None.
+    timeless
+        How many rows that were computed have no value there.
+    gone
+        The same of rows whose place these take, where some were measured with them.
+    """
+
+    rows: int
+    content: str
+    watermark: str | None
+    checks: tuple[CheckResult, ...]
+    timeless: int = 0
+    gone: Measured | None = None
+
+
+_ROWS, _XOR, _HIGH, _LOW, _WATERMARK, _TIMELESS = (
+    f"persist.{m}" for m in ("rows", "xor", "high", "low", "watermark", "timeless")
+)
+
+
+def measures(
+    frame: DataFrame,
+    checks: Sequence[Check],
+    time_column: str | None,
+    time_type: str | None,
+    where: str | None = None,
+) -> list[SparkColumn]:
+    """Return the aggregates that are observed while rows are written.
+
+    Parameters
+    ----------
+    where
+        Only of rows for which that holds, SQL; checks are then such as look at single rows.
+    """
+    from pyspark.sql import functions as F
+
+    # Text, for an expression that is made of calls costs a conversation with the JVM for each.
+    hashes = ", ".join(_hash(quote(f.name), f.dataType) for f in frame.schema.fields)
+    row = f"xxhash64({hashes})"
+    if where is not None:
+        row = f"CASE WHEN {where} THEN {row} END"
+    wanted = {
+        _ROWS: "count(1)" if where is None else _count(where),
+        # XOR forgets rows that occur an even number of times, the sums do not; their parts are
+        # of 24 bits, so that they do not overflow.
+        _XOR: f"bit_xor({row})",
+        _HIGH: f"sum(shiftrightunsigned({row}, 40))",
+        _LOW: f"sum(shiftrightunsigned({row}, 16) & {0xFFFFFF})",
+    }
+    if time_column and time_type:
+        wanted[_WATERMARK] = spelled(f"max({quote(time_column)})", time_type)
+        wanted[_TIMELESS] = _count(f"{quote(time_column)} IS NULL")
+    asked = [
+        (_asked(c) if where is None else _count_failing(F.expr(where) & _fails(c))).alias(c.name)
+        for c in checks
+        if c.in_pass
+    ]
+    return [*(F.expr(f"{text} AS {quote(name)}") for name, text in wanted.items()), *asked]
+
+
+def _count(condition: str) -> str:
+    """Return what counts rows, SQL.
+
+    Spark makes `nullif` of `count_if`, and of that a column, for which it copies each row twice.
+    """
+    return f"count(CASE WHEN {condition} THEN 1 END)"
+
+
+def _count_failing(failed: SparkColumn) -> SparkColumn:
+    """Return the same of a condition that is no text."""
+    from pyspark.sql import functions as F
+
+    return F.count(F.when(failed, 1))
+
+
+def type_in(frame: DataFrame, column: str) -> str:
+    """Return Spark's name of the type of a column of a frame, whatever its case.
+
+    Raises
+    ------
+    BuildError
+        There is no such column.
+    """
+    for field in frame.schema.fields:
+        if field.name.lower() == column.lower():
+            return field.dataType.simpleString()
+    hint = f"it has {', '.join(frame.columns)}"
+    raise BuildError(f"there is no column `{column}` to take the watermark of", hint=hint)
+
+
+def read_measures(
+    seen: Mapping[str, Any], checks: Sequence[Check], time_type: str | None = None
+) -> Measured:
+    """Return what was observed; checks that need a look at all rows at once are not among it.
+
+    Parameters
+    ----------
+    time_type
+        Of the time column.
+    """
+    watermark = ledger_text(seen.get(_WATERMARK), time_type)
+    return Measured(
+        rows=seen[_ROWS],
+        content=_told(seen[_ROWS], (seen[name] or 0 for name in (_XOR, _HIGH, _LOW))),
+        watermark=watermark,
+        checks=tuple(_result(c, seen[c.name]) for c in checks if c.in_pass),
+        timeless=seen.get(_TIMELESS) or 0,
+    )
+
+
+def of_snapshot(snapshot: Snapshot, checks: tuple[CheckResult, ...]) -> Measured:
+    """Return what was measured of the rows of a snapshot."""
+    return Measured(snapshot.rows, snapshot.content, snapshot.watermark, checks)
+
+
+def combined(base: Measured, removed: Measured | None, added: Measured) -> Measured:
+    """Return what `base` would measure without some of its rows and with others.
+
+    Its watermark and who has none are those of the rows added, the checks those of `added`.
+    """
+    rows, xor, high, low = _content(base)
+    minus = _content(removed) if removed else (0, 0, 0, 0)
+    plus = _content(added)
+    rows += plus[0] - minus[0]
+    parts = (xor ^ minus[1] ^ plus[1], high + plus[2] - minus[2], low + plus[3] - minus[3])
+    failed = {r.name: r.failed_rows for r in base.checks}
+    gone = {r.name: r.failed_rows for r in removed.checks} if removed else {}
+    checks = [
+        replace(r, failed_rows=n, passed=n == 0)
+        for r in added.checks
+        for n in (failed.get(r.name, 0) - gone.get(r.name, 0) + r.failed_rows,)
+    ]
+    return Measured(rows, _told(rows, parts), added.watermark, tuple(checks), added.timeless)
+
+
+def _content(measured: Measured) -> tuple[int, int, int, int]:
+    rows, *parts = measured.content.split(":")
+    xor, high, low = (int(part, 16) for part in parts)
+    return int(rows), xor, high, low
+
+
+def _told(rows: int, parts: Iterable[int]) -> str:
+    return ":".join((str(rows), *(f"{part:x}" for part in parts)))
+
+
+def audit(frame: DataFrame, checks: Sequence[Check]) -> tuple[CheckResult, ...]:
+    """Check rows that are there already; only what the rows alone tell."""
+    results: list[CheckResult] = []
+    in_pass = [c for c in checks if c.in_pass]
+    if in_pass:
+        seen = frame.agg(*(_asked(c).alias(c.name) for c in in_pass)).collect()[0].asDict()
+        results += [_result(c, seen[c.name]) for c in in_pass]
+    for check in checks:
+        if check.kind == "columns":
+            results.append(promised(check, columns_in(frame)))
+        elif not check.in_pass:
+            results.append(_result(check, _n_sharing(frame, check)))
+    return tuple(results)
+
+
+def columns_in(frame: DataFrame) -> list[Column]:
+    """Return the columns of a frame, with Spark's names of their types."""
+    return [Column(f.name, f.dataType.simpleString()) for f in frame.schema.fields]
+
+
+def promised(check: Check, columns: Sequence[Column]) -> CheckResult:
+    """Return what comes of a contract, of rows that have columns."""
+    wrong = breaches(check, columns)
+    found = "; ".join(" ".join(line.split()) for line in wrong) or None
+    return CheckResult(check.name, not wrong, check.blocking, 0, check.definition, found)
+
+
+def _hash(value: str, kind: Any, depth: int = 0) -> str:
+    """Return a hash of a value that tells apart what `xxhash64` alone does not, as SQL.
+
+    Spark skips NULLs, so that (1, NULL) and (NULL, 1) hash alike; it takes no maps, and the two
+    zeros of floating point for one.
+    """
+    from pyspark.sql import types as T
+
+    element = f"e{depth}"
+    match kind:
+        case T.StructType():
+            parts = [_hash(f"{value}.{quote(f.name)}", f.dataType, depth) for f in kind.fields]
+            made = ", ".join([str(len(parts)), *parts])
+        case T.ArrayType():
+            below = _hash(element, kind.elementType, depth + 1)
+            made = f"size({value}), transform({value}, {element} -> {below})"
+        case T.MapType():
+            key = _hash(f"{element}.key", kind.keyType, depth + 1)
+            below = _hash(f"{element}.value", kind.valueType, depth + 1)
+            entries = f"transform(map_entries({value}), {element} -> xxhash64({key}, {below}))"
+            made = f"size({value}), array_sort({entries})"
+        case T.FloatType() | T.DoubleType():
+            made = f"{value}, CASE WHEN {value} = 0 THEN CAST({value} AS STRING) ELSE '' END"
+        case _:
+            made = value
+    return f"CASE WHEN {value} IS NULL THEN {0x5E_ED_0F_A_11}L ELSE xxhash64({made}) END"
+
+
+def _asked(check: Check) -> SparkColumn:
+    """Return the aggregate that tells what comes of a check."""
+    from pyspark.sql import functions as F
+
+    match check.kind:
+        case "row_count":
+            return F.count(F.lit(1))
+        case "freshness":
+            return F.expr(greatest(check))
+        case _:
+            return _count_failing(_fails(check))
+
+
+def greatest(check: Check) -> str:
+    """Return the aggregate that is the greatest value of a freshness check, in microseconds."""
+    # Dates begin at midnight, and times without a zone are of the session's.
+    return f"unix_micros(max(CAST({quote(check.columns[0])} AS TIMESTAMP)))"
+
+
+def _fails(check: Check) -> SparkColumn:
+    """Return whether a row fails a check on single rows."""
+    from pyspark.sql import functions as F
+
+    match check.kind:
+        case "not_null":
+            failed = F.col(quote(check.columns[0])).isNull()
+        case "accepted_values":
+            failed = ~F.col(quote(check.columns[0])).isin(list(check.values))
+        case "range":
+            value = F.col(quote(check.columns[0]))
+            failed = F.lit(False)
+            if check.least is not None:
+                failed = failed | (value < F.lit(check.least))
+            if check.most is not None:
+                failed = failed | (value > F.lit(check.most))
+        case _:
+            assert check.expression is not None
+            failed = ~F.expr(f"({check.expression})")
+    return F.coalesce(failed, F.lit(False))
+
+
+def _result(check: Check, found: int | None) -> CheckResult:
+    n = int(found or 0)
+    result = CheckResult(check.name, n == 0, check.blocking, n, check.definition)
+    match check.kind:
+        case "row_count":
+            return replace(result, passed=fits(check, n), failed_rows=0, found=f"{n} rows")
+        case "freshness":
+            basis = None if found is None else str(found)
+            return aged(check, replace(result, failed_rows=0, basis=basis))
+        case _:
+            return result
+
+
+def fits(check: Check, n: int) -> bool:
+    """Whether a number of rows is what a check on it wants."""
+    low = 0 if check.least is None else check.least
+    return low <= n and (check.most is None or n <= check.most)  # pyright: ignore[reportOperatorIssue]
+
+
+def aged(check: Check, result: CheckResult) -> CheckResult:
+    """Return what comes of a freshness check now, of rows of which it was asked before."""
+    assert check.since is not None
+    if check.per_partition:
+        if result.basis is None:  # the clock has no part in it
+            return result
+        told: dict[str, int | None] = json.loads(result.basis)
+        late = tuple(
+            FailedPartition(key, found=found)
+            for key, micros in told.items()
+            for fresh, found in (aged_to(micros, check.since),)
+            if not fresh
+        )
+        return replace(result, passed=not late, partitions=late)
+    fresh, found = aged_to(None if result.basis is None else int(result.basis), check.since)
+    return replace(result, passed=fresh, found=found)
+
+
+def aged_to(micros: int | None, since: datetime) -> tuple[bool, str]:
+    """Return whether a greatest value is no older than an instant, and what it is, in words.
+
+    Parameters
+    ----------
+    micros
+        It, in microseconds since 1970; None where there is none.
+    """
+    if micros is None:
+        return False, "no value"
+    value = _EPOCH + timedelta(microseconds=micros)
+    return value >= since, value.isoformat(sep=" ", timespec="seconds")
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def failing(frame: DataFrame, check: Check) -> DataFrame | None:
+    """Return the rows that fail a check on rows or on keys; None of one that no row fails."""
+    if check.on_rows:
+        return frame.where(_fails(check))
+    return sharing(frame, check.columns) if check.kind == "unique" else None
+
+
+def shared_keys(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Return the keys that several rows have, with how many; those with a NULL are not compared."""
+    from pyspark.sql import functions as F
+
+    keys = [F.col(quote(c)) for c in columns]
+    known = frame
+    for key in keys:
+        known = known.where(key.isNotNull())
+    # Keys that are equal for Spark but not to the eye (1.0 and 1) cannot be in one column.
+    n = F.col(quote(SHARED))
+    return known.groupBy(*keys).agg(F.count(F.lit(1)).alias(SHARED)).where(n > 1)
+
+
+SHARED = _ROWS
+"""The column of `shared_keys` that has the number: a name that no column of a table has."""
+
+
+def _n_sharing(frame: DataFrame, check: Check) -> int:
+    """Count the rows that share a key with another row."""
+    from pyspark.sql import functions as F
+
+    n = F.col(quote(SHARED))
+    return int(shared_keys(frame, check.columns).agg(F.sum(n)).collect()[0][0] or 0)
+
+
+def sharing(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Return the rows that share a key with another row, beside each other."""
+    from pyspark.sql import functions as F
+
+    names = [f"persist.key{n}" for n, _ in enumerate(columns)]
+    keys = shared_keys(frame, columns).select(*map(quote, columns)).toDF(*names)
+    pairs = zip(columns, names, strict=True)
+    same = F.expr(" AND ".join(f"{quote(c)} = {quote(n)}" for c, n in pairs))
+    return frame.join(keys, same, "left_semi").orderBy(*(quote(c) for c in columns))

@@ -1,0 +1,561 @@
+"""A warm Spark on this machine: one Spark Connect server that runs, command line and UI share.
+
+Every Dagster run is a process of its own, and with a Spark of its own it waits for a JVM to start
+and warm up. With ``[spark] shared = true`` all of them are clients of one server instead:
+
+    ensure_server ─► supervisor (`python -m persist_assets.engine.server`) ─► JVM (Spark Connect)
+        └ client: a locked file that says "in use", let go by the kernel when the client dies
+
+The supervisor ends the JVM, and itself, when no client has been there for a while. A server
+belongs to a user and to what can only be said when a JVM starts: Spark's installation and the
+settings that no session can change. Projects that agree on those share it, each in sessions of its
+own. It listens on loopback and asks for a token that only the user can read.
+
+The invariant: whoever starts, stops or counts idle time holds `start.lock`, and a supervisor holds
+`supervisor.lock` for as long as it lives. So there is at most one server of a kind, and none ends
+between being found and being used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from persist_assets._paths import PACKAGE
+from persist_assets.core.errors import StorageError
+from persist_assets.core.settings import user_cache
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from persist_assets.core.settings import Settings
+
+START_S = 90.0
+"""How long a server may take to start, in seconds."""
+_END_S = 20.0
+"""How long a JVM may take to end by itself, in seconds."""
+_POLL_S = 0.5
+_IN_USE: dict[Path, FileLock] = {}
+"""The marks of this process, for as long as it lives."""
+_STATIC_SQL = (
+    "spark.sql.cache.serializer",
+    "spark.sql.catalog.",
+    "spark.sql.catalogImplementation",
+    "spark.sql.extensions",
+    "spark.sql.hive.",
+    "spark.sql.warehouse.dir",
+)
+_CLIENTS_ENVIRONMENT = frozenset({"SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_API_MODE"})
+"""Variables that make a Spark a client, which a server is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running server.
+
+    Attributes
+    ----------
+    pid, jvm
+        Process ids of the supervisor and of Spark.
+    token
+        What a client has to show; a secret.
+    started_at
+        Seconds since the epoch.
+    """
+
+    pid: int
+    jvm: int
+    port: int
+    token: str
+    started_at: float
+
+    @property
+    def address(self) -> str:
+        """Where it is, without the token."""
+        return f"sc://localhost:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """Where Spark Connect clients find it, with the token."""
+        return f"{self.address}/;token={self.token}"
+
+
+def server_directory(settings: Settings) -> Path:
+    """Return where the state of the server is kept that a project shares."""
+    kind = [version("pyspark"), sys.executable, settings.shared_port, sorted(_static(settings))]
+    name = sha256(json.dumps(kind).encode()).hexdigest()[:12]
+    home = os.environ.get("PERSIST_SPARK_HOME") or user_cache()
+    return Path(home, "spark", name).absolute()
+
+
+def _static(settings: Settings) -> list[tuple[str, str]]:
+    """Return the settings that a session cannot change: they make another server."""
+    return [
+        (k, v)
+        for k, v in settings.spark
+        if (not k.startswith("spark.sql.") or k.startswith(_STATIC_SQL)) and k != "spark.app.name"
+    ]
+
+
+def find_server(directory: Path) -> Server | None:
+    """Return the running server whose state is in a directory, or None."""
+    try:
+        server = Server(**json.loads((directory / "server.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+    return server if _held(directory / "supervisor.lock") and _listens(server.port) else None
+
+
+def count_clients(directory: Path) -> int:
+    """Return how many living processes use the server whose state is in a directory."""
+    marks = directory / "clients"
+    return sum(_held(mark) for mark in marks.iterdir()) if marks.is_dir() else 0
+
+
+@dataclass(slots=True)
+class Job:
+    """A query that a client has Spark compute.
+
+    Attributes
+    ----------
+    operation
+        Spark's id of it.
+    pid, project
+        The process that asked for it, and the root of its project.
+    started_at
+        When Spark first told of it, in seconds since the epoch.
+    tasks, completed, running
+        How many tasks it has, and how many of them are completed and running.
+    waits_since
+        Since when none of its tasks has run, in seconds since the epoch; None: one runs.
+    """
+
+    operation: str
+    pid: int
+    project: str
+    started_at: float
+    tasks: int = 0
+    completed: int = 0
+    running: int = 0
+    waits_since: float | None = None
+
+
+SERVER_LOG = "server.log"
+"""The file in the directory of a server's state that it logs to."""
+WAIT_S = 30.0
+"""After how long a job is said to wait for Spark, in seconds."""
+STUCK_S = 60.0
+"""After how long a server is ended if a job waits and no client's job runs, in seconds."""
+_LOOKS = 5
+"""How many times in a row no client's job may be seen running before a server is ended."""
+
+
+class Jobs:
+    """The jobs of this process, which Spark tells of every two seconds: a progress handler.
+
+    A job that was cancelled can go on for minutes and use all processors of a server. No client
+    has it any more. So a server in which jobs wait and no client's job runs is ended.
+
+    Parameters
+    ----------
+    project
+        The root of the project that they are of.
+    directory
+        Of the state of the shared server, where other processes find them (`list_jobs`); None: it
+        is another server.
+    warn
+        Gets every job that has waited for `WAIT_S`, once.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        directory: Path | None,
+        warn: Callable[[Job], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._project, self._directory, self._warn, self._clock = project, directory, warn, clock
+        mark = None if directory is None else _IN_USE.get(directory)
+        self._file = None if mark is None else _jobs_of(Path(mark.lock_file))
+        self._looks = 0
+        self._jobs: dict[str, Job] = {}
+        self._warned: set[str] = set()
+        self._lock = threading.Lock()
+
+    def __call__(
+        self,
+        stages: Iterable[Any] | None,
+        inflight_tasks: int,
+        operation_id: str | None,
+        done: bool,
+    ) -> None:
+        """Note how far a job is.
+
+        Raises
+        ------
+        StorageError
+            Cancelled jobs used all processors of the shared server, and it was ended.
+        """
+        key, now, late, waited_s = operation_id or "", self._clock(), None, 0.0
+        with self._lock:
+            if done:
+                if self._jobs.pop(key, None) is None:
+                    return
+            else:
+                job = self._jobs.setdefault(key, Job(key, os.getpid(), self._project, now))
+                told = [*(stages or ())]
+                completed = sum(stage.num_completed_tasks for stage in told)
+                waits = inflight_tasks == 0 and completed == job.completed
+                job.waits_since = (job.waits_since or now) if waits else None
+                job.tasks = sum(stage.num_tasks for stage in told)
+                job.completed, job.running = completed, inflight_tasks
+                waited_s = now - (job.waits_since or now)
+                if waited_s >= WAIT_S and key not in self._warned:
+                    self._warned.add(key)
+                    late = job
+            if self._file is not None:
+                with suppress(OSError):  # a full disk is no reason to end a build
+                    _write(self._file, [asdict(job) for job in self._jobs.values()])
+        if late is not None:
+            self._warn(late)
+        if waited_s >= STUCK_S and self._directory is not None:
+            busy = any(job.running for job in list_jobs(self._directory))
+            self._looks = 0 if busy else self._looks + 1
+            if self._looks >= _LOOKS:
+                stop_server(self._directory)
+                raise StorageError(
+                    "cancelled jobs used all processors of the Spark server, so it was ended",
+                    hint="run it again: the server is started again when it is needed",
+                )
+
+
+def _jobs_of(mark: Path) -> Path:
+    return mark.parents[1] / "jobs" / f"{mark.name}.json"
+
+
+def list_jobs(directory: Path) -> list[Job]:
+    """Return the jobs of all living clients of a server, the oldest first."""
+    found: list[Job] = []
+    marks = directory / "clients"
+    for mark in marks.iterdir() if marks.is_dir() else ():
+        if _held(mark):
+            with suppress(OSError, ValueError, TypeError):
+                document = json.loads(_jobs_of(mark).read_text(encoding="utf-8"))
+                found += [Job(**job) for job in document]
+    return sorted(found, key=lambda job: job.started_at)
+
+
+def ensure_server(settings: Settings) -> Server:
+    """Return the server that a project shares, started if need be; it stays while we live.
+
+    Starting one takes some ten seconds.
+
+    Raises
+    ------
+    StorageError
+        It does not start.
+    """
+    directory = server_directory(settings)
+    clients = directory / "clients"
+    try:
+        clients.mkdir(parents=True, exist_ok=True)
+        directory.chmod(0o700)
+        (directory / "jobs").mkdir(exist_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"the Spark server has no place for its state: {directory}: {error.strerror}",
+            hint="PERSIST_SPARK_HOME names another directory",
+        ) from error
+    with FileLock(directory / "start.lock"):
+        server = find_server(directory) or _start(settings, directory)
+        if directory not in _IN_USE:
+            mark = FileLock(clients / uuid.uuid4().hex, thread_local=False)
+            mark.acquire()
+            _IN_USE[directory] = mark
+    return server
+
+
+def stop_server(directory: Path) -> bool:
+    """End the server whose state is in a directory; return whether there was one."""
+    if not directory.is_dir():
+        return False
+    with FileLock(directory / "start.lock"):
+        there = _held(directory / "supervisor.lock")
+        _end(directory)
+    return there
+
+
+def _start(settings: Settings, directory: Path) -> Server:
+    _end(directory)  # one that does not answer, or a JVM that lost its supervisor
+    package = str(PACKAGE.parent)
+    log_file = directory / SERVER_LOG
+    with log_file.open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "persist_assets.engine.server", str(directory)],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd=directory,
+            env={**os.environ, "PYTHONPATH": _path(package, os.environ.get("PYTHONPATH"))},
+        )
+    wanted = {
+        "port": settings.shared_port,
+        "idle_s": settings.shared_idle_s,
+        "spark": dict(_static(settings)),
+    }
+    assert process.stdin is not None
+    with suppress(BrokenPipeError), process.stdin as stdin:
+        stdin.write(json.dumps(wanted).encode())
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline and process.poll() is None:
+        server = find_server(directory)
+        if server is not None:
+            process.returncode = 0  # nobody waits for it: it outlives us
+            return server
+        time.sleep(0.05)
+    _end(directory)
+    process.kill()
+    process.wait()
+    lines = log_file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    telling = [line for line in lines if "Exception" in line or line.startswith("Error")] or lines
+    raise StorageError(
+        f"the Spark server does not start: {telling[-1].strip() if telling else 'it says nothing'}",
+        hint=f"its log is {log_file}; without it: [spark] shared = false",
+    )
+
+
+def _path(*parts: str | None) -> str:
+    return os.pathsep.join(part for part in parts if part)
+
+
+def _end(directory: Path) -> None:
+    """End what there is of a server: the supervisor, or a JVM that lost it."""
+    supervisor, jvm = _processes(directory)
+    held = directory / "supervisor.lock"
+    if _held(held):
+        _signal(supervisor, str(directory), signal.SIGTERM)
+        deadline = time.monotonic() + _END_S + 5
+        while _held(held) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if _held(held):
+            _signal(supervisor, str(directory), signal.SIGKILL)
+    _signal(jvm, _marker(directory), signal.SIGKILL)
+    for name in ("server.json", "processes.json"):
+        (directory / name).unlink(missing_ok=True)
+
+
+def _processes(directory: Path) -> tuple[int | None, int | None]:
+    """Return the process ids of supervisor and JVM that were last written down."""
+    try:
+        supervisor, jvm = json.loads((directory / "processes.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return None, None
+    return supervisor, jvm
+
+
+def _signal(pid: int | None, marker: str, what: signal.Signals) -> None:
+    """Send a signal to a process if it is still the one whose command line holds a marker."""
+    if pid is None:
+        return
+    try:
+        command = Path("/proc", str(pid), "cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        command = ""
+        if not Path("/proc/self").exists():
+            shown = ["ps", "-ww", "-o", "args=", "-p", str(pid)]
+            with suppress(OSError):
+                done = subprocess.run(shown, capture_output=True, text=True, check=False)
+                command = done.stdout
+    if marker in command:
+        with suppress(ProcessLookupError):
+            os.kill(pid, what)
+
+
+def _marker(directory: Path) -> str:
+    """Return what tells the JVM of a server from all other processes."""
+    return f"spark.app.name=persist_assets-{directory.name}"
+
+
+def _held(path: Path) -> bool:
+    """Whether a living process holds a lock."""
+    if not path.exists():
+        return False
+    lock = FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        return True
+    lock.release()
+    return False
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+# --------------------------------------------------------------------------------- supervisor
+
+
+class _Stopped(Exception):
+    """The supervisor was told to stop."""
+
+
+def supervise(directory: Path, wanted: Mapping[str, Any]) -> None:
+    """Run a server until it is told to stop, dies, or nobody has used it for a while."""
+    told: list[int] = []
+    # A handler that raised could do so while a process is made, whose id would be lost.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda got, _: told.append(got))
+
+    def pause(seconds: float) -> None:
+        time.sleep(seconds)
+        if told:
+            raise _Stopped
+
+    with FileLock(directory / "supervisor.lock", timeout=5):
+        token, port = secrets.token_hex(32), _port(wanted["port"])
+        _write(directory / "processes.json", [os.getpid(), None])
+        jvm = _launch(directory, port, token, wanted["spark"])
+        _write(directory / "processes.json", [os.getpid(), jvm.pid])
+        try:
+            while not _listens(port):
+                if jvm.poll() is not None:
+                    return
+                pause(0.05)
+            server = Server(os.getpid(), jvm.pid, port, token, time.time())
+            _write(directory / "server.json", asdict(server))
+            _wait(directory, jvm, wanted["idle_s"], pause)
+        except _Stopped:
+            pass
+        finally:
+            (directory / "server.json").unlink(missing_ok=True)
+            jvm.terminate()
+            try:
+                jvm.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                jvm.kill()
+                jvm.wait()
+            (directory / "processes.json").unlink(missing_ok=True)
+
+
+def _write(path: Path, document: object) -> None:
+    """Write a file that only we can read, all at once."""
+    made = path.with_suffix(".new")
+    made.unlink(missing_ok=True)
+    made.touch(mode=0o600)
+    made.write_text(json.dumps(document), encoding="utf-8")
+    made.rename(path)
+
+
+def _launch(
+    directory: Path, port: int, token: str, spark: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    found = find_spec("pyspark")
+    assert found is not None and found.origin is not None
+    home = Path(found.origin).parent
+    config = {
+        "spark.scheduler.mode": "FAIR",
+        "spark.log.level": "WARN",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        **spark,
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+    }
+    # In a file and not on the command line, which everybody can read: keys of storages are secret.
+    properties = directory / "spark.properties"
+    properties.unlink(missing_ok=True)
+    properties.touch(mode=0o600)
+    lines = [f"{_escaped(k)}={_escaped(v)}\n" for k, v in config.items()]
+    properties.write_text("".join(lines), encoding="ascii")
+    environment = {
+        k: v
+        for k, v in os.environ.items()
+        if k not in _CLIENTS_ENVIRONMENT and not k.startswith("SPARK_CONNECT_")
+    }
+    return subprocess.Popen(
+        [
+            str(home / "bin" / "spark-submit"),
+            *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
+            *("--properties-file", str(properties), "--load-spark-defaults"),
+            *("--conf", _marker(directory)),
+            "spark-internal",
+        ],
+        stdin=subprocess.DEVNULL,
+        env={
+            **environment,
+            "SPARK_HOME": str(home),
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN": token,
+            "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        },
+    )
+
+
+def _escaped(text: str) -> str:
+    """Return a text as a key or value of Java's properties."""
+    units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
+    kept = re.compile(r"[A-Za-z0-9._/*,;-]")
+    return "".join(chr(u) if u < 128 and kept.match(chr(u)) else f"\\u{u:04x}" for u in units)
+
+
+def _port(wanted: int) -> int:
+    """Return a port that is free: the wanted one, or any if that is zero."""
+    with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            free.bind(("127.0.0.1", wanted))
+        except OSError as error:
+            sys.exit(f"Error: port {wanted} cannot be had: {error.strerror}")
+        return free.getsockname()[1]
+
+
+def _wait(directory: Path, jvm: subprocess.Popen[bytes], idle_s: float, pause: Any) -> None:
+    """Return when the JVM has died or the server has been idle."""
+    used = time.monotonic()
+    while jvm.poll() is None:
+        # Under the lock nobody becomes a client between the look and the end.
+        with suppress(Timeout), FileLock(directory / "start.lock", timeout=0):
+            if _forget_dead(directory):
+                used = time.monotonic()
+            elif time.monotonic() - used >= idle_s:
+                (directory / "server.json").unlink(missing_ok=True)
+                return
+        pause(_POLL_S)
+
+
+def _forget_dead(directory: Path) -> int:
+    """Return how many clients live, and remove the marks of the others."""
+    alive = 0
+    for mark in (directory / "clients").iterdir():
+        if _held(mark):
+            alive += 1
+        else:
+            mark.unlink(missing_ok=True)
+            _jobs_of(mark).unlink(missing_ok=True)
+    return alive
+
+
+if __name__ == "__main__":
+    supervise(Path(sys.argv[1]), json.load(sys.stdin))

@@ -1,0 +1,413 @@
+"""The Spark session: making one, agreeing with it on settings, and what its errors mean.
+
+Only what classic Spark and Spark Connect share is used: no SparkContext, no JVM objects.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from persist_assets.core.errors import (
+    BuildError,
+    GoneError,
+    JavaMissingError,
+    PersistError,
+    SettingsError,
+    StorageError,
+)
+from persist_assets.core.object_stores import (
+    SPARK_PACKAGES,
+    full_disk,
+    hint_about,
+    is_expired,
+    is_full,
+    is_of_store,
+    is_throttled,
+)
+from persist_assets.core.settings import FIELD_IDS, is_harmless
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Mapping
+
+    from pyspark.sql import SparkSession
+
+    from persist_assets.core.settings import Settings
+    from persist_assets.engine.server import Job
+
+log = logging.getLogger(__name__)
+
+_JAVA_HINT = (
+    "install Java 17 or 21 (Debian: apt-get install openjdk-17-jre-headless; "
+    "macOS: brew install openjdk@17), or set JAVA_HOME to it"
+)
+_session_lock = threading.Lock()
+
+
+def check_java(environ: Mapping[str, str] = os.environ) -> None:
+    """Raise unless there is a Java that Spark runs on.
+
+    Raises
+    ------
+    JavaMissingError
+        There is none, or it is older than 17.
+    """
+    home = environ.get("JAVA_HOME")
+    java = f"{home}/bin/java" if home else shutil.which("java", path=environ.get("PATH"))
+    if java is None or not os.path.exists(java):
+        where = f"JAVA_HOME is {home}, where there is no Java" if home else "there is no Java"
+        raise JavaMissingError(f"Spark needs Java, and {where}", hint=_JAVA_HINT)
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    match = re.search(r'version "(\d+)', said.stderr + said.stdout)
+    if match and int(match[1]) < 17:
+        raise JavaMissingError(
+            f"Spark needs Java 17 or 21, and {java} is Java {match[1]}", hint=_JAVA_HINT
+        )
+
+
+def create_session(settings: Settings) -> SparkSession:
+    """Return a Spark session with the project's settings.
+
+    It is an existing one if there is one in this process; or a new one of a server: of the shared
+    one, which is started if need be, or of the one that ``spark.remote`` names.
+
+    Raises
+    ------
+    SettingsError
+        It is one of a server, and what clients of servers need is not installed.
+    StorageError
+        The shared server does not start.
+    """
+    if is_remote(settings):
+        return _connect(settings)
+    config = dict(settings.spark)
+    with _session_lock:
+        _name_python()
+        from pyspark.sql import SparkSession
+
+        builder: Any = SparkSession.builder
+        for key, value in config.items():
+            if not (key == "spark.master" and "spark.remote" in config):
+                builder = builder.config(key, value)
+        return builder.getOrCreate()
+
+
+def is_remote(settings: Settings) -> bool:
+    """Whether sessions are those of a server: of the shared one, or of somebody else's."""
+    remote = dict(settings.spark).get("spark.remote", "local")
+    return settings.shared or not remote.startswith("local")
+
+
+def _name_python() -> None:
+    """Let workers on this machine have the libraries that we have, unless somebody says else."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def _connect(settings: Settings) -> SparkSession:
+    """Return a new session of a server: no other client sees its views or settings."""
+    try:
+        import pyspark.sql.connect.session  # noqa: F401  # pyright: ignore[reportUnusedImport]
+        from pyspark.sql.connect.client.retries import DefaultPolicy
+    except ImportError as error:
+        key = "[spark] shared" if settings.shared else "spark.remote"
+        raise SettingsError(
+            f"`{key}` needs what Spark Connect needs: {first_line(error)}",
+            hint="pip install persist-assets[connect]",
+        ) from error
+    from pyspark.sql import SparkSession
+
+    # By default a client asks for ten minutes whether a dead server is there again.
+    from persist_assets.engine.server import Jobs, ensure_server, server_directory
+
+    directory = server_directory(settings) if settings.shared else None
+    if settings.shared:
+        url = ensure_server(settings).url
+        policy = DefaultPolicy(
+            max_retries=5, initial_backoff=50, backoff_multiplier=2, max_backoff=800
+        )
+    else:
+        url = dict(settings.spark)["spark.remote"]
+        policy = DefaultPolicy(
+            max_retries=8, initial_backoff=50, backoff_multiplier=4, max_backoff=10_000
+        )
+    with _session_lock:
+        builder: Any = SparkSession.builder.remote(url)
+        session = builder.create()
+    # The server would keep it for an hour. And an open channel can hang a process that ends.
+    atexit.register(session.stop)
+    session.client.set_retry_policies([policy])
+    session.registerProgressHandler(Jobs(str(settings.root), directory, _warn_of_wait))
+    with translated("opening a Spark session"):
+        for key, value in settings.spark:
+            if key.startswith("spark.sql.") and session.conf.get(key, None) != value:
+                _set(session, key, value, settings)
+    return session
+
+
+def _warn_of_wait(job: Job) -> None:
+    log.warning(
+        "waiting for Spark: none of %d tasks has run for %d s, because other jobs use all of its "
+        "processors; `persist spark status` lists those of a shared server",
+        job.tasks - job.completed,
+        round(time.time() - (job.waits_since or 0)),
+    )
+
+
+def _set(session: SparkSession, key: str, value: str, settings: Settings) -> None:
+    """Give a session of a server a setting.
+
+    Others start their server with settings of their own, and sessions cannot change some of
+    them. That is of no account where a setting cannot change rows.
+    """
+    try:
+        session.conf.set(key, value)
+    except Exception:
+        if settings.shared or not is_harmless(key, settings.harmless):
+            raise
+        log.info("action=session setting=%s: the server keeps its own value", key)
+
+
+def open_session(settings: Settings, get: Callable[[], SparkSession]) -> SparkSession:
+    """Return the session that `get` returns, with the settings on which results depend.
+
+    Raises
+    ------
+    JavaMissingError
+        Spark would run on this machine, and there is no Java for it.
+    StorageError
+        It does not start.
+    SettingsError
+        It has a setting that changes results and that the project does not know of.
+    """
+    _name_python()
+    try:
+        with _interrupts_wait():
+            session = get()
+    except SettingsError:
+        raise
+    except Exception as error:
+        if "spark.remote" not in dict(settings.spark):
+            check_java()
+        if isinstance(error, PersistError):
+            raise
+        raise StorageError(f"Spark does not start: {first_line(error)}") from error
+    with translated("opening a Spark session"):
+        _align(session, settings.changing)
+        present: Mapping[str, str] = session.conf.getAll  # of a JVM next door, one by one
+        _check_known(present, settings)
+        _hasten(session, present)
+    return session
+
+
+@contextmanager
+def _interrupts_wait() -> Generator[None]:
+    """Let an interrupt wait until the block ends.
+
+    A JVM that is left while it starts misses that nobody is there any more, and stays for ever.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        came.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is note:  # else it is Spark's own by now
+            signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+        if came:
+            signal.raise_signal(signal.SIGINT)
+
+
+def _align(session: SparkSession, changing: Iterable[tuple[str, str]]) -> None:
+    """Give a session the settings that change results."""
+    for key, value in changing:
+        if session.conf.get(key, None) != value:
+            try:
+                session.conf.set(key, value)
+            except Exception as error:
+                message = (
+                    f"the Spark session has {key} = {session.conf.get(key, None)}, not {value}"
+                )
+                raise SettingsError(message, hint="set it where the session is made") from error
+
+
+def _check_known(present: Mapping[str, str], settings: Settings) -> None:
+    """Refuse a session that has more settings that change results; name all of them."""
+    known = {*dict(settings.changing), FIELD_IDS}
+    unknown = [
+        f'"{key}" = "{value}"'
+        for key, value in sorted(present.items())
+        if key not in known and not is_harmless(key, settings.harmless)
+    ]
+    if unknown:
+        raise SettingsError(
+            "the Spark session has settings that can change results and that persist.toml lacks:\n"
+            + "\n".join(f"      {line}" for line in unknown),
+            hint="put them into `[spark]` of persist.toml, and so into BuildIDs; name those that "
+            "cannot change rows in `[spark] harmless` instead",
+        )
+
+
+_FAST = {
+    "spark.sql.codegen.useIdInClassName": "false",
+    "spark.sql.codegen.wholeStage.union.enabled": "false",
+}
+"""What lets queries that do the same share code, which the JVM compiles once for all of them.
+
+Else each group of files that are read one after the other (`Slice.groups`) gets code of its own,
+and a third of a backfill is compiling it.
+"""
+
+
+def _hasten(session: SparkSession, present: Mapping[str, str]) -> None:
+    """Give a session the settings that make it faster, where nobody has set them."""
+    for key, value in _FAST.items():
+        if key not in present:
+            session.conf.set(key, value)
+
+
+_DISK_TROUBLE = re.compile(
+    r"[^\n:]*(?:Read-only file system|Permission denied|AccessDenied|Mkdirs failed"
+    r"|[Nn]ot a directory|File too large|Input/output error)[^\n]*"
+)
+
+
+_WRITTEN_TO = re.compile(r"writing rows to (?:file:(?://)?)?(\S+?)\.(?=\s|$)")
+_BETWEEN_STAGES = re.compile(r"DiskBlockObjectWriter|SpillWriter|DiskStore|\.shuffle\.|blockmgr-")
+
+
+def _full_directory(said: str) -> str:
+    """Return the directory whose disk is full, from what Spark says of it.
+
+    Spark names what it writes rows to. What it keeps between stages it does not.
+    """
+    if place := re.search(r"(/\S+) \(No space left on device\)", said):
+        return os.path.dirname(place[1])
+    written = _WRITTEN_TO.search(said)
+    cause = said[said.rfind("No space left on device") :]
+    if written and not _BETWEEN_STAGES.search(cause):
+        return written[1]
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    chosen = session.conf.get("spark.local.dir", None) if session else None
+    directory = os.environ.get("SPARK_LOCAL_DIRS") or chosen or tempfile.gettempdir()
+    return f"{directory} (`spark.local.dir`)"
+
+
+_LOST = re.compile(
+    r"StatusCode\.UNAVAILABLE|RETRIES_EXCEEDED|INVALID_HANDLE\.SESSION|SESSION_NOT_SAME"
+)
+
+
+_BROKEN_FILE = re.compile(
+    r"\[FAILED_READ_FILE[.\w]*\]\s*Encountered error while reading file (?:file://)?(\S+?)\."
+    r"(?=\s|$)\s*(.*?)\s*(?:SQLSTATE|$)",
+    re.MULTILINE,
+)
+
+
+_GONE_FILE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (?:file:)?(\S+?)\.?(?:\s|$)")
+
+
+_NO_FILE_SYSTEM = re.compile(
+    r'No FileSystem for scheme "(\w+)"|Class org\S*\.fs\.(\w+)\.\S+ not found'
+)
+
+
+@contextmanager
+def translated(doing: str) -> Generator[None]:
+    """Turn what Spark raises within the block into errors of ours.
+
+    Raises
+    ------
+    StorageError
+        The disk is the reason, or a store, or a file that cannot be read, or that the Spark server
+        is gone, or lacks what reads a store.
+    GoneError
+        A file that is to be read is not there any more.
+    BuildError
+        Something else is.
+    """
+    try:
+        yield
+    except PersistError:
+        raise
+    except Exception as error:
+        if is_full(str(error)):
+            raise full_disk(_full_directory(str(error)), f"{doing} failed") from error
+        if is_of_store(str(error)) and (is_expired(str(error)) or is_throttled(str(error))):
+            message = f"{doing} failed: {first_line(error)}"
+            raise StorageError(message, hint=hint_about(str(error))) from error
+        trouble = _DISK_TROUBLE.search(str(error))
+        if trouble:
+            message = f"{doing} failed: {trouble[0].strip()}"
+            raise StorageError(message, hint="check the disk of the warehouse") from error
+        unread = _NO_FILE_SYSTEM.search(str(error))
+        if unread:
+            raise StorageError(
+                f"{doing} failed: Spark has no jar that reads {unread[1] or unread[2]}://",
+                hint=_jar_hint(unread[1] or unread[2]),
+            ) from error
+        gone = _GONE_FILE.search(str(error))
+        if gone:
+            message, hint = f"{doing} failed: {gone[1]} is gone", "run it again: others deleted it"
+            raise GoneError(message, hint=hint) from error
+        broken = _BROKEN_FILE.search(str(error))
+        if broken:
+            said = f": {broken[2]}" if broken[2] else ""
+            raise StorageError(
+                f"{doing} failed: {broken[1]} cannot be read{said}",
+                hint="it may be broken: have it written again",
+            ) from error
+        if _LOST.search(str(error)):
+            message = f"{doing} failed: the Spark server is gone"
+            hint = "run it again: a shared server is started again when it is needed"
+            raise StorageError(message, hint=hint) from error
+        raise BuildError(f"{doing} failed: {first_line(error)}") from error
+
+
+def broken_file(error: BaseException | None) -> str | None:
+    """Return the file that Spark says it cannot read, None where it says of none."""
+    found = _BROKEN_FILE.search(str(error))
+    return unquote(found[1]) if found else None
+
+
+def _jar_hint(scheme: str) -> str | None:
+    package = SPARK_PACKAGES.get(scheme)
+    return package and f'[spark] "spark.jars.packages" = "{package}:VERSION": see docs/settings.md'
+
+
+_RAISED = re.compile(
+    r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*)$", re.MULTILINE
+)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the line of an error that says what happened: the innermost of Spark's causes."""
+    raised = _RAISED.search(str(error))
+    if raised:  # in a worker that runs Python
+        return raised[1][:500]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    conditions = [line for line in lines if re.search(r"\[[A-Z][A-Z_.0-9]+\]", line)]
+    line = (conditions or lines or [type(error).__name__])[0]
+    found = re.search(r"\[[A-Z][A-Z_.0-9]+\].*", line)
+    # The position is one in the text that we made of the query.
+    return re.sub(r";? line \d+,? pos \d+;?$", "", found[0] if found else line)[:500]

@@ -1,0 +1,688 @@
+"""How one source is computed in a Spark session.
+
+LOAD what is read, RUN the query over it, and AUDIT the rows while they are written.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import uuid
+from collections import Counter
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from persist_assets.core.dialect import quote, unpruned
+from persist_assets.core.errors import BuildError, StorageError
+from persist_assets.core.model import Column
+from persist_assets.core.object_stores import spark_pattern, spark_uri
+from persist_assets.core.raw_options import CORRUPT, PARSED, corrupt_column, read_mode
+from persist_assets.core.time_values import (
+    EXACT,
+    from_text,
+    greatest,
+    ledger_text,
+    spelled,
+    to_text,
+)
+from persist_assets.engine.named_files import AS_NAMED, check_rows, padded
+from persist_assets.engine.row_metrics import (
+    Measured,
+    audit,
+    columns_in,
+    failing,
+    measures,
+    read_measures,
+    type_in,
+)
+from persist_assets.engine.session import broken_file, open_session, translated
+from persist_assets.storage.delta_tables import find_staged, read_snapshot, read_version
+from persist_assets.storage.files import reached
+from persist_assets.storage.headers import columns_in_order, first_records, is_header, line_of
+from persist_assets.storage.raw import Pin, missing_columns, partition_names, stored_rows
+from persist_assets.storage.types import delta_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from persist_assets.core.model import Check, CheckResult, Snapshot, Source
+    from persist_assets.core.settings import Settings
+    from persist_assets.planning.render import Statement
+    from persist_assets.storage.delta_tables import Staged
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Rows of files that a table had, of which those that stay are written again.
+
+    Attributes
+    ----------
+    gone
+        Those for which that holds do not stay, SQL that is never NULL; None: all do.
+    """
+
+    rows: DataFrame
+    gone: str | None = None
+
+
+_ROWS_OF_A_FILE = 250_000
+"""Where some rows of a table are replaced later, files are so large: few of them change then."""
+_BYTES_OF_A_FILE = 6 * 2**20
+"""As many a file of such a table is to have, as Spark counts them."""
+_LEAST_TASKS = "spark.sql.files.minPartitionNum"
+
+
+_SHOWN: WeakKeyDictionary[SparkSession, Counter[str]] = WeakKeyDictionary()
+"""How many engines of this process have views in a session, by their names."""
+_SHOWN_LOCK = threading.Lock()
+
+
+def no_session() -> SparkSession:
+    """Refuse to compute anything: the session of an engine that only plans."""
+    raise BuildError("a plan computes nothing")
+
+
+class Engine:
+    """Computes sources in a Spark session.
+
+    Parameters
+    ----------
+    session
+        Returns the session; called when it is first needed.
+    """
+
+    def __init__(self, settings: Settings, session: Callable[[], SparkSession]) -> None:
+        self.settings = settings
+        self._get_session = session
+        self._session: SparkSession | None = None
+        self._views: set[str] = set()
+        self._checked: set[str] = set()
+        self._parsed: dict[str, tuple[str, str | None, tuple[Column, ...], Mapping[str, str]]] = {}
+        self._lock = threading.Lock()
+        self._views_lock = threading.RLock()  # a stored query reads others
+
+    @property
+    def session(self) -> SparkSession:
+        """The Spark session, with the settings on which results depend (`open_session`)."""
+        with self._lock:
+            if self._session is None:
+                self._session = open_session(self.settings, self._get_session)
+            return self._session
+
+    def parallelism(self) -> int:
+        """Return how many tasks Spark runs at once."""
+        with translated("asking Spark for its size"):
+            # Nothing else tells it alike in classic sessions and those of a server.
+            plan: str = self.session.sql("EXPLAIN SELECT * FROM range(1)").collect()[0][0]
+        found = re.search(r"splits=(\d+)", plan)
+        return int(found[1]) if found else 1
+
+    def catalog(self) -> str:
+        """Return what kind of catalog the session has: ``hive`` or ``in-memory``."""
+        with translated("asking Spark for its catalog"):
+            return str(self.session.conf.get("spark.sql.catalogImplementation", "in-memory"))
+
+    def size(self, frame: DataFrame) -> int:
+        """Return how many bytes Spark expects the rows of a frame to have, from files' sizes."""
+        told = self.over(frame, lambda name: f"EXPLAIN COST SELECT * FROM {quote(name)}")
+        with translated("asking Spark how much there is"):
+            found = re.search(r"sizeInBytes=([\d.E+]+) (\w+)", told.collect()[0][0])
+        units = ("B", "KiB", "MiB", "GiB", "TiB")
+        if found is None or found[2] not in units:
+            return 0
+        return int(float(found[1]) * 1024 ** units.index(found[2]))
+
+    @contextmanager
+    def undivided(self) -> Generator[None]:
+        """Have files that are read in groups (`Slice.groups`) read by one task for each group.
+
+        Else Spark divides every group among all its processors, and each part gets a file that has
+        rows of all its times. Groups of more bytes than Spark gives to a task are divided still.
+        What else the session computes meanwhile may be divided less, too.
+        """
+        with translated("preparing the Spark session"):
+            free = self.session.conf.get(_LEAST_TASKS, None) is None  # else somebody wants another
+            if free:
+                self.session.conf.set(_LEAST_TASKS, "1")
+        try:
+            yield
+        finally:
+            if free:
+                with suppress(Exception):  # a session that is gone computes nothing
+                    self.session.conf.unset(_LEAST_TASKS)
+
+    def interrupt(self) -> None:
+        """End everything that the session computes, whichever thread asked for it."""
+        if self._session is not None:
+            with suppress(Exception):  # a session that is gone computes nothing
+                self._session.interruptAll()
+
+    # ---------------------------------------------------------------------------------- LOAD
+
+    def load_raw(self, source: Source, pin: Pin) -> DataFrame:
+        """Return the rows of a raw table at a pinned version.
+
+        Raises
+        ------
+        StorageError
+            The data lacks a declared column.
+        """
+        raw = source.raw
+        assert raw is not None
+        lacking = missing_columns(pin, raw, source.columns)
+        if lacking:
+            raise StorageError(
+                f"the data of `{source.name}` has no column `{lacking[0]}`",
+                hint=f"it is declared at {source.location}",
+                location=source.location,
+            )
+        options = dict(raw.options)
+        if pin.files is not None:
+            form = "parquet" if raw.format == "delta" else raw.format
+            self.check_rows(source.name, pin)
+            if form in PARSED:
+                return self._read_parsed(source, form, pin, options)
+            return self.read_files(form, pin, source.columns, options)
+        reader = self.session.read.options(**options).format(raw.format)
+        place = spark_uri(self.settings.resolve(raw.location)) if raw.location else None
+        frame = reader.load(place)
+        named = [
+            f"CAST({quote(c.name)} AS {_read_type(c.type)}) AS {quote(c.name)}"
+            for c in source.columns
+        ]
+        return padded(frame.selectExpr(*named), source.columns) if named else frame
+
+    def check_rows(self, name: str, pin: Pin) -> None:
+        """Check that Spark reads the rows that a table's log promises, of each file once.
+
+        Raises
+        ------
+        StorageError
+            It does not, or a file of which the log does not say it cannot be read.
+        """
+        # What OPTIMIZE has taken out of a table since its rows came is checked by its footer.
+        files = [f for f in pin.files or () if pin.rows and f not in self._checked]
+        if not files:
+            return
+        promised: dict[str, int] = {}
+        for file in files:
+            rows = pin.rows.get(file)
+            if rows is None:
+                with reached(file) as (system, path):
+                    rows = stored_rows(system, path)
+            promised[file] = rows
+        with translated(f"reading `{name}`"):
+            reader = self.session.read.options(**AS_NAMED).schema("_ int")
+            check_rows(reader.parquet(*map(spark_pattern, files)), promised, f"`{name}`")
+        self._checked |= promised.keys()
+
+    def read_files(
+        self,
+        form: str,
+        pin: Pin,
+        columns: Sequence[Column],
+        options: Mapping[str, str],
+        *,
+        file: str | None = None,
+        stored: Sequence[Column] | None = None,
+    ) -> DataFrame:
+        """Return the rows of pinned files.
+
+        Parameters
+        ----------
+        file
+            Of a column that says which file a row is of; None: there is none.
+        stored
+            The columns that the files have, by position; None: those that are read.
+        """
+        there = columns if stored is None else stored
+        schema = ", ".join(f"{quote(c.name)} {_read_type(c.type)}" for c in there)
+        if not pin.files:
+            told = f", {quote(file)} string" if file is not None else ""
+            return self.session.createDataFrame([], schema + told)
+        # What the table itself says of its files goes before.
+        reader = self.session.read.options(**AS_NAMED).options(**options)
+        reader = reader.schema(schema).format(form)
+        if pin.base:
+            reader = reader.option("basePath", spark_uri(pin.base))
+        # Directories named like a partition that is not declared would become columns.
+        frame = reader.load([spark_pattern(path) for path in pin.files])
+        names = [
+            f"{unpruned(quote(c.name), _read_type(c.type))} AS {quote(c.name)}" for c in columns
+        ]
+        if file is not None:
+            names.append(f"_metadata.file_path AS {quote(file)}")
+        return padded(frame.selectExpr(*names), columns)
+
+    def _read_parsed(
+        self, source: Source, form: str, pin: Pin, options: Mapping[str, str]
+    ) -> DataFrame:
+        """Return the rows of text: columns by the names of a header, and bad records as declared.
+
+        Raises
+        ------
+        StorageError
+            A header lacks declared columns, or is not said to be one.
+        """
+        columns, files = source.columns, pin.files or ()
+        corrupt = corrupt_column(options).lower()
+        ours = {"mode": read_mode(options, columns), CORRUPT: corrupt_column(options)}
+        if form == "csv":  # else a record with too few or too many values may not be noticed
+            ours |= {"columnPruning": "false", "enforceSchema": "true"}
+        options = {**options, **ours}
+        parted = {*partition_names(files, pin.base or ""), corrupt}
+        groups: dict[tuple[Column, ...], list[str]] = {}
+        if form == "csv" and options.get("header", "").lower() != "false":
+            groups = self._by_header(source, files, options, parted)
+        else:
+            groups[columns] = [*files]
+        for stored, group in groups.items():
+            self._parsed |= dict.fromkeys(group, (form, pin.base, stored, options))
+        frames = [
+            self.read_files(form, replace(pin, files=tuple(group)), columns, options, stored=stored)
+            for stored, group in groups.items()
+        ]
+        empty = Pin(None, ())
+        return (
+            reduce(lambda some, more: some.union(more), frames)
+            if frames
+            else self.read_files(form, empty, columns, {})
+        )
+
+    def _by_header(
+        self,
+        source: Source,
+        files: Sequence[str],
+        options: Mapping[str, str],
+        parted: Collection[str],
+    ) -> dict[tuple[Column, ...], list[str]]:
+        """Return CSV files by the columns that they have, in the order in which they have them."""
+        columns = source.columns
+        groups: dict[tuple[Column, ...], list[str]] = {}
+        for file, record in first_records(files, options).items():
+            stored = columns
+            if record is None:
+                continue  # an empty file
+            if "header" in options:
+                elsewhere = tuple(c for c in columns if c.name.lower() in parted)
+                stored = (*columns_in_order(record, columns, parted, file), *elsewhere)
+            elif is_header(record, columns, parted):
+                raise StorageError(
+                    f"the first line of {file} is a header, and `{source.name}` does not say so:"
+                    f" {', '.join(record)}",
+                    hint="add OPTIONS (header true); or header false, if it is data",
+                    location=source.location,
+                )
+            groups.setdefault(stored, []).append(file)
+        return groups
+
+    @contextmanager
+    def _naming_bad_records(self) -> Generator[None]:
+        """Name the file and line of a record that is not as it is declared."""
+        try:
+            yield
+        except StorageError as error:
+            file = broken_file(error.__cause__)
+            place = next((f for f in self._parsed if file and spark_uri(f).endswith(file)), None)
+            record = None if place is None else self._bad_record(place)
+            if place is None or record is None:
+                raise
+            line = line_of(place, record, self._parsed[place][3])
+            at = place if line is None else f"{place}:{line}"
+            raise StorageError(
+                f"{at} is not as it is declared: {record.strip()[:200]}",
+                hint="mend it; or keep such records: declare a column `_corrupt_record STRING`",
+            ) from error
+
+    def _bad_record(self, file: str) -> str | None:
+        """Return the text of a record of a file that is not as it is declared, None without one."""
+        form, base, stored, options = self._parsed[file]
+        bad = Column("_persist_bad_record", "string")
+        options = {**options, "mode": "PERMISSIVE", CORRUPT: bad.name}
+        columns = (*stored, bad)
+        frame = self.read_files(form, Pin(None, (file,), base), columns, options, stored=columns)
+        with suppress(Exception):  # the first error says enough
+            for row in frame.where(f"{bad.name} IS NOT NULL").limit(1).collect():
+                return str(row[bad.name])
+        return None
+
+    def load_snapshot(self, snapshot: Snapshot) -> DataFrame:
+        """Return the rows of a snapshot.
+
+        Raises
+        ------
+        StorageError
+            Its files are gone.
+        """
+        found = read_snapshot(self.settings.table_root(snapshot.table), snapshot)
+        return self.read_files("parquet", Pin(None, found.files), found.columns, {})
+
+    def load_table(self, root: str, version: int) -> DataFrame:
+        """Return the rows of one version of a table that we wrote, whatever build wrote it.
+
+        Raises
+        ------
+        StorageError
+            Its files are gone.
+        """
+        found = read_version(root, version)
+        return self.read_files("parquet", Pin(None, found.files), found.columns, {})
+
+    def view(self, name: str, load: Callable[[], DataFrame]) -> str:
+        """Return `name`, which is a view of what `load` returns; it is called the first time.
+
+        Names say what they show, whoever else uses the session, so a view never has to change.
+        """
+        with self._views_lock:
+            if name not in self._views:
+                session = self.session
+                with _SHOWN_LOCK:
+                    _SHOWN.setdefault(session, Counter())[name] += 1
+                self._views.add(name)
+                try:
+                    with translated(f"reading {name}"):
+                        load().createOrReplaceTempView(quote(name))
+                except BaseException:
+                    self._forget(name)
+                    raise
+        return name
+
+    def forget(self) -> None:
+        """Drop the views that this engine has made, which it makes again if it is asked for them.
+
+        Those stay that other engines of this process have in the session. Each keeps a plan there,
+        with a list of files, and there are new ones whenever data is.
+        """
+        with self._views_lock:
+            for name in [*self._views]:
+                self._forget(name)
+            self._checked.clear()
+            self._parsed.clear()
+
+    def _forget(self, name: str) -> None:
+        self._views.discard(name)
+        with _SHOWN_LOCK:
+            shown = _SHOWN[self.session]
+            shown[name] -= 1
+            if not shown[name]:
+                del shown[name]
+                with suppress(Exception):  # a session that is gone has none
+                    self.session.catalog.dropTempView(name)
+
+    # ----------------------------------------------------------------------------------- RUN
+
+    def run(self, statement: Statement, columns: Sequence[Column] = ()) -> DataFrame:
+        """Return the rows of a statement, not yet computed.
+
+        Parameters
+        ----------
+        columns
+            The names the result must have, in order; nothing: whatever it has.
+        """
+        with translated("the query"):
+            frame = self.session.sql(statement.sql)
+            names = frame.columns  # where Spark is a server this asks it, and may fail
+        if columns and names != [c.name for c in columns]:
+            if [c.lower() for c in names] != [c.name.lower() for c in columns]:
+                raise BuildError(
+                    f"Spark names the columns {', '.join(names)}, "
+                    f"we expected {', '.join(c.name for c in columns)}",
+                    hint="this is a defect of persist_assets: please report the query",
+                )
+            frame = frame.toDF(*(c.name for c in columns))
+        return frame
+
+    def over(self, frame: DataFrame, query: Callable[[str], str]) -> DataFrame:
+        """Return the rows of a query over the rows of a frame, not yet computed.
+
+        Parameters
+        ----------
+        query
+            Returns the query, of the name that the frame has in it.
+        """
+        name = f"rows-{uuid.uuid4().hex}"
+        text = query(name).replace("{", "{{").replace("}", "}}")
+        with translated("the query"):  # a view of our own a server would look for later
+            return self.session.sql(text.replace(quote(name), "{rows}"), rows=frame)
+
+    def collect(self, frame: DataFrame, n: int) -> list[Any]:
+        """Return the first rows of a frame, at most `n`."""
+        with self._naming_bad_records(), translated("the query"):
+            return frame.limit(n).collect()
+
+    # --------------------------------------------------------------------------------- AUDIT
+
+    def write(
+        self,
+        frame: DataFrame,
+        table: str,
+        build_uid: str,
+        checks: Sequence[Check],
+        time_column: str | None,
+        name: str,
+        *,
+        beside: Beside | None = None,
+        clustered: bool = False,
+        bounds: Sequence[str] = (),
+    ) -> tuple[Staged, Measured]:
+        """Write rows as files of a table, measured and checked in the same pass; commit nothing.
+
+        Parameters
+        ----------
+        name
+            Of what computes the rows, for messages.
+        beside
+            Rows that are written too, and neither measured nor checked: all that is told of them
+            is their watermark, with that of the others. Those gone are measured (`Measured.gone`).
+        clustered
+            Each file has rows with other values of the time column.
+        bounds
+            Where there are some: conditions, each true for fewer rows than the one before. Each
+            file has rows between two of them.
+
+        Raises
+        ------
+        BuildError
+            Computing the rows failed, or a type has no place in a table.
+        StorageError
+            They cannot be written.
+        """
+        from pyspark.sql import functions as F
+
+        naming = self._naming_bad_records()
+        with naming, ExitStack() as held, translated(f"computing `{name}`"):
+            if bounds:
+                n = min(len(bounds) + 1, max(1, round(self.size(frame) / _BYTES_OF_A_FILE)))
+                chosen = [bounds[k * len(bounds) // n] for k in range(1, n)]
+                if chosen:  # else it is one file's
+                    frame = frame.repartitionById(n, F.expr(_n_true(chosen)))
+            elif clustered and time_column:
+                # Spark looks for bounds first, which computes the rows.
+                held.callback(frame.persist().unpersist)
+                n_files = max(1, round(frame.count() / _ROWS_OF_A_FILE))
+                frame = frame.repartitionByRange(n_files, quote(time_column))
+            kind = type_in(frame, time_column) if time_column else ""
+            # Of rows that are alone in their files, these tell the latest, and it costs nothing.
+            told = beside is None and kind in EXACT
+            watched, measure = self._watched(frame, checks, None if told else time_column)
+            stay, stayed = None, None
+            if beside is not None:
+                stay, stayed = self._staying(beside, checks, time_column)
+                watched = watched.unionByName(stay)
+            staged = self.write_files(watched, self.settings.table_root(table), build_uid)
+            measured = measure()
+            n_rows = measured.rows
+            if stayed is not None:
+                n, watermark, gone = stayed()
+                n_rows += n
+                try:
+                    latest = greatest((measured.watermark, watermark), kind)
+                except ValueError:
+                    assert time_column is not None
+                    written = self.session.read.parquet(_pattern(staged))
+                    latest = self.greatest(written, time_column, name)
+                measured = replace(measured, watermark=latest, gone=gone)
+            elif told and time_column:
+                latest, timeless = self._latest(staged, time_column, kind)
+                measured = replace(measured, watermark=latest, timeless=timeless)
+        if staged.rows != n_rows:
+            raise StorageError(
+                f"Spark wrote {staged.rows} rows of `{name}` and counted {n_rows}",
+                hint="run it again",
+            )
+        rest = [c for c in checks if not c.in_pass]
+        if rest:
+            with translated(f"checking `{name}`"):
+                rows = self.session.read.parquet(_pattern(staged))
+                measured = replace(measured, checks=(*measured.checks, *audit(rows, rest)))
+        return staged, measured
+
+    def measure(
+        self, frame: DataFrame, checks: Sequence[Check], time_column: str | None, name: str
+    ) -> Measured:
+        """Measure and check rows as `write` does, and write nothing.
+
+        Raises
+        ------
+        BuildError
+            Computing the rows failed.
+        """
+        with translated(f"computing `{name}`"):
+            watched, measure = self._watched(frame, checks, time_column)
+            watched.write.format("noop").mode("overwrite").save()
+            measured = measure()
+            rest = audit(frame, [c for c in checks if not c.in_pass])
+        return replace(measured, checks=(*measured.checks, *rest))
+
+    def _watched(
+        self, frame: DataFrame, checks: Sequence[Check], time_column: str | None
+    ) -> tuple[DataFrame, Callable[[], Measured]]:
+        """Return rows that are measured as they are computed, and what then tells how."""
+        from pyspark.sql import Observation
+
+        observation = Observation()
+        kind = type_in(frame, time_column) if time_column else None
+        watched = frame.observe(observation, *measures(frame, checks, time_column, kind))
+        return watched, lambda: read_measures(observation.get, checks, kind)
+
+    def _latest(self, staged: Staged, column: str, kind: str) -> tuple[str | None, int]:
+        """Return the greatest value of a column of files, as text, and how many have none."""
+        found = staged.greatest(column)
+        if found is not None:
+            last, timeless = found
+            value = None if last is None else from_text(str(last), kind)
+            if (value is None) == (last is None):
+                return None if value is None else to_text(value), timeless
+        rows = self.session.read.parquet(_pattern(staged)).select(quote(column))
+        measured = self.measure(rows, (), column, column)
+        return measured.watermark, measured.timeless
+
+    def _staying(
+        self, beside: Beside, checks: Sequence[Check], time_column: str | None
+    ) -> tuple[DataFrame, Callable[[], tuple[int, str | None, Measured | None]]]:
+        """Return the rows that stay, and what tells when they are written.
+
+        That is how many there are, their watermark, and what was measured of those gone.
+        """
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F
+
+        rows, lost, stayed = beside.rows, Observation(), Observation()
+        if beside.gone is not None:
+            rows = rows.observe(lost, *measures(rows, checks, None, None, beside.gone))
+            rows = rows.where(f"NOT ({beside.gone})")
+        kind = type_in(rows, time_column) if time_column else None
+        wanted = [F.count(F.lit(1)).alias("n")]
+        if time_column and kind:
+            wanted.append(F.expr(f"{spelled(f'max({quote(time_column)})', kind)} AS last"))
+        rows = rows.observe(stayed, *wanted)
+
+        def told() -> tuple[int, str | None, Measured | None]:
+            seen = stayed.get
+            gone = None if beside.gone is None else read_measures(lost.get, checks)
+            return seen["n"], ledger_text(seen.get("last"), kind), gone
+
+        return rows, told
+
+    def greatest(self, frame: DataFrame, column: str, name: str) -> str | None:
+        """Return the greatest value of a column, as text, None where all are NULL.
+
+        Raises
+        ------
+        BuildError
+            Computing the rows failed.
+        """
+        kind = type_in(frame, column)
+        with translated(f"computing `{name}`"):
+            last = f"{spelled(f'max({quote(column)})', kind)} AS last"
+            return ledger_text(frame.selectExpr(last).collect()[0]["last"], kind)
+
+    def write_files(
+        self, frame: DataFrame, root: str, build_uid: str, *, most_rows: int = 0
+    ) -> Staged:
+        """Write rows as files of a table, and do nothing else.
+
+        Parameters
+        ----------
+        most_rows
+            That a file has; 0: any number.
+        """
+        schema = delta_schema(frame.schema.jsonValue())
+        writer = frame.write.option("maxRecordsPerFile", most_rows)
+        writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+        writer.parquet(spark_uri(f"{root}/{build_uid}"))
+        return find_staged(root, build_uid, schema)
+
+    def columns(self, frame: DataFrame, name: str) -> tuple[Column, ...]:
+        """Return the columns of rows that are not computed yet.
+
+        Raises
+        ------
+        BuildError
+            Spark does not understand what computes them.
+        """
+        with translated(f"computing `{name}`"):
+            return tuple(columns_in(frame))
+
+    def failing(self, frame: DataFrame, check: Check) -> DataFrame | None:
+        """Return the rows that fail a check, or their keys; None where no rows do."""
+        return failing(frame, check)
+
+    def audit(
+        self, frame: DataFrame, checks: Sequence[Check], name: str
+    ) -> tuple[CheckResult, ...]:
+        """Check rows that are there already."""
+        with translated(f"checking {name}"):
+            return audit(frame, checks)
+
+
+def _n_true(conditions: Sequence[str], before: int = 0) -> str:
+    """Return what counts the conditions that are true of a row, each of fewer than the one before.
+
+    It looks at few of them: whatever the middle one says, half of the others need no look.
+
+    Examples
+    --------
+    >>> _n_true(["a >= 1", "a >= 2"])
+    'IF(a >= 2, 2, IF(a >= 1, 1, 0))'
+    """
+    if not conditions:
+        return str(before)
+    middle = len(conditions) // 2
+    more = _n_true(conditions[middle + 1 :], before + middle + 1)
+    return f"IF({conditions[middle]}, {more}, {_n_true(conditions[:middle], before)})"
+
+
+def _pattern(staged: Staged) -> str:
+    """Return what Spark reads the files of a build by."""
+    return spark_pattern(f"{staged.root}/{staged.build_uid}")
+
+
+def _read_type(kind: str | None) -> str:
+    """Return the type to read a column as; CHAR and VARCHAR are strings in files."""
+    return re.sub(r"\b(?:var)?char\(\d+\)", "string", kind or "string")

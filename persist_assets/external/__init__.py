@@ -1,0 +1,1 @@
+"""External tables: the connectors that reach them, and the local copies that are kept of them."""

@@ -1,0 +1,108 @@
+"""How the store of an external table is reached: references are followed here, and only here.
+
+What comes out is handed to delta-rs, pyarrow and Spark's reader of one frame, and kept nowhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from persist_assets.compiler.frontends.external import REFERENCE, unfit_value
+from persist_assets.core.errors import SettingsError, StorageError
+from persist_assets.core.settings import secret_of
+from persist_assets.core.trust import permit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from persist_assets.core.model import External
+
+_SPARK: Mapping[str, str] = {
+    "aws_access_key_id": "access.key",
+    "aws_secret_access_key": "secret.key",
+    "aws_session_token": "session.token",
+    "aws_region": "endpoint.region",
+    "aws_endpoint": "endpoint",
+}
+
+
+_ICEBERG: Mapping[str, str] = {
+    "aws_access_key_id": "s3.access-key-id",
+    "aws_secret_access_key": "s3.secret-access-key",
+    "aws_session_token": "s3.session-token",
+    "aws_region": "s3.region",
+    "aws_endpoint": "s3.endpoint",
+}
+
+
+def follow_references(external: External, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the storage options of a table with what they refer to.
+
+    Raises
+    ------
+    StorageError
+        A variable is not set, may not be sent, or holds an invalid region or endpoint; its name is
+        said, and no value.
+    UntrustedError
+        See `trust.permit`.
+    """
+    access = {name: _follow(name, written, environ) for name, written in external.storage}
+    if "aws_endpoint" in access:
+        permit(access["aws_endpoint"])
+    return access
+
+
+def endpoint_of(external: External, environ: Mapping[str, str]) -> str | None:
+    """Return the server that a table names, by itself or by a variable; None if it names none.
+
+    A variable that `follow_references` refuses names none.
+    """
+    written = dict(external.storage).get("aws_endpoint")
+    try:
+        return _follow("aws_endpoint", written, environ) if written is not None else None
+    except StorageError:
+        return None
+
+
+def _follow(name: str, written: str, environ: Mapping[str, str]) -> str:
+    reference = REFERENCE.fullmatch(written)
+    value = _value(name, reference[1], environ) if reference else written
+    wrong = unfit_value(name, value)
+    if wrong:
+        where = f"the variable {reference[1]}, which `{name}` refers to," if reference else name
+        raise StorageError(f"the value of {where} is invalid", hint=wrong[1])
+    return value
+
+
+def _value(name: str, variable: str, environ: Mapping[str, str]) -> str:
+    try:
+        value = secret_of(variable, environ)
+    except SettingsError as error:
+        raise StorageError(f"`{name}`: {error.message}", hint=error.hint) from error
+    if value is None:
+        raise StorageError(
+            f"the variable {variable} is not set, which `{name}` refers to",
+            hint=f"export {variable}=…",
+        )
+    return value
+
+
+def delta_access(access: Mapping[str, str]) -> dict[str, str]:
+    """Return options as delta-rs takes them."""
+    return {name.upper(): value for name, value in access.items()}
+
+
+def iceberg_access(access: Mapping[str, str]) -> dict[str, str]:
+    """Return options as pyiceberg takes them."""
+    return {_ICEBERG[n]: v for n, v in access.items() if n in _ICEBERG}
+
+
+def spark_access(access: Mapping[str, str]) -> dict[str, str]:
+    """Return options of one read in Spark, which S3A takes before those of the session."""
+    options = {f"fs.s3a.{_SPARK[n]}": v for n, v in access.items() if n in _SPARK}
+    if options:
+        # Else a connection that somebody else's keys opened would serve.
+        options["fs.s3a.impl.disable.cache"] = "true"
+    if "aws_endpoint" in access:
+        options["fs.s3a.path.style.access"] = "true"
+    return options

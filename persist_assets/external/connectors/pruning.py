@@ -1,0 +1,344 @@
+"""Which files cannot hold a row for which a predicate is true. Pure.
+
+A condition is looked at for what its columns may be in a file: the invariant is that a file is
+left out only if no row of it can make the condition true, whatever is not known of it. What is
+not understood is not known. Statistics of fractions do not speak of NaN, which to Spark is
+greater than all numbers, so they have no greatest value here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from persist_assets.analysis.predicates import FLIPPED, NEGATED
+from persist_assets.analysis.syntax import given_args, misread
+from persist_assets.core.dialect import parse, plain, type_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from zoneinfo import ZoneInfo
+
+_EXACT_DIGITS, _MOST_DIGITS = 15, 20
+_MILLISECOND = timedelta(milliseconds=1)
+_CUT_OFF = "\ufffd"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a column may be in a file.
+
+    Attributes
+    ----------
+    type
+        Spark's name of it.
+    least, greatest
+        None where that is not known.
+    nulls
+        Whether there may be NULLs.
+    values
+        Whether there may be anything else.
+    """
+
+    type: str
+    least: Any = None
+    greatest: Any = None
+    nulls: bool = True
+    values: bool = True
+
+
+def span(kind: str, least: Any, greatest: Any, n_nulls: int | None, n_rows: int | None) -> Span:
+    """Return what a column may be in a file, after its statistics.
+
+    Those of moments are cut off to milliseconds by some writers, before 1970 up or down. Where
+    texts are cut off, old writers end them with a character that is not the greatest.
+    """
+    if isinstance(least, datetime):
+        least = _moved(least, -_MILLISECOND)
+    if isinstance(greatest, datetime):
+        greatest = _moved(greatest, _MILLISECOND)
+    if isinstance(greatest, str) and greatest.endswith(_CUT_OFF):
+        greatest = None
+    if kind in ("float", "double"):
+        least, greatest = None if least != least else least, None
+    digits = re.match(r"decimal\((\d+)", kind)
+    if digits and int(digits[1]) > _EXACT_DIGITS:
+        least = greatest = None  # they went through doubles
+    n_nulls = n_nulls if n_rows is not None or n_nulls == 0 else None
+    all_null = n_nulls is not None and n_nulls == n_rows
+    return Span(kind, least, greatest, n_nulls != 0, not all_null)
+
+
+def _moved(moment: datetime, by: timedelta) -> datetime | None:
+    try:
+        return moment + by
+    except OverflowError:
+        return None
+
+
+def exactly(kind: str, value: Any) -> Span:
+    """Return what a column may be that is one value, or NULL, in all rows of a file."""
+    greatest = None if kind in ("float", "double") else value
+    return Span(kind, value, greatest, value is None, value is not None)
+
+
+def moment_as_written(text: str | None, timezone: ZoneInfo) -> Span:
+    """Return what a column of moments may be that is one value in all rows, by its text.
+
+    Parameters
+    ----------
+    text
+        As Spark casts it; None: NULL.
+    timezone
+        The session's, of which a text without a zone is.
+
+    Examples
+    --------
+    >>> from zoneinfo import ZoneInfo
+    >>> moment_as_written("2024-06-01T10:00:00Z", ZoneInfo("Europe/Berlin")).least.hour
+    10
+    """
+    if text is None:
+        return exactly("timestamp", None)
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is not None:
+            return exactly("timestamp", moment.astimezone(UTC))
+        moment = moment.replace(tzinfo=timezone).astimezone(UTC)
+        return Span("timestamp", moment - _RULES, moment + _RULES, nulls=False)
+    except (ValueError, OverflowError):
+        return Span("timestamp", nulls=False)
+
+
+def has_zone(text: str) -> bool:
+    """Whether a text is a moment with a time zone, as far as Python can tell."""
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def may_match(predicate: str, columns: Mapping[str, Span]) -> bool:
+    """Whether a file may hold a row for which a predicate is true.
+
+    Parameters
+    ----------
+    columns
+        By name, lower case; what is not there may be anything.
+
+    Examples
+    --------
+    >>> columns = {"a": Span("int", 1, 5, nulls=False)}
+    >>> may_match("a > 5", columns), may_match("a BETWEEN 5 AND 9", columns)
+    (False, True)
+    >>> may_match("a IS NULL", columns), may_match("NOT (a < 9 OR b = 1)", columns)
+    (False, False)
+    """
+    tree = _understood(predicate)
+    return tree is None or _may(tree, True, columns)
+
+
+@lru_cache(maxsize=64)
+def _understood(predicate: str) -> Any:
+    """Return a condition as a tree; None where it is not what it seems. Asked for each file."""
+    tree = parse(predicate)
+    misunderstood = tree is None or any(misread(node) for node in tree.walk())
+    return None if misunderstood else tree
+
+
+def _may(node: Any, wanted: bool, columns: Mapping[str, Span]) -> bool:
+    """Whether a condition may be `wanted` (true or false, not NULL) for some row."""
+    if not _OPERANDS.issuperset(given_args(node)):
+        return True  # it says more than is looked at here: NOT LIKE is a LIKE with `negate`
+    match node:
+        case exp.Paren():
+            return _may(node.this, wanted, columns)
+        case exp.Not():
+            return _may(node.this, not wanted, columns)
+        case exp.And() | exp.Or():
+            both = isinstance(node, exp.And) is wanted
+            sides = (_may(side, wanted, columns) for side in (node.this, node.expression))
+            return all(sides) if both else any(sides)
+        case exp.Boolean():
+            return bool(node.this) is wanted
+        case exp.Null():
+            return False
+        case exp.Is() if isinstance(node.expression, exp.Null):
+            found = _column(node.this, columns)
+            return found is None or (found.nulls if wanted else found.values)
+        case exp.In() if wanted and node.expressions:
+            return any(_compared("=", node.this, e, columns) for e in node.expressions)
+        case exp.Between() if wanted:
+            low, high = node.args["low"], node.args["high"]
+            return _compared(">=", node.this, low, columns) and _compared(
+                "<=", node.this, high, columns
+            )
+        case exp.Like() if wanted:
+            return _like(node, columns)
+        case _:
+            operator = _OPERATORS.get(type(node))
+            if operator is None:
+                return True
+            operator = operator if wanted else NEGATED[operator]
+            return _compared(operator, node.this, node.expression, columns)
+
+
+_OPERANDS = frozenset(("this", "expression", "expressions", "low", "high"))
+_OPERATORS: Mapping[type, str] = {
+    exp.EQ: "=",
+    exp.NEQ: "<>",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+}
+
+
+def _compared(operator: str, left: Any, right: Any, columns: Mapping[str, Span]) -> bool:
+    found, other = _column(left, columns), right
+    if found is None:
+        found, other, operator = _column(right, columns), left, FLIPPED[operator]
+    if found is None:
+        return True
+    if isinstance(other, exp.Null) or not found.values:
+        return False
+    between = _literal(other, found.type)
+    if between is None:
+        return True
+    low, high = between
+    least, greatest = found.least, found.greatest
+    try:
+        match operator:
+            case "=":
+                return not (
+                    (least is not None and high < least)
+                    or (greatest is not None and low > greatest)
+                )
+            case "<>":
+                # Texts are cut off, moments too: what looks equal need not be the same.
+                fixed = found.type in (*_INTEGERS, "date") and low == high
+                return not (fixed and least is not None and least == greatest == low)
+            case "<":
+                return least is None or least < high
+            case "<=":
+                return least is None or least <= high
+            case ">":
+                return greatest is None or greatest > low
+            case _:
+                return greatest is None or greatest >= low
+    except TypeError:
+        return True
+
+
+def _like(node: Any, columns: Mapping[str, Span]) -> bool:
+    found, pattern = _column(node.this, columns), node.expression
+    if found is None or not isinstance(pattern, exp.Literal) or not pattern.is_string:
+        return True
+    if not found.values:
+        return False
+    start = pattern.name.split("%")[0].split("_")[0]
+    if not start or found.type != "string" or _text(pattern.name) is None:
+        return True
+    below = isinstance(found.greatest, str) and found.greatest < start
+    above = isinstance(found.least, str) and found.least[: len(start)] > start
+    return not (below or above)
+
+
+def _column(node: Any, columns: Mapping[str, Span]) -> Span | None:
+    while isinstance(node, exp.Paren):
+        node = node.this
+    if not isinstance(node, exp.Column) or len(node.parts) != 1:
+        return None
+    return columns.get(plain(node.name).lower())
+
+
+_INTEGERS = ("tinyint", "smallint", "int", "bigint")
+
+
+_Bounds = tuple[Any, Any]
+
+
+def _literal(node: Any, kind: str) -> _Bounds | None:
+    """Return between what the value of a literal is, as statistics of a type have it, or None."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    if isinstance(node, exp.Cast):
+        # DATE '2024-01-01' and the like: a day is compared with a moment as its midnight.
+        written = node.this
+        to = type_name(node.to)
+        fit = {"date": ("date", "timestamp"), "timestamp": ("timestamp",)}.get(to or "", ())
+        is_text = isinstance(written, exp.Literal) and written.is_string
+        if not is_text or kind not in fit:
+            return None
+        if to == "date" and _date(written.name) is None:
+            return None  # of a moment the day is meant
+        return _READERS[kind](written.name)
+    negative = isinstance(node, exp.Neg)
+    if negative:
+        node = node.this
+    if not isinstance(node, exp.Literal):
+        return None
+    if node.is_string:
+        return _READERS[kind](node.name) if not negative and kind in _READERS else None
+    if kind not in (*_INTEGERS, "double") and not kind.startswith("decimal"):
+        return None
+    if kind != "double" and ("e" in node.name.lower() or len(node.name) > _MOST_DIGITS):
+        return None  # both sides become doubles, or decimals with fewer places
+    try:
+        number = Decimal(node.name)
+    except InvalidOperation:
+        return None
+    number = -number if negative else number
+    # To be compared with a double it becomes the nearest one.
+    value = float(number) if kind == "double" else number
+    return value, value
+
+
+def _text(written: str) -> _Bounds | None:
+    # With quotes or escapes in it, it may be the source of a text and not the text.
+    return None if re.search(r"[\\'\"ƒ]", written) else (written, written)
+
+
+def _date(written: str) -> _Bounds | None:
+    try:
+        found = date.fromisoformat(written) if _DAY.fullmatch(written) else None
+    except ValueError:
+        return None
+    return None if found is None else (found, found)
+
+
+def _moment(written: str) -> _Bounds | None:
+    try:
+        found = datetime.fromisoformat(written) if _MOMENT.fullmatch(written) else None
+    except ValueError:
+        return None
+    if found is None:
+        return None
+    if found.tzinfo is not None:
+        return found, found
+    found = found.replace(tzinfo=UTC)
+    try:
+        return found - _ZONES, found + _ZONES
+    except OverflowError:
+        return None
+
+
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?")
+_ZONES = timedelta(hours=16)
+"""So far is the time of no zone from UTC; what a text without one means, the session says."""
+
+_RULES = timedelta(days=1)
+"""So far apart may be what Java and Python know of the rules of a zone."""
+
+_READERS: Mapping[str, Callable[[str], _Bounds | None]] = {
+    "string": _text,
+    "date": _date,
+    "timestamp": _moment,
+}

@@ -1,0 +1,133 @@
+"""Where queries that no build asks for read external tables: their copies, or the tables.
+
+    what is asked for ─► does the copy certainly hold it?  yes ─► the copy
+                                                           no ──► the table, at the copy's version
+
+A copy holds what the program's own tables need. Whatever else reads an external table comes by
+here, so that no answer lacks rows only because nobody needed them before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha256
+from typing import TYPE_CHECKING, Literal
+
+import persist_assets.analysis.predicates as p
+from persist_assets.core.errors import NotHeldError
+from persist_assets.external.ingestion import short, version_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from persist_assets.analysis.predicates import Term
+    from persist_assets.core.model import LocalCopy, Needed, Source
+    from persist_assets.external.ingestion import Ingestion
+
+LASTING = timedelta(days=1)
+"""For so long a query may run, or its rows may wait to be computed, that looks at the clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where the rows of an external table are read.
+
+    Attributes
+    ----------
+    name
+        Of a view of these rows; no other rows have it.
+    version
+        Of the external table.
+    predicate
+        Of the rows that are read of the table itself, SQL; None: all.
+    columns
+        Those that are read, sorted; all others are NULL.
+    copy
+        That has the rows; None: they are the table's own.
+    """
+
+    name: str
+    version: str
+    predicate: str | None
+    columns: tuple[str, ...]
+    copy: LocalCopy | None = None
+
+    @property
+    def origin(self) -> Literal["local", "forwarded"]:
+        """What the answer to a query calls it."""
+        return "forwarded" if self.copy is None else "local"
+
+
+def find_route(
+    ingestion: Ingestion,
+    source: Source,
+    needs: Iterable[Needed],
+    held: LocalCopy | None,
+    *,
+    local: bool = False,
+) -> Route:
+    """Return where to read what is needed of an external table.
+
+    Parameters
+    ----------
+    held
+        What the copy holds, None where there is none.
+    local
+        The table itself is not to be read.
+
+    Raises
+    ------
+    NotHeldError
+        The copy lacks some of it, and the table is not to be read, or does not have it: what
+        follows a table from a version on cannot be brought later.
+    StorageError
+        The table cannot be reached.
+    """
+    needs = tuple(needs)
+    first, last = ingestion.now, ingestion.now + LASTING
+    zone = ingestion.settings.timezone
+    asked = [p.from_text(n.predicate) for n in needs]
+    wanted = p.union(p.evaluated_within(a, first, last, zone) for a in asked)
+    columns = tuple(sorted({c for n in needs for c in n.columns}))
+    if held is not None and ingestion.covers(held, wanted, columns):
+        told = _digest(ingestion, source, version_of(held, held.committed))
+        name = f"{source.key}@{held.version}-{told}"
+        return Route(name, held.version, None, held.columns, held)
+    external = source.external
+    assert external is not None
+    follows = not external.starts_anywhere
+    if local or follows:
+        raise NotHeldError(
+            f"`{source.name}`: {lacking(held, wanted, columns)}",
+            hint="only its copy tells what came since it began: build a table that reads it"
+            if follows
+            else "ask without --local: the table itself is read then",
+            location=source.location,
+        )
+    version = held.version if held is not None else ingestion.connector(source).pin(None)
+    predicate = p.as_condition(wanted)
+    # Rows without any column are rows too, of the first that there is.
+    named = columns or (source.columns[0].name,)
+    told = _digest(ingestion, source, version, predicate or "", named)
+    return Route(f"{source.key}@{version}-{told}", version, predicate, named)
+
+
+def lacking(held: LocalCopy | None, wanted: Term, columns: Sequence[str]) -> str:
+    """Return in words what a copy lacks of what is wanted."""
+    if held is None:
+        return "nothing of it is held here"
+    told: list[str] = []
+    more = [c for c in columns if c not in held.columns]
+    if more:
+        told.append(f"the column{'s' * (len(more) > 1)} {', '.join(more)}")
+    covered = p.FALSE if held.format != p.FORMAT else p.from_text(held.predicate)
+    if p.difference(wanted, covered) != p.FALSE:
+        told.append(f"rows: asked for {p.as_text(wanted)}, held {p.as_text(covered)}")
+    return f"the copy of version {short(held.version)} may lack {' and '.join(told)}"
+
+
+def _digest(ingestion: Ingestion, source: Source, *told: object) -> str:
+    assert source.raw is not None
+    place = ingestion.settings.resolve(source.raw.location or "")
+    return sha256(repr((source.build_id, place, *told)).encode()).hexdigest()[:12]

@@ -1,0 +1,426 @@
+"""The manifest as a file: Malloy's JSON, BuildID → table, that its own tools can read.
+
+Beside the table's name each entry holds all that a ledger has to know of a snapshot, so that the
+file can be imported: into the ledger that wrote it, or into another one. Malloy's own tools look
+for tables by BuildIDs of theirs, so a source of Malloy's has a second, short entry under that one,
+which names the first (`buildId`). The invariant: it names what the source means, or is not there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, cast
+
+from filelock import FileLock
+
+from persist_assets.core.digests import digest_connection
+from persist_assets.core.model import Column, RawVersion
+from persist_assets.core.settings import load_settings, make_private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from persist_assets.core.model import AsOf, Build, BuildID, SourceID
+    from persist_assets.core.settings import Settings
+    from persist_assets.ledger.ledger import Ledger
+
+log = logging.getLogger(__name__)
+
+
+def manifest_document(
+    settings: Settings, published: Mapping[BuildID, Build], malloy: Mapping[BuildID, BuildID]
+) -> dict[str, Any]:
+    """Return what readers of an environment read as Malloy writes it, with more in each entry.
+
+    Parameters
+    ----------
+    malloy
+        What BuildIDs of Malloy's own tools mean there, whether it is published or not.
+    """
+    entries = {
+        build_id: _entry_json(settings, build)
+        for build_id, build in published.items()
+        if build.snapshot is not None
+        and build.snapshot.view is None  # who knows no more than this document computes it
+    }
+    named = {m: _malloy_json(m, b, entries[b]) for m, b in malloy.items() if b in entries}
+    return {
+        "entries": {**named, **entries},
+        "connections": {settings.malloy.connection: digest_connection(settings.connection)},
+        "strict": settings.strict,
+    }
+
+
+def fetch_document(settings: Settings, ledger: Ledger) -> dict[str, Any]:
+    """Return what readers of an environment read now, as `manifest_document` does.
+
+    Who knows no more than this document computes what is tainted.
+    """
+    published = ledger.fetch_published(*settings.environments)
+    tainted = ledger.fetch_tainted(*settings.environments)
+    published = {
+        build_id: build
+        for build_id, build in published.items()
+        if build.snapshot is not None and build.snapshot.build_uid not in tainted
+    }
+    # Read last: what has changed its meaning since is not in `published`, and so in no entry.
+    return manifest_document(settings, published, ledger.fetch_malloy(settings.environment))
+
+
+def _malloy_json(malloy_id: BuildID, build_id: BuildID, entry: Mapping[str, Any]) -> dict[str, Any]:
+    named = {
+        "tableName": entry["tableName"],
+        "version": entry["version"],
+        "buildId": build_id,
+    }
+    return {**named, "digest": _digest(malloy_id, named, _NAMED)}
+
+
+def _entry_json(settings: Settings, build: Build) -> dict[str, Any]:
+    snapshot = build.snapshot
+    assert snapshot is not None
+    path = settings.table_root(snapshot.table)
+    entry = {
+        "tableName": f"delta.`{path}@v{snapshot.version}`",
+        "sourceId": snapshot.source_id,
+        "path": path,
+        "version": snapshot.version,
+        "rows": snapshot.rows,
+        "builtAt": snapshot.built_at.isoformat(),
+        "bytes": snapshot.bytes,
+        "columns": [[c.name, c.type] for c in snapshot.columns],
+        "content": snapshot.content,
+        "watermark": snapshot.watermark,
+        "asOf": [[v.raw, v.version] for v in snapshot.as_of],
+        "inputs": [[v.raw, v.version] for v in snapshot.inputs],
+        "buildUid": snapshot.build_uid,
+        "definition": build.definition,
+    }
+    return {**entry, "digest": _digest(build.build_id, entry, _CLAIMS)}
+
+
+def _digest(build_id: BuildID, entry: Mapping[str, Any], keys: Iterable[str]) -> str:
+    """Return a digest of what an entry claims, by which a changed claim is found."""
+    claims = {k: entry.get(k) for k in keys}
+    return sha256(json.dumps([build_id, claims], sort_keys=True).encode()).hexdigest()[:32]
+
+
+def export_manifest(settings: Settings, ledger: Ledger) -> None:
+    """Write the manifests of an environment and of those that read it, each to its file.
+
+    A file is always whole: the old or the new one. And the last state always wins: the ledger is
+    read under the file's lock.
+    """
+    _export(settings, ledger)
+    for name in settings.declared:
+        other = load_settings(settings.root, environment=name)
+        if settings.environment in other.reads:
+            _export(other, ledger)
+
+
+def _export(settings: Settings, ledger: Ledger) -> None:
+    path = settings.manifest_path
+    make_private(path.parent)
+    with FileLock(f"{path}.lock"):
+        if not _may_replace(path, settings, ledger):
+            return
+        document = fetch_document(settings, ledger)
+        temporary = path.with_name(f".{path.name}.new")
+        temporary.unlink(missing_ok=True)
+        temporary.touch(mode=0o600)
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(document, file, indent=2, sort_keys=True)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+
+
+def unknown_entries(path: Path, ledger: Ledger | None) -> int:
+    """Return how many entries of a manifest file name builds that a ledger does not know.
+
+    Parameters
+    ----------
+    ledger
+        None: there is none, so that it knows nothing.
+    """
+    try:
+        read = parse_manifest(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return 0
+    uids = {e.claim.build_uid for e in read.entries if e.claim is not None}
+    return len(uids - ledger.fetch_known(uids) if ledger is not None else uids)
+
+
+_own: set[tuple[Path, str]] = set()
+"""The files that this process has seen to be of a ledger, with that ledger."""
+
+
+def _may_replace(path: Path, settings: Settings, ledger: Ledger) -> bool:
+    """Whether a manifest file may be written anew.
+
+    One that names builds of another ledger is left alone as long as this one has published nothing
+    in the environment: it is all that tells of them. Later a copy of it stays.
+    """
+    own = path, ledger.log_id()
+    if own in _own:
+        return True
+    n = unknown_entries(path, ledger)
+    if n and not ledger.has_published(*settings.environments):
+        log.warning(
+            "%s names %d builds that the ledger does not know, and was left as it is:"
+            " persist doctor --fix restores them",
+            path,
+            n,
+        )
+        return False
+    if n:
+        copy = path.with_name(f"{path.stem}.before-{own[1][:8]}.json")
+        if not copy.exists():
+            shutil.copy2(path, copy)
+        log.warning("%s named %d builds that the ledger does not know: see %s", path, n, copy)
+    _own.add(own)
+    return True
+
+
+# ------------------------------------------------------------------------------------------ import
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What an entry of a manifest file says of a snapshot beyond where it is.
+
+    Attributes
+    ----------
+    build_uid
+        The build that wrote it.
+    """
+
+    build_uid: str
+    as_of: AsOf
+    inputs: AsOf
+    content: str
+    rows: int
+    bytes: int
+    built_at: datetime
+    columns: tuple[Column, ...]
+    watermark: str | None
+    definition: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of a manifest file.
+
+    Attributes
+    ----------
+    path
+        The table's directory: an absolute path or a URI.
+    claim
+        None where the file does not say enough for a ledger that does not know the build.
+    """
+
+    build_id: BuildID
+    source_id: SourceID | None
+    path: str
+    version: int
+    claim: Claim | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What of a manifest file cannot be imported; no BuildID: the file itself."""
+
+    build_id: BuildID | None
+    source_id: SourceID | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFile:
+    """What a manifest file says.
+
+    Attributes
+    ----------
+    strict
+        None where it does not say.
+    malloy
+        BuildIDs of Malloy's, and which of ours they mean.
+    """
+
+    entries: tuple[Entry, ...]
+    refused: tuple[Refused, ...]
+    strict: bool | None = None
+    malloy: tuple[tuple[BuildID, BuildID], ...] = ()
+
+
+class _Twice(ValueError):
+    """A key stands twice in an object: one of the two would be ignored."""
+
+
+def parse_manifest(text: str) -> ManifestFile:
+    """Return what a manifest file says, and all that is wrong with it. Pure."""
+    try:
+        document: Any = json.loads(text, object_pairs_hook=_once)
+    except _Twice as error:
+        return _unreadable(f"`{error}` stands in it twice")
+    except (ValueError, RecursionError) as error:
+        return _unreadable(f"it is not JSON: {error}")
+    if not isinstance(document, dict):
+        return _unreadable("it is no manifest: a JSON object is wanted")
+    said = cast("dict[str, Any]", document)
+    entries, strict = said.get("entries"), said.get("strict")
+    if not isinstance(entries, dict):
+        return _unreadable("it is no manifest: `entries` has to be an object")
+    if strict is not None and not isinstance(strict, bool):
+        return _unreadable("it is no manifest: `strict` has to be true or false")
+    told = cast("dict[str, Any]", entries)
+    good: list[Entry] = []
+    malloy: list[tuple[BuildID, BuildID]] = []
+    refused: list[Refused] = []
+    for build_id, entry in told.items():
+        if isinstance(entry, dict) and "buildId" in entry:
+            problem = _malloy_problem(build_id, cast("dict[str, Any]", entry), told)
+            if problem:
+                refused.append(Refused(build_id, None, problem))
+            else:
+                malloy.append((build_id, entry["buildId"]))
+            continue
+        known: Any = entry.get("sourceId") if isinstance(entry, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        source_id = known if isinstance(known, str) else None
+        problems = [*_problems(build_id, entry)]
+        if problems:
+            refused.append(Refused(build_id, source_id, "; ".join(problems)))
+        else:
+            claim = _claim(entry) if entry.keys() >= {*_CLAIMS, "digest"} else None
+            good.append(Entry(build_id, source_id, entry["path"], entry["version"], claim))
+    return ManifestFile(tuple(good), tuple(refused), strict, tuple(malloy))
+
+
+def _unreadable(reason: str) -> ManifestFile:
+    return ManifestFile((), (Refused(None, None, reason),))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise _Twice(next(key for key in keys if keys.count(key) > 1))
+    return found
+
+
+def _problems(build_id: str, entry: Any) -> Iterator[str]:
+    if not re.fullmatch(r"[0-9a-f]{64}", build_id):
+        yield "this is no BuildID"
+    if not isinstance(entry, dict):
+        yield "it has to be an object"
+        return
+    said = cast("dict[str, Any]", entry)
+    if not isinstance(said.get("tableName"), str):
+        yield "`tableName` has to be text"
+        return
+    if "version" not in said or "path" not in said:
+        yield "it does not say which version of which table: it was not written by persist_assets"
+        return
+    for key, (fits, wanted) in _CLAIMS.items():
+        if key in said and not fits(said[key]):
+            yield f"`{key}` has to be {wanted}"
+            return
+    path = said["path"]
+    if not ("://" in path or path.startswith("/")) or ".." in path.split("/"):
+        yield "`path` has to be absolute"
+    elif said["tableName"] != f"delta.`{path}@v{said['version']}`":
+        yield "`tableName` names another table or version than `path` and `version`"
+    elif "digest" in said and said["digest"] != _digest(build_id, said, _CLAIMS):
+        yield _CHANGED
+
+
+def _malloy_problem(
+    malloy_id: str, entry: Mapping[str, Any], entries: Mapping[str, Any]
+) -> str | None:
+    """Return what is wrong with an entry that names another one for Malloy's own tools."""
+    if entry.get("digest") != _digest(malloy_id, entry, _NAMED):
+        return _CHANGED
+    if not re.fullmatch(r"[0-9a-f]{64}", malloy_id):
+        return "this is no BuildID"
+    build_id = entry["buildId"]
+    named: Any = entries.get(build_id) if isinstance(build_id, str) else None
+    if not isinstance(named, dict) or "buildId" in named:
+        return f"it names {build_id}, of which there is no entry"
+    if any(entry.get(k) != named.get(k) for k in ("tableName", "version")):  # pyright: ignore[reportUnknownMemberType]
+        return f"it names another table or version than the entry of {build_id}"
+    return None
+
+
+_CHANGED = "it has been changed since it was written"
+_NAMED = ("tableName", "version", "buildId")
+"""What an entry for Malloy's own tools says."""
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_pairs(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(p, list) and len(cast("list[Any]", p)) == 2 and all(map(_is_text, p))
+        for p in cast("list[Any]", value)
+    )
+
+
+def _is_instant(value: Any) -> bool:
+    try:
+        return datetime.fromisoformat(value).tzinfo is not None
+    except (ValueError, TypeError):
+        return False
+
+
+_TEXT = (_is_text, "text")
+_COUNT = (_is_count, "a whole number from zero")
+_PAIRS = (_is_pairs, "a list of pairs")
+_CLAIMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "sourceId": _TEXT,
+    "path": _TEXT,
+    "version": _COUNT,
+    "rows": _COUNT,
+    "bytes": _COUNT,
+    "builtAt": (_is_instant, "an instant with its time zone"),
+    "columns": _PAIRS,
+    "content": _TEXT,
+    "watermark": (lambda v: v is None or isinstance(v, str), "text or null"),
+    "asOf": _PAIRS,
+    "inputs": _PAIRS,
+    "buildUid": (lambda v: isinstance(v, str) and v.isalnum(), "letters and digits"),
+    "definition": (lambda v: isinstance(v, str), "text"),
+}
+"""What an entry says that a ledger has to know, and the kinds of these values."""
+
+
+def _claim(entry: Mapping[str, Any]) -> Claim:
+    def versions(key: str) -> AsOf:
+        return tuple(RawVersion(raw, version) for raw, version in entry[key])
+
+    return Claim(
+        build_uid=entry["buildUid"],
+        as_of=versions("asOf"),
+        inputs=versions("inputs"),
+        content=entry["content"],
+        rows=entry["rows"],
+        bytes=entry["bytes"],
+        built_at=datetime.fromisoformat(entry["builtAt"]).astimezone(UTC),
+        columns=tuple(Column(name, kind) for name, kind in entry["columns"]),
+        watermark=entry["watermark"],
+        definition=entry["definition"],
+    )

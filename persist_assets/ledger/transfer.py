@@ -1,0 +1,147 @@
+"""A whole ledger from one database to another, exactly: every row as it is, or nothing.
+
+The rows go as they are, through the one description of the tables in `tables.py`; JSON goes as its
+text. So positions, counters, instants and even the spaces are those of the original.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from persist_assets.core.errors import ConflictError, LedgerError, NotFoundError
+from persist_assets.ledger.connection import Database, parse_url
+from persist_assets.ledger.ledger import is_live
+from persist_assets.ledger.migrations import VERSION, migrate, refuse_newer, version_of
+from persist_assets.ledger.tables import counters, leases, ledger_version, metadata, writers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from sqlalchemy.engine import Connection
+
+_LASTING = [t for t in metadata.sorted_tables if t is not writers]
+"""What a ledger is, those first that others refer to; the rest only whoever writes knows of."""
+_AT_ONCE = 1000
+"""How many rows are read and written at once."""
+
+
+class _Text(sa.types.UserDefinedType[str]):
+    """JSON, as its text."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "JSON"
+
+    def column_expression(self, colexpr: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
+        return sa.cast(colexpr, sa.Text)
+
+
+def _verbatim() -> list[sa.Table]:
+    """Return the tables of a ledger, those that others refer to first."""
+    copied = sa.MetaData()
+    for table in _LASTING:
+        for column in table.to_metadata(copied).columns:
+            if isinstance(column.type, sa.JSON):
+                column.type = _Text()
+    return copied.sorted_tables
+
+
+def copy_ledger(
+    source: str, target: str, *, tell: Callable[[str, int], None] = lambda name, n: None
+) -> Mapping[str, int]:
+    """Copy a ledger into an empty database, in one transaction.
+
+    Parameters
+    ----------
+    source, target
+        URLs. The source is only read. The target may hold a ledger in which nothing ever happened.
+    tell
+        Is told of every table, with how many rows were copied.
+
+    Returns
+    -------
+    Mapping[str, int]
+        How many rows each table has.
+
+    Raises
+    ------
+    NotFoundError
+        There is no ledger at the source.
+    LedgerTooNewError
+        A newer release wrote it.
+    LedgerError
+        It has an older version, or one of the databases fails. Nothing was copied.
+    ConflictError
+        The target is not empty, or somebody builds with the source. Nothing was copied.
+    """
+    _require_file(source)
+    there, here = Database(source), Database(target)
+    try:
+        with there.read() as reading:
+            _check_source(there, reading)
+            with here.write(migrating=True) as writing:
+                migrate(writing)
+                _check_target(here, writing)
+                return {t.name: _copy(t, reading, writing, tell) for t in _verbatim()}
+    finally:
+        there.close()
+        here.close()
+
+
+def _require_file(source: str) -> None:
+    """Refuse a file that is not there, which SQLite would make."""
+    url = parse_url(source)
+    if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
+        raise NotFoundError(f"there is no ledger {url.database}", hint="name the file of one")
+
+
+def _check_source(there: Database, reading: Connection) -> None:
+    version = version_of(reading)
+    refuse_newer(version)
+    if version == 0:
+        raise NotFoundError(f"there is no ledger in {there.shown}", hint="name the database of one")
+    if version != VERSION:
+        raise LedgerError(
+            f"the ledger {there.shown} has version {version}, this release copies {VERSION}",
+            hint=f"bring it up to date first: persist ledger migrate '{there.shown}'",
+        )
+    now = there.now(reading, lambda: datetime.now(UTC))
+    for held in reading.execute(sa.select(leases)):
+        if is_live(held, now):
+            raise ConflictError(
+                f"{held.name} is held by {held.holder}: what it does would be missing in the copy",
+                hint="let all builds end first, and start none until the project uses the copy",
+            )
+
+
+def _check_target(here: Database, writing: Connection) -> None:
+    for table in _LASTING:
+        query = sa.select(sa.func.count()).select_from(table)
+        if table is counters:
+            query = query.where(counters.c.value > 0)
+        n = writing.execute(query).scalar_one() if table is not ledger_version else 0
+        if n:
+            raise ConflictError(
+                f"{here.shown} is not empty: {n} rows in `{table.name}`",
+                hint="copy into an empty database or schema; nothing was copied",
+            )
+    for table in (counters, ledger_version):  # those of the original come instead
+        writing.execute(table.delete())
+
+
+def _copy(
+    table: sa.Table, reading: Connection, writing: Connection, tell: Callable[[str, int], None]
+) -> int:
+    query = sa.select(table).order_by(*table.primary_key.columns)
+    rows = reading.execution_options(yield_per=_AT_ONCE).execute(query)
+    n = 0
+    for batch in rows.mappings().partitions():
+        writing.execute(table.insert(), [dict(row) for row in batch])
+        n += len(batch)
+    tell(table.name, n)
+    return n

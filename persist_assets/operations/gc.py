@@ -1,0 +1,275 @@
+"""Collection: what nobody can read any more is given up in the ledger, then its files are deleted.
+
+Only files of this ledger are deleted: builds that it names, copies that it made, and what lies in
+`.temporary/` and `.listings/` under its own id and under names of ours. No symbolic link below the
+warehouse is followed. So another ledger's files and a user's own stay, wherever they lie.
+
+The order makes it safe. Once the ledger has given a snapshot up, no manifest can come to name it
+again; only then are its files deleted, under the leases of those who build into the same table.
+Whoever dies in between leaves files that the next collection finds given up already.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from persist_assets.building.builder import TEMPORARY, temporary_lease
+from persist_assets.core.errors import ConflictError, StorageError
+from persist_assets.core.settings import load_settings
+from persist_assets.external.ingestion import COPIES, copy_id, copy_root
+from persist_assets.ledger.ledger import has_ended
+from persist_assets.ledger.manifest_file import export_manifest
+from persist_assets.storage.changes import listed_version, listings_of
+from persist_assets.storage.delta_tables import (
+    LOG,
+    delete_builds,
+    delete_replaced,
+    delete_table,
+    find_table,
+    find_written,
+)
+from persist_assets.storage.files import delete_directory, delete_file, is_linked, list_own
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from persist_assets.core.model import Holding, Project
+    from persist_assets.core.settings import Settings
+    from persist_assets.ledger.ledger import Ledger
+
+log = logging.getLogger(__name__)
+
+LONGEST = timedelta(days=1)
+"""How long a build that holds no lease is believed to be alive, unless its process is known to
+be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What is deleted of a table.
+
+    Attributes
+    ----------
+    versions
+        Those that were published once; none of builds that died or failed.
+    bytes
+        Of all files together.
+    """
+
+    table: str
+    versions: tuple[int, ...]
+    bytes: int
+
+
+def collect(
+    settings: Settings,
+    project: Project,
+    ledger: Ledger,
+    *,
+    removed: bool = False,
+    dry_run: bool = False,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> list[Collected]:
+    """Delete what no manifest, no history that is kept and no running build needs.
+
+    Interrupted anywhere it loses nothing, and the next one finishes it.
+
+    Parameters
+    ----------
+    project
+        What the environment defines.
+    removed
+        Its manifest forgets sources that are not among that, and copies go that none of it needs.
+    dry_run
+        Only tell what would be deleted.
+
+    Raises
+    ------
+    LedgerError
+        The ledger does not answer.
+    StorageError
+        Something cannot be deleted.
+    """
+    defined = {b: [s.source_id for s in sources] for b, sources in project.by_build_id.items()}
+    before = clock() - timedelta(seconds=settings.keep_s)
+    holdings = ledger.collect(
+        before, settings.environment, defined, removed=removed, dry_run=dry_run
+    )
+    if not dry_run:
+        for name in {settings.environment, *settings.declared}:
+            export_manifest(load_settings(settings.root, environment=name), ledger)
+    found = [_sweep(settings, ledger, h, clock(), dry_run=dry_run) for h in holdings]
+    found += _sweep_temporary(settings, ledger, dry_run=dry_run)
+    read = {need.table for need in project.needs}
+    needed = {copy_id(settings, s) for s in project.sources if s.source_id in read}
+    copies = ledger.fetch_copies() if removed else ()
+    left = {c.copy_id for c in copies if c.copy_id not in needed and c.as_of < before}
+    for copy in () if dry_run else left:
+        ledger.record_needs(copy, settings.environment, ())
+    found += _sweep_copies(settings, ledger, left, dry_run=dry_run)
+    if not dry_run:
+        _sweep_listings(settings, ledger, clock())
+    return [c for c in found if c is not None]
+
+
+def _sweep(
+    settings: Settings, ledger: Ledger, holding: Holding, now: datetime, *, dry_run: bool
+) -> Collected | None:
+    """Delete what is given up of a table, unless somebody builds into it right now."""
+    root = settings.table_root(holding.table)
+    inside = root.startswith(f"{settings.project_warehouse.rstrip('/')}/")
+    if _is_linked(root, settings.project_warehouse if inside else root.rpartition("/")[0]):
+        return None
+    written = find_written(root)
+    doomed = _doomed(holding, written, now)
+    if not doomed or dry_run:
+        return _collected(holding, written, doomed)
+    with ExitStack() as held:
+        try:
+            for build_id in holding.build_ids:
+                held.enter_context(ledger.lease(f"build {build_id}", "a collection", wait_s=0))
+        except ConflictError:
+            log.info("action=collect table=%s skipped: it is being built", holding.table)
+            return None
+        # What was parked since is alive too.
+        holding = ledger.fetch_holding(holding.table)
+        alive = [uid for uid, _, _ in holding.started if uid not in _dead(holding, now)]
+        ledger.record_interrupted(holding.table, alive=alive)
+        holding = ledger.fetch_holding(holding.table)
+        written = find_written(root)
+        doomed = _doomed(holding, written, now)
+        head = max((v for uid, v in holding.kept.items() if uid in written), default=None)
+        delete_builds(root, doomed, head=head)
+    log.info("action=collect table=%s builds=%d", holding.table, len(doomed))
+    return _collected(holding, written, doomed)
+
+
+def _doomed(holding: Holding, written: Collection[str], now: datetime) -> set[str]:
+    """Return what of a table nobody needs; never anything that the ledger does not know."""
+    dead = _dead(holding, now)
+    alive = {*holding.kept, *(uid for uid, _, _ in holding.started if uid not in dead)}
+    needed = alive.union(*(holding.parts.get(uid, ()) for uid in alive))
+    doomed = ({*holding.gone} | dead) & {*written} - needed
+    over = not holding.kept and len(dead) == len(holding.started)
+    return doomed | {LOG} & {*written} if over and {*written} <= doomed | {LOG} else doomed
+
+
+def _dead(holding: Holding, now: datetime) -> set[str]:
+    """Return the builds of a table that can never end."""
+    return {
+        uid
+        for uid, process, since in holding.started
+        if now - since > LONGEST or has_ended(process)
+    }
+
+
+def _collected(holding: Holding, written: Mapping[str, int], doomed: set[str]) -> Collected | None:
+    if not doomed:
+        return None
+    versions = {v for uid in doomed if (v := holding.gone.get(uid)) is not None}
+    return Collected(holding.table, tuple(sorted(versions)), sum(written[uid] for uid in doomed))
+
+
+def _sweep_copies(
+    settings: Settings, ledger: Ledger, left: Collection[str], *, dry_run: bool
+) -> Iterable[Collected]:
+    """Delete copies of external tables that nobody needs, and of the others what was replaced.
+
+    Runs go on reading what they began with for a while.
+
+    Parameters
+    ----------
+    left
+        Those that the environment needs no more.
+    """
+    for copy in ledger.fetch_copies():
+        name, root = f"{COPIES}/{copy.copy_id}", copy_root(settings, copy.copy_id)
+        if _is_linked(root, settings.project_warehouse):
+            continue
+        with ExitStack() as held:
+            try:
+                lease = ledger.lease(f"copy {copy.copy_id}", "a collection", wait_s=0)
+                held.enter_context(lease)
+            except ConflictError:
+                log.info("action=collect copy=%s skipped: it is brought up to date", copy.copy_id)
+                continue
+            if ledger.find_copy(copy.copy_id) != copy:
+                continue
+            if not _is_table(root, copy.table_id):
+                log.warning("action=collect copy=%s skipped: another ledger's", copy.copy_id)
+                continue
+            needing = ledger.fetch_needs(copy.copy_id).keys()
+            if not needing - ({settings.environment} if copy.copy_id in left else set()):
+                size = sum(file.bytes for file in list_own(root))
+                if not dry_run:
+                    ledger.forget_copies([copy.copy_id])
+                    delete_table(root)
+                yield Collected(name, (copy.committed,), size)
+                continue
+            size = delete_replaced(root, copy.committed, LONGEST, dry_run=dry_run)
+            if size:
+                yield Collected(name, (), size)
+
+
+def _is_table(root: str, table_id: str) -> bool:
+    """Whether nothing shows that the table at a root is another one than we know."""
+    try:
+        table = find_table(root)
+    except StorageError:  # it is broken
+        return True
+    return table is None or table.metadata().id == table_id
+
+
+def _sweep_listings(settings: Settings, ledger: Ledger, now: datetime) -> None:
+    """Delete what is known of the files of raw data at versions that no snapshot rests on."""
+    needed = ledger.fetch_versions()
+    for warehouse in _warehouses(settings):
+        directory = listings_of(warehouse, ledger.log_id())
+        if _is_linked(directory, warehouse):
+            continue
+        for file in list_own(directory):
+            old = now.timestamp() - file.changed_ns / 1e9 > LONGEST.total_seconds()
+            version = listed_version(file.location)
+            if old and version is not None and version not in needed:
+                delete_file(file.location)
+
+
+_TOKEN = re.compile(r"[0-9a-f]{32}")
+
+
+def _sweep_temporary(settings: Settings, ledger: Ledger, *, dry_run: bool) -> Iterable[Collected]:
+    """Delete the temporary tables of runs of this ledger that have ended."""
+    own = f"{TEMPORARY}/{ledger.log_id()}"
+    for warehouse in _warehouses(settings):
+        root = f"{warehouse.rstrip('/')}/{own}"
+        if _is_linked(root, warehouse):
+            continue
+        bytes_of: dict[str, int] = {}
+        for file in list_own(root):
+            token = file.location.removeprefix(f"{root}/").partition("/")[0]
+            bytes_of[token] = bytes_of.get(token, 0) + file.bytes
+        for token, size in sorted(bytes_of.items()):
+            if not _TOKEN.fullmatch(token) or ledger.is_leased(temporary_lease(token)):
+                continue
+            if not dry_run:
+                delete_directory(f"{root}/{token}")
+            yield Collected(f"{own}/{token}", (), size)
+
+
+def _warehouses(settings: Settings) -> set[str]:
+    """Return the warehouses of all environments."""
+    names = {settings.environment, *settings.declared}
+    return {load_settings(settings.root, environment=name).warehouse for name in names}
+
+
+def _is_linked(location: str, warehouse: str) -> bool:
+    """Whether a location lies behind a symbolic link below a warehouse; that is told."""
+    linked = is_linked(location, warehouse)
+    if linked:
+        log.warning("action=collect place=%s skipped: it lies behind a symbolic link", location)
+    return linked

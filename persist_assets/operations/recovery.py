@@ -1,0 +1,140 @@
+"""A ledger that was lost: what still tells of it, and how it comes back.
+
+An empty ledger beside exported manifests with entries, or beside tables, is no new project. The
+invariant: only what a manifest says of a table, and the table confirms, comes back.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from persist_assets.core.errors import StorageError
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.ledger.manifest_file import parse_manifest, unknown_entries
+from persist_assets.operations.environments import Imported, import_entries
+from persist_assets.storage.delta_tables import LOG
+from persist_assets.storage.files import reached
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from persist_assets.core.settings import Settings
+
+log = logging.getLogger(__name__)
+
+HINT = "persist doctor --fix restores what the manifests tell; or bring the ledger's backup back"
+_TABLE = re.compile(r".+-[0-9a-f]{12}(-.+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What tells that an empty ledger is not the first one.
+
+    Attributes
+    ----------
+    entries
+        How many builds the environment's exported manifest names that the ledger does not know.
+    tables
+        The tables in the warehouse, where the ledger knows of no build at all.
+    """
+
+    environment: str
+    ledger: str
+    entries: int
+    tables: tuple[str, ...]
+
+    def __str__(self) -> str:
+        told: list[str] = []
+        if self.entries:
+            told.append(f"its exported manifest names {self.entries}")
+        if self.tables:
+            n = len(self.tables)
+            told.append(f"the warehouse holds {n} table{'s' * (n != 1)} ({self.tables[0]}…)")
+        return (
+            f"the ledger {self.ledger} knows no build of `{self.environment}`, but"
+            f" {' and '.join(told)}: was it lost?"
+        )
+
+
+def open_ledger(settings: Settings) -> Ledger:
+    """Return the ledger of a project, and warn where it seems to have been lost.
+
+    Raises
+    ------
+    LedgerError
+        It cannot be opened.
+    """
+    ledger = Ledger(settings.ledger)
+    lost = find_lost(settings, ledger)
+    if lost is not None:
+        log.warning("%s %s", lost, HINT)
+    return ledger
+
+
+def find_lost(settings: Settings, ledger: Ledger | None) -> Lost | None:
+    """Return what tells of a ledger that was lost, None where nothing does.
+
+    Parameters
+    ----------
+    ledger
+        None: there is none.
+    """
+    if ledger is not None and ledger.has_published(*settings.environments):
+        return None
+    entries = unknown_entries(settings.manifest_path, ledger)
+    is_empty = ledger is None or not ledger.position()
+    tables = tuple(_tables_in(settings.warehouse)) if is_empty else ()
+    if not entries and not tables:
+        return None
+    name = Path(settings.ledger.removeprefix("sqlite:///")).name
+    return Lost(settings.environment, name, entries, tables)
+
+
+def _tables_in(warehouse: str) -> Iterable[str]:
+    """Yield the tables in a warehouse that have names as ours have; none where it is not known."""
+    from pyarrow import fs
+
+    try:
+        with reached(warehouse) as (system, path):
+            selector = fs.FileSelector(path, allow_not_found=True)
+            found = sorted(f.base_name for f in system.get_file_info(selector))
+            for name in filter(_TABLE.fullmatch, found):
+                log_directory = f"{path.rstrip('/')}/{name}/{LOG}"
+                below = fs.FileSelector(log_directory, allow_not_found=True)
+                if system.get_file_info(below):
+                    yield name
+    except StorageError:
+        return
+
+
+def restore(settings: Iterable[Settings], ledger: Ledger) -> dict[str, Imported]:
+    """Let readers see again what exported manifests name; return by environment what came back.
+
+    An entry whose table does not confirm what it says is refused, and the others come back.
+
+    Parameters
+    ----------
+    settings
+        Of the environments of which the ledger knows no build.
+    """
+    # All are read first: to restore one writes the manifests of those that read it.
+    ordered = sorted(settings, key=lambda s: len(s.environments))
+    read = [(s, parse_manifest(_text(s.manifest_path))) for s in ordered]
+    return {
+        one.environment: import_entries(
+            one, ledger, manifest, why="restored from the exported manifest", partial=True
+        )
+        for one, manifest in read
+        if manifest.entries
+    }
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""

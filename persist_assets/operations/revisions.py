@@ -1,0 +1,252 @@
+"""What sources mean elsewhere: at a revision of the project's git repository, in an environment.
+
+The invariant: nothing is changed, neither the working tree nor the index, and git runs no program
+that the repository's configuration names; files of a revision are read as git keeps them and
+compiled in memory, with the settings and the data of today.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Literal
+
+from persist_assets.compiler.load import compile_files, is_source
+from persist_assets.core.errors import NotFoundError, SourcesError, StorageError, did_you_mean
+from persist_assets.core.settings import load_settings
+from persist_assets.planning.diff import Standings, of_builds, of_project
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from persist_assets.core.model import Project, Snapshot, SourceID
+    from persist_assets.core.settings import Settings
+    from persist_assets.ledger.ledger import Ledger
+
+WORKING_TREE = "."
+"""What the files as they are now are called, where places are compared."""
+
+_ALONE: Mapping[str, str] = {
+    "GIT_NO_LAZY_FETCH": "1",  # which older versions of git do not know
+    "GIT_ALLOW_PROTOCOL": "",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0",
+}
+"""The variables with which git fetches nothing: to fetch runs programs of the configuration."""
+_PLAIN = (
+    "--no-pager",
+    *("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"),
+    *("-c", "core.sshCommand=false", "-c", "safe.bareRepository=explicit"),
+)
+"""Options that take programs out of the configuration."""
+_LACKING = (
+    "the clone may lack it (a partial clone, or a damaged one). git fetches it for `git archive"
+    " REVISION`, and may run programs that .git/config names: do that only in a clone of your own"
+)
+
+_BUILD_ID = re.compile(r"[0-9a-f]{8,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where sources mean something.
+
+    Attributes
+    ----------
+    kind
+        ``files`` are those of now or of a revision.
+    tables
+        What readers find there, of what is built; None of files, which have no tables.
+    """
+
+    kind: Literal["files", "environment", "build"]
+    standings: Standings
+    tables: Mapping[SourceID, Snapshot] | None = None
+
+    def only(self, wanted: Iterable[SourceID]) -> Place:
+        """Return the place, of some sources only."""
+        return replace(self, standings={s: self.standings[s] for s in wanted})
+
+
+def find_places(
+    settings: Settings, project: Project, ledger: Ledger, before: str, after: str
+) -> tuple[Place, Place]:
+    """Return two places, with the sources of which both can tell.
+
+    Environments and builds know of persisted sources only, and a build of one only.
+
+    Parameters
+    ----------
+    project
+        The files as they are now.
+    before, after
+        What `find_place` understands.
+
+    Raises
+    ------
+    NotFoundError
+        There is nothing of that name.
+    SourcesError
+        The sources of a revision are wrong.
+    """
+    first, second = (find_place(settings, project, ledger, n) for n in (before, after))
+    if first.kind == second.kind == "build":
+        (old,), (new,) = (p.standings.values() for p in (first, second))
+        standings = {new.source_id: replace(old, source_id=new.source_id)}
+        table = (first.tables or {}).get(old.source_id)
+        tables = {new.source_id: table} if table else {}
+        return Place("build", standings, tables), second
+    places = [first, second]
+    if not first.kind == second.kind == "files":
+        places = [p.only(k for k, s in p.standings.items() if s.persisted) for p in places]
+    for place in (first, second):
+        if place.kind == "build":
+            places = [p.only(k for k in p.standings if k in place.standings) for p in places]
+    return places[0], places[1]
+
+
+def find_place(settings: Settings, project: Project, ledger: Ledger, name: str) -> Place:
+    """Return an environment, a git revision, a build or the files.
+
+    They are looked for in this order; ``.`` is the files.
+
+    Raises
+    ------
+    NotFoundError
+        There is nothing of that name.
+    ConflictError
+        Several BuildIDs begin so.
+    SourcesError
+        The sources of that revision are wrong; places in them begin with its name.
+    """
+    if name == WORKING_TREE:
+        return Place("files", of_project(project))
+    environments = sorted({*ledger.fetch_environments(), *settings.declared})
+    if name in environments:
+        chain = (name,)
+        if name in settings.declared:
+            chain = load_settings(settings.root, environment=name).environments
+        current, manifest = ledger.fetch_current(*chain), ledger.fetch_manifest(*chain)
+        tables = {k: manifest[b.build_id] for k, b in current.items() if b.build_id in manifest}
+        return Place("environment", of_builds(current.values()), tables)
+    commit = find_commit(settings, name)
+    if commit is not None:
+        return Place("files", of_project(load_revision(settings, name, commit)))
+    build = ledger.find_build(name) if _BUILD_ID.fullmatch(name) else None
+    if build is not None:
+        tables = {build.source_id: build.snapshot} if build.snapshot else {}
+        return Place("build", of_builds([build]), tables)
+    raise NotFoundError(
+        f"`{name}` is no environment, git revision or BuildID",
+        hint=did_you_mean(name, environments)
+        or f"environments: {', '.join(environments) or 'none yet'}",
+    )
+
+
+def find_commit(settings: Settings, ref: str) -> str | None:
+    """Return the commit that a name means in the project's repository, or None."""
+    found = _git(
+        settings, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"
+    )
+    return found.decode().strip() if found is not None else None
+
+
+def load_revision(settings: Settings, ref: str, commit: str) -> Project:
+    """Compile the sources of a commit, with the settings of today.
+
+    Raises
+    ------
+    SourcesError
+        They are wrong.
+    StorageError
+        The clone lacks some of them.
+    """
+    listed = _list(settings, commit, "--name-only")
+    there = frozenset(listed.decode(errors="surrogateescape").split("\0"))
+
+    def read(path: str) -> str:
+        if path.endswith(".py") and path not in there:  # modules are looked for in many places
+            raise FileNotFoundError(f"it is not in {ref}")
+        content = _git(settings, "cat-file", "blob", f"{commit}:./{path}")
+        if content is None and path in there:
+            raise _lacking(path, commit)
+        if content is None:
+            raise FileNotFoundError(f"it is not in {ref}")
+        return content.decode("utf-8-sig")
+
+    project = compile_files(settings, read_revision(settings, commit), read)
+    if project.errors:
+        raise SourcesError(
+            replace(p, location=replace(p.location, path=f"{ref}:{p.location.path}"))
+            for p in project.errors
+        )
+    return project
+
+
+def read_revision(settings: Settings, commit: str) -> Mapping[str, bytes]:
+    """Return the files of the sources directory in a commit, by path relative to the root.
+
+    Raises
+    ------
+    StorageError
+        The clone lacks some of them.
+    """
+    listing = _list(settings, commit, below=f"{settings.sources}/")
+    names: list[str] = []
+    wanted: list[bytes] = []
+    for entry in listing.split(b"\0"):
+        facts, _, name = entry.partition(b"\t")
+        path = name.decode(errors="surrogateescape")
+        if facts.startswith(b"100") and is_source(
+            PurePosixPath(path).relative_to(settings.sources)
+        ):
+            names.append(path)
+            wanted.append(facts.split()[2])
+    contents = _git(settings, "cat-file", "--batch", given=b"\n".join(wanted))
+    files: dict[str, bytes] = {}
+    at = 0
+    for name in names:
+        head = contents.find(b"\n", at) if contents is not None else -1
+        facts = contents[at:head].split() if contents is not None and head >= 0 else []
+        if contents is None or len(facts) != 3 or facts[1] != b"blob":
+            raise _lacking(name, commit)
+        size = int(facts[2])
+        files[name] = contents[head + 1 : head + 1 + size]
+        at = head + 1 + size + 1
+    return files
+
+
+def _list(settings: Settings, commit: str, *options: str, below: str = ".") -> bytes:
+    listing = _git(settings, "ls-tree", "-r", "-z", *options, commit, "--", below)
+    if listing is None:
+        raise StorageError(f"git cannot list the files of {commit[:12]}", hint=_LACKING)
+    return listing
+
+
+def _lacking(path: str, commit: str) -> StorageError:
+    return StorageError(f"git does not have `{path}` of {commit[:12]}", hint=_LACKING)
+
+
+def _git(settings: Settings, *arguments: str, given: bytes = b"") -> bytes | None:
+    """Return what git says, or None where it refuses or is not there.
+
+    The repository may be a stranger's: git may neither fetch nor run what its configuration names.
+    """
+    command = ["git", "-C", str(settings.root), *_PLAIN, *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            input=given,
+            capture_output=True,
+            timeout=60,
+            check=False,
+            env={**os.environ, **_ALONE},
+        )
+    except FileNotFoundError:
+        return None
+    except subprocess.TimeoutExpired as error:
+        raise StorageError(f"git did not answer: {' '.join(arguments[:1])}") from error
+    return done.stdout if done.returncode == 0 else None

@@ -1,0 +1,429 @@
+"""What differs between two meanings of a source, and between two projects. Pure.
+
+The invariant: it explains and decides nothing. What is built follows from BuildIDs alone; what is
+said here is said of their parts, so that two that are equal never come to be compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
+
+from persist_assets.core.dialect import parse, plain, tokenize
+from persist_assets.core.languages import SQL
+from persist_assets.core.model import Parts, Read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from sqlglot.tokenizer_core import Token
+
+    from persist_assets.core.model import Build, BuildID, Project, Query, Source, SourceID
+
+
+# ------------------------------------------------------------------------------ parts of meanings
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """In which parts two meanings differ.
+
+    Attributes
+    ----------
+    rows
+        There are other rows.
+    changed, added, removed
+        Names of columns, in their order.
+    renamed
+        Pairs of names: what was a column by one name is one by another.
+    """
+
+    rows: bool = False
+    changed: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
+    all_changed: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that differs, by each of its names."""
+        renamed = (name for pair in self.renamed for name in pair)
+        return (*self.changed, *self.added, *self.removed, *renamed)
+
+
+def differ(before: Parts, after: Parts) -> Difference:
+    """Return in which parts two meanings differ.
+
+    Examples
+    --------
+    >>> differ(Parts("r", (("a", "1"), ("b", "2"))), Parts("r", (("a", "1"), ("b", "3")))).changed
+    ('b',)
+    """
+    old, new = dict(before.columns), dict(after.columns)
+    both = [name for name in new if name in old]
+    changed = tuple(name for name in both if new[name] != old[name])
+    gone = {name: digest for name, digest in old.items() if name not in new}
+    renamed: list[tuple[str, str]] = []
+    added: list[str] = []
+    for name, digest in new.items():
+        if name in old:
+            continue
+        same = next((n for n, d in gone.items() if d == digest), None)
+        if same is None:
+            added.append(name)
+        else:
+            del gone[same]
+            renamed.append((same, name))
+    return Difference(
+        rows=before.rows != after.rows,
+        changed=changed,
+        added=tuple(added),
+        removed=tuple(gone),
+        renamed=tuple(renamed),
+        all_changed=len(changed) == len(both) > 1,
+    )
+
+
+def in_words(difference: Difference, of: str = "") -> str:
+    """Return what differs, in words.
+
+    Parameters
+    ----------
+    of
+        Whose columns and rows they are; empty for "its".
+
+    Examples
+    --------
+    >>> in_words(Difference(changed=("x", "y"), added=("z",)))
+    'columns x, y changed, column z added'
+    >>> in_words(Difference(rows=True), "p")
+    'the rows of p changed (WHERE, JOIN, …)'
+    """
+    d, whose = difference, f" of {of}" if of else ""
+    rows = f"the rows{whose}" if of else "its rows"
+    said: list[str] = []
+    if d.rows and d.all_changed:
+        said.append(f"{rows} and all columns changed (FROM, WHERE, JOIN, …)")
+    else:
+        if d.rows:
+            said.append(f"{rows} changed (WHERE, JOIN, …)")
+        said += _columns_in_words(d.changed, "changed", whose)
+    said += _columns_in_words(d.added, "added", whose)
+    said += _columns_in_words(d.removed, "removed", whose)
+    said += [f"column {before}{whose} renamed to {after}" for before, after in d.renamed]
+    return ", ".join(said)
+
+
+def _columns_in_words(names: Sequence[str], what: str, whose: str) -> Iterable[str]:
+    if names:
+        yield f"column{'s' * (len(names) > 1)} {', '.join(names)}{whose} {what}"
+
+
+def what_it_reads(project: Project, source: Source) -> tuple[Read, ...]:
+    """Return what a build of `source` should remember of what it reads."""
+    reached = project.reach(source.bindings, lambda s: s.is_leaf)
+    return tuple(Read(s.source_id, s.definition, s.digests) for s in reached)
+
+
+def what_changed_above(
+    project: Project, source: Source, last: Build
+) -> tuple[tuple[Source, Difference], ...]:
+    """Return which of what `source` reads means something else than at its last build, and how.
+
+    Sources that are dissolved count where their own words changed; of leaves only the columns
+    count that `source` is known to be computed from, unless nothing else is found.
+    """
+    known = _used(project, source)
+    then = {read.source_id: read for read in last.reads}
+    found: list[tuple[Source, Difference]] = []
+    less: list[tuple[Source, Difference]] = []
+    for upstream in project.reach(source.bindings, lambda s: s.is_leaf):
+        before = then.get(upstream.source_id)
+        if before is None or before.digests == upstream.digests:
+            continue
+        if not upstream.is_leaf and before.definition == upstream.definition:
+            continue
+        difference = differ(before.digests, upstream.digests)
+        used = {
+            name
+            for name in difference.columns
+            if {(upstream.source_id, name), (upstream.source_id, None)} & known
+        }
+        matters = not upstream.is_leaf or difference.rows or used
+        if upstream.is_leaf and used:
+            difference = _only(difference, used)
+        (found if matters else less).append((upstream, difference))
+    return tuple(found or less)
+
+
+def _used(
+    project: Project, source: Source, columns: Sequence[str] | None = None
+) -> set[tuple[SourceID, str | None]]:
+    """Return the columns of leaves that some of a source's are computed from, None for any."""
+    if source.function is None:
+        return {
+            (edge.upstream.source_id, edge.upstream.column)
+            for edge in source.lineage
+            if columns is None or edge.column in columns
+        }
+    found: set[tuple[SourceID, str | None]] = set()
+    for parameter, source_id in zip(source.function.frames, source.bindings, strict=True):
+        upstream = project.by_id[source_id]
+        if upstream.is_leaf:
+            found |= {(source_id, name) for name in parameter.columns or (None,)}
+        else:
+            found |= _used(project, upstream, parameter.columns)
+    return found
+
+
+def _only(difference: Difference, names: set[str]) -> Difference:
+    """Return what differs of some columns."""
+    d = difference
+    return Difference(
+        d.rows,
+        tuple(n for n in d.changed if n in names),
+        tuple(n for n in d.added if n in names),
+        tuple(n for n in d.removed if n in names),
+        tuple(pair for pair in d.renamed if names & {*pair}),
+        d.all_changed,
+    )
+
+
+# ------------------------------------------------------------------------------- states of sources
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a source means in one place: in files, or in an environment.
+
+    Attributes
+    ----------
+    digests
+        None where the parts are not known.
+    query
+        None where the text is not known.
+    reads
+        The SourceIDs it names, as far as they are known.
+    """
+
+    source_id: SourceID
+    build_id: BuildID
+    digests: Parts | None
+    query: Query | None = None
+    reads: tuple[SourceID, ...] = ()
+    persisted: bool = True
+
+
+Standings = dict[str, Standing]
+"""What sources mean in one place, by SourceID."""
+
+
+def of_project(project: Project) -> Standings:
+    """Return what the sources of a project mean.
+
+    Only texts of SQL can be compared: Malloy's is in nobody's own words.
+    """
+    queries = {s.source_id: s.query for s in project.sources if s.language == SQL}
+    return {
+        s.source_id: Standing(
+            s.source_id, s.build_id, s.digests, queries.get(s.source_id), s.reads, s.persisted
+        )
+        for s in project.sources
+    }
+
+
+def of_builds(builds: Iterable[Build]) -> Standings:
+    """Return what sources meant when they were built."""
+    return {b.source_id: Standing(b.source_id, b.build_id, b.digests) for b in builds}
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """How a column, or the rows if `column` is None, is said before and after; None: not known."""
+
+    column: str | None
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """How a source differs between two places.
+
+    Attributes
+    ----------
+    columns
+        Names of those that changed, came or went.
+    rows_changed
+        None where it is not known.
+    because
+        The sources it names that changed too.
+    """
+
+    source_id: SourceID
+    change: Literal["same", "added", "removed", "changed"]
+    columns: tuple[str, ...] = ()
+    rows_changed: bool | None = False
+    expressions: tuple[Expression, ...] = ()
+    because: tuple[SourceID, ...] = ()
+
+
+def to_rebuild(before: Mapping[str, Standing], after: Mapping[str, Standing]) -> int:
+    """Return how many tables `after` has that `before` does not have."""
+    had = {s.build_id for s in before.values() if s.persisted}
+    return len({s.build_id for s in after.values() if s.persisted} - had)
+
+
+def compare(before: Mapping[str, Standing], after: Mapping[str, Standing]) -> tuple[Change, ...]:
+    """Return for every source of either place how it differs, in the order of `after`."""
+    changes: list[Change] = []
+    differing = {
+        s for s, b in before.items() if s not in after or after[s].build_id != b.build_id
+    } | (after.keys() - before.keys())
+    for source_id in (*after, *(s for s in before if s not in after)):
+        old, new = before.get(source_id), after.get(source_id)
+        if old is None or new is None:
+            digests = [s.digests for s in (old, new) if s is not None and s.digests is not None]
+            names = tuple(name for d in digests for name, _ in d.columns)
+            made = "removed" if new is None else "added"
+            changes.append(
+                Change(source_id, made, names, None, _expressions(old, new, names, rows=False))
+            )
+        elif old.build_id == new.build_id:
+            changes.append(Change(source_id, "same"))
+        else:
+            known = old.digests is not None and new.digests is not None
+            found = differ(old.digests, new.digests) if old.digests and new.digests else None
+            names = found.columns if found else ()
+            rows = found is None or found.rows
+            changes.append(
+                Change(
+                    source_id,
+                    "changed",
+                    names,
+                    rows if known else None,
+                    _expressions(old, new, names, rows=rows),
+                    tuple(s for s in new.reads if s in differing),
+                )
+            )
+    return tuple(changes)
+
+
+def _expressions(
+    old: Standing | None, new: Standing | None, names: Iterable[str], *, rows: bool
+) -> tuple[Expression, ...]:
+    """Return how what differs is said, where the words differ or are not known."""
+    before = items(old.query) if old is not None and old.query is not None else Items()
+    after = items(new.query) if new is not None and new.query is not None else Items()
+    pairs: list[tuple[str | None, str | None, str | None]] = [
+        (n, before.texts.get(n), after.texts.get(n)) for n in names
+    ]
+    if rows:
+        pairs.append((None, before.rest, after.rest))
+    told = (Expression(*pair) for pair in pairs)
+    return tuple(
+        e for e in told if e.before != e.after and (e.before is not None or e.after is not None)
+    )
+
+
+# ---------------------------------------------------------------------------------------- wording
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """The select list of a query in the user's own words.
+
+    Attributes
+    ----------
+    starts
+        For each column that the list names, where its expression begins in the text.
+    texts
+        The expressions themselves.
+    rest
+        What follows the list: FROM, WHERE, …; None where it is not known.
+    """
+
+    starts: Mapping[str, int] = field(default_factory=dict[str, int])
+    texts: Mapping[str, str] = field(default_factory=dict[str, str])
+    rest: str | None = None
+
+
+_ENDS = frozenset(
+    (
+        TokenType.FROM,
+        TokenType.WHERE,
+        TokenType.GROUP_BY,
+        TokenType.HAVING,
+        TokenType.ORDER_BY,
+        TokenType.LIMIT,
+        TokenType.UNION,
+        TokenType.EXCEPT,
+        TokenType.INTERSECT,
+    )
+)
+_OPENING = frozenset((TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE))
+_CLOSING = frozenset((TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE))
+
+
+def items(query: Query) -> Items:
+    """Return the outermost select list of a query; nothing where it cannot be found."""
+    text = query.text
+    tree = parse(text)
+    if not isinstance(tree, exp.Query):
+        return Items()
+    tokens = tokenize(text)
+    found, end = _listed(tokens)
+    if len(tree.selects) != len(found):
+        return Items()
+    starred = any(isinstance(s, exp.Star) or s.is_star for s in tree.selects)
+    if query.column_names and not starred:
+        names: Sequence[str] = query.column_names
+    else:
+        names = [plain(s.alias_or_name) for s in tree.selects]
+    texts: dict[str, str] = {}
+    starts: dict[str, int] = {}
+    for name, item in zip(names, found, strict=False):
+        if name and name != "*":
+            last = (
+                item[-3] if len(item) > 2 and item[-2].token_type == TokenType.ALIAS else item[-1]
+            )
+            texts[name] = text[item[0].start : last.end + 1]
+            starts[name] = item[0].start
+    rest = text[tokens[end].start :] if end < len(tokens) else ""
+    return Items(starts, texts, rest.rstrip("; \n"))
+
+
+def _listed(tokens: Sequence[Token]) -> tuple[list[list[Token]], int]:
+    """Return the tokens of each item of the first outermost SELECT, and where its list ends."""
+    found: list[list[Token]] = [[]]
+    depth, started = 0, False
+    for at, token in enumerate(tokens):
+        kind = token.token_type
+        depth -= kind in _CLOSING
+        if depth == 0 and not started:
+            started = kind == TokenType.SELECT
+        elif started and depth == 0 and kind in _ENDS:
+            return [f for f in found if f], at
+        elif started and depth == 0 and kind == TokenType.COMMA:
+            found.append([])
+        elif started and (found[-1] or kind not in (TokenType.DISTINCT, TokenType.ALL)):
+            found[-1].append(token)
+        depth += kind in _OPENING
+    return [f for f in found if f], len(tokens)
+
+
+def line_of(source: Source, column: str) -> int:
+    """Return the line of a file where a column of a source is said, else that of the source."""
+    query = source.query
+    if query is None or not query.references or source.language != SQL:
+        return source.location.line
+    start = items(query).starts.get(column)
+    if start is None:
+        return source.location.line
+    known = query.references[0]
+    first = known.location.line - query.text.count("\n", 0, known.start)
+    return first + query.text.count("\n", 0, start)

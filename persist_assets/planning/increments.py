@@ -1,0 +1,421 @@
+"""What of a source has to be computed again, after what became of the tables it reads. Pure.
+
+    how its rows follow (`meaning/increments.py`) ┐
+    what changed (`storage/changes.py`)           ┴─► Increment, or why everything is computed
+
+Rows are only added where the tables that changed only grew and the source is additive in them;
+else windows of its time column are computed again, where its rows in them follow from windows of
+the tables. The invariant: either way the table then equals one that is computed as a whole.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from persist_assets.core.model import Increment, Taken, Trace
+from persist_assets.core.time_values import (
+    TIMES,
+    Span,
+    Value,
+    earlier,
+    from_statistics,
+    from_text,
+    is_ordered,
+    lead,
+    overlap,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from persist_assets.core.model import Change, Column, Piece, Project, Snapshot, Source, SourceID
+
+Touched = tuple[tuple[Span, ...], bool]
+"""The values that a column may have, and whether NULL is one."""
+_MOST_SPANS = 16
+_GROUP_BYTES = 3 * 2**20
+_NO_SUM = "what is added to a table that it reads does not just add rows to it"
+_MOST_GROUPS = 80
+"""Spark plans each group by itself; what is replaced later is the rows of a group, or of two."""
+
+
+def grow(
+    project: Project,
+    source: Source,
+    base: Snapshot,
+    changes: Mapping[SourceID, Change | None],
+    again: tuple[Span, ...] = (),
+    zone: str = "UTC",
+) -> Increment | str:
+    """Return how a build continues a snapshot, or why it cannot.
+
+    Parameters
+    ----------
+    base
+        A snapshot of the same BuildID.
+    changes
+        For each table that the source reads what became of it since.
+    again
+        Spans of the time column that are computed again besides.
+    zone
+        The session's time zone.
+    """
+    known = {s: change for s, change in changes.items() if change is not None}
+    changed = {s: change for s, change in known.items() if change.added or change.lost}
+    shrunk = {s for s, change in changed.items() if change.lost}
+    found = obstacle(source)
+    if found is None and len(known) < len(changes):
+        found = f"what changed in {_names(project, changes.keys() - known.keys())} cannot be told"
+    if found is None:
+        found = None if shrunk or again else _sum(source, base, known)
+    if again and not changed and len(known) == len(changes) and source.annotation.merge is None:
+        return Increment(base, again=again)
+    if found is None and source.annotation.merge is None:
+        found = _windows(project, source, base, changed)
+        found = replace(found, again=again) if found else None
+    if found is None:
+        said = "rows of {} changed or went" if shrunk else "its rows do not follow from those of {}"
+        found = said.format(_names(project, shrunk or changed))
+    assumed = source.annotation.assume is not None and base.watermark is not None
+    if isinstance(found, str) and assumed and is_ordered(time_type(source, base)):
+        if not shrunk:
+            late = _late(project, source, base, changed, zone)
+            return Increment(base, past=True, again=again, late=late)
+        found = f"rows of {_names(project, shrunk)} changed or went"
+    return found
+
+
+def _late(
+    project: Project, source: Source, base: Snapshot, changed: Mapping[SourceID, Change], zone: str
+) -> tuple[str, ...]:
+    """Return of which tables files came with times before the watermark and its lookback.
+
+    Statistics of files tell it, where the time column follows from columns of theirs or is one.
+    """
+    name, kind = (source.annotation.time_column or "").lower(), time_type(source, base) or ""
+    seen = from_text(base.watermark or "", kind)
+    if seen is None:
+        return ()
+    first, late = earlier(seen, source.annotation.lookback_s), set[str]()
+    origins = [e.upstream for e in source.lineage if e.column.lower() == name]
+    for source_id, change in changed.items():
+        own = [o.column for o in origins if o.source_id == source_id] or [name]
+        for column in own:
+            leaf = column_type(project.by_id[source_id].columns, column) or ""
+            steps = (Taken("cast", kind, 0),) if leaf != kind and kind in TIMES else ()
+            told = (span(piece, column, leaf) for piece in change.added) if leaf else ()
+            led = (lead(t[:2], leaf, steps, zone) for t in told if t and (steps or leaf == kind))
+            if any(low is not None and low[0] < first for low in led):  # pyright: ignore[reportOperatorIssue]
+                late.add(project.by_id[source_id].name)
+    return tuple(sorted(late))
+
+
+def _names(project: Project, sources: Iterable[SourceID]) -> str:
+    return ", ".join(sorted(project.by_id[s].name for s in sources))
+
+
+def _sum(source: Source, base: Snapshot, known: Mapping[SourceID, Change]) -> Increment | None:
+    """Return the increment that only adds rows, of tables that only grew, if that is right."""
+    changed = {s for s, change in known.items() if change.added}
+    for tables in source.growth.sums if source.growth else ():
+        if tables.issuperset(changed):
+            added = {s: tuple(p.path for p in known[s].added) for s in tables}
+            return Increment(base, added=added)
+    return None
+
+
+def _windows(
+    project: Project, source: Source, base: Snapshot, changed: Mapping[SourceID, Change]
+) -> Increment | None:
+    """Return the increment that computes windows again, if the changes are known to be in some."""
+    windows = source.windows
+    if windows is None or windows.loose & changed.keys() or not is_ordered(time_type(source)):
+        return None
+    traces = tuple(t for t in windows.traces if t.column.source_id in changed)
+    if {t.column.source_id for t in traces} != {*changed}:
+        return None
+    for trace in traces:
+        kind = column_type(project.by_id[trace.column.source_id].columns, trace.column.column)
+        change, name = changed[trace.column.source_id], trace.column.column
+        lost = () if name.lower() in change.within else change.lost
+        if not is_ordered(kind) or any(span(p, name, kind or "") is None for p in lost):
+            return None
+    return Increment(base, changes=changed, traces=traces)
+
+
+def touched(
+    project: Project,
+    traces: Iterable[Trace],
+    changes: Mapping[SourceID, Change],
+    kind: str,
+    zone: str,
+    look: Callable[[Trace, tuple[str, ...]], Touched | None] = lambda *_: None,
+) -> Touched | None:
+    """Return where the traces lead of what changed; None where that cannot be told.
+
+    Parameters
+    ----------
+    traces
+        From columns of the tables to one of type `kind`.
+    zone
+        The session's time zone.
+    look
+        Returns the values that the column of a trace has in files whose statistics do not tell.
+    """
+    found: list[Span] = []
+    nulls = False
+    for trace in traces:
+        told = _values(project, trace, changes[trace.column.source_id], look)
+        if told is None:
+            return None
+        spans, some = told
+        nulls |= some
+        leaf = column_type(project.by_id[trace.column.source_id].columns, trace.column.column)
+        steps = steps_to(trace, leaf, kind)
+        exact = trace.column.column.lower() in changes[trace.column.source_id].within
+        for values in merged_spans(spans):
+            led = lead(values, leaf or "", steps, zone, exact=exact)
+            if led is None:
+                return None
+            found.append(led)
+    return merged_spans(found), nulls
+
+
+def _values(
+    project: Project,
+    trace: Trace,
+    change: Change,
+    look: Callable[[Trace, tuple[str, ...]], Touched | None],
+) -> Touched | None:
+    """Return the values that a column has in rows that came or went."""
+    source_id, column = trace.column.source_id, trace.column.column
+    if column.lower() in change.within:
+        return change.within[column.lower()], False
+    kind = column_type(project.by_id[source_id].columns, column)
+    spans: list[Span] = []
+    nulls, unknown = False, list[str]()
+    for piece in (*change.lost, *change.added):
+        told = span(piece, column, kind or "")
+        if told is not None:
+            spans.append(told[:2])
+            nulls |= told[2]
+        elif piece in change.lost:
+            return None
+        else:
+            unknown.append(piece.path)
+    if unknown:
+        seen = look(trace, tuple(unknown))
+        if seen is None:
+            return None
+        spans += seen[0]
+        nulls |= seen[1]
+    return tuple(spans), nulls
+
+
+def merged_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """Return spans that hold the same values and more, at most so many, in order."""
+    merged: list[Span] = []
+    for low, high in sorted(spans):  # pyright: ignore[reportArgumentType]
+        if merged and low <= merged[-1][1]:  # pyright: ignore[reportOperatorIssue]
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))  # pyright: ignore[reportArgumentType]
+        else:
+            merged.append((low, high))
+    if len(merged) > _MOST_SPANS:
+        merged = [(merged[0][0], merged[-1][1])]
+    return tuple(merged)
+
+
+def meeting(
+    pieces: Iterable[Piece],
+    trace: Trace,
+    leaf: str | None,
+    kind: str,
+    zone: str,
+    spans: Iterable[tuple[Value, Value | None]],
+    *,
+    nulls: bool,
+) -> tuple[Piece, ...]:
+    """Return the files that may have rows which a trace leads to values of the spans.
+
+    Parameters
+    ----------
+    leaf, kind
+        The types of the trace's column, and of that to which it leads.
+    nulls
+        Whether NULL counts as such a value.
+    """
+    found: list[Piece] = []
+    wanted, steps = [*spans], steps_to(trace, leaf, kind)
+    for piece in pieces:
+        told = span(piece, trace.column.column, leaf or "")
+        led = lead(told[:2], leaf or "", steps, zone) if told else None
+        if (
+            told is None
+            or led is None
+            or (nulls and told[2])
+            or any(overlap(led, one) for one in wanted)
+        ):
+            found.append(piece)
+    return tuple(found)
+
+
+def steps_to(trace: Trace, leaf: str | None, kind: str) -> tuple[Taken, ...]:
+    """Return the steps from a column of a type to one of another."""
+    if kind in TIMES and leaf != kind:
+        return (*trace.steps, Taken("cast", kind, 0))
+    return trace.steps
+
+
+def in_order(pieces: Iterable[Piece], column: str, kind: str | None) -> tuple[tuple[str, ...], ...]:
+    """Return files in groups that follow one another in the values of a column, each large enough.
+
+    Nothing where files overlap, all but a few, or what is in them is not known.
+    """
+    told = [(span(piece, column, kind or ""), piece) for piece in pieces]
+    spans = sorted(
+        ((s[0], s[1], p) for s, p in told if s is not None),
+        key=lambda s: s[:2],  # pyright: ignore[reportArgumentType]
+    )
+    if len(spans) < len(told):
+        return ()
+    overlaps = sum(
+        after[0] < before[1]  # pyright: ignore[reportOperatorIssue]
+        for before, after in pairwise(spans)
+    )
+    if overlaps * 10 > len(spans):
+        return ()
+    least = max(_GROUP_BYTES, sum(p.bytes for *_, p in spans) // _MOST_GROUPS)
+    groups: list[list[str]] = []
+    size = least
+    for *_, piece in spans:
+        if size >= least:
+            groups.append([])
+            size = 0
+        groups[-1].append(piece.path)
+        size += piece.bytes
+    return tuple(map(tuple, groups)) if len(groups) > 1 else ()
+
+
+def parted_by(source: Source, base: Snapshot | None = None) -> tuple[tuple[str, str], ...]:
+    """Return the columns by whose values parts of a table are computed again, with their types.
+
+    Those of its partitions, else its time column; nothing where a type is not certain.
+    """
+    partition = source.annotation.partition
+    names = (
+        [d.column for d in partition.dimensions]
+        if partition
+        else [source.annotation.time_column or ""]
+    )
+    kinds = [_type_of(source, name, base) for name in names]
+    return tuple(zip(names, kinds, strict=True)) if all(kinds) else ()  # pyright: ignore[reportReturnType]
+
+
+def trace_to_partitions(source: Source, upstream: Source) -> Trace | None:
+    """Return how the windows of a source lead to those of a partitioned table that it reads.
+
+    None where its rows may follow from any rows of the table.
+    """
+    windows, parted = source.windows, parted_by(upstream)
+    if windows is None or not parted or upstream.source_id in windows.loose:
+        return None
+    name = parted[0][0].lower()
+    return next(
+        (
+            t
+            for t in windows.traces
+            if t.column.source_id == upstream.source_id and t.column.column.lower() == name
+        ),
+        None,
+    )
+
+
+def span(piece: Piece, column: str, kind: str) -> tuple[Value, Value, bool] | None:
+    """Return the least and greatest value of a column in a file, and whether it has NULLs.
+
+    None where that is not certain.
+    """
+    found = piece.spans.get(column.lower())
+    if found is None:
+        return None
+    low, high = from_statistics(found[0], kind), from_statistics(found[1], kind)
+    return None if low is None or high is None else (low, high, found[2])
+
+
+def obstacle(source: Source) -> str | None:
+    """Return what keeps a source from ever being built incrementally; None: it depends."""
+    growth = source.growth
+    if growth is None:
+        return "it is computed as a whole"
+    if source.volatile:
+        return "it draws lots"
+    if source.reads_clock:
+        return "it reads the clock: its rows change by themselves"
+    windows = source.windows
+    if source.annotation.merge is not None and not growth.sums:
+        return f"{_NO_SUM}, and only added rows can be merged"
+    if growth.sums:
+        return None
+    if windows is not None and not growth.reads <= windows.loose:
+        column = source.annotation.time_column
+        if column and source.function is None and time_type(source) is None:
+            return (
+                f"the type of `{column}` is not certain before it is computed, so its windows are"
+                " not known; cast it: CAST(… AS timestamp)"
+            )
+        return None
+    if windows is None:
+        return f"{_NO_SUM}, and it has no watermark"
+    return (
+        f"its rows of a time do not follow from those of `{source.annotation.time_column}` in the"
+        " tables it reads"
+    )
+
+
+def mismatch(before: Iterable[Column], now: Iterable[Column], *, grows: bool = False) -> str | None:
+    """Return why rows of some columns cannot stand beside those of others, None if they can.
+
+    Parameters
+    ----------
+    grows
+        New columns may come: there is NULL in the rows before.
+    """
+    kinds = {c.name.lower(): c for c in now}
+    told = [
+        f"`{c.name}` was {c.type} and is {other.type}"
+        for c in before
+        if (other := kinds.get(c.name.lower())) and None not in (c.type, other.type)
+        if _stored(c) != _stored(other)
+    ]
+    had = {c.name.lower() for c in before}
+    told += [f"`{c.name}` is gone" for c in before if c.name.lower() not in kinds]
+    told += [f"`{c.name}` is new" for c in now if c.name.lower() not in had and not grows]
+    return "; ".join(told) or None
+
+
+def _stored(column: Column) -> str:
+    """Return the type that a column has in a table: CHAR and VARCHAR are strings there."""
+    return re.sub(r"\b(?:var)?char\(\d+\)", "string", (column.type or "").lower())
+
+
+def time_type(source: Source, base: Snapshot | None = None) -> str | None:
+    """Return the Spark type of the time column of a source, None where it is not certain.
+
+    Of a function's only a snapshot tells.
+    """
+    return _type_of(source, source.annotation.time_column or "", base)
+
+
+def _type_of(source: Source, name: str, base: Snapshot | None) -> str | None:
+    known = column_type(source.columns, name)
+    if known is None and source.function is not None and base is not None:
+        return column_type(base.columns, name)
+    return known
+
+
+def column_type(columns: Iterable[Column], name: str) -> str | None:
+    """Return the Spark type of the column of a name, None where it is not certain."""
+    return next((c.type for c in columns if c.name.lower() == name.lower()), None)

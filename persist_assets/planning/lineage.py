@@ -1,0 +1,96 @@
+"""Which columns follow from which, through all sources of a project. Pure.
+
+Edges lead from columns of persisted sources and raw tables to those of whatever is computed from
+them; what lies between is dissolved. Of functions nobody knows which columns make which.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from persist_assets.core.errors import NotFoundError, did_you_mean
+from persist_assets.core.model import ColumnRef
+from persist_assets.planning.selection import find_source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from persist_assets.core.model import Project, Source
+
+    Columns = Mapping[ColumnRef, list[ColumnRef]]
+    """Columns by one that they stand above or below of."""
+
+Edge = tuple[ColumnRef, ColumnRef]
+"""A column, and one that is computed from it."""
+
+
+def edges(project: Project) -> tuple[Edge, ...]:
+    """Return every edge between columns, each once, sorted."""
+    found = {
+        (edge.upstream, ColumnRef(source.source_id, edge.column))
+        for source in project.sources
+        for edge in source.lineage
+    }
+    return tuple(sorted(found))
+
+
+def neighbours(project: Project) -> tuple[Columns, Columns]:
+    """Return which columns each is computed from, and which are computed from each; sorted."""
+    above: dict[ColumnRef, list[ColumnRef]] = {}
+    below: dict[ColumnRef, list[ColumnRef]] = {}
+    for upstream, column in edges(project):
+        above.setdefault(column, []).append(upstream)
+        below.setdefault(upstream, []).append(column)
+    return above, below
+
+
+def find_columns(project: Project, asked: str) -> tuple[Source, str | None]:
+    """Return what ``SOURCE`` or ``SOURCE.COLUMN`` means: a source, and a column of it or None.
+
+    A name that is a source's is no column's.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such source, or it has no such column.
+    ConflictError
+        Several sources have the name.
+    """
+    try:
+        return find_source(project, asked), None
+    except NotFoundError as error:
+        name, dot, column = asked.rpartition(".")
+        if not dot:
+            raise
+        try:
+            source = find_source(project, name)
+        except NotFoundError:
+            raise error from None
+    known = {c.name.lower(): c.name for c in source.columns}
+    if column.lower() not in known:
+        hint = did_you_mean(column, known.values()) or f"it has: {', '.join(known.values()) or '?'}"
+        raise NotFoundError(f"`{source.key}` has no column `{column}`", hint=hint)
+    return source, known[column.lower()]
+
+
+def trace(project: Project, start: Iterable[ColumnRef]) -> tuple[Edge, ...]:
+    """Return the edges on all ways that lead to columns, and on all that lead on from them.
+
+    Sorted.
+    """
+    above, below = neighbours(project)
+    begun = tuple(start)
+    up = {(u, c) for c in _reached(above, begun) for u in above.get(c, ())}
+    down = {(c, d) for c in _reached(below, begun) for d in below.get(c, ())}
+    return tuple(sorted(up | down))
+
+
+def _reached(following: Columns, start: Iterable[ColumnRef]) -> set[ColumnRef]:
+    found: set[ColumnRef] = set()
+    stack = [*start]
+    while stack:
+        column = stack.pop()
+        if column not in found:
+            found.add(column)
+            stack += following.get(column, ())
+    return found

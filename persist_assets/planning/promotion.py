@@ -1,0 +1,145 @@
+"""What may be promoted from one environment to another, and what not, and why. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from persist_assets.core.model import RawVersion
+from persist_assets.planning.planner import CONTENT, other_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from persist_assets.core.model import (
+        BuildID,
+        Plan,
+        Project,
+        Snapshot,
+        Source,
+        SourceID,
+        Step,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a source is not promoted."""
+
+    source_id: SourceID
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """What a promotion would do; if anything is refused, nothing is done.
+
+    Attributes
+    ----------
+    snapshots
+        What the target's readers would see that they do not see now, by BuildID.
+    sources
+        Whose these are, in dependency order.
+    """
+
+    snapshots: Mapping[BuildID, Snapshot]
+    sources: tuple[Source, ...]
+    refused: tuple[Refusal, ...]
+
+
+def decide(
+    project: Project,
+    target: Project,
+    planned: Plan,
+    source_manifest: Mapping[BuildID, Snapshot],
+    target_manifest: Mapping[BuildID, Snapshot],
+    target_reads: Mapping[BuildID, Snapshot],
+    passed: Mapping[BuildID, Collection[str]],
+    *,
+    allow_stale: bool = False,
+) -> Promotion:
+    """Return what promoting the sources of a plan would do.
+
+    Parameters
+    ----------
+    project, target
+        The sources as they are in the environment promoted from, and in the other one.
+    planned
+        What a build of what is promoted would do in the environment promoted from.
+    source_manifest, target_reads
+        What readers of the two environments read.
+    target_manifest
+        What of that is the other one's own.
+    passed
+        The definitions of the checks that each snapshot has passed.
+    allow_stale
+        Promote what is out of date, or does not agree with what it reads, all the same.
+    """
+    snapshots: dict[BuildID, Snapshot] = {}
+    sources: list[Source] = []
+    refused: list[Refusal] = []
+    for step in planned.steps:
+        source = project.by_id[step.source_id]
+        other = target.by_id.get(step.source_id)
+        snapshot = source_manifest.get(source.build_id)
+        if other is None or other.build_id != source.build_id:
+            reason = "it means something else there: other raw data, or settings of Spark"
+        elif snapshot is None:
+            reason = f"it is not built in {planned.environment}"
+        elif step.action == "build" and not allow_stale:
+            reason = "; ".join(r.message for r in step.reasons)
+        elif _is_elsewhere(step, snapshot) and not allow_stale:
+            reason = f"it is out of date in {planned.environment}: build it there"
+        elif missing := [
+            c.definition
+            for s in project.by_build_id[source.build_id]
+            for c in (*s.checks, *project.guards(s))
+            if c.blocking and c.definition not in passed.get(source.build_id, ())
+        ]:
+            reason = f"its table has not passed: {', '.join(dict.fromkeys(missing))}"
+        else:
+            if snapshot != target_manifest.get(source.build_id):
+                snapshots[source.build_id] = snapshot
+                sources.append(source)
+            continue
+        refused.append(Refusal(source.source_id, reason))
+    if not allow_stale:
+        after = {**target_reads, **snapshots}
+        refused += _torn(project, sources, after)
+    return Promotion(snapshots, tuple(sources), tuple(refused))
+
+
+def _is_elsewhere(step: Step, snapshot: Snapshot) -> bool:
+    """Whether a build would reuse what another environment has, in place of a snapshot."""
+    return step.snapshot is not None and step.snapshot.build_uid != snapshot.build_uid
+
+
+def _torn(
+    project: Project, sources: Iterable[Source], after: Mapping[BuildID, Snapshot]
+) -> Iterable[Refusal]:
+    """Yield the sources whose rows rest on other data than what they read would there."""
+    for source in sources:
+        snapshot = after[source.build_id]
+        own = set(snapshot.as_of)
+        groups = snapshot.partitions.filled if snapshot.partitions else ()
+        told = {*snapshot.inputs, *(v for group in groups for v in group.inputs)}
+        for upstream in project.inputs(source):
+            beneath = after.get(upstream.build_id)
+            if beneath is None:
+                continue
+            if other := _other_data(own, beneath.as_of):
+                yield Refusal(
+                    source.source_id,
+                    f"it was built from other data than {upstream.key} has there ({other})",
+                )
+                break
+            there = (RawVersion(upstream.build_id, CONTENT + beneath.content),)
+            if other_rows(told, there):
+                what = f"it was built from other rows of {upstream.key} than are there"
+                yield Refusal(source.source_id, what)
+                break
+
+
+def _other_data(own: Collection[RawVersion], beneath: Iterable[RawVersion]) -> str | None:
+    known = {v.raw for v in own}
+    return next((v.version for v in beneath if v.raw in known and v not in own), None)

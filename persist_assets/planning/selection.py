@@ -1,0 +1,300 @@
+"""Which sources a selection means, as far as names, annotations and graph tell. Pure.
+
+The language is Dagster's (`name+`, `tag:nightly and not kind:malloy`, `sinks(group:daily)`), over
+sources: names need no `key:` before them, and there are `path:` and `state:`. It is read here,
+and not by Dagster, whose import takes longer than a plan.
+
+    expression  = conjunction { "or" conjunction }
+    conjunction = term { "and" term }
+    term        = "not" term | [ [n] "+" ] operand [ "+" [n] ]
+    operand     = "(" expression ")" | ("roots" | "sinks") "(" expression ")"
+                | attribute ":" value | name, with * and ? for what may be there
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Literal
+
+from persist_assets.core.errors import ConflictError, NotFoundError, did_you_mean
+from persist_assets.core.model import may_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from persist_assets.core.model import Project, Source, SourceID, Step
+
+State = Literal["current", "stale", "missing"]
+"""What a table is to a plan: right; there and to be built again; not there."""
+STATES: tuple[State, ...] = ("current", "stale", "missing")
+
+
+def state_of(step: Step) -> State:
+    """Return what the table is that a step of a plan is about."""
+    if step.action == "reuse":
+        return "current"
+    return "missing" if {r.code for r in step.reasons} & {"new", "missing"} else "stale"
+
+
+def find_source(project: Project, name: str) -> Source:
+    """Return the one source that a name, an asset key (``/`` or ``.``) or a SourceID means.
+
+    Raises
+    ------
+    NotFoundError
+        There is none.
+    ConflictError
+        There are several, or may be: a file with errors has the name, or cannot be read.
+    """
+    if name in project.by_id:
+        return project.by_id[name]
+    found = [s for s in project.sources if _is_called(s.asset_key, name)]
+    if found:
+        keys = [s.key for s in (*found, *project.broken) if _is_called(s.asset_key, name)]
+        above = re.split(r"[/.]", name)[:-1]
+        keys += ["/".join((*key, "…")) for key in project.unread if may_mean(key, above)]
+        if len(keys) == 1:
+            return found[0]
+        raise ConflictError(f"`{name}` may be any of {', '.join(keys)}", hint="say which")
+    raise NotFoundError(f"there is no source `{name}`", hint=did_you_mean(name, _names(project)))
+
+
+def find_declared(project: Project, name: str) -> tuple[SourceID, ...]:
+    """Return all sources that a name may mean, those included that could not be compiled."""
+    every = (*project.sources, *project.broken)
+    return tuple(s.source_id for s in every if name == s.source_id or _is_called(s.asset_key, name))
+
+
+def _is_called(asset_key: tuple[str, ...], name: str) -> bool:
+    return may_mean(asset_key, re.split(r"[/.]", name))
+
+
+def select(
+    project: Project,
+    patterns: Iterable[str],
+    states: Callable[[], Mapping[SourceID, State]] = dict,
+) -> tuple[SourceID, ...]:
+    """Return the persisted sources that any of the patterns means, in dependency order.
+
+    A pattern that names a source which is not persisted means the persisted ones around it,
+    as far as its ``+`` reach.
+
+    Parameters
+    ----------
+    states
+        Tells the states of persisted sources; it is asked only where a pattern does.
+
+    Raises
+    ------
+    NotFoundError
+        A pattern is no selection, names nothing, or nothing that is persisted. One that asks for
+        states may well find none.
+    ConflictError
+        A name is that of several sources.
+    """
+    chosen: set[SourceID] = set()
+    for pattern in patterns:
+        chosen |= _Reading(project, pattern, states).selected()
+    return tuple(s.source_id for s in project.persisted if s.source_id in chosen)
+
+
+_SPACE = re.compile(r"\s*")
+_UP = re.compile(r"(\d*)\+")
+_DOWN = re.compile(r"\+(\d*)")
+_AND, _OR, _NOT = (re.compile(rf"(?i:{word})(?![^\s()\"])") for word in ("and", "or", "not"))
+_OPEN, _CLOSE = re.compile(r"\("), re.compile(r"\)")
+_CALL = re.compile(r"(?i:(roots|sinks))\s*\(")
+_ATTRIBUTE = re.compile(r"([A-Za-z_]+):")
+_NAME = re.compile(r'"([^"]+)"|([\w./@*?-]+)')
+_VALUE = re.compile(r'"([^"]*)"|([^\s()"+=]+)')
+_EQUALS = re.compile("=")
+_DEEPEST = 100
+
+
+class _Reading:
+    """A pattern, as far as it has been read; every rule returns the sources it means."""
+
+    def __init__(
+        self, project: Project, pattern: str, states: Callable[[], Mapping[SourceID, State]]
+    ) -> None:
+        self._project, self._pattern, self._states = project, pattern, states
+        self._at = self._depth = 0
+        self._plain: list[Source] = []
+        self._asks_states = False
+
+    def selected(self) -> set[SourceID]:
+        found = self._expression()
+        if self._rest():
+            raise self._bad(f"`{self._rest()}` is not expected", "several are given one by one")
+        persisted = {s for s in found if self._project.by_id[s].persisted}
+        if persisted or self._asks_states:
+            return persisted
+        if len(self._plain) == 1 and not self._plain[0].persisted:
+            raise _not_persisted(self._plain[0])
+        raise NotFoundError(f"`{self._pattern}` selects nothing that is persisted")
+
+    def _expression(self) -> set[SourceID]:
+        found = self._conjunction()
+        while self._take(_OR):
+            found |= self._conjunction()
+        return found
+
+    def _conjunction(self) -> set[SourceID]:
+        found = self._term()
+        while self._take(_AND):
+            found &= self._term()
+        return found
+
+    def _term(self) -> set[SourceID]:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise self._bad("it is nested too deeply")
+        if self._take(_NOT):
+            found = self._project.by_id.keys() - self._term()
+        else:
+            up = self._take(_UP)
+            named = self._operand()
+            found = set(named)
+            if up:
+                edges = {s.source_id: s.reads for s in self._project.sources}
+                found |= _walk(named, edges, up[1])
+            if down := self._take(_DOWN):
+                found |= _walk(named, self._project.readers, down[1])
+        self._depth -= 1
+        return found
+
+    def _operand(self) -> set[SourceID]:
+        if self._take(_OPEN):
+            return self._closed()
+        if call := self._take(_CALL):
+            return self._ends(self._closed(), call[1].lower())
+        if attribute := self._take(_ATTRIBUTE):
+            return self._attribute(attribute[1].lower())
+        if name := self._take(_NAME):
+            return self._named(name[1] or name[2])
+        rest = self._rest()
+        raise self._bad(f"a name is wanted before `{rest}`" if rest else "a name is wanted")
+
+    def _closed(self) -> set[SourceID]:
+        found = self._expression()
+        if not self._take(_CLOSE):
+            raise self._bad("a `)` is wanted")
+        return found
+
+    def _ends(self, found: set[SourceID], which: str) -> set[SourceID]:
+        """Return those persisted that read none of the others, or that none of them reads."""
+        project = self._project
+        found = {s for s in found if project.by_id[s].persisted}
+        above = {s.source_id: s.reads for s in project.sources}
+        edges = above if which == "roots" else project.readers
+        return {s for s in found if not (_walk({s}, edges, None) & found) - {s}}
+
+    def _named(self, name: str) -> set[SourceID]:
+        if not re.search(r"[*?]", name):
+            source = find_source(self._project, name)
+            self._plain.append(source)
+            return {source.source_id}
+        return self._matching("source", name, lambda s: (s.name, s.key, s.source_id))
+
+    def _attribute(self, attribute: str) -> set[SourceID]:
+        if attribute not in _ATTRIBUTES:
+            known = did_you_mean(attribute, _ATTRIBUTES)
+            hint = known or f"known here: {', '.join(f'{a}:' for a in _ATTRIBUTES)}"
+            raise self._bad(f"there is no `{attribute}:`", hint)
+        value = self._value(attribute)
+        if attribute == "tag" and self._take(_EQUALS):
+            value = f"{value}={self._value(attribute)}"
+        if attribute == "state":
+            self._asks_states = True
+            if value not in STATES:
+                hint = did_you_mean(value, STATES) or f"one of {', '.join(STATES)}"
+                raise NotFoundError(f"there is no state `{value}`", hint=hint)
+            return {s for s, state in self._states().items() if state == value}
+        return self._matching(attribute, value, _ATTRIBUTES[attribute])
+
+    def _value(self, attribute: str) -> str:
+        found = self._take(_VALUE)
+        if not found:
+            raise self._bad(f"`{attribute}:` wants a value")
+        return found[1] if found[1] is not None else found[2]
+
+    def _matching(
+        self, what: str, wanted: str, told: Callable[[Source], Iterable[str]]
+    ) -> set[SourceID]:
+        """Return the sources of which something is told that is wanted."""
+        pattern = wanted.lower()
+        values = {s.source_id: set(told(s)) for s in self._project.sources}
+        found = {s for s, v in values.items() if any(fnmatchcase(t.lower(), pattern) for t in v)}
+        if not found:
+            known = {v for s in values.values() for v in s}
+            hint = did_you_mean(wanted, known)
+            if what not in ("source", "key", "path") and known:
+                hint = hint or f"known here: {', '.join(sorted(known))}"
+            raise NotFoundError(f"there is no {what} `{wanted}`", hint=hint)
+        return found
+
+    def _take(self, rule: re.Pattern[str]) -> re.Match[str] | None:
+        """Return what a rule matches next, and go on behind it."""
+        space = _SPACE.match(self._pattern, self._at)
+        found = rule.match(self._pattern, space.end() if space else self._at)
+        if found:
+            self._at = found.end()
+        return found
+
+    def _rest(self) -> str:
+        return self._pattern[self._at :].strip()
+
+    def _bad(self, why: str, hint: str | None = None) -> NotFoundError:
+        return NotFoundError(f"`{self._pattern}` is not a selection: {why}", hint=hint)
+
+
+def _names(project: Project) -> set[str]:
+    return {s.name for s in project.sources} | {s.key for s in project.sources}
+
+
+def _not_persisted(source: Source) -> NotFoundError:
+    hint = "it is a raw table: it is read, not built"
+    if source.query:
+        mark = "--@" if source.location.path.endswith(".sql") else "#@"
+        hint = f"annotate it: {mark} persist"
+    return NotFoundError(f"`{source.name}` is not persisted", hint=hint)
+
+
+def _tags(source: Source) -> Iterable[str]:
+    for key, value in source.annotation.tags:
+        yield key
+        if value:
+            yield f"{key}={value}"
+
+
+def _paths(source: Source) -> Iterable[str]:
+    """Yield the file of a source and the directories around it, relative to the root."""
+    path = source.location.path
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
+
+
+_ATTRIBUTES: Mapping[str, Callable[[Source], Iterable[str]]] = {
+    "key": lambda s: (s.key,),
+    "tag": _tags,
+    "group": lambda s: (s.group,) if s.group else (),
+    "kind": lambda s: s.kinds,
+    "owner": lambda s: s.annotation.owners,
+    "path": _paths,
+    "state": lambda s: (),
+}
+"""Every attribute, and what a source has of it."""
+
+
+def _walk(
+    start: Iterable[SourceID], edges: Mapping[SourceID, Iterable[SourceID]], depth: str | None
+) -> set[SourceID]:
+    reached: set[SourceID] = set()
+    level, left = {*start}, int(depth) if depth else None
+    while level and left != 0:
+        level = {n for s in level for n in edges[s]} - reached
+        reached |= level
+        left = None if left is None else left - 1
+    return reached

@@ -1,0 +1,175 @@
+"""The wants that annotations make, when their time has come.
+
+A time is a window, as those of partitions are; when it has ended, what the source has of it is
+wanted. Ids follow from sources and windows, so that each want is made once, whoever makes it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+from persist_assets.core.errors import ConflictError
+from persist_assets.core.partitions import FORMATS, following, limits, split
+from persist_assets.core.wants import Want, ref_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from persist_assets.building.builder import Builder
+    from persist_assets.core.model import Cadence, Source, Wanted
+
+_MOST = 10_000
+"""So many windows are made up for at most."""
+_SHORTEST_S: Mapping[Cadence, int] = {
+    "hourly": 3_600,
+    "daily": 86_400,
+    "weekly": 7 * 86_400,
+    "monthly": 28 * 86_400,
+}
+_LOOKED_AT = timedelta(days=5 * 366)
+
+
+def make_wants(builder: Builder, by: str) -> list[Want]:
+    """Record the wants of annotations whose time has ended, and return those that were not there.
+
+    Parameters
+    ----------
+    by
+        Who does it, for the audit.
+    """
+    made: list[Want] = []
+    ledger = builder.ledger
+    for source in builder.project.persisted:
+        said = source.annotation.want
+        if said is None:
+            continue
+        last = ledger.find_last_want_id(_beginning(builder, source))
+        due = [*_due(builder, source, said, by, last)]
+        with suppress(ConflictError):  # made meanwhile, when the annotation said otherwise
+            made += ledger.create_wants(due) if due else ()
+    return made
+
+
+def next_window(builder: Builder) -> datetime | None:
+    """Return when the next window of an annotation ends, None where there is none."""
+    ends: list[datetime] = []
+    for source in builder.project.persisted:
+        said = source.annotation.want
+        if said is not None:
+            zone = _zone(builder, source)
+            begin = _containing(builder.started_at.astimezone(zone), said.every)
+            ends.append(following(begin, said.every).replace(tzinfo=zone))
+    return min(ends, default=None)
+
+
+def deadline_cron(every: Cadence, sla_s: int, timezone: str, now: datetime) -> str | None:
+    """Return when windows are late, as cron says it in a time zone, None where it cannot.
+
+    Cron counts by clocks, deadlines by what has passed since a window's end: where clocks change in
+    between, in the five years that are looked at, they differ. Seconds, and what is later than the
+    end of the next window, cron does not say either.
+
+    Examples
+    --------
+    >>> now = datetime(2026, 1, 1)
+    >>> deadline_cron("daily", 9 * 3600, "Asia/Tokyo", now)
+    '0 9 * * *'
+    >>> deadline_cron("daily", 9 * 3600, "Europe/Berlin", now)  # on two days of the year it is not
+    >>> deadline_cron("weekly", 33 * 3600, "Europe/Berlin", now)  # from Monday on: Tuesday at nine
+    '0 9 * * 2'
+    """
+    minutes, seconds = divmod(sla_s, 60)
+    if seconds or not 0 < sla_s < _SHORTEST_S[every]:
+        return None
+    days, (hour, minute) = minutes // 1440, divmod(minutes % 1440, 60)
+    if every == "hourly":
+        return f"{minute} * * * *"  # of UTC, as hours are
+    zone, passed = ZoneInfo(timezone), timedelta(seconds=sla_s)
+    end = _containing(now, every)
+    while end < now.replace(tzinfo=None) + _LOOKED_AT:
+        end = following(end, every)
+        told = (end + passed).replace(tzinfo=zone)
+        if told.astimezone(UTC) != end.replace(tzinfo=zone).astimezone(UTC) + passed:
+            return None
+    time = f"{minute} {hour}"
+    match every:
+        case "daily":
+            return f"{time} * * *"
+        case "weekly":
+            return f"{time} * * {(1 + days) % 7}"
+        case "monthly":
+            return f"{time} {1 + days} * *"
+
+
+def _beginning(builder: Builder, source: Source) -> str:
+    return f"{builder.settings.environment}:{source.key}@"
+
+
+def _zone(builder: Builder, source: Source) -> ZoneInfo:
+    partition, said = source.annotation.partition, source.annotation.want
+    if partition is not None and partition.time is not None:
+        return ZoneInfo(partition.timezone)
+    return ZoneInfo("UTC") if said and said.every == "hourly" else builder.settings.timezone
+
+
+def _due(
+    builder: Builder, source: Source, said: Wanted, by: str, last: str | None
+) -> Iterator[Want]:
+    """Yield the wants of windows that have ended since the last one of which there is one."""
+    zone, form = _zone(builder, source), FORMATS[said.every]
+    first = _beginning(builder, source)
+    known = last.removeprefix(first).partition("/")[0] if last is not None else None
+    partition = source.annotation.partition
+    time = partition.time if partition is not None else None
+    keys = builder.keys().get(source.source_id, ()) if time is not None else ()
+    for begin in _ended(builder.started_at.astimezone(zone), said.every, known):
+        window = begin.strftime(form)
+        end = following(begin, said.every).replace(tzinfo=zone)
+        if partition is None or time is None:
+            of = [None]
+        else:
+            start, until = limits(partition)
+            if begin < start or (until is not None and begin >= until):
+                continue
+            of = [key for key in keys if split(partition, key)[0] == window]
+        for key in of:
+            extra = "" if key is None or key == window else f"/{key}"
+            yield Want(
+                f"{first}{window}{extra}",
+                ref_of(source.key, key),
+                builder.settings.environment,
+                builder.started_at,
+                data_timestamp=end,
+                ttl_s=said.ttl_s,
+                sla_s=said.sla_s,
+                external_dependencies=tuple(f"{need}/{key or window}" for need in said.needs),
+                source={"type": "schedule", "annotation": str(source.location), "by": by},
+            )
+
+
+def _ended(now: datetime, every: Cadence, known: str | None) -> list[datetime]:
+    """Return when the windows begin that have ended since one, in order; without one the last."""
+    begin = _containing(now, every)
+    found: list[datetime] = []
+    while len(found) < _MOST:
+        begin = _containing(begin - timedelta(microseconds=1), every)
+        if known is not None and begin.strftime(FORMATS[every]) <= known:
+            break
+        found.append(begin)
+        if known is None:
+            break
+    return found[::-1]
+
+
+def _containing(now: datetime, every: Cadence) -> datetime:
+    """Return when the window begins, in local time, that a time is in."""
+    begin = now.replace(tzinfo=None, minute=0, second=0, microsecond=0)
+    if every == "hourly":
+        return begin
+    begin = begin.replace(hour=0)
+    if every == "weekly":
+        return begin - timedelta(days=begin.weekday())
+    return begin.replace(day=1) if every == "monthly" else begin

@@ -1,0 +1,386 @@
+"""Who may do what: tokens, sessions of browsers, limits, and requests that others' pages send.
+
+The invariant: nothing is done for a request before it passed `Gate`, and no endpoint answers whom
+`Access` does not know to be allowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+import json
+import re
+import secrets
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+
+from persist_assets.core.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+Right = Literal["read", "write"]
+
+TOKENS = "PERSIST_TOKENS"
+"""The environment variable with the tokens: ``name:read|write:token``, commas between them."""
+API = "/api/"
+"""What the paths begin with that programs ask for."""
+MAX_BODY = 64 * 1024
+"""The largest body of a request, in bytes."""
+SESSION = "persist_session"
+SESSION_S = 12 * 3600
+"""How long who logged in stays so, in seconds."""
+_SHORTEST = 16
+_RATE, _BURST = 50.0, 600.0
+"""So many requests a second each client may go on with, after so many at once."""
+_CLIENTS = 4096
+_BODY_S = 10.0
+
+HEADERS: Mapping[str, str] = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""What every answer has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, and whether for reading alone."""
+
+    name: str
+    right: Right
+
+    def may(self, right: Right) -> bool:
+        """Whether it may do what needs a right."""
+        return right == "read" or self.right == "write"
+
+
+class Refused(Exception):
+    """A request that is not answered as asked: an HTTP status, and why in words.
+
+    Parameters
+    ----------
+    code
+        What programs go by.
+    problems
+        What of the request is wrong, all of it: each what, and why.
+    more
+        What else the answer tells.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        hint: str | None = None,
+        *,
+        problems: Sequence[tuple[str, str]] = (),
+        more: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.code, self.detail, self.hint = status, code, detail, hint
+        self.problems, self.more = tuple(problems), dict(more or {})
+
+
+def problem(refused: Refused) -> Response:
+    """Return why a request is not answered, as RFC 9457 has it."""
+    told: dict[str, Any] = {
+        "type": f"urn:persist:{refused.code}",
+        "title": refused.code.replace("-", " "),
+        "status": refused.status,
+        "detail": refused.detail,
+    }
+    if refused.hint:
+        told["hint"] = refused.hint
+    if refused.problems:
+        told["problems"] = [{"name": name, "detail": why} for name, why in refused.problems]
+    headers: dict[str, str] = {}
+    if refused.status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="persist"'
+    if refused.status in (429, 503):
+        headers["Retry-After"] = "1"
+    text = json.dumps({**told, **refused.more}, default=str)
+    return Response(text, refused.status, headers, "application/problem+json")
+
+
+def parse_tokens(text: str) -> dict[str, Caller]:
+    """Return whom each token's digest stands for; none without any.
+
+    Raises
+    ------
+    SettingsError
+        One is not ``name:read|write:token``, is short, or a name or token is there twice.
+
+    Examples
+    --------
+    >>> [*parse_tokens("ci:write:0123456789abcdef").values()]
+    [Caller(name='ci', right='write')]
+    """
+    found: dict[str, Caller] = {}
+    for n, part in enumerate(filter(None, map(str.strip, text.split(","))), 1):
+        name, _, rest = part.partition(":")
+        right, _, token = rest.partition(":")
+        wrong = None
+        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+            wrong = "its name is not of letters, digits, dots, dashes and underscores"
+        elif right not in ("read", "write"):
+            wrong = "it is neither for `read` nor for `write`"
+        elif len(token) < _SHORTEST or not token.isascii() or not token.isprintable():
+            wrong = f"its token is not of {_SHORTEST} plain characters or more"
+        elif _digest(token) in found or name in {c.name for c in found.values()}:
+            wrong = "its name or token is there twice"
+        if wrong:
+            raise SettingsError(
+                f"{TOKENS}: entry {n}: {wrong}",
+                hint="name:read:token,other:write:token; `openssl rand -hex 32` makes one",
+            )
+        found[_digest(token)] = Caller(name, "write" if right == "write" else "read")
+    return found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens at a host."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class Access:
+    """Who may do what; without tokens everybody may do everything.
+
+    Parameters
+    ----------
+    tokens
+        See `parse_tokens`.
+    clock
+        Returns seconds since the epoch.
+    has_proxy
+        Clients reach the service through a proxy that speaks TLS.
+    """
+
+    def __init__(
+        self,
+        tokens: Mapping[str, Caller],
+        *,
+        clock: Callable[[], float],
+        has_proxy: bool = False,
+    ) -> None:
+        self.tokens, self._clock, self._has_proxy = tokens, clock, has_proxy
+        self._secret = secrets.token_bytes(32)
+        self._ended: dict[str, int] = {}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody may do everything."""
+        return not self.tokens
+
+    def of_token(self, token: str) -> Caller | None:
+        """Return whose token it is; it takes as long for one that is nobody's."""
+        given, found = _digest(token), None
+        for digest, caller in self.tokens.items():
+            if hmac.compare_digest(digest, given):
+                found = caller
+        return found
+
+    def of_headers(self, headers: Headers) -> Caller | None:
+        """Return who sends a bearer token, None where there is none, or nobody's."""
+        if self.is_open:
+            return Caller("local", "write")
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        return self.of_token(token.strip()) if kind.lower() == "bearer" else None
+
+    # ------------------------------------------------------------------------------ sessions
+
+    def begin(self, caller: Caller) -> str:
+        """Return a cookie that stands for a caller until `SESSION_S` have gone by."""
+        until = int(self._clock()) + SESSION_S
+        told = f"{caller.name}|{until}|{secrets.token_hex(8)}"
+        return f"{told}|{self._sign('session', told)}"
+
+    def of_cookie(self, cookie: str | None) -> Caller | None:
+        """Return whom a cookie stands for, None if it is not ours or too old."""
+        if self.is_open:
+            return Caller("local", "write")
+        told, _, signature = (cookie or "").rpartition("|")
+        if not hmac.compare_digest(
+            self._sign("session", told).encode(), signature.encode(errors="replace")
+        ):
+            return None
+        name, until, session = told.split("|")
+        if int(until) < self._clock() or session in self._ended:
+            return None
+        return next((c for c in self.tokens.values() if c.name == name), None)
+
+    def end(self, cookie: str | None) -> None:
+        """End the session of a cookie: it stands for nobody any more, wherever it is kept."""
+        if self.of_cookie(cookie) is None or not cookie or self.is_open:
+            return
+        _, until, session, _ = cookie.split("|")
+        now = self._clock()
+        self._ended = {s: u for s, u in self._ended.items() if u >= now} | {session: int(until)}
+
+    def is_secure(self, scheme: str, headers: Headers) -> bool:
+        """Whether a browser may send cookies over encrypted connections alone.
+
+        Behind a proxy it may, unless the proxy says that the browser's connection is not
+        encrypted.
+        """
+        return scheme == "https" or (self._has_proxy and "x-forwarded-proto" not in headers)
+
+    def form_token(self, cookie: str | None) -> str:
+        """Return what a form of a session has to bring along."""
+        return self._sign("form", "" if self.is_open else cookie or "")
+
+    def is_form_token(self, cookie: str | None, given: str) -> bool:
+        """Whether a form brought along what its session gave it."""
+        mine = self.form_token(cookie).encode()
+        return hmac.compare_digest(mine, given.encode(errors="replace"))
+
+    def _sign(self, purpose: str, text: str) -> str:
+        told = f"{purpose}|{text}".encode(errors="replace")
+        return hmac.new(self._secret, told, hashlib.sha256).hexdigest()
+
+
+class _Buckets:
+    """How many requests each client may still send; of the least recent ones nothing is known."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, client: str) -> bool:
+        now = self._clock()
+        left, at = self._left.pop(client, (_BURST, now))
+        left = min(_BURST, left + (now - at) * _RATE)
+        self._left[client] = (max(left - 1, 0.0), now)
+        if len(self._left) > _CLIENTS:
+            self._left.popitem(last=False)
+        return left >= 1
+
+
+class Gate:
+    """Refuses requests before anything is done for them, and gives every answer its headers.
+
+    What is refused: other hosts' names where everybody may do everything (so that no page whose
+    name was bound to this machine gets in), clients that ask too often, bodies that are too large
+    or too slow, changes that another site's page asks for, and where everybody may do everything
+    all that such a page asks for, but for links to pages.
+    """
+
+    def __init__(self, app: ASGIApp, access: Access, hosts: frozenset[str]) -> None:
+        self._app, self._access, self._hosts = app, access, hosts
+        self._buckets = _Buckets(time.monotonic)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            self._check(scope)
+            body = await _body(scope, receive)
+        except Refused as refused:
+            await problem(refused)(scope, receive, sending)
+            return
+        sent = False
+
+        async def receiving() -> Message:
+            nonlocal sent
+            if sent:
+                return await receive()  # the end of the connection
+            sent = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self._app(scope, receiving, sending)
+
+    def _check(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if self._access.is_open and _name(host) not in self._hosts:
+            raise Refused(
+                421, "misdirected", "the request is for another host", "ask for localhost"
+            )
+        caller = None if self._access.is_open else self._access.of_headers(headers)
+        address = (scope.get("client") or ("?", 0))[0]
+        if not self._buckets.take(f"token {caller.name}" if caller else f"address {address}"):
+            raise Refused(429, "too-many-requests", "so many requests are not answered at once")
+        site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+        if site in (None, "same-origin", "none") and (
+            origin is None or _place(origin) == host.lower()
+        ):
+            return
+        if scope["method"] not in ("GET", "HEAD", "OPTIONS"):
+            raise Refused(403, "cross-site", "another site's page may change nothing here")
+        # Without tokens nothing tells such a page from the user, and every answer costs time.
+        is_link = headers.get("sec-fetch-mode") == "navigate" and not scope["path"].startswith(API)
+        if self._access.is_open and not is_link:
+            raise Refused(403, "cross-site", "another site's page may ask for nothing here")
+
+
+def _place(origin: str) -> str | None:
+    """Return the host and port of an origin, None where it has none."""
+    try:
+        return urlsplit(origin).netloc.lower() or None
+    except ValueError:
+        return None
+
+
+def _name(host: str) -> str:
+    """Return the name in a Host header, without its port."""
+    found = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(:\d*)?", host.lower())
+    return found[1].strip("[]") if found else ""
+
+
+async def _body(scope: Scope, receive: Receive) -> bytes:
+    too_large = Refused(413, "too-large", f"a request has {MAX_BODY:,} bytes at most")
+    declared = Headers(scope=scope).get("content-length", "0")
+    if not declared.isdigit() or int(declared[:12]) > MAX_BODY:
+        raise too_large
+    read = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_S):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Refused(400, "cut-off", "the request ended before its body did")
+                read += message.get("body", b"")
+                if len(read) > MAX_BODY:
+                    raise too_large
+                if not message.get("more_body", False):
+                    return bytes(read)
+    except TimeoutError:
+        raise Refused(408, "too-slow", f"the request took over {_BODY_S:g} seconds") from None

@@ -1,0 +1,247 @@
+"""The service as one application, and its server."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+
+from persist_assets.core.errors import PersistError, SettingsError
+from persist_assets.web import api, dashboard
+from persist_assets.web.access import (
+    TOKENS,
+    Access,
+    Caller,
+    Gate,
+    Refused,
+    is_loopback,
+    problem,
+)
+from persist_assets.web.connections import LARGEST_HEAD, limited_protocol
+from persist_assets.web.graph import Graph
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from persist_assets.core.settings import Settings
+    from persist_assets.ledger.ledger import Ledger
+
+log = logging.getLogger(__name__)
+
+STOP_S = 4
+"""How long requests may go on after the service was told to stop, in seconds."""
+_SWITCH_S = 0.0005
+_MOST_OPEN = 3000
+"""So many connections are open at most; who comes then is told that the service is busy."""
+_ACCEPTED_AT_ONCE = 100
+"""So many connections are accepted before others are looked at, so that the oldest unfinished
+ones can be cut off in time."""
+_BACKLOG = 4096
+"""So many connections the system keeps until they are accepted."""
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def make_app(graph: Graph, tokens: Mapping[str, Caller], *, has_proxy: bool = False) -> Starlette:
+    """Return the service of a graph; without tokens everybody on this machine may do everything.
+
+    Parameters
+    ----------
+    has_proxy
+        Clients reach it through a proxy that speaks TLS.
+    """
+    access = Access(tokens, clock=time.time, has_proxy=has_proxy)
+
+    @asynccontextmanager
+    async def life(app: Starlette) -> AsyncGenerator[None]:
+        graph.start()
+        try:
+            yield
+        finally:
+            await graph.close()
+
+    return Starlette(
+        routes=[*api.routes(graph, access), *dashboard.pages(graph, access)],
+        middleware=[Middleware(Gate, access=access, hosts=_LOOPBACK)],
+        exception_handlers={
+            Refused: _refused,
+            PersistError: _failed,
+            HTTPException: _unknown,
+            Exception: _defect,
+        },
+        lifespan=life,
+    )
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return problem(error)
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, PersistError)
+    log.info("action=refuse path=%s error=%s", request.url.path, error.message)
+    return problem(api.refusal(error))
+
+
+def _unknown(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "refused")
+    refused = Refused(error.status_code, code, f"{request.method} {request.url.path[:200]}")
+    answer = problem(refused)
+    for name, value in (error.headers or {}).items():
+        answer.headers[name] = value
+    return answer
+
+
+def _defect(request: Request, error: Exception) -> Response:
+    return problem(Refused(500, "defect", "this should not happen: see the service's log"))
+
+
+class _Server(uvicorn.Server):
+    """Answers those who wait when it is told to stop."""
+
+    def __init__(self, config: uvicorn.Config, graph: Graph) -> None:
+        super().__init__(config)
+        self._graph = graph
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._graph.stop()
+        await super().shutdown(sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(_BACKLOG)
+
+
+def _check_proxy(proxy: str) -> None:
+    """Refuse what is neither an address nor a network.
+
+    Raises
+    ------
+    SettingsError
+        It is neither.
+    """
+    try:
+        ipaddress.ip_network(proxy)
+    except ValueError as error:
+        raise SettingsError(
+            f"`--proxy {proxy}`: {error}", hint="for example --proxy 127.0.0.1 or 10.0.0.0/8"
+        ) from error
+
+
+def _allow_files() -> None:
+    """Let the process have as many open files as it may have connections."""
+    try:
+        import resource
+    except ImportError:  # there is no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < 2 * _MOST_OPEN:
+        most = 2 * _MOST_OPEN if hard == resource.RLIM_INFINITY else min(hard, 2 * _MOST_OPEN)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+
+
+def serve(
+    settings: Settings,
+    ledger: Ledger,
+    tokens: Mapping[str, Caller],
+    *,
+    host: str,
+    port: int,
+    builds: bool = False,
+    proxies: Sequence[str] = (),
+    started: Callable[[str], None],
+) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Parameters
+    ----------
+    port
+        Zero: any that is free.
+    builds
+        See `Graph`.
+    proxies
+        The addresses or networks of proxies: what they say of clients is believed.
+    started
+        Is told the address when it listens.
+
+    Raises
+    ------
+    SettingsError
+        Others would reach it, and there are no tokens; a proxy has no address; or it cannot
+        listen there.
+    """
+    if not tokens and (proxies or not is_loopback(host)):
+        raise SettingsError(
+            f"others reach {'it through a proxy' if proxies else host}, and there are no tokens",
+            hint=f"{TOKENS}=name:write:token, or --host 127.0.0.1 and no --proxy",
+        )
+    for proxy in proxies:
+        _check_proxy(proxy)
+    _allow_files()
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(1024)
+    except OSError as error:
+        listening.close()
+        raise SettingsError(
+            f"it cannot listen at {host}:{port}: {error.strerror or error}",
+            hint="is it running already? --port 0 takes any port that is free",
+        ) from error
+    shown = f"[{host}]" if ":" in host else host
+
+    # An evaluation of many wants computes for seconds. Whoever is answered meanwhile gets the
+    # interpreter this soon, each time that it waited for a file or the ledger.
+    sys.setswitchinterval(_SWITCH_S)
+
+    async def run() -> None:
+        graph = Graph(settings, ledger, builds=builds)
+        config = uvicorn.Config(
+            make_app(graph, tokens, has_proxy=bool(proxies)),
+            http=limited_protocol(),
+            h11_max_incomplete_event_size=LARGEST_HEAD,
+            backlog=_ACCEPTED_AT_ONCE,
+            log_config=None,
+            access_log=False,
+            proxy_headers=bool(proxies),
+            forwarded_allow_ips=[*proxies],
+            server_header=False,
+            ws="none",
+            timeout_graceful_shutdown=STOP_S,
+            limit_concurrency=_MOST_OPEN,
+        )
+        started(f"http://{shown}:{listening.getsockname()[1]}")
+        await _Server(config, graph).serve(sockets=[listening])
+
+    # The server raises the signals that ended it once more when it has stopped: that is no failure.
+    before = {s: signal.signal(s, lambda *_: None) for s in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        asyncio.run(run())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        listening.close()
+
+
+def is_busy() -> bool:
+    """Whether a thread of the service still works on what nobody waits for any more."""
+    return any(t.name.startswith("persist-") and t.is_alive() for t in threading.enumerate())

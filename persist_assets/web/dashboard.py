@@ -1,0 +1,526 @@
+"""Pages: wants, deadlines, partitions, events and environments, for people with a browser.
+
+The invariant: everything works without JavaScript, which only keeps pages up to date; and what a
+picture shows stands in a table beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, get_args
+from urllib.parse import parse_qsl, quote
+
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from persist_assets._paths import WEB
+from persist_assets.core.errors import PersistError
+from persist_assets.core.settings import parse_duration
+from persist_assets.core.wants import (
+    ACTIVE,
+    Want,
+    WantState,
+    event_document,
+    miss_document,
+    ref_of,
+    want_document,
+)
+from persist_assets.wants.requests import YEARS, record_late, warn_unknown
+from persist_assets.web import api
+from persist_assets.web.access import SESSION, SESSION_S, Caller, Refused
+from persist_assets.web.layout import templates
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+
+    from starlette.requests import Request
+    from starlette.routing import BaseRoute
+
+    from persist_assets.web.access import Access
+    from persist_assets.web.graph import Graph
+
+_SHOWN = 200
+_ON_TIMELINE = 40
+_CELLS = 62
+_SOURCES = 100
+_MOST_STREAMS = 100
+_HEARTBEAT_S = 15.0
+_PAGES = (
+    ("/", "Wants"),
+    ("/timeline", "Timeline"),
+    ("/sla", "Missed deadlines"),
+    ("/partitions", "Partitions"),
+    ("/events", "Events"),
+    ("/environments", "Environments"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A want on the timeline; places are in pixels."""
+
+    want: Mapping[str, Any]
+    y: int
+    begin: float
+    end: float
+    deadline: float
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Wants with deadlines, between two instants."""
+
+    bars: tuple[Bar, ...]
+    ticks: tuple[tuple[float, str], ...]
+    now: float
+    height: int
+
+
+def draw_timeline(
+    wants: Sequence[Want], now: datetime, *, left: int = 230, width: int = 680
+) -> Any:
+    """Return where on a picture wants begin, are due and are delivered; None without any.
+
+    A want is ``late`` from its deadline on, and stays so when it is delivered.
+    """
+    due = [w for w in wants if w.deadline is not None]
+    due = sorted(due, key=lambda w: w.deadline or now)[-_ON_TIMELINE:]
+    if not due:
+        return None
+    ends = [w.ended_at or now for w in due]
+    instants = [*(w.created_at for w in due), *(w.deadline or now for w in due), *ends, now]
+    first, last = min(instants), max(instants)
+    span = max((last - first).total_seconds(), 1.0)
+
+    def x(at: datetime) -> float:
+        return round(left + (at - first).total_seconds() / span * width, 1)
+
+    bars = list[Bar]()
+    for n, (want, end) in enumerate(zip(due, ends, strict=True)):
+        assert want.deadline is not None
+        state = want.state if want.state in ("cancelled", "expired") else "open"
+        if want.state == "satisfied":
+            state = "delivered"
+        if end > want.deadline and want.state not in ("cancelled", "expired"):
+            state = f"late {state}"
+        row = {**want_document(want)}
+        bars.append(
+            Bar(
+                row,
+                40 + 22 * n,
+                x(want.created_at),
+                max(x(end), x(want.created_at) + 3),
+                x(want.deadline),
+                state,
+            )
+        )
+    marks = [first + timedelta(seconds=span * n / 4) for n in range(5)]
+    ticks = tuple((x(at), at.astimezone(UTC).strftime("%m-%d %H:%M")) for at in marks)
+    return Timeline(tuple(bars), ticks, x(now), 50 + 22 * len(bars))
+
+
+def pages(graph: Graph, access: Access) -> list[BaseRoute]:
+    """Return the pages as the routes of an application."""
+    made = _Pages(graph, access)
+    get: Sequence[tuple[str, Callable[[Request, Caller], Awaitable[Response]]]] = (
+        ("/", made.wants),
+        ("/timeline", made.timeline),
+        ("/sla", made.misses),
+        ("/partitions", made.partitions),
+        ("/events", made.events),
+        ("/environments", made.environments),
+        ("/stream", made.stream),
+    )
+    post: Sequence[tuple[str, Callable[[Request, Caller, Mapping[str, str]], Awaitable[Response]]]]
+    post = (
+        ("/wants", made.create),
+        ("/wants/cancel", made.cancel),
+        ("/evaluate", made.evaluate),
+        ("/logout", made.logout),
+    )
+    return [
+        *(Route(path, made.shown(act), methods=["GET"]) for path, act in get),
+        *(Route(path, made.changed(act), methods=["POST"]) for path, act in post),
+        Route("/login", made.login, methods=["GET", "POST"]),
+        Mount("/static", StaticFiles(directory=WEB / "static")),
+    ]
+
+
+class _Pages:
+    """What each page shows, and what its forms do."""
+
+    def __init__(self, graph: Graph, access: Access) -> None:
+        self._graph, self._access = graph, access
+        self._streams = 0
+        self._templates = templates()
+
+    # --------------------------------------------------------------------------- who may see
+
+    def shown(
+        self, act: Callable[[Request, Caller], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Let only those see a page who logged in."""
+
+        async def serve(request: Request) -> Response:
+            caller = self._access.of_cookie(request.cookies.get(SESSION))
+            if caller is None:
+                there = request.url.path
+                return RedirectResponse(f"/login?next={quote(there)}", 303)
+            return await act(request, caller)
+
+        return serve
+
+    def changed(
+        self, act: Callable[[Request, Caller, Mapping[str, str]], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Let only forms change something that this service gave to who may."""
+
+        async def serve(request: Request) -> Response:
+            cookie = request.cookies.get(SESSION)
+            caller = self._access.of_cookie(cookie)
+            if caller is None:
+                return RedirectResponse("/login", 303)
+            form = await _form(request)
+            if not self._access.is_form_token(cookie, form.get("form_token", "")):
+                raise Refused(403, "cross-site", "this form is none of this session")
+            if not caller.may("write") and request.url.path != "/logout":
+                raise Refused(403, "forbidden", f"the token `{caller.name}` may only read")
+            return await act(request, caller, form)
+
+        return serve
+
+    async def login(self, request: Request) -> Response:
+        """Make a session of a token."""
+        if self._access.is_open:
+            return RedirectResponse("/", 303)
+        if request.method == "GET":
+            return self._page(request, None, "login.html", "Log in", wrong=None)
+        caller = self._access.of_token((await _form(request)).get("token", "").strip())
+        if caller is None:
+            wrong = "This token is not known here."
+            return self._page(request, None, "login.html", "Log in", 401, wrong=wrong)
+        following = request.query_params.get("next", "/")
+        known = following if following in {path for path, _ in _PAGES} else "/"
+        answer = RedirectResponse(known, 303)
+        answer.set_cookie(
+            SESSION,
+            self._access.begin(caller),
+            max_age=SESSION_S,
+            httponly=True,
+            samesite="strict",
+            secure=self._access.is_secure(request.url.scheme, request.headers),
+        )
+        return answer
+
+    async def logout(self, request: Request, caller: Caller, form: Mapping[str, str]) -> Response:
+        """End the session, here and in the browser."""
+        self._access.end(request.cookies.get(SESSION))
+        answer = RedirectResponse("/login", 303)
+        answer.delete_cookie(SESSION)
+        return answer
+
+    # --------------------------------------------------------------------------------- pages
+
+    async def wants(self, request: Request, caller: Caller) -> Response:
+        """Show what is wanted, to be filtered, added to and taken back."""
+        return await self._wants(request, caller)
+
+    async def _wants(
+        self,
+        request: Request,
+        caller: Caller,
+        status: int = 200,
+        *,
+        wrong: str | None = None,
+        form: Mapping[str, str] | None = None,
+    ) -> Response:
+        state = request.query_params.get("state", "active")
+        pattern = request.query_params.get("pattern", "").strip()[:500]
+        notice: str | None = None
+        states = (state,) if state in get_args(WantState) else ()
+        if pattern and (pattern.count("*") > 10 or "\0" in pattern):
+            pattern, wrong = "", "A pattern has ten stars at most."
+
+        def look() -> tuple[list[Want], int, list[str]]:
+            environment, ledger = self._graph.settings.environment, self._graph.ledger
+            names = [upstream.name for upstream in self._graph.settings.upstreams]
+            told = [(name, ledger.find_upstream_problem(environment, name)) for name in names]
+            found = ledger.fetch_wants(
+                environment,
+                states=ACTIVE if state == "active" else states,  # pyright: ignore[reportArgumentType]
+                pattern=pattern or None,
+                limit=_SHOWN,
+            )
+            problems = [f"The graph {name}: {problem}" for name, problem in told if problem]
+            problems += self._graph.find_problems()
+            return found[::-1], ledger.position(), problems
+
+        found, position, problems = await self._graph.read(look)
+        made = request.query_params.get("made", "")[:255]
+        if made and "\0" not in made:
+            want = await self._graph.read(lambda: self._graph.ledger.find_want(made))
+            if want is not None:
+                needs = want.external_dependencies
+                warnings = warn_unknown(self._graph.settings, needs)
+                notice = " ".join((f"{want.partition_ref} is {want.state}.", *warnings))
+        keys = await self._graph.glance(self._keys)
+        return self._page(
+            request,
+            caller,
+            "wants.html",
+            "Wants",
+            status,
+            wants=[want_document(w) for w in found],
+            state=state,
+            states=("active", "all", *get_args(WantState)),
+            pattern=pattern,
+            notice=notice,
+            wrong=wrong,
+            form={**_FORM, **(form or {})},
+            keys=keys,
+            position=position,
+            problems=problems,
+            active=ACTIVE,
+        )
+
+    def _keys(self) -> list[str]:
+        """Return what can be asked for: sources, and the newest partition of each."""
+        try:
+            builder = self._graph.builder()
+        except PersistError:
+            return []
+        order, found = builder.keys(), list[str]()
+        for source in builder.project.persisted[:_SOURCES]:
+            some = order.get(source.source_id)
+            found.append(ref_of(source.key, some[-1] if some else None))
+        return found
+
+    async def create(self, request: Request, caller: Caller, form: Mapping[str, str]) -> Response:
+        """Record a want of a form."""
+        wrong: list[str] = []
+
+        def seconds(name: str) -> int | None:
+            text = form.get(name, "").strip()
+            found = parse_duration(text[:100]) if text else None
+            if text and found is None:
+                wrong.append(f"{name}: “{text[:50]}” is no duration; for example 9h.")
+            return found
+
+        ttl_s, sla_s = seconds("ttl"), seconds("sla")
+        at, text = None, form.get("data_timestamp", "").strip()
+        if text:
+            try:
+                at = datetime.fromisoformat(text)
+                at = at if at.tzinfo else at.replace(tzinfo=self._graph.settings.timezone)
+                at = at.astimezone(UTC)
+                if not YEARS[0] <= at.year <= YEARS[1]:
+                    raise ValueError
+            except (ValueError, OverflowError):
+                wrong.append("The time of its data is no time; for example 2024-01-31T06:00.")
+        ref, comment = form.get("partition_ref", "").strip(), form.get("comment", "").strip()
+        if not ref:
+            wrong.append("Which partition?")
+        needs = form.get("needs", "")
+        if max(map(len, (ref, comment, needs))) > 2000 or "\0" in ref + comment + needs:
+            wrong.append("A text is too long, or no text.")
+        if not wrong:
+            want = Want(
+                uuid.uuid4().hex,
+                ref,
+                self._graph.settings.environment,
+                self._graph.clock(),
+                data_timestamp=at,
+                ttl_s=ttl_s,
+                sla_s=sla_s,
+                external_dependencies=tuple(needs.split()),
+                source={"type": "dashboard", "client": caller.name},
+                comment=comment or None,
+            )
+            try:
+                made, *_ = await self._graph.create(want)
+                return RedirectResponse(f"/?made={quote(made.want_id)}", 303)
+            except PersistError as error:
+                told = error.message.splitlines()[0]
+                wrong.append(f"{told}{f': {error.hint}' if error.hint else ''}")
+        return await self._wants(request, caller, 422, wrong=" ".join(wrong), form=form)
+
+    async def cancel(self, request: Request, caller: Caller, form: Mapping[str, str]) -> Response:
+        """Take a want back."""
+        try:
+            want_id = form.get("want_id", "")[:255].replace("\0", "")
+            await api.cancel(self._graph, caller, want_id, "in the dashboard")
+        except PersistError as error:
+            return await self._wants(request, caller, 409, wrong=error.message)
+        return RedirectResponse(f"/?made={quote(want_id)}", 303)
+
+    async def evaluate(self, request: Request, caller: Caller, form: Mapping[str, str]) -> Response:
+        """Decide what can be built now."""
+        try:
+            await self._graph.evaluate("manual", force=form.get("force") == "yes")
+        except PersistError as error:
+            told = error.message.splitlines()[0]
+            return await self._wants(request, caller, 503, wrong=told)
+        return RedirectResponse("/", 303)
+
+    async def timeline(self, request: Request, caller: Caller) -> Response:
+        """Show when what is wanted was due, and when it came."""
+        found = await self._graph.read(
+            lambda: self._graph.ledger.fetch_wants(self._graph.settings.environment, limit=_SHOWN)
+        )
+        picture = draw_timeline(found, self._graph.clock())
+        return self._page(request, caller, "timeline.html", "Timeline", picture=picture)
+
+    async def misses(self, request: Request, caller: Caller) -> Response:
+        """Show which deadlines were missed, and whose fault that was."""
+
+        def act() -> list[dict[str, Any]]:
+            record_late(self._graph.builder())
+            found = self._graph.ledger.fetch_misses(self._graph.settings.environment, limit=_SHOWN)
+            return [miss_document(miss, self._graph.clock()) for miss in found]
+
+        found = await self._graph.glance(act)
+        return self._page(request, caller, "sla.html", "Missed deadlines", misses=found)
+
+    async def partitions(self, request: Request, caller: Caller) -> Response:
+        """Show which partitions there are, and which of them are not there yet."""
+
+        def act() -> list[tuple[str, list[tuple[str, str]], int]]:
+            builder, ledger = self._graph.builder(), self._graph.ledger
+            environment, order = self._graph.settings.environment, builder.keys()
+            found: list[tuple[str, list[tuple[str, str]], int]] = []
+            for source in builder.project.persisted[:_SOURCES]:
+                keys: Sequence[str | None] = order.get(source.source_id, (None,))
+                cells = {ref_of(source.key, key): key or "all" for key in keys[-_CELLS:]}
+                there, wanted = ledger.fetch_states(environment, [*cells])
+                states = {**dict.fromkeys(cells, "missing"), **there, **wanted}
+                states |= {ref: state for ref, state in there.items() if state == "available"}
+                shown = [(name, states[ref]) for ref, name in cells.items()]
+                found.append((source.key, shown, len(keys)))
+            return found
+
+        found = await self._graph.glance(act)
+        return self._page(request, caller, "partitions.html", "Partitions", sources=found)
+
+    async def events(self, request: Request, caller: Caller) -> Response:
+        """Show what has happened, and what happens."""
+
+        def look() -> tuple[list[dict[str, Any]], int]:
+            position = self._graph.ledger.position()
+            found, _ = self._graph.ledger.list_events(
+                max(position - 100, 0), limit=100, environment=self._graph.settings.environment
+            )
+            told = [event_document(e.idx, e.at, e.kind, e.data) for e in found]
+            return told[::-1], found[-1].idx if found else position
+
+        found, position = await self._graph.read(look)
+        return self._page(request, caller, "events.html", "Events", events=found, position=position)
+
+    async def environments(self, request: Request, caller: Caller) -> Response:
+        """Show the environments, what their readers get, and how that changed."""
+        settings, ledger = self._graph.settings, self._graph.ledger
+
+        def look() -> list[dict[str, Any]]:
+            names = {settings.environment, *settings.declared, *ledger.fetch_environments()}
+            return [
+                {
+                    "name": name,
+                    "entries": sorted(
+                        ledger.fetch_manifest(name).values(), key=lambda s: s.source_id
+                    ),
+                    "history": ledger.fetch_history(name, limit=5),
+                }
+                for name in sorted(names)
+            ]
+
+        found = await self._graph.read(look)
+        return self._page(request, caller, "environments.html", "Environments", environments=found)
+
+    # -------------------------------------------------------------------------------- events
+
+    async def stream(self, request: Request, caller: Caller) -> Response:
+        """Tell events as they come, as server-sent events."""
+        text = request.headers.get("last-event-id") or request.query_params.get("since", "")
+        position = await self._graph.read(self._graph.ledger.position)
+        since = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else position
+        if self._streams >= _MOST_STREAMS:
+            raise Refused(503, "busy", "too many pages wait for events", "close some of them")
+        return StreamingResponse(
+            self._told(min(since, position)),
+            media_type="text/event-stream",
+            headers={"X-Accel-Buffering": "no"},
+        )
+
+    async def _told(self, since: int) -> AsyncGenerator[str]:
+        graph = self._graph
+        self._streams += 1
+        try:
+            yield "retry: 2000\n\n"
+            while not graph.stopping:
+
+                def look(since: int = since) -> tuple[list[Any], int]:
+                    return graph.ledger.list_events(
+                        since, limit=100, environment=graph.settings.environment
+                    )
+
+                found, since = await graph.read(look)
+                for event in found:
+                    told = event_document(event.idx, event.at, event.kind, event.data)
+                    yield f"id: {event.idx}\ndata: {json.dumps(told, default=str)}\n\n"
+                if not found and not await graph.moved(since, _HEARTBEAT_S):
+                    yield ": still there\n\n"
+        except (PersistError, asyncio.CancelledError):
+            return  # the page asks again
+        finally:
+            self._streams -= 1
+
+    # ------------------------------------------------------------------------------- showing
+
+    def _page(
+        self,
+        request: Request,
+        caller: Caller | None,
+        template: str,
+        title: str,
+        status: int = 200,
+        **told: Any,
+    ) -> Response:
+        text = self._templates.get_template(template).render(
+            title=title,
+            environment=self._graph.settings.environment,
+            pages=_PAGES,
+            here=request.url.path if request.method == "GET" else "/",
+            caller=caller,
+            may_write=bool(caller and caller.may("write")),
+            is_open=self._access.is_open,
+            form_token=self._access.form_token(request.cookies.get(SESSION)),
+            **told,
+        )
+        return HTMLResponse(text, status)
+
+
+_FORM = {
+    "partition_ref": "",
+    "sla": "5m",
+    "ttl": "30m",
+    "data_timestamp": "",
+    "needs": "",
+    "comment": "",
+}
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Return the fields of a form; the last of each name."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise Refused(415, "no-form", "this is sent by a form of the dashboard")
+    text = (await request.body()).decode(errors="replace")
+    try:
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=50))
+    except ValueError:
+        raise Refused(400, "no-form", "a form has fewer fields") from None

@@ -1,0 +1,83 @@
+"""What a ledger knows of the sources of a project, read at one go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from persist_assets.core.model import Build, BuildID, CheckResult, Project, Snapshot, SourceID
+    from persist_assets.core.settings import Settings
+    from persist_assets.ledger.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What readers of an environment read of a source.
+
+    Attributes
+    ----------
+    same
+        It was built of what the files mean: the rows are those of the query on the page.
+    """
+
+    environment: str
+    snapshot: Snapshot
+    same: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What is known of each source.
+
+    Attributes
+    ----------
+    snapshots
+        What readers of the project's environment read of what the files mean.
+    standings
+        In every environment that has something of it, by their names.
+    checks
+        What came of the checks of `snapshots`, by the definition of the check.
+    last
+        The build that ended last in the project's environment.
+    """
+
+    snapshots: Mapping[SourceID, Snapshot]
+    standings: Mapping[SourceID, tuple[Standing, ...]]
+    checks: Mapping[SourceID, Mapping[str, CheckResult]]
+    last: Mapping[SourceID, Build]
+
+
+def read_knowledge(settings: Settings, project: Project, ledger: Ledger) -> Knowledge:
+    """Return what the ledger knows; it costs a question for each environment and checked source.
+
+    Raises
+    ------
+    LedgerError
+        The ledger does not answer.
+    """
+    # What could not be compiled means nothing now; readers read what it was.
+    wanted: dict[SourceID, BuildID | None] = {b.source_id: None for b in project.broken}
+    wanted |= {s.source_id: s.build_id for s in project.persisted}
+    standings: dict[SourceID, list[Standing]] = {}
+    for environment in ledger.fetch_environments():
+        manifest = ledger.fetch_manifest(environment)
+        current = ledger.fetch_current(environment)
+        for source_id, build_id in wanted.items():
+            found = manifest.get(build_id) if build_id else None
+            if found is None and source_id in current:
+                found = current[source_id].snapshot
+            if found is not None:
+                standing = Standing(environment, found, found.build_id == build_id)
+                standings.setdefault(source_id, []).append(standing)
+    read = ledger.fetch_manifest(*settings.environments)
+    snapshots = {s.source_id: read[s.build_id] for s in project.persisted if s.build_id in read}
+    checks = {
+        source_id: {c.definition: c for c in ledger.fetch_checks(snapshot.build_uid)}
+        for source_id, snapshot in snapshots.items()
+        if project.by_id[source_id].checks
+    }
+    last = ledger.fetch_last_builds(settings.environment)
+    return Knowledge(snapshots, {s: tuple(x) for s, x in standings.items()}, checks, last)
