@@ -13,20 +13,23 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from persist_assets.building.builder import Builder
 from persist_assets.building.scheduler import Pool
 from persist_assets.compiler.load import load_project, require
-from persist_assets.core.model import Project
 from persist_assets.core.settings import Settings, load_settings
 from persist_assets.engine.session import create_session
 from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.planning.render import substitute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from persist_assets.core.model.project import Project
 
 QUERIES = Path(__file__).parent.parent / "tests" / "queries"
 

@@ -13,11 +13,10 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import deltalake
@@ -27,14 +26,19 @@ import pyarrow.parquet as pq
 from increments import SETTINGS, cpu_seconds
 
 from persist_assets.compiler.load import load_project, require
-from persist_assets.core.model import External, LocalCopy, RawTable
+from persist_assets.core.model.sources import External, RawTable
 from persist_assets.core.settings import load_settings
 from persist_assets.engine.session import create_session
 from persist_assets.engine.spark import Engine
 from persist_assets.external.connectors import connect
-from persist_assets.external.connectors.protocol import Connector
 from persist_assets.external.ingestion import Ingestion
 from persist_assets.ledger.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from persist_assets.core.model.snapshots import LocalCopy
+    from persist_assets.external.connectors.protocol import Connector
 
 ROWS = 10_000_000
 MAY = datetime(2023, 5, 1, tzinfo=UTC)

@@ -92,7 +92,7 @@ def pretend_built(root: Path) -> None:
     import pyarrow.parquet as pq
 
     from persist_assets.compiler.load import load_project
-    from persist_assets.core.model import Build, Snapshot
+    from persist_assets.core.model.snapshots import Build, Snapshot
     from persist_assets.core.settings import load_settings
     from persist_assets.ledger.ledger import Ledger, Publication
     from persist_assets.planning.planner import World, as_of

@@ -12,11 +12,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.wants import Want, evaluate
 from persist_assets.ledger.ledger import Ledger
@@ -26,6 +25,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from postgres import Postgres
 from serving import TOKENS, serving, write_data
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 PAGE = 1000
 POSTS = 50

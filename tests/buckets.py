@@ -7,9 +7,9 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
@@ -22,6 +22,9 @@ from persist_assets.core.object_stores import Store
 from persist_assets.storage.delta_tables import Staged, find_staged
 from persist_assets.storage.files import know_stores, reached
 from persist_assets.storage.types import delta_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 STRUCT = {
     "type": "struct",

@@ -6,9 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
 
 
 def clean_environ() -> dict[str, str]:

@@ -13,7 +13,6 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -23,14 +22,16 @@ from jvm import quicken
 
 from persist_assets.compiler.compilation import Compilation, RawFacts, compile_project, source_id
 from persist_assets.compiler.registry import FRONTENDS
-from persist_assets.core.model import Project
 from persist_assets.storage.raw import public_options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
     from postgres import Postgres
 
     from persist_assets.building.builder import Builder
     from persist_assets.compiler.compilation import Memory
+    from persist_assets.core.model.project import Project
     from persist_assets.ledger.ledger import Ledger
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -18,15 +18,18 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from persist_assets.core.model import Event
+from persist_assets.core.model.snapshots import Event
 from persist_assets.core.settings import load_settings
 from persist_assets.ledger.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 Process = subprocess.Popen[str]
 

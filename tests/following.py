@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +18,9 @@ from deltalake import DeltaTable
 
 from persist_assets.core.settings import load_settings
 from persist_assets.ledger.ledger import Ledger
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SOURCES = """
 CREATE TABLE t (n BIGINT) USING parquet LOCATION 'raw';

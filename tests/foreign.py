@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import deltalake
 import pyarrow as pa
 
-from persist_assets.core.model import Column, External, RawTable
+from persist_assets.core.model.sources import External, RawTable
 from persist_assets.external.connectors import connect
 from persist_assets.external.connectors.protocol import CHANGE, INSERT, VERSION, Connector
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from persist_assets.core.model.columns import Column
 
 UTC = ZoneInfo("UTC")
 Bag = Counter[tuple[Any, ...]]

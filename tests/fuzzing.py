@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import httpx
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator, FormatChecker
 from serving import FUZZ, READ
 
 from persist_assets.wants.requests import YEARS
 from persist_assets.web.api import description
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import httpx
 
 TOLD = description()
 PROBLEM = TOLD["components"]["responses"]["problem"]["content"]["application/problem+json"]

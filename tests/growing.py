@@ -7,20 +7,22 @@ they measure and its watermark.
 from __future__ import annotations
 
 import datetime as dt
-import random
 import shutil
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
-from persist_assets.building.builder import Builder, Work
-from persist_assets.core.model import Source
-from persist_assets.engine.row_metrics import Measured
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from persist_assets.building.builder import Builder, Work
+    from persist_assets.core.model.sources import Source
+    from persist_assets.engine.row_metrics import Measured
 
 RAW = """
 CREATE TABLE ev (ts TIMESTAMP, usr INT, kind STRING, amt INT) USING parquet LOCATION 'raw/ev';

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from persist_assets.core.errors import ConflictError
-from persist_assets.core.model import Build, Event, ManifestChange, Snapshot
+from persist_assets.core.model.snapshots import Build, Event, ManifestChange, Snapshot
 from persist_assets.ledger.connection import Database
 from persist_assets.ledger.ledger import Lease, Ledger, Publication
 

@@ -27,7 +27,7 @@ from itertools import product
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,7 +36,8 @@ from persist_assets.building import builder
 from persist_assets.building.builder import Builder, Work
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import PersistError, StorageError
-from persist_assets.core.model import Check, CheckResult, Column, Project, Source
+from persist_assets.core.model.checks import Check, CheckResult
+from persist_assets.core.model.columns import Column
 from persist_assets.core.settings import load_settings
 from persist_assets.engine.row_metrics import Measured
 from persist_assets.engine.spark import Engine
@@ -49,6 +50,10 @@ from persist_assets.operations.gc import collect
 from persist_assets.storage import delta_tables, files
 from persist_assets.storage.delta_tables import Staged, find_staged
 from persist_assets.storage.types import delta_schema
+
+if TYPE_CHECKING:
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.sources import Source
 
 # ------------------------------------------------------------------------------------ the project
 

@@ -6,13 +6,15 @@ import importlib.util
 import json
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from conftest import need
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
 
 POINTS = pa.schema([("id", pa.int64()), ("c", pa.string()), ("x", pa.float64())])
 

@@ -8,9 +8,11 @@ compares the record with the Spark in use.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 RECORD = Path(__file__).parent / "data" / "implicit_names.json"
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-import random
 from collections import Counter
-from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import deltalake
 import duckdb
 import pyarrow as pa
 from icebergs import Written
 
-from persist_assets.building.builder import Builder
 from persist_assets.core.errors import GoneError
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from persist_assets.building.builder import Builder
 
 SCHEMA = pa.schema(
     [

@@ -13,8 +13,11 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import MutableMapping
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
 
 ARCHIVE = Path(__file__).resolve().parents[1] / ".pytest_cache" / "spark.jsa"
 OPTIONS = "SPARK_SUBMIT_OPTS"

@@ -14,11 +14,10 @@ import shutil
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import hypothesis
 from histories import (
@@ -59,14 +58,19 @@ from persist_assets.core.errors import (
     NotFoundError,
     PersistError,
 )
-from persist_assets.core.model import Build, ManifestChange, Project
+from persist_assets.core.model.snapshots import Build, ManifestChange
 from persist_assets.core.settings import load_settings
-from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import LEASE_S, Ledger, has_ended, this_process
 from persist_assets.operations.environments import steps_of
 from persist_assets.operations.gc import LONGEST
 from persist_assets.planning.planner import CONTENT
 from persist_assets.storage.delta_tables import LOG, is_whole, read_version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from persist_assets.core.model.project import Project
+    from persist_assets.engine.spark import Engine
 
 ENVIRONMENTS = ("dev", "prod", "qa")
 READS = {"dev": ("dev", "prod"), "prod": ("prod",), "qa": ("qa",)}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from conftest import ROOT, compiled
 
-from persist_assets.core.model import Project
+if TYPE_CHECKING:
+    from persist_assets.core.model.project import Project
 
 RAW = """
 CREATE TABLE t (a INT, b STRING, d DOUBLE, k INT, arr ARRAY<INT>, m MAP<STRING, INT>)

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import duckdb
@@ -22,7 +22,9 @@ import sqlglot
 from conftest import compilation_of
 
 from persist_assets.analysis import predicates as p
-from persist_assets.analysis.pushdown import Need
+
+if TYPE_CHECKING:
+    from persist_assets.analysis.pushdown import Need
 
 PATH = "m.sql"
 

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 from conftest import ROOT, compiled
 
-from persist_assets.core.model import Project, Source
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.sources import Source
 
 QUERIES = ROOT / "tests" / "queries"
 SUITES = ("tpch", "star")

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 inner = DomainDispatcherApplication(create_backend_app)
 requests: list[str] = []

@@ -6,14 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from conftest import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 READ, WRITE = "reader-token-0123456789", "writer-token-0123456789"
 FUZZ, OFTEN = "fuzzer-token-0123456789", "often-token-0123456789"

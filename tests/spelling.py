@@ -6,11 +6,13 @@ Where BuildIDs are equal, so are types and rows; and a type that is known is Spa
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conftest import compiled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 RAW = """CREATE TABLE t (s STRING, k INT, `a``b` INT, `É` INT, b BIGINT, f DOUBLE, dec DECIMAL(5,2),
   d DATE, ts TIMESTAMP, p BOOLEAN, st STRUCT<x: INT, `y z`: STRING>, m MAP<STRING, INT>,

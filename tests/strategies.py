@@ -22,7 +22,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from time import monotonic
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from zoneinfo import ZoneInfo
 
 import deltalake
@@ -37,7 +37,6 @@ from machine import repeat
 from malloy import there
 
 from persist_assets.core.errors import BuildError, ConflictError, PersistError
-from persist_assets.core.model import Snapshot, Source
 from persist_assets.core.partitions import expand
 from persist_assets.core.settings import load_settings
 from persist_assets.engine.session import create_session
@@ -45,6 +44,10 @@ from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import LEASE_S, Ledger
 from persist_assets.planning.planner import older_code
 from persist_assets.storage.delta_tables import read_version
+
+if TYPE_CHECKING:
+    from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.core.model.sources import Source
 
 Row = tuple[Any, ...]
 Raw = Mapping[str, Sequence[Row]]

@@ -27,7 +27,7 @@ from persist_assets.analysis.functions import COMMUTATIVE
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
-    from persist_assets.core.model import ColumnRef, Growth
+    from persist_assets.core.model.columns import ColumnRef, Growth
 
 # ------------------------------------------------------------------------------------ expressions
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from persist_assets.analysis.scope import Around
     from persist_assets.core.errors import Problem
-    from persist_assets.core.model import ColumnRef
+    from persist_assets.core.model.columns import ColumnRef
 
 MAX_LEAVES = 16
 """A subquery is merged into its reader while the reader has no more leaves than this; beyond,

@@ -35,14 +35,14 @@ from persist_assets.analysis.algebra import (
     innermost_first,
     walk,
 )
-from persist_assets.core.model import Growth, Taken, Trace, Windows
+from persist_assets.core.model.columns import Growth, Taken, Trace, Windows
 from persist_assets.core.time_values import DATE_UNITS, TIMES, UNIT_DAYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from persist_assets.analysis.types import Types
-    from persist_assets.core.model import SourceID
+    from persist_assets.core.model.queries import SourceID
 
 Form = tuple[Ref, tuple[Taken, ...]]
 """A column of a leaf, and the monotone steps from it to an expression."""

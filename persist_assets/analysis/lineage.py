@@ -29,7 +29,7 @@ from persist_assets.analysis.algebra import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from persist_assets.core.model import ColumnRef
+    from persist_assets.core.model.columns import ColumnRef
 
 Origins = frozenset["ColumnRef"]
 _NONE: Origins = frozenset()

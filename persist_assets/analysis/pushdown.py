@@ -57,7 +57,7 @@ from persist_assets.analysis.semantics import bind_whole, own_origins
 from persist_assets.analysis.types import Types
 from persist_assets.core.dialect import char_size
 from persist_assets.core.languages import REFERENCE
-from persist_assets.core.model import Needed
+from persist_assets.core.model.project import Needed
 from persist_assets.core.time_values import DATE_UNITS, TIMES, UNIT_DAYS
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
         Sequence,
     )
 
-    from persist_assets.core.model import Query, SourceID
+    from persist_assets.core.model.queries import Query, SourceID
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -36,22 +36,17 @@ from persist_assets.analysis.syntax import called, item_in_text, names_in_text
 from persist_assets.core.digests import digest
 from persist_assets.core.errors import Problem
 from persist_assets.core.languages import REFERENCE
-from persist_assets.core.model import VALID_FROM, VALID_TO, ColumnEdge, ColumnRef, shortened
+from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
+from persist_assets.core.model.columns import ColumnEdge, ColumnRef, shortened
 from persist_assets.core.partitions import spelled_bounds
 from persist_assets.core.time_values import TIMES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from persist_assets.core.model import (
-        BuildID,
-        Declaration,
-        Function,
-        Growth,
-        Parameter,
-        Query,
-        SourceID,
-    )
+    from persist_assets.core.model.columns import Growth
+    from persist_assets.core.model.queries import BuildID, Function, Parameter, Query, SourceID
+    from persist_assets.core.model.sources import Declaration
 
 Clock = Literal["day", "instant"]
 

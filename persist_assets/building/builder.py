@@ -21,7 +21,6 @@ import re
 import socket
 import threading
 import uuid
-from collections.abc import Callable
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -48,15 +47,12 @@ from persist_assets.core.errors import (
     PersistError,
     SettingsError,
 )
-from persist_assets.core.model import (
-    VALID_FROM,
-    VALID_TO,
+from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
+from persist_assets.core.model.checks import CheckResult
+from persist_assets.core.model.columns import Column, ColumnRef
+from persist_assets.core.model.plans import Change, Increment
+from persist_assets.core.model.snapshots import (
     Build,
-    Change,
-    CheckResult,
-    Column,
-    ColumnRef,
-    Increment,
     Leaf,
     RawVersion,
     Snapshot,
@@ -106,7 +102,6 @@ from persist_assets.planning.planner import (
     unchecked,
     what_lacks,
 )
-from persist_assets.planning.render import Statement
 from persist_assets.storage.changes import (
     delta_change,
     delta_pieces,
@@ -125,29 +120,24 @@ from persist_assets.storage.raw import Pin, pin_raw, still_holds
 from persist_assets.storage.types import columns_of_struct
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
     from persist_assets.building.strategies.incremental import Continued, Window
-    from persist_assets.core.model import (
-        AsOf,
-        BuildID,
-        Check,
-        Fallback,
-        Partitions,
-        Piece,
-        Plan,
-        Project,
-        Source,
-        SourceID,
-        Step,
-    )
+    from persist_assets.core.model.annotations import Fallback
+    from persist_assets.core.model.checks import Check
+    from persist_assets.core.model.plans import Piece, Plan, Step
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import BuildID, SourceID
+    from persist_assets.core.model.snapshots import AsOf, Partitions
+    from persist_assets.core.model.sources import Source
     from persist_assets.core.settings import Settings
     from persist_assets.core.time_values import Span
     from persist_assets.core.wants import PartitionRef, Request
     from persist_assets.engine.spark import Engine, Measured
     from persist_assets.ledger.ledger import Lease, Ledger
+    from persist_assets.planning.render import Statement
     from persist_assets.storage.delta_tables import Staged
 
 log = logging.getLogger(__name__)

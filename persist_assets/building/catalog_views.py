@@ -19,7 +19,8 @@ from persist_assets.storage.delta_tables import read_snapshot
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from persist_assets.core.model import Snapshot, Source
+    from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.core.model.sources import Source
     from persist_assets.core.settings import Settings
     from persist_assets.engine.spark import Engine
     from persist_assets.ledger.ledger import Ledger

@@ -16,7 +16,7 @@ from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.dialect import quote
-from persist_assets.core.model import CheckResult, FailedPartition
+from persist_assets.core.model.checks import CheckResult, FailedPartition
 from persist_assets.core.partitions import condition, key_of, units, window_end
 from persist_assets.engine.row_metrics import (
     SHARED,
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from persist_assets.core.model import Check, Partitioning
+    from persist_assets.core.model.annotations import Partitioning
+    from persist_assets.core.model.checks import Check
 
 
 @dataclass(frozen=True, slots=True)

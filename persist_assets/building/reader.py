@@ -33,7 +33,8 @@ from persist_assets.core.errors import (
     StrictError,
     did_you_mean,
 )
-from persist_assets.core.model import Needed, RawVersion, Snapshot
+from persist_assets.core.model.project import Needed
+from persist_assets.core.model.snapshots import RawVersion, Snapshot
 from persist_assets.core.partitions import keys as partition_keys
 from persist_assets.core.time_values import literal
 from persist_assets.engine.named_files import one_after_another, padded
@@ -54,15 +55,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from persist_assets.core.model import (
-        BuildID,
-        Fallback,
-        LocalCopy,
-        Project,
-        Query,
-        Source,
-        SourceID,
-    )
+    from persist_assets.core.model.annotations import Fallback
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import BuildID, Query, SourceID
+    from persist_assets.core.model.snapshots import LocalCopy
+    from persist_assets.core.model.sources import Source
     from persist_assets.core.settings import Settings
     from persist_assets.engine.python_functions import Since
     from persist_assets.engine.spark import Engine

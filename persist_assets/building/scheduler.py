@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 
     from persist_assets.building.builder import Builder, Work
-    from persist_assets.core.model import Source, SourceID
+    from persist_assets.core.model.queries import SourceID
+    from persist_assets.core.model.sources import Source
 
 MOST = 16
 """How many sources are built at once at most, unless a setting says otherwise."""

@@ -19,7 +19,7 @@ from persist_assets.building.partition_checks import failing_in, failing_rows, j
 from persist_assets.core.contracts import breaches, changes, incomparable, listed
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError, CheckFailedError
-from persist_assets.core.model import CheckResult
+from persist_assets.core.model.checks import CheckResult
 from persist_assets.core.time_values import TIMES
 from persist_assets.engine.python_functions import ask
 from persist_assets.engine.row_metrics import aged, columns_in, promised, type_in
@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 
     from persist_assets.building.partition_checks import Parted
     from persist_assets.building.reader import Reader
-    from persist_assets.core.model import BuildID, Check, Column, FailedPartition, Snapshot, Source
+    from persist_assets.core.model.checks import Check, FailedPartition
+    from persist_assets.core.model.columns import Column
+    from persist_assets.core.model.queries import BuildID
+    from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.core.model.sources import Source
 
 log = logging.getLogger(__name__)
 

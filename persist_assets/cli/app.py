@@ -33,10 +33,8 @@ from persist_assets.core.errors import (
     SourcesError,
     StorageError,
 )
-from persist_assets.core.model import (
-    Project,
-    SourceID,
-)
+from persist_assets.core.model.project import Project
+from persist_assets.core.model.queries import SourceID
 from persist_assets.core.object_stores import full_disk, is_full
 from persist_assets.core.settings import Settings, find_root, load_settings, make_private
 from persist_assets.core.trust import confined

@@ -16,7 +16,7 @@ from persist_assets.cli.app import (
     print_problem,
 )
 from persist_assets.core.errors import SourcesError
-from persist_assets.core.model import ColumnRef
+from persist_assets.core.model.columns import ColumnRef
 from persist_assets.core.settings import make_private
 from persist_assets.planning.lineage import find_columns, trace
 

@@ -26,12 +26,9 @@ from persist_assets.core.errors import (
     SettingsError,
     StorageError,
 )
-from persist_assets.core.model import (
-    ManifestChange,
-    Snapshot,
-    Source,
-    SourceID,
-)
+from persist_assets.core.model.queries import SourceID
+from persist_assets.core.model.snapshots import ManifestChange, Snapshot
+from persist_assets.core.model.sources import Source
 from persist_assets.ledger.manifest_file import fetch_document
 from persist_assets.planning.increments import column_type
 from persist_assets.storage.delta_tables import nulls_in

@@ -29,7 +29,7 @@ from persist_assets.core.errors import (
     SettingsError,
     Terminated,
 )
-from persist_assets.core.model import SourceID
+from persist_assets.core.model.queries import SourceID
 from persist_assets.core.settings import parse_duration
 
 _LONGEST_S = 300.0

@@ -28,12 +28,9 @@ from persist_assets.core.errors import (
     PersistError,
     SettingsError,
 )
-from persist_assets.core.model import (
-    Fallback,
-    Query,
-    Snapshot,
-    SourceID,
-)
+from persist_assets.core.model.annotations import Fallback
+from persist_assets.core.model.queries import Query, SourceID
+from persist_assets.core.model.snapshots import Snapshot
 from persist_assets.engine.data_diff import ChangedRow, NotCompared, RowsDiffer, compare_tables
 from persist_assets.engine.python_functions import place_of
 from persist_assets.external.ingestion import short

@@ -5,7 +5,6 @@ import os
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,16 +44,13 @@ from persist_assets.core.errors import (
     SettingsError,
     SourcesError,
 )
-from persist_assets.core.model import (
-    Build,
-    CheckResult,
-    Kind,
-    Plan,
-    Project,
-    Snapshot,
-    Source,
-    SourceID,
-)
+from persist_assets.core.model.annotations import Kind
+from persist_assets.core.model.checks import CheckResult
+from persist_assets.core.model.plans import Plan
+from persist_assets.core.model.project import Project
+from persist_assets.core.model.queries import SourceID
+from persist_assets.core.model.snapshots import Build, Snapshot
+from persist_assets.core.model.sources import Source
 from persist_assets.core.settings import KEEP_GOING, Settings
 from persist_assets.external.status import Holding, externals, find_holding
 from persist_assets.operations.revisions import WORKING_TREE, find_places
@@ -63,6 +59,8 @@ from persist_assets.planning.planner import asked_for, older_code
 from persist_assets.planning.selection import find_source
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from persist_assets.plugin.runs import RunResult
 
 # -------------------------------------------------------------------------------------------- check

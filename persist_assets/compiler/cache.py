@@ -25,19 +25,20 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from persist_assets._paths import PACKAGE
-from persist_assets.analysis.semantics import Meaning
 from persist_assets.core.settings import make_private, user_cache
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
+    from persist_assets.analysis.semantics import Meaning
     from persist_assets.core.errors import Problem
-    from persist_assets.core.model import Declaration, NamedQuery
+    from persist_assets.core.model.project import NamedQuery
+    from persist_assets.core.model.sources import Declaration
 
 log = logging.getLogger(__name__)
 

@@ -51,20 +51,11 @@ from persist_assets.core.errors import (
     unexpected,
 )
 from persist_assets.core.languages import MALLOY
-from persist_assets.core.model import (
-    FILE_FORMATS,
-    VALID_FROM,
-    VALID_TO,
-    Broken,
-    Column,
-    ColumnRef,
-    Declaration,
-    Project,
-    Reference,
-    Source,
-    may_mean,
-    shortened,
-)
+from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
+from persist_assets.core.model.columns import Column, ColumnRef, shortened
+from persist_assets.core.model.project import Broken, Project, may_mean
+from persist_assets.core.model.queries import Reference
+from persist_assets.core.model.sources import FILE_FORMATS, Declaration, Source
 from persist_assets.core.partitions import limits, misfit, spelled_bounds
 from persist_assets.core.time_values import TIMES, is_ordered
 from persist_assets.planning.increments import column_type, obstacle, time_type
@@ -82,7 +73,8 @@ if TYPE_CHECKING:
     )
 
     from persist_assets.analysis.pushdown import Need, Relation
-    from persist_assets.core.model import Check, Query, SourceID
+    from persist_assets.core.model.checks import Check
+    from persist_assets.core.model.queries import Query, SourceID
 
 
 @dataclass(frozen=True, slots=True)

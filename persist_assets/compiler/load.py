@@ -39,7 +39,7 @@ from persist_assets.core.errors import (
     did_you_mean,
     unexpected,
 )
-from persist_assets.core.model import FILE_FORMATS
+from persist_assets.core.model.sources import FILE_FORMATS
 from persist_assets.core.object_stores import ICEBERG_SCHEMES, unknown_scheme
 from persist_assets.core.settings import OUT_OF_PROJECT, SETTINGS_FILE, is_harmless
 from persist_assets.core.wants import warn_unknown_graphs
@@ -59,15 +59,9 @@ if TYPE_CHECKING:
 
     from persist_assets.compiler.compilation import Compilation
     from persist_assets.compiler.frontends.modules import Find
-    from persist_assets.core.model import (
-        BuildID,
-        Declaration,
-        Needed,
-        Project,
-        Query,
-        Source,
-        SourceID,
-    )
+    from persist_assets.core.model.project import Needed, Project
+    from persist_assets.core.model.queries import BuildID, Query, SourceID
+    from persist_assets.core.model.sources import Declaration, Source
     from persist_assets.core.settings import Settings
 
     Progress = Callable[[int, int], None]

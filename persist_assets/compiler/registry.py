@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from persist_assets.compiler.frontends import python, sql
-from persist_assets.compiler.frontends.modules import Find
 from persist_assets.compiler.frontends.python import Looked, parse_python, with_functions
 from persist_assets.compiler.frontends.sql import parse_sql
 from persist_assets.compiler.malloy import declarations
@@ -16,8 +15,9 @@ from persist_assets.compiler.malloy import declarations
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from persist_assets.compiler.frontends.modules import Find
     from persist_assets.core.errors import Problem
-    from persist_assets.core.model import Declaration
+    from persist_assets.core.model.sources import Declaration
 
 
 def _sql(text: str, path: str, find: Find) -> tuple[list[Declaration], list[Problem], Looked]:

@@ -14,7 +14,9 @@ from persist_assets.core.spark_types import parse_type
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from persist_assets.core.model import Check, Column, SchemaChange
+    from persist_assets.core.model.annotations import SchemaChange
+    from persist_assets.core.model.checks import Check
+    from persist_assets.core.model.columns import Column
 
 
 def stored_type(text: str) -> str | None:
@@ -68,7 +70,8 @@ def breaches(check: Check, columns: Sequence[Column]) -> tuple[str, ...]:
 
     Examples
     --------
-    >>> from persist_assets.core.model import Check, Column
+    >>> from persist_assets.core.model.checks import Check
+    >>> from persist_assets.core.model.columns import Column
     >>> promised = Check("columns", "columns", ("a", "b"), ("int", ""))
     >>> breaches(promised, [Column("A", "string"), Column("c", "date")])
     ('added    c date', 'removed  b', 'retyped  a int → string')
@@ -104,7 +107,7 @@ def changes(
 
     Examples
     --------
-    >>> from persist_assets.core.model import Column
+    >>> from persist_assets.core.model.columns import Column
     >>> before, after = [Column("a", "int")], [Column("a", "int"), Column("b", "date")]
     >>> changes("append", before, after), changes("fail", before, after)
     ((), ('added    b date',))

@@ -24,7 +24,8 @@ from persist_assets.core.time_values import TIMES, literal, overlaps_any, within
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from persist_assets.core.model import Cadence, Dimension, Filled, Partitioning, Runs, Snapshot
+    from persist_assets.core.model.annotations import Cadence, Dimension, Partitioning
+    from persist_assets.core.model.snapshots import Filled, Runs, Snapshot
     from persist_assets.core.time_values import Span, Value
 
 SEPARATOR = "|"
@@ -120,7 +121,7 @@ def window_end(partitioning: Partitioning, key: str) -> datetime:
 
     Examples
     --------
-    >>> from persist_assets.core.model import Dimension, Partitioning
+    >>> from persist_assets.core.model.annotations import Dimension, Partitioning
     >>> daily = Partitioning((Dimension("day", "daily"),), "2013-01-01", None, "Europe/Berlin")
     >>> window_end(daily, "2013-01-01").isoformat()
     '2013-01-02T00:00:00+01:00'

@@ -13,7 +13,7 @@ from persist_assets.core.errors import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from persist_assets.core.model import Column
+    from persist_assets.core.model.columns import Column
 
 _FILES = (
     "archivePathFilter",
@@ -195,7 +195,7 @@ def read_mode(options: Mapping[str, str], columns: Sequence[Column]) -> str:
 
     Examples
     --------
-    >>> from persist_assets.core.model import Column
+    >>> from persist_assets.core.model.columns import Column
     >>> read_mode({}, [Column("a", "int")]), read_mode({}, [Column("_corrupt_record", "string")])
     ('FAILFAST', 'PERMISSIVE')
     """

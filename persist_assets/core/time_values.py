@@ -26,7 +26,7 @@ from persist_assets.core.dialect import quote
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from persist_assets.core.model import Taken
+    from persist_assets.core.model.columns import Taken
 
 Value = date | datetime | int | Decimal | str
 Span = tuple[Value, Value]

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from persist_assets.core.model import Snapshot, SourceID
+    from persist_assets.core.model.queries import SourceID
+    from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.planning.diff import Change
 
 Values = dict[str, Any]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from persist_assets.core.model import Column
+    from persist_assets.core.model.columns import Column
 
 _LOADING = 4
 """So many threads load groups of files."""

@@ -16,7 +16,6 @@ import re
 import sys
 import traceback
 from functools import lru_cache
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -25,7 +24,7 @@ from persist_assets._paths import PACKAGE
 from persist_assets.core.contracts import promised_by
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError, Location, PersistError
-from persist_assets.core.model import VALID_FROM, VALID_TO
+from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
 from persist_assets.core.python_modules import ROOTS, absolute, files_of, is_foreign, name_of
 from persist_assets.core.time_values import Value, literal
 from persist_assets.decorators import NARROW
@@ -33,10 +32,13 @@ from persist_assets.engine.session import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from persist_assets.core.model import Check, Function, Source
+    from persist_assets.core.model.checks import Check
+    from persist_assets.core.model.queries import Function
+    from persist_assets.core.model.sources import Source
 
 
 Since = tuple[Value, str]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.core.contracts import breaches
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError
-from persist_assets.core.model import CheckResult, Column, FailedPartition
+from persist_assets.core.model.checks import CheckResult, FailedPartition
+from persist_assets.core.model.columns import Column
 from persist_assets.core.time_values import ledger_text, spelled
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.column import Column as SparkColumn
 
-    from persist_assets.core.model import Check, Snapshot
+    from persist_assets.core.model.checks import Check
+    from persist_assets.core.model.snapshots import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

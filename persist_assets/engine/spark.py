@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from persist_assets.core.dialect import quote, unpruned
 from persist_assets.core.errors import BuildError, StorageError
-from persist_assets.core.model import Column
+from persist_assets.core.model.columns import Column
 from persist_assets.core.object_stores import spark_pattern, spark_uri
 from persist_assets.core.raw_options import CORRUPT, PARSED, corrupt_column, read_mode
 from persist_assets.core.time_values import (
@@ -50,7 +50,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from persist_assets.core.model import Check, CheckResult, Snapshot, Source
+    from persist_assets.core.model.checks import Check, CheckResult
+    from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.core.model.sources import Source
     from persist_assets.core.settings import Settings
     from persist_assets.planning.render import Statement
     from persist_assets.storage.delta_tables import Staged

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import persist_assets.analysis.predicates as p
 from persist_assets.core.dialect import char_size, quote
 from persist_assets.core.errors import GoneError, StorageError, UnapprovedError
-from persist_assets.core.model import LocalCopy
+from persist_assets.core.model.snapshots import LocalCopy
 from persist_assets.core.time_values import EXACT, from_spark, literal, spelled
 from persist_assets.engine.session import translated
 from persist_assets.external.connectors import connect
@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
     from persist_assets.analysis.predicates import Term
-    from persist_assets.core.model import Project, Source
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.sources import Source
     from persist_assets.core.settings import Settings
     from persist_assets.core.time_values import Value
     from persist_assets.engine.spark import Engine

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from persist_assets.analysis.predicates import Term
-    from persist_assets.core.model import LocalCopy, Needed, Source
+    from persist_assets.core.model.project import Needed
+    from persist_assets.core.model.snapshots import LocalCopy
+    from persist_assets.core.model.sources import Source
     from persist_assets.external.ingestion import Ingestion
 
 LASTING = timedelta(days=1)

@@ -15,7 +15,10 @@ from persist_assets.external.ingestion import Ahead, why_pending
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from persist_assets.core.model import LocalCopy, Needed, Project, Source, SourceID
+    from persist_assets.core.model.project import Needed, Project
+    from persist_assets.core.model.queries import SourceID
+    from persist_assets.core.model.snapshots import LocalCopy
+    from persist_assets.core.model.sources import Source
     from persist_assets.external.connectors.protocol import Pruned
     from persist_assets.external.ingestion import Ingestion, Pending
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from persist_assets.core.digests import FORMAT
 from persist_assets.core.errors import ConflictError
-from persist_assets.core.model import LocalCopy
+from persist_assets.core.model.snapshots import LocalCopy
 from persist_assets.ledger.log import EventLog, repeated
 from persist_assets.ledger.tables import copies, copy_needs
 

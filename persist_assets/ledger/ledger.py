@@ -22,24 +22,22 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from persist_assets.core.errors import ConflictError, LedgerError
-from persist_assets.core.model import (
+from persist_assets.core.model.checks import CheckResult, FailedPartition
+from persist_assets.core.model.columns import Column, Parts
+from persist_assets.core.model.snapshots import (
     Build,
-    CheckResult,
-    Column,
-    FailedPartition,
     Filled,
     Holding,
     Leaf,
     ManifestChange,
     Move,
     Partitions,
-    Parts,
     RawVersion,
-    Read,
     Snapshot,
     View,
     Written,
 )
+from persist_assets.core.model.sources import Read
 from persist_assets.ledger.connection import in_parts
 from persist_assets.ledger.copies import CoverageLog
 from persist_assets.ledger.log import repeated
@@ -62,7 +60,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection, Row
 
-    from persist_assets.core.model import AsOf, BuildID, BuildState, Runs, SourceID
+    from persist_assets.core.model.queries import BuildID, SourceID
+    from persist_assets.core.model.snapshots import AsOf, BuildState, Runs
     from persist_assets.core.wants import PartitionRef, Want
     from persist_assets.ledger.taints import Kept, Taint
 

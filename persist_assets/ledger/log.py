@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from persist_assets.core.model import Event
+from persist_assets.core.model.snapshots import Event
 from persist_assets.ledger.connection import Database
 from persist_assets.ledger.migrations import VERSION, migrate, version_of
 from persist_assets.ledger.projections import apply

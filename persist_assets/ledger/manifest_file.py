@@ -21,14 +21,16 @@ from typing import TYPE_CHECKING, Any, cast
 from filelock import FileLock
 
 from persist_assets.core.digests import digest_connection
-from persist_assets.core.model import Column, RawVersion
+from persist_assets.core.model.columns import Column
+from persist_assets.core.model.snapshots import RawVersion
 from persist_assets.core.settings import load_settings, make_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from persist_assets.core.model import AsOf, Build, BuildID, SourceID
+    from persist_assets.core.model.queries import BuildID, SourceID
+    from persist_assets.core.model.snapshots import AsOf, Build
     from persist_assets.core.settings import Settings
     from persist_assets.ledger.ledger import Ledger
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from persist_assets.core.model import Event
+from persist_assets.core.model.snapshots import Event
 from persist_assets.core.wants import ACTIVE, UNDER_WAY, Want, deadline, fewer, pause
 from persist_assets.ledger.connection import AT_ONCE, in_parts
 from persist_assets.ledger.tables import (

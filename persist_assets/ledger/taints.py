@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
-    from persist_assets.core.model import BuildID
+    from persist_assets.core.model.queries import BuildID
     from persist_assets.core.wants import PartitionRef
 
 

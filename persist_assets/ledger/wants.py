@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import sqlalchemy as sa
 
 from persist_assets.core.errors import ConflictError, NotFoundError
-from persist_assets.core.model import Event
+from persist_assets.core.model.snapshots import Event
 from persist_assets.core.wants import (
     ACTIVE,
     UNDER_WAY,

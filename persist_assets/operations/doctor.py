@@ -28,7 +28,7 @@ from persist_assets.core.errors import (
     StorageError,
     UntrustedError,
 )
-from persist_assets.core.model import RawVersion
+from persist_assets.core.model.snapshots import RawVersion
 from persist_assets.core.object_stores import is_local
 from persist_assets.core.settings import environments_of, load_settings
 from persist_assets.core.trust import permit
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from persist_assets.core.errors import Severity
-    from persist_assets.core.model import Build, BuildID, Snapshot
+    from persist_assets.core.model.queries import BuildID
+    from persist_assets.core.model.snapshots import Build, Snapshot
     from persist_assets.core.settings import Settings
 
 

@@ -38,7 +38,8 @@ from persist_assets.storage.files import delete_directory, delete_file, is_linke
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from persist_assets.core.model import Holding, Project
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.snapshots import Holding
     from persist_assets.core.settings import Settings
     from persist_assets.ledger.ledger import Ledger
 

@@ -22,7 +22,9 @@ from persist_assets.planning.diff import Standings, of_builds, of_project
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from persist_assets.core.model import Project, Snapshot, SourceID
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import SourceID
+    from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.core.settings import Settings
     from persist_assets.ledger.ledger import Ledger
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from persist_assets.core.model import Plan, Project, ReasonCode, SourceID
+    from persist_assets.core.model.plans import Plan, ReasonCode
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import SourceID
     from persist_assets.core.settings import Settings
     from persist_assets.ledger.ledger import Ledger
 

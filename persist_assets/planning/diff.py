@@ -14,14 +14,18 @@ from sqlglot.tokenizer_core import TokenType
 
 from persist_assets.core.dialect import parse, plain, tokenize
 from persist_assets.core.languages import SQL
-from persist_assets.core.model import Parts, Read
+from persist_assets.core.model.sources import Read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from sqlglot.tokenizer_core import Token
 
-    from persist_assets.core.model import Build, BuildID, Project, Query, Source, SourceID
+    from persist_assets.core.model.columns import Parts
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import BuildID, Query, SourceID
+    from persist_assets.core.model.snapshots import Build
+    from persist_assets.core.model.sources import Source
 
 
 # ------------------------------------------------------------------------------ parts of meanings

@@ -15,7 +15,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from persist_assets.core.model import Increment, Taken, Trace
+from persist_assets.core.model.columns import Taken, Trace
+from persist_assets.core.model.plans import Increment
 from persist_assets.core.time_values import (
     TIMES,
     Span,
@@ -31,7 +32,12 @@ from persist_assets.core.time_values import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from persist_assets.core.model import Change, Column, Piece, Project, Snapshot, Source, SourceID
+    from persist_assets.core.model.columns import Column
+    from persist_assets.core.model.plans import Change, Piece
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import SourceID
+    from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.core.model.sources import Source
 
 Touched = tuple[tuple[Span, ...], bool]
 """The values that a column may have, and whether NULL is one."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from persist_assets.core.errors import NotFoundError, did_you_mean
-from persist_assets.core.model import ColumnRef
+from persist_assets.core.model.columns import ColumnRef
 from persist_assets.planning.selection import find_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from persist_assets.core.model import Project, Source
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.sources import Source
 
     Columns = Mapping[ColumnRef, list[ColumnRef]]
     """Columns by one that they stand above or below of."""

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Literal
 
 from persist_assets.core.errors import NotFoundError
-from persist_assets.core.model import (
-    VALID_FROM,
-    VALID_TO,
+from persist_assets.core.model.annotations import VALID_FROM, VALID_TO, Fallback
+from persist_assets.core.model.checks import in_units
+from persist_assets.core.model.plans import Change, Estimate, Increment, Piece, Plan, Reason, Step
+from persist_assets.core.model.snapshots import (
     AsOf,
     Build,
-    Change,
-    Estimate,
-    Fallback,
     Filled,
-    Increment,
     Partitions,
-    Piece,
-    Plan,
     RawVersion,
-    Reason,
     Snapshot,
-    Source,
-    Step,
-    in_units,
     merge_as_of,
     mixed,
 )
@@ -59,9 +49,11 @@ from persist_assets.planning.increments import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from persist_assets.core.model import BuildID, Project, SourceID
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import BuildID, SourceID
+    from persist_assets.core.model.sources import Source
     from persist_assets.core.time_values import Span
 
 CLOCK = "clock"

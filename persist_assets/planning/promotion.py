@@ -5,21 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from persist_assets.core.model import RawVersion
+from persist_assets.core.model.snapshots import RawVersion
 from persist_assets.planning.planner import CONTENT, other_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from persist_assets.core.model import (
-        BuildID,
-        Plan,
-        Project,
-        Snapshot,
-        Source,
-        SourceID,
-        Step,
-    )
+    from persist_assets.core.model.plans import Plan, Step
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import BuildID, SourceID
+    from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.core.model.sources import Source
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,10 @@ from persist_assets.core.partitions import bounds
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from persist_assets.core.model import Bound, Column, Project, Query, Source, SourceID
+    from persist_assets.core.model.columns import Column
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import Bound, Query, SourceID
+    from persist_assets.core.model.sources import Source
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,15 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal
 
 from persist_assets.core.errors import ConflictError, NotFoundError, did_you_mean
-from persist_assets.core.model import may_mean
+from persist_assets.core.model.project import may_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from persist_assets.core.model import Project, Source, SourceID, Step
+    from persist_assets.core.model.plans import Step
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import SourceID
+    from persist_assets.core.model.sources import Source
 
 State = Literal["current", "stale", "missing"]
 """What a table is to a plan: right; there and to be built again; not there."""

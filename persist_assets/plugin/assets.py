@@ -21,7 +21,8 @@ from persist_assets.building.builder import Builder, Work
 from persist_assets.building.scheduler import Pool
 from persist_assets.compiler.load import load_project, nothing_collected, require, sound
 from persist_assets.core.errors import CheckFailedError, PersistError, SettingsError
-from persist_assets.core.model import CheckResult, Source
+from persist_assets.core.model.checks import CheckResult
+from persist_assets.core.model.sources import Source
 from persist_assets.core.settings import KEEP_GOING, SETTINGS_FILE, load_settings
 from persist_assets.plugin import beta
 from persist_assets.plugin.events import (

@@ -14,7 +14,8 @@ import dagster as dg
 
 from persist_assets.building.builder import Builder, Work
 from persist_assets.building.reader import Looked
-from persist_assets.core.model import CheckResult, Source
+from persist_assets.core.model.checks import CheckResult
+from persist_assets.core.model.sources import Source
 from persist_assets.plugin.external import brought_metadata, looked_metadata
 from persist_assets.plugin.io_manager import output_metadata
 from persist_assets.plugin.partitions import partition_tags

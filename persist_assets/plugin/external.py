@@ -7,7 +7,9 @@ import dagster as dg
 
 from persist_assets.building.builder import Builder
 from persist_assets.building.reader import Looked
-from persist_assets.core.model import LocalCopy, Needed, Project, Source
+from persist_assets.core.model.project import Needed, Project
+from persist_assets.core.model.snapshots import LocalCopy
+from persist_assets.core.model.sources import Source
 from persist_assets.external.ingestion import Brought
 
 

@@ -13,7 +13,9 @@ import dagster as dg
 
 from persist_assets.building.builder import Builder, Work
 from persist_assets.core.errors import BuildError, SettingsError
-from persist_assets.core.model import Column, Snapshot, Source
+from persist_assets.core.model.columns import Column
+from persist_assets.core.model.snapshots import Snapshot
+from persist_assets.core.model.sources import Source
 from persist_assets.core.settings import Settings, load_settings
 from persist_assets.planning.planner import older_code
 from persist_assets.plugin.external import read_metadata

@@ -5,7 +5,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import dagster as dg
 
-from persist_assets.core.model import Cadence, Dimension, Partitioning, Source, SourceID
+from persist_assets.core.model.annotations import Cadence, Dimension, Partitioning
+from persist_assets.core.model.queries import SourceID
+from persist_assets.core.model.sources import Source
 from persist_assets.core.partitions import expand, limits, runs, split
 from persist_assets.core.time_values import cut_to
 from persist_assets.planning.increments import parted_by, steps_to, trace_to_partitions

@@ -21,7 +21,8 @@ from persist_assets.building.builder import Builder
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core import errors
 from persist_assets.core.errors import PersistError, SettingsError, Terminated
-from persist_assets.core.model import Source, SourceID
+from persist_assets.core.model.queries import SourceID
+from persist_assets.core.model.sources import Source
 from persist_assets.core.settings import Settings, find_root, load_settings
 from persist_assets.engine.spark import Engine, no_session
 from persist_assets.operations.home import find_home, opened_alone, write_home

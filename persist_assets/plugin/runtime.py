@@ -19,7 +19,8 @@ from persist_assets.building.builder import Builder
 from persist_assets.building.scheduler import Pool
 from persist_assets.compiler.load import find_former_build_ids, load_project, require, sound
 from persist_assets.core.errors import ConflictError, SettingsError
-from persist_assets.core.model import Project, SourceID
+from persist_assets.core.model.project import Project
+from persist_assets.core.model.queries import SourceID
 from persist_assets.core.settings import Settings, load_settings
 from persist_assets.engine.spark import Engine, no_session
 from persist_assets.ledger.ledger import Ledger

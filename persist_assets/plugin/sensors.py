@@ -4,27 +4,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, tzinfo
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from persist_assets.core.errors import PersistError
-from persist_assets.core.model import (
-    AsOf,
-    BuildID,
-    Partitioning,
-    Plan,
-    Project,
-    RawVersion,
-    ReasonCode,
-    Snapshot,
-    SourceID,
-    Step,
-)
+from persist_assets.core.model.plans import Plan, ReasonCode, Step
+from persist_assets.core.model.project import Project
+from persist_assets.core.model.queries import BuildID, SourceID
+from persist_assets.core.model.snapshots import AsOf, RawVersion, Snapshot
 from persist_assets.core.partitions import corners
 from persist_assets.planning.planner import CLOCK
 from persist_assets.plugin.events import report_raw_versions
 from persist_assets.plugin.partitions import FIRST, LAST
 from persist_assets.plugin.runtime import Runtime
+
+if TYPE_CHECKING:
+    from persist_assets.core.model.annotations import Partitioning
 
 _OF_CLOCKS: frozenset[ReasonCode] = frozenset(
     ("clock", "upstream", "whole", "increment", "history")

@@ -7,7 +7,10 @@ from typing import Any
 
 import dagster as dg
 
-from persist_assets.core.model import Cadence, Column, Project, Source
+from persist_assets.core.model.annotations import Cadence
+from persist_assets.core.model.columns import Column
+from persist_assets.core.model.project import Project
+from persist_assets.core.model.sources import Source
 from persist_assets.core.settings import Settings
 from persist_assets.core.wants import PartitionRef, split_graph
 from persist_assets.plugin import beta

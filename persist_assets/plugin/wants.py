@@ -14,7 +14,8 @@ import dagster as dg
 
 from persist_assets.building.builder import Builder, Work
 from persist_assets.core.errors import ConflictError, PersistError
-from persist_assets.core.model import Event, Source
+from persist_assets.core.model.snapshots import Event
+from persist_assets.core.model.sources import Source
 from persist_assets.core.wants import Miss, Request, event_document
 from persist_assets.plugin.events import fetch_seen, report_raw_versions, told_of
 from persist_assets.plugin.runtime import ENVIRONMENT_TAG, PYSPARK, Runtime

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from persist_assets.core.errors import StorageError
-from persist_assets.core.model import Change, Piece
+from persist_assets.core.model.plans import Change, Piece
 from persist_assets.storage.commits import (
     MOST_COMMITS,
     commit_file,

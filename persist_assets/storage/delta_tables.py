@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
     from deltalake import CommitProperties
 
-    from persist_assets.core.model import Column, Snapshot
+    from persist_assets.core.model.columns import Column
+    from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.core.time_values import Value
 
 log = logging.getLogger(__name__)

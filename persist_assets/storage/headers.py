@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from persist_assets.core.errors import StorageError, did_you_mean
-from persist_assets.core.model import Column
+from persist_assets.core.model.columns import Column
 from persist_assets.storage.files import reached
 
 if TYPE_CHECKING:

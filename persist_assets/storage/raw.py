@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from persist_assets.core.errors import GoneError, StorageError
-from persist_assets.core.model import FILE_FORMATS, Column
+from persist_assets.core.model.columns import Column
+from persist_assets.core.model.sources import FILE_FORMATS
 from persist_assets.core.object_stores import is_local, scheme_of
 from persist_assets.storage.files import delta_place, list_files, reached, unreachable
 from persist_assets.storage.types import columns_of_struct, type_of_arrow
@@ -25,7 +26,7 @@ from persist_assets.storage.waiting import ask
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from persist_assets.core.model import RawTable
+    from persist_assets.core.model.sources import RawTable
     from persist_assets.storage.files import Found
 
 SECRETS = re.compile(r"password|token|secret|access_?key|account_?key|user|credential", re.I)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.dialect import char_size
 from persist_assets.core.errors import BuildError, StorageError
-from persist_assets.core.model import Column
+from persist_assets.core.model.columns import Column
 from persist_assets.core.spark_types import field_name
 
 if TYPE_CHECKING:

@@ -46,7 +46,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from persist_assets.building.builder import Builder, Work
-    from persist_assets.core.model import BuildID, Project, Snapshot, Source, SourceID
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import BuildID, SourceID
+    from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.core.model.sources import Source
     from persist_assets.core.settings import Settings
     from persist_assets.core.wants import PartitionRef, Request
     from persist_assets.ledger.ledger import Ledger

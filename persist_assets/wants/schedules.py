@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from persist_assets.building.builder import Builder
-    from persist_assets.core.model import Cadence, Source, Wanted
+    from persist_assets.core.model.annotations import Cadence, Wanted
+    from persist_assets.core.model.sources import Source
 
 _MOST = 10_000
 """So many windows are made up for at most."""

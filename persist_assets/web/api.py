@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request as HttpRequest
 
-    from persist_assets.core.model import Event, Project
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.snapshots import Event
     from persist_assets.core.wants import Request
     from persist_assets.web.access import Access, Caller
     from persist_assets.web.graph import Graph

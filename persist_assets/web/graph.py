@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeVar
 
-    from persist_assets.core.model import Project
+    from persist_assets.core.model.project import Project
     from persist_assets.core.settings import Settings
     from persist_assets.core.wants import Evaluation, Request, Want
     from persist_assets.ledger.ledger import Ledger

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from persist_assets._paths import WEB
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 STYLE = WEB / "static" / "style.css"
 

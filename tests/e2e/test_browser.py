@@ -9,15 +9,17 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import ROOT, wait_for
 
 from persist_assets.operations.home import write_home
 from persist_assets.storage.delta_tables import read_sample, read_version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 ARTIFACTS = ROOT / "artifacts"
 SOURCES = """

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import tarfile
 from datetime import UTC, date, datetime
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 from commands import document, persist
 from conftest import ROOT
 from deltalake import write_deltalake
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture

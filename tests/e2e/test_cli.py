@@ -9,9 +9,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +22,9 @@ from typer.testing import CliRunner
 
 from persist_assets import __version__
 from persist_assets.cli import app
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SOURCES = """
 CREATE TABLE t (a BIGINT, b STRING) USING parquet LOCATION 'raw/t';

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import ROOT, need
@@ -16,6 +14,10 @@ from persist_assets.core.settings import load_settings
 from persist_assets.core.wants import Want
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.taints import Taint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 ARTIFACTS = ROOT / "artifacts"
 

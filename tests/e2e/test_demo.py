@@ -9,10 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pyarrow as pa
@@ -32,6 +31,9 @@ from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.operations.home import write_home
 from persist_assets.plugin.runs import project_job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="module")

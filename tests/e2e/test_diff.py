@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from typer.testing import CliRunner
 
 from persist_assets.cli import app
 from persist_assets.compiler.load import load_project
-from persist_assets.core.model import Build, Snapshot
+from persist_assets.core.model.snapshots import Build, Snapshot
 from persist_assets.core.settings import load_settings
 from persist_assets.ledger.ledger import Ledger, Publication
 from persist_assets.planning.diff import what_it_reads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 SOURCES = """CREATE TABLE t (a BIGINT, b STRING) USING parquet LOCATION 'raw/t';
 --@ persist

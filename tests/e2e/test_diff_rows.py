@@ -6,9 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +19,10 @@ from persist_assets.compiler.load import load_project, require
 from persist_assets.core.settings import load_settings
 from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 SOURCES = """CREATE TABLE t (a BIGINT, b STRING, x DOUBLE) USING parquet LOCATION 'raw/t';
 --@ persist

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from commands import document
 from conftest import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SOURCES = """
 -- Every flight there was.

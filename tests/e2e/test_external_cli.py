@@ -5,9 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -17,6 +15,10 @@ from icebergs import Written
 from typer.testing import CliRunner
 
 from persist_assets.cli import app
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 SOURCES = """
 create external table events (

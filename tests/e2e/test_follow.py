@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from following import SOURCES, kill_while_data_grows, put, start
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 
 @pytest.mark.proves("P28")

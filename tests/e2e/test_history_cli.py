@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from commands import persist, printed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 TEXT = """
 CREATE TABLE t (id INT, x STRING) USING parquet LOCATION 'raw';

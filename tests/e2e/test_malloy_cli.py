@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +12,10 @@ import pytest
 from commands import document, persist
 from conftest import need
 from malloy import chains, there
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 MODEL = """##! experimental.persistence
 source: flights is spark.table('flights') extend { measure: n is count() }

@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from commands import document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION '{place}';

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from commands import document, persist
 from deltalake import DeltaTable, write_deltalake
 from proposed import TABLE, V1, V2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 DAYS = {"invoices": 6 * 30, "deposits": 12 * 30}
 QUERY = "select 'v1' as name, * from v1 union all select 'v2', * from v2"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import commands
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 persist = partial(commands.persist, seconds=240)
 document = partial(commands.document, seconds=240)

@@ -14,9 +14,8 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +25,9 @@ from conftest import SPARK_TOML, need, wait_for
 from deltalake import DeltaTable
 
 from persist_assets.engine.server import _listens, stop_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SOURCES = """
 CREATE TABLE t (a BIGINT, b STRING) USING parquet LOCATION 'raw/t';

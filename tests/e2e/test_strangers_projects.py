@@ -10,19 +10,21 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from persist_assets.core.model import Build, Snapshot
+from persist_assets.core.model.snapshots import Build, Snapshot
 from persist_assets.ledger.ledger import Ledger, Publication
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 COMMANDS = (("check",), ("plan", "--against", "far"), ("docs",), ("doctor", "--fix"))
 

@@ -12,12 +12,11 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -30,6 +29,9 @@ from persist_assets.core.settings import load_settings
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.plugin.wants import REQUEST_TAG
 from persist_assets.storage.delta_tables import read_sample, read_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 THEIRS = """
 import dagster as dg

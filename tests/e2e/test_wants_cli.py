@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from commands import document, persist
 from serving import SOURCES, serving, write_data
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 REF = "m/daily/2024-01-02"
 

@@ -8,12 +8,15 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from conftest import ROOT, need
 from malloy import there
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SCRIPT = """
 import sys

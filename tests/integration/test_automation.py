@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from test_dagster import write
 
 from persist_assets.compiler.frontends.cron import wrong_with
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 SOURCES = """
 CREATE TABLE t (a BIGINT, b STRING) USING parquet LOCATION 'raw/t';

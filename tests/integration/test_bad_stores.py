@@ -10,8 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -19,7 +18,7 @@ import pytest
 from buckets import Proxy, Server, parquet, put, serving, stage
 
 from persist_assets.core.errors import ConflictError, StorageError
-from persist_assets.core.model import RawTable
+from persist_assets.core.model.sources import RawTable
 from persist_assets.core.object_stores import PATIENCE, Patience
 from persist_assets.storage.delta_tables import (
     commit,
@@ -36,6 +35,10 @@ from persist_assets.storage.files import (
     list_files,
 )
 from persist_assets.storage.raw import find_columns, pin_raw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 UIDS = tuple(f"{n:032x}" for n in range(1, 6))
 

@@ -9,18 +9,21 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import ROOT, need, need_node, wait_for
 from malloy import SPARK, Told, malloy
 
-from persist_assets.compiler.malloy.answers import MalloyModel
 from persist_assets.compiler.malloy.bridge import PROGRAM, Session, find_node
 from persist_assets.core.errors import Location, Problem, SettingsError, SourcesError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from persist_assets.compiler.malloy.answers import MalloyModel
 
 FLIGHTS = [
     ("carrier", "string"),

@@ -6,9 +6,7 @@ import json
 import shutil
 import struct
 import zlib
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,10 +17,15 @@ from deltalake import DeltaTable, write_deltalake
 from foreign import delta_connector
 from pyroaring import BitMap64
 
-from persist_assets.building.builder import Builder
 from persist_assets.core.errors import GoneError, StorageError
-from persist_assets.core.model import RawTable
+from persist_assets.core.model.sources import RawTable
 from persist_assets.storage.raw import pin_raw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from persist_assets.building.builder import Builder
 
 FOREIGN = ROOT / "tests" / "data" / "foreign"
 SOURCES = """

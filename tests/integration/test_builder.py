@@ -9,10 +9,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,9 +31,13 @@ from persist_assets.core.errors import (
     StorageError,
     StrictError,
 )
-from persist_assets.core.model import Source
 from persist_assets.core.settings import load_settings
 from persist_assets.engine.session import check_java
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from persist_assets.core.model.sources import Source
 
 SOURCES = """
 CREATE TABLE t USING parquet LOCATION 'raw/t';

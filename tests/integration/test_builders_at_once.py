@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +13,10 @@ import pytest
 from conftest import ROOT
 
 from persist_assets.ledger.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';

@@ -7,10 +7,10 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,8 +19,12 @@ from persist_assets.compiler.load import load_project, require
 from persist_assets.compiler.registry import FRONTENDS
 from persist_assets.core.digests import digest, digest_connection
 from persist_assets.core.errors import SourcesError
-from persist_assets.core.model import Project
 from persist_assets.core.settings import Malloy, load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from persist_assets.core.model.project import Project
 
 FILES = {
     "raw.sql": "CREATE TABLE t (a INT, b STRING) USING parquet LOCATION 't';",

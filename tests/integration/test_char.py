@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -12,7 +10,12 @@ from deltalake import write_deltalake
 from pushing import needs_of
 
 from persist_assets.analysis.predicates import as_text
-from persist_assets.building.builder import Builder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from persist_assets.building.builder import Builder
 
 pytestmark = pytest.mark.proves("S6")
 

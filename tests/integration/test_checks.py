@@ -6,9 +6,8 @@ import datetime as dt
 import json
 from collections.abc import Callable, Mapping
 from hashlib import sha256
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pyarrow as pa
@@ -18,7 +17,12 @@ import pytest
 from persist_assets import load_sources
 from persist_assets.building.builder import Builder
 from persist_assets.core.errors import BuildError, CheckFailedError
-from persist_assets.core.model import CheckResult, Source
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from persist_assets.core.model.checks import CheckResult
+    from persist_assets.core.model.sources import Source
 
 Make = Callable[..., Builder]
 NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)

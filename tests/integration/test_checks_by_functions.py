@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import dagster as dg
 import pyarrow as pa
@@ -12,10 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 from malloy import compiler
 
-from persist_assets.building.builder import Builder
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import BuildError, CheckFailedError
 from persist_assets.core.settings import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from persist_assets.building.builder import Builder
 
 SQL = """
 CREATE TABLE t (a BIGINT, b STRING) USING parquet LOCATION 'raw/t';

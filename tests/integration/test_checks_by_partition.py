@@ -7,9 +7,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import dagster as dg
@@ -21,13 +20,19 @@ from persist_assets import load_sources
 from persist_assets.building.builder import Builder
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import CheckFailedError
-from persist_assets.core.model import Cadence, CheckResult, Dimension, Partitioning, Source
+from persist_assets.core.model.annotations import Cadence, Dimension, Partitioning
 from persist_assets.core.partitions import expand, key_of, keys, side, split, units
 from persist_assets.core.settings import load_settings
 from persist_assets.core.time_values import literal
 from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.plugin.partitions import FIRST, LAST
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from persist_assets.core.model.checks import CheckResult
+    from persist_assets.core.model.sources import Source
 
 Make = Callable[..., Builder]
 NOW = datetime(2024, 1, 8, 5, tzinfo=UTC)

@@ -8,11 +8,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from conftest import ROOT
@@ -28,6 +27,10 @@ from persist_assets.ledger.ledger import Ledger
 from persist_assets.operations.doctor import examine
 from persist_assets.wants.cycles import HOPS, Search, find_circles
 from persist_assets.wants.upstreams import sync_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
 TOTAL, DAY = "m/total", "m/daily/2024-01-02"
 LONG_AGO = datetime.now(UTC) - timedelta(days=1)

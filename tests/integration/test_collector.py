@@ -6,10 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,13 +16,19 @@ import pytest
 from persist_assets.building.builder import Builder
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import ConflictError
-from persist_assets.core.model import Build, Source
 from persist_assets.core.settings import load_settings
 from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.operations.environments import promote, roll_back
 from persist_assets.operations.gc import Collected, collect
 from persist_assets.storage.delta_tables import find_table, is_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from persist_assets.core.model.snapshots import Build
+    from persist_assets.core.model.sources import Source
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';
@@ -234,7 +238,7 @@ def test_files_of_dead_builds_go_and_those_of_strangers_do_not(
             "-c",
             "import os, sys; from datetime import datetime, UTC\n"
             "from persist_assets.ledger.ledger import Ledger\n"
-            "from persist_assets.core.model import Build\n"
+            "from persist_assets.core.model.snapshots import Build\n"
             "url, build_id, table = sys.argv[1:]\n"
             "build = Build('d' * 32, 'p@sources/m.sql', build_id, '', 'dev', None, 'started',"
             " 'built', datetime.now(UTC))\n"

@@ -7,8 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import ROOT, wait_for
@@ -18,11 +17,15 @@ from test_ingestion import build, told
 
 from persist_assets.building.builder import Builder
 from persist_assets.core.errors import GoneError
-from persist_assets.core.model import LocalCopy
 from persist_assets.engine.spark import Engine
 from persist_assets.external.connectors import CONNECTORS
 from persist_assets.external.connectors.delta import DeltaConnector
 from persist_assets.external.connectors.iceberg import IcebergConnector
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from persist_assets.core.model.snapshots import LocalCopy
 
 Make = Callable[..., Builder]
 COMMITS = """

@@ -7,14 +7,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import pytest
 from conftest import ROOT, SPARK_TOML
 from serving import READ, SOURCES, TOKENS, Served, serving, write_data
 
 from persist_assets.web.connections import HEAD_S, LARGEST_HEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ADDRESS = tuple[str, int]
 _SLOW, _GREEDY, _ORDINARY = 2000, 200, 50

@@ -21,7 +21,7 @@ from foreign import applied, bag, by_delta
 from foreign import delta_connector as connector
 
 from persist_assets.core.errors import GoneError, StorageError
-from persist_assets.core.model import Column
+from persist_assets.core.model.columns import Column
 from persist_assets.engine.named_files import one_after_another
 from persist_assets.engine.session import translated
 from persist_assets.external.connectors.protocol import CHANGE, INSERT

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from cutting import check, cut_and_compare
 from serving import SOURCES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 N_EVENTS = 500
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pyarrow as pa
@@ -18,8 +16,13 @@ from conftest import ROOT, wait_for
 from persist_assets import AssetTranslator, load_sources
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import SettingsError, SourcesError
-from persist_assets.core.model import Source
 from persist_assets.core.settings import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from persist_assets.core.model.sources import Source
 
 SOURCES = """
 CREATE TABLE t (a BIGINT, b STRING) USING parquet LOCATION 'raw/t';

@@ -6,14 +6,17 @@ import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from commands import clean_environ
 
 from persist_assets.operations.doctor import examine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 AT_ONCE = """
 import os, sys, traceback

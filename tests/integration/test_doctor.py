@@ -8,23 +8,27 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import SPARK_TOML, need
 
-from persist_assets.building.builder import Builder
 from persist_assets.core.errors import StorageError
-from persist_assets.core.model import Build, Snapshot
+from persist_assets.core.model.snapshots import Build, Snapshot
 from persist_assets.core.settings import load_settings
 from persist_assets.core.wants import Evaluation, Want
 from persist_assets.ledger.ledger import Ledger, Publication
 from persist_assets.operations.doctor import Report, examine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from persist_assets.building.builder import Builder
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';
@@ -181,7 +185,7 @@ def test_work_whose_process_is_gone_is_told(root: Path) -> None:
 import os
 from datetime import UTC, datetime, timedelta
 from persist_assets.ledger.ledger import Ledger
-from persist_assets.core.model import Build
+from persist_assets.core.model.snapshots import Build
 ledger = Ledger({settings.ledger!r})
 build = Build("u", "p@sources/m.sql", "b", "d", "prod", None, "started", "built", datetime.now(UTC))
 ledger.record_started(build, "p-b")

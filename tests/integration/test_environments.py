@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persist_assets.building.builder import Builder
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import ConflictError, NotFoundError, SettingsError
-from persist_assets.core.model import Build, Snapshot, Source
+from persist_assets.core.model.snapshots import Build, Snapshot
 from persist_assets.core.settings import load_settings
 from persist_assets.ledger.ledger import Ledger, Publication
 from persist_assets.operations.environments import promote, roll_back
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from persist_assets.building.builder import Builder
+    from persist_assets.core.model.sources import Source
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pyarrow as pa
@@ -16,10 +14,15 @@ from dagster._core.loader import LoadingContextForTest
 from deltalake import DeltaTable, write_deltalake
 from test_wants_in_dagster import Location
 
-from persist_assets.building.builder import Builder
 from persist_assets.core.wants import Want
 from persist_assets.operations.watch import Watch
 from persist_assets.wants.requests import evaluate_now, run_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from persist_assets.building.builder import Builder
 
 TABLE = """
 create external table events (

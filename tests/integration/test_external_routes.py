@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import ANY
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from persist_assets.building.builder import Builder
 from persist_assets.compiler.compilation import resolve_query
 from persist_assets.compiler.frontends.sql import parse_query
 from persist_assets.compiler.load import load
@@ -20,6 +17,12 @@ from persist_assets.core.errors import CheckFailedError, NotHeldError, PersistEr
 from persist_assets.external.connectors.protocol import Pruned
 from persist_assets.external.read_routing import Route
 from persist_assets.external.status import find_holding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from persist_assets.building.builder import Builder
 
 TABLE = """
 create external table t (id bigint not null, category string, ts timestamp, note string)

@@ -7,8 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import deltalake
@@ -20,6 +19,9 @@ from foreign import delta_connector as connector
 
 from persist_assets.core.errors import GoneError, StorageError
 from persist_assets.external.connectors.protocol import CHANGE, DELETE, INSERT, Connector
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FOREIGN = ROOT / "tests" / "data" / "foreign"
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +16,10 @@ from persist_assets.core.errors import BuildError, StaleError, StrictError
 from persist_assets.core.settings import load_settings
 from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';

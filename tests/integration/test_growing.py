@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,10 +19,13 @@ from growing import ONE, PLAIN, Data, anew, check, kind_of, put, sources
 from persist_assets.building.builder import Builder
 from persist_assets.building.strategies import incremental
 from persist_assets.core.errors import BuildError, CheckFailedError
-from persist_assets.core.model import Snapshot, Source
 from persist_assets.operations.environments import roll_back
 from persist_assets.operations.gc import collect
 from persist_assets.storage.changes import listed_version, listings_of
+
+if TYPE_CHECKING:
+    from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.core.model.sources import Source
 
 Make = Callable[..., Builder]
 

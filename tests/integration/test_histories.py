@@ -5,10 +5,9 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from conftest import wait_for
@@ -29,8 +28,13 @@ from histories import (
 from machine import explore
 
 from persist_assets.core.errors import StorageError
-from persist_assets.core.model import Snapshot
 from persist_assets.storage.delta_tables import is_whole, read_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from persist_assets.core.model.snapshots import Snapshot
 
 
 @pytest.fixture(scope="module")

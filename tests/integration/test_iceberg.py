@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -17,11 +16,15 @@ from foreign import bag
 from icebergs import POINTS, Written, need_iceberg
 
 from persist_assets.core.errors import GoneError, StorageError
-from persist_assets.core.model import Column, External, RawTable
+from persist_assets.core.model.columns import Column
+from persist_assets.core.model.sources import External, RawTable
 from persist_assets.core.settings import load_settings
 from persist_assets.engine.session import open_session
 from persist_assets.external.connectors import connect
 from persist_assets.external.connectors.protocol import CHANGE, INSERT, Changes, Connector
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FOREIGN = ROOT / "tests" / "data" / "foreign_iceberg"
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import dagster as dg
 import pytest
 from icebergs import Written
 from test_external_in_dagster import EVENTS, INVOICES, Daemon, ids
 from test_iceberg_projects import SCHEMA, TABLE, rows
 
-from persist_assets.building.builder import Builder
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import dagster as dg
+
+    from persist_assets.building.builder import Builder
 
 VIEWS = """
 --@ persist

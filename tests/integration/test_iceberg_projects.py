@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,8 +19,12 @@ from test_ingestion import build, told
 
 from persist_assets.building.builder import Builder
 from persist_assets.core.errors import StorageError
-from persist_assets.external.connectors.protocol import Pruned
 from persist_assets.external.status import find_holding
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from persist_assets.external.connectors.protocol import Pruned
 
 Make = Callable[..., Builder]
 SCHEMA = pa.schema(

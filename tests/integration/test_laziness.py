@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +13,11 @@ from commands import persist, printed
 from deltalake import write_deltalake
 from scans import Scans
 
-from persist_assets.building.builder import Builder
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from persist_assets.building.builder import Builder
 
 RAW = "CREATE TABLE t (ts TIMESTAMP, only_raw INT) USING parquet LOCATION 'raw';\n"
 FILTERED = """

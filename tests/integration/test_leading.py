@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from persist_assets.core.model import Taken
+from persist_assets.core.model.columns import Taken
 from persist_assets.core.time_values import (
     DATE_UNITS,
     UNIT_DAYS,

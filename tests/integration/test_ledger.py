@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -10,26 +9,22 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
 
 from persist_assets.core.errors import ConflictError, LedgerError
-from persist_assets.core.model import (
-    Build,
-    CheckResult,
-    Column,
-    Leaf,
-    Parts,
-    RawVersion,
-    Read,
-    Snapshot,
-    View,
-)
+from persist_assets.core.model.checks import CheckResult
+from persist_assets.core.model.columns import Column, Parts
+from persist_assets.core.model.snapshots import Build, Leaf, RawVersion, Snapshot, View
+from persist_assets.core.model.sources import Read
 from persist_assets.ledger import tables
 from persist_assets.ledger.ledger import LEASE_S, Ledger, Publication
+
+if TYPE_CHECKING:
+    import sqlite3
+    from pathlib import Path
 
 Open = Callable[..., Ledger]
 on_sqlite = pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
@@ -410,7 +405,7 @@ def test_eight_processes_lose_no_event(open_ledger: Open, ledger_url: str) -> No
 import sys
 from persist_assets.ledger.ledger import Ledger
 from datetime import UTC, datetime
-from persist_assets.core.model import Build
+from persist_assets.core.model.snapshots import Build
 ledger = Ledger(sys.argv[1])
 for n in range(20):
     uid = f"{sys.argv[2]}-{n}"

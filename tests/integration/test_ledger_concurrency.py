@@ -7,13 +7,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hammer
 import pytest
 from test_ledger import a_build, publish
 
 from persist_assets.ledger.ledger import Ledger
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Open = Callable[..., Ledger]
 STAGES = 5

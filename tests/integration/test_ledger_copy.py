@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
@@ -20,7 +19,7 @@ from typer.testing import CliRunner
 
 from persist_assets.cli import app
 from persist_assets.core.errors import ConflictError, LedgerError, LedgerTooNewError, NotFoundError
-from persist_assets.core.model import LocalCopy
+from persist_assets.core.model.snapshots import LocalCopy
 from persist_assets.core.wants import Blame, Evaluation, Want
 from persist_assets.ledger import transfer
 from persist_assets.ledger.connection import Database
@@ -29,6 +28,9 @@ from persist_assets.ledger.migrations import VERSION
 from persist_assets.ledger.tables import leases, ledger_version, metadata, writers
 from persist_assets.ledger.taints import Taint
 from persist_assets.ledger.transfer import copy_ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 NOWHERE = "sqlite:///nowhere.db"
 

@@ -12,7 +12,6 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +27,8 @@ from persist_assets.ledger.ledger import Ledger, Publication
 from persist_assets.ledger.tables import leases
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from postgres import Postgres
 
 
@@ -115,7 +116,7 @@ RECORDS = """
 import sys
 from datetime import UTC, datetime
 from persist_assets.ledger.ledger import Ledger
-from persist_assets.core.model import Build
+from persist_assets.core.model.snapshots import Build
 ledger, n = Ledger(sys.argv[1]), 0
 print("ready", flush=True)
 while not ledger.fetch_environments():  # until there is one

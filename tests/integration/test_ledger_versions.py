@@ -18,7 +18,7 @@ from conftest import ROOT
 from test_ledger import DIGESTS, NOW, a_build, a_snapshot, publish
 
 from persist_assets.core.errors import ConflictError, LedgerError, LedgerTooNewError
-from persist_assets.core.model import CheckResult
+from persist_assets.core.model.checks import CheckResult
 from persist_assets.ledger.connection import Database
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.migrations import MIGRATIONS, VERSION, version_of

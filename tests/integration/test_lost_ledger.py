@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from persist_assets.compiler.load import load_project, require
-from persist_assets.core.model import Build, Project, RawVersion, Snapshot
+from persist_assets.core.model.snapshots import Build, RawVersion, Snapshot
 from persist_assets.core.settings import Settings, load_settings
 from persist_assets.ledger.ledger import Ledger, Publication
 from persist_assets.ledger.manifest_file import export_manifest
@@ -24,6 +23,11 @@ from persist_assets.operations.gc import collect
 from persist_assets.operations.recovery import find_lost, open_ledger
 from persist_assets.storage.delta_tables import commit, find_staged
 from persist_assets.storage.raw import pin_raw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from persist_assets.core.model.project import Project
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw';

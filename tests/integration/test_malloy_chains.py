@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from io import StringIO
-from pathlib import Path
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
+from typing import TYPE_CHECKING
 
 import pytest
 from malloy import chains, compiler
@@ -15,6 +15,9 @@ from rich.console import Console
 from persist_assets.cli.app import Compiling
 from persist_assets.compiler.load import Loaded, load, require
 from persist_assets.core.settings import load_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.proves("S16")
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
@@ -17,6 +16,9 @@ import pytest
 from malloy import Told, malloy
 
 from persist_assets.compiler.malloy.bridge import Connection, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LARGE = 2**53
 NUMBERS = [

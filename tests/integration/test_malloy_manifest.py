@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,12 +14,16 @@ import pytest
 from conftest import ROOT, need, need_node
 from typer.testing import CliRunner
 
-from persist_assets.building.builder import Builder
 from persist_assets.cli import app
 from persist_assets.compiler.malloy.bridge import PROGRAM
-from persist_assets.core.model import Source
 from persist_assets.core.settings import load_settings
 from persist_assets.operations.environments import import_manifest, promote, roll_back
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from persist_assets.building.builder import Builder
+    from persist_assets.core.model.sources import Source
 
 RAW = """
 CREATE TABLE flights (carrier STRING, origin STRING, distance BIGINT)

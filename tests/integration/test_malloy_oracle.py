@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
@@ -19,6 +18,9 @@ from malloy import Told, malloy
 from pyspark.errors import PySparkException
 
 from persist_assets.compiler.malloy.bridge import Connection, Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 TEXT = (ROOT / "tests" / "queries" / "flights.malloy").read_text()
 QUERIES = re.findall(r"^query: (\w+) is", TEXT, re.MULTILINE)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import need
 from malloy import there
 
 from persist_assets.compiler.load import load_project, require
-from persist_assets.core.model import Project
+from persist_assets.core.model.project import Project
 from persist_assets.core.settings import load_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FLAG = "##! experimental { persistence givens composite_sources access_modifiers }\n"
 RAW = """

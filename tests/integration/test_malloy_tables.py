@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, date, timedelta
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,10 +17,15 @@ from persist_assets.building.builder import Builder
 from persist_assets.compiler.compilation import resolve_query
 from persist_assets.compiler.load import load, load_project, require
 from persist_assets.core.errors import SourcesError, StrictError
-from persist_assets.core.model import Snapshot
 from persist_assets.core.settings import load_settings
 from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from persist_assets.core.model.snapshots import Snapshot
 
 FLAG = "##! experimental.persistence\n"
 RAW = """

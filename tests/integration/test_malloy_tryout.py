@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from conftest import ROOT
@@ -15,9 +16,11 @@ from malloy import compiler
 from persist_assets.compiler.load import load as load_whole
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import Problem, SourcesError
-from persist_assets.core.model import Project
 from persist_assets.core.settings import load_settings
 from persist_assets.planning.diff import line_of, of_project
+
+if TYPE_CHECKING:
+    from persist_assets.core.model.project import Project
 
 FLAG = "##! experimental.persistence\n"
 RAW = """

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import ROOT, need_node
 
-from persist_assets.core.model import Build, Snapshot
+from persist_assets.core.model.snapshots import Build, Snapshot
 from persist_assets.core.settings import load_settings
 from persist_assets.ledger.ledger import Ledger, Publication
 from persist_assets.ledger.manifest_file import export_manifest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NODE = ROOT / "tests" / "node"
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persist_assets.building.builder import Builder
 from persist_assets.core.errors import NotFoundError
 from persist_assets.operations.environments import Imported, import_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from persist_assets.building.builder import Builder
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from growing import ONE, put
 
-from persist_assets.building.builder import Builder
 from persist_assets.core.errors import CheckFailedError
 from persist_assets.wants.requests import taint
 from persist_assets.web.access import Caller
 from persist_assets.web.api import show_metrics
 from persist_assets.web.graph import Graph
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from persist_assets.building.builder import Builder
 
 START = datetime(2024, 6, 1, 12, tzinfo=UTC)
 SQL = f"""{ONE}

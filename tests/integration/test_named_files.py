@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,10 +11,15 @@ import pytest
 from deltalake import write_deltalake
 from foreign import delta_connector
 
-from persist_assets.building.builder import Builder
 from persist_assets.core.errors import StorageError
-from persist_assets.core.model import RawTable
+from persist_assets.core.model.sources import RawTable
 from persist_assets.storage.raw import digest_of_files, pin_raw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from persist_assets.building.builder import Builder
 
 pytestmark = pytest.mark.proves("S3")
 

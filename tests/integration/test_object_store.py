@@ -13,11 +13,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,7 +28,8 @@ from persist_assets.building.builder import Builder
 from persist_assets.cli import app
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import ConflictError, GoneError, SettingsError, StorageError
-from persist_assets.core.model import Build, RawTable, Snapshot
+from persist_assets.core.model.snapshots import Build, Snapshot
+from persist_assets.core.model.sources import RawTable
 from persist_assets.core.object_stores import Store, spark_pattern, spark_settings, spark_uri
 from persist_assets.core.settings import load_settings
 from persist_assets.engine.spark import Engine
@@ -58,6 +57,10 @@ from persist_assets.storage.files import (
 )
 from persist_assets.storage.raw import find_columns, missing_columns, pin_raw
 from persist_assets.storage.types import delta_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

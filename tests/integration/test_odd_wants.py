@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from commands import persist
@@ -20,6 +18,10 @@ from persist_assets.core.wants import Want
 from persist_assets.engine.spark import Engine, no_session
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.wants.requests import LONGEST_S, check_want
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 NOW = datetime(2024, 1, 5, tzinfo=UTC)
 WEST, EAST = (timezone(timedelta(hours=h)) for h in (-12, 14))

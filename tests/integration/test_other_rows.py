@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persist_assets.building.builder import Builder
 from persist_assets.building.catalog_views import _query
 from persist_assets.core.errors import BuildError, ConflictError
-from persist_assets.core.model import Column, Snapshot, Source
+from persist_assets.core.model.columns import Column
+from persist_assets.core.model.snapshots import Snapshot
 from persist_assets.core.settings import load_settings
 from persist_assets.core.wants import Request
 from persist_assets.ledger.ledger import Ledger
@@ -27,6 +26,12 @@ from persist_assets.plugin.sensors import run_requests
 from persist_assets.storage.delta_tables import commit, find_staged
 from persist_assets.storage.types import delta_schema
 from persist_assets.wants.requests import taint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from persist_assets.building.builder import Builder
+    from persist_assets.core.model.sources import Source
 
 SQL = """
 CREATE TABLE t (a INT) USING parquet LOCATION 'raw';

@@ -7,8 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -16,10 +15,14 @@ from deltalake import write_deltalake
 from growing import ONE, anew, check, kind_of, put
 
 from persist_assets.building.builder import Builder
-from persist_assets.core.model import Source
 from persist_assets.core.partitions import expand
 from persist_assets.engine.spark import Engine
-from persist_assets.planning.render import Statement
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from persist_assets.core.model.sources import Source
+    from persist_assets.planning.render import Statement
 
 Make = Callable[..., Builder]
 NOW = datetime(2024, 1, 13, 5, tzinfo=UTC)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import deltalake
@@ -15,10 +14,14 @@ import pytest
 from foreign import delta_connector
 from test_ingestion import build
 
-from persist_assets.building.builder import Builder
 from persist_assets.core.errors import StorageError
 from persist_assets.storage.files import reached
 from persist_assets.storage.raw import open_delta, partition_texts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from persist_assets.building.builder import Builder
 
 BERLIN = ZoneInfo("Europe/Berlin")
 ZONE = "spark.sql.session.timeZone"
@@ -184,7 +187,7 @@ def test_a_source_over_such_a_table_has_the_moments_that_spark_has(
 
 @pytest.mark.proves("S29")
 def test_directories_that_spell_other_moments_are_refused(tmp_path: Path) -> None:
-    from persist_assets.core.model import RawTable
+    from persist_assets.core.model.sources import RawTable
     from persist_assets.storage.raw import pin_raw
 
     root = tmp_path / "t"

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,8 +18,13 @@ from growing import anew
 
 from persist_assets.building.builder import Builder
 from persist_assets.core.errors import BuildError
-from persist_assets.core.model import Snapshot, Source
 from persist_assets.core.partitions import expand
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.core.model.sources import Source
 
 Make = Callable[..., Builder]
 NOW = datetime(2024, 1, 29, 5, tzinfo=UTC)

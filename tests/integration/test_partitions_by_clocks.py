@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from persist_assets.building.builder import Builder
 from persist_assets.core.partitions import FORMATS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from persist_assets.building.builder import Builder
 
 NOW = datetime(2024, 12, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import date, timedelta
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from persist_assets.building.builder import Builder
 from persist_assets.plugin.partitions import FIRST, LAST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from persist_assets.building.builder import Builder
 
 SOURCES = """
 CREATE TABLE f (day DATE, n INT) USING delta LOCATION 'f';

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pyarrow as pa
@@ -13,11 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import wait_for
 
-from persist_assets.building.builder import Builder
 from persist_assets.building.scheduler import Pool
 from persist_assets.core.errors import CheckFailedError, ConflictError, PersistError, SettingsError
-from persist_assets.core.model import Source
 from persist_assets.core.settings import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from persist_assets.building.builder import Builder
+    from persist_assets.core.model.sources import Source
 
 RAW = "CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';\n"
 # Sleeps within a task: two of them overlap whatever the machine's cores are busy with.

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Barrier
+from typing import TYPE_CHECKING
 
 import pytest
 from growing import ONE, kind_of, put
 
 from persist_assets.building.builder import Builder, Work
 from persist_assets.core.errors import BuildError
-from persist_assets.core.model import Snapshot
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from persist_assets.core.model.snapshots import Snapshot
 
 HEAD = """
 import narwhals as nw

@@ -5,23 +5,26 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import wait_for
 
-from persist_assets.building.builder import Builder
 from persist_assets.building.scheduler import Pool
 from persist_assets.compiler.compilation import resolve_query
 from persist_assets.compiler.frontends.sql import parse_query
 from persist_assets.core.errors import BuildError, CheckFailedError, StorageError, StrictError
-from persist_assets.core.model import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from persist_assets.building.builder import Builder
+    from persist_assets.core.model.sources import Source
 
 IMPORTS = """
 from persist_assets import incremental_table, model, source, table

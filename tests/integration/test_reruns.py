@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from growing import ONE, PLAIN, Data, check, kind_of, put, sources
 
 from persist_assets.building.builder import Builder
 from persist_assets.core.errors import SettingsError
-from persist_assets.core.model import Snapshot, Source
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.core.model.sources import Source
 
 Make = Callable[..., Builder]
 FUNCTION = """

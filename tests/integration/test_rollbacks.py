@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
 from conftest import drawn_seed
 
 from persist_assets.core.errors import ConflictError, NotFoundError
-from persist_assets.core.model import Build, Snapshot, View
+from persist_assets.core.model.snapshots import Build, Snapshot, View
 from persist_assets.core.settings import Settings, load_settings
 from persist_assets.ledger.ledger import Ledger, Publication
 from persist_assets.ledger.tables import manifest_moves
 from persist_assets.operations.environments import roll_back, steps_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from persist_assets.core.errors import SettingsError
-from persist_assets.core.model import Column, Snapshot
+from persist_assets.core.model.columns import Column
+from persist_assets.core.model.snapshots import Snapshot
 from persist_assets.core.settings import load_settings
 from persist_assets.engine.data_diff import (
     ChangedRow,
@@ -25,6 +24,10 @@ from persist_assets.engine.data_diff import (
     compare_snapshots,
 )
 from persist_assets.engine.spark import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 NAN = float("nan")
 

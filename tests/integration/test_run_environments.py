@@ -7,9 +7,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pyarrow as pa
@@ -20,10 +19,15 @@ from dagster._core.loader import LoadingContextForTest
 
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import ConflictError
-from persist_assets.core.model import Project, Snapshot
 from persist_assets.core.settings import Settings, load_settings
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.plugin.runtime import Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.snapshots import Snapshot
 
 SOURCES = """
 CREATE TABLE t (a BIGINT, at TIMESTAMP) USING parquet LOCATION 'raw/t';

@@ -6,8 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,10 +19,13 @@ from icebergs import Written
 from proposed import TABLE
 
 from persist_assets.building.builder import Builder
-from persist_assets.core.model import RawTable
+from persist_assets.core.model.sources import RawTable
 from persist_assets.operations.watch import Watch
 from persist_assets.storage.changes import raw_change, version_of_same_rows
 from persist_assets.storage.raw import Pin, pin_raw
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Make = Callable[..., Builder]
 NOW = datetime(2024, 1, 15, 5, tzinfo=UTC)

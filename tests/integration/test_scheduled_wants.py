@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from persist_assets.building.builder import Builder
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.settings import load_settings
-from persist_assets.core.wants import Want
 from persist_assets.engine.spark import Engine, no_session
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.wants.schedules import make_wants, next_window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from persist_assets.core.wants import Want
 
 SOURCES = """
 CREATE TABLE f (day DATE, o STRING, n INT) USING parquet LOCATION 'f';

@@ -6,9 +6,9 @@ import gzip
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import dagster as dg
 import pytest
@@ -19,8 +19,12 @@ from test_iceberg_projects import SCHEMA, rows
 from test_ingestion import build
 from test_object_store import Server, server
 
-from persist_assets.building.builder import Builder
 from persist_assets.core.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from persist_assets.building.builder import Builder
 
 __all__ = ["server"]  # a fixture: it is used by its name
 

@@ -11,11 +11,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -33,6 +32,9 @@ from persist_assets.ledger.transfer import copy_ledger
 from persist_assets.web.api import ENDPOINTS, description
 from persist_assets.web.app import _check_proxy, make_app
 from persist_assets.web.graph import Graph
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 EVENTS, WANTS, PLAN = "/api/v1/events", "/api/v1/wants", "/api/v1/plan"
 LATE = "m/daily/2024-01-03"

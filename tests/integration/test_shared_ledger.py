@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persist_assets.building.builder import Builder
 from persist_assets.operations.environments import roll_back
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from persist_assets.building.builder import Builder
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION '{place}';

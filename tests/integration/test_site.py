@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urldefrag
 
 import pyarrow as pa
@@ -15,11 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from persist_assets.building.builder import Builder
 from persist_assets.cli import app
 from persist_assets.core.errors import ConflictError, StorageError
-from persist_assets.core.model import Snapshot
 from persist_assets.web.site.directory import LISTING, write_site
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from persist_assets.building.builder import Builder
+    from persist_assets.core.model.snapshots import Snapshot
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 SOURCES = f"""

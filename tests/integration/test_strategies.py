@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,6 +20,10 @@ from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.manifest_file import manifest_document
 from persist_assets.operations.environments import promote, roll_back
 from persist_assets.operations.gc import collect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 HEAD = "CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';\n"
 KEPT = (

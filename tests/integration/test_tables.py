@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 import pyarrow as pa
@@ -18,7 +18,8 @@ from conftest import ROOT
 from deltalake import DeltaTable, write_deltalake
 
 from persist_assets.core.errors import BuildError, ConflictError, StorageError
-from persist_assets.core.model import Column, RawTable
+from persist_assets.core.model.columns import Column
+from persist_assets.core.model.sources import RawTable
 from persist_assets.storage.delta_tables import (
     LOG,
     Staged,
@@ -32,6 +33,9 @@ from persist_assets.storage.delta_tables import (
 from persist_assets.storage.files import delete_directory
 from persist_assets.storage.raw import find_columns, missing_columns, pin_raw, public_options
 from persist_assets.storage.types import delta_schema
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 STRUCT = {
     "type": "struct",

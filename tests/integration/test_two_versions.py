@@ -6,7 +6,7 @@ import json
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -15,9 +15,14 @@ from ingesting import Died, bag
 
 from persist_assets.building.builder import Builder
 from persist_assets.core.errors import PersistError
-from persist_assets.core.model import Snapshot, Source
 from persist_assets.core.wants import Want
 from persist_assets.wants.requests import evaluate_now, run_request
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.core.model.sources import Source
 
 Make = Callable[..., Builder]
 CONNECTOR = {"transport": {"name": "delta_table_input", "config": {"uri": "lake"}}}

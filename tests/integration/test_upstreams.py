@@ -9,12 +9,10 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 from urllib.request import urlopen
 
@@ -35,6 +33,10 @@ from persist_assets.operations.doctor import examine
 from persist_assets.wants.requests import evaluate_now, find_available
 from persist_assets.wants.upstreams import sync
 from persist_assets.web.graph import Graph
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
 SOURCES = """
 CREATE TABLE f (n INT) USING parquet LOCATION 'f';

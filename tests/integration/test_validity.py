@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,11 +22,14 @@ from deltalake import DeltaTable, write_deltalake
 
 from persist_assets.building.builder import Builder
 from persist_assets.core.errors import BuildError, ConflictError, GoneError
-from persist_assets.core.model import Snapshot, Source
 from persist_assets.operations.environments import roll_back
 from persist_assets.operations.gc import collect
 from persist_assets.planning.planner import older_code
 from persist_assets.wants.requests import taint
+
+if TYPE_CHECKING:
+    from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.core.model.sources import Source
 
 Make = Callable[..., Builder]
 Row = dict[str, Any]

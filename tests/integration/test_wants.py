@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -23,6 +21,10 @@ from persist_assets.ledger.ledger import Ledger
 from persist_assets.wants.requests import evaluate_now, explained, record_late, run_request, taint
 from persist_assets.wants.schedules import make_wants
 from persist_assets.wants.upstreams import sync
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 NOW = datetime(2024, 1, 5, 6, tzinfo=UTC)
 RAW = "CREATE TABLE f (day DATE, n INT) USING delta LOCATION 'f';\n"

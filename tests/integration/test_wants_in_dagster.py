@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pyarrow as pa
@@ -29,6 +27,10 @@ from persist_assets.ledger.ledger import Ledger
 from persist_assets.plugin.runs import run_assets
 from persist_assets.plugin.runtime import ORIGIN_TAG
 from persist_assets.plugin.wants import REQUEST_TAG
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 SOURCES = """
 CREATE TABLE f (day DATE, n INT) USING delta LOCATION 'f';

@@ -5,15 +5,18 @@ The raw tables hold NULL, NaN, -0.0, duplicates, empty strings and collections, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conftest import compiled
 
-from persist_assets.core.model import Project
 from persist_assets.planning.render import substitute
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from persist_assets.core.model.project import Project
 
 RAW = """
 CREATE TABLE t (a INT, b STRING, d DOUBLE, k INT, arr ARRAY<INT>, m MAP<STRING, INT>,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from cutting import FATES, check, cut_and_compare
 from serving import SOURCES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 SEED = int(os.environ.get("PERSIST_NIGHTLY_SEED", random.randrange(10**6)))
 N_EVENTS = 10_000

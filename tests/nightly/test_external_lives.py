@@ -9,15 +9,18 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from conftest import drawn_seed, wait_for
 from ingesting import DeltaLake, IcebergLake, Life
 
-from persist_assets.building.builder import Builder
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from persist_assets.building.builder import Builder
 
 LIVES, ROUNDS, KILLS = 25, 8, 12
 BUILDS = """

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fuzzing import Asked, judge, requests
 from hypothesis import HealthCheck, given, settings
 from serving import SOURCES, TOKENS, serving, write_data
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 
 def test_thousands_of_requests_are_answered_as_described_or_refused(

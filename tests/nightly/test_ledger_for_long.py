@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hammer
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_eight_processes_hammer_a_ledger_for_half_a_minute(ledger_url: str, tmp_path: Path) -> None:

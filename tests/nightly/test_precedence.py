@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conftest import compiled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TABLE = "CREATE TABLE t (p INT, q INT, r INT, s INT) USING parquet LOCATION 't';"
 OPERATORS = [

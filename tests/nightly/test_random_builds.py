@@ -15,18 +15,21 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
 from datetime import date
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from soundness import RAW, make_views
 from test_random_projects import Reader, Texts
 from test_random_queries import mutate
 
-from persist_assets.building.builder import Builder
 from persist_assets.core.errors import SourcesError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from persist_assets.building.builder import Builder
 
 TABLES = ("t", "u", "w")
 

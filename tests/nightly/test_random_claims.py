@@ -11,7 +11,7 @@ import os
 import random
 import time
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import sqlglot
@@ -19,7 +19,8 @@ from conftest import compiled
 from sqlglot import exp
 from test_random_queries import TABLES, Writer
 
-from persist_assets.core.model import Growth
+if TYPE_CHECKING:
+    from persist_assets.core.model.columns import Growth
 
 BUDGET_S = float(os.environ.get("PERSIST_NIGHTLY_S", "120"))
 SEED = int(os.environ.get("PERSIST_NIGHTLY_SEED", random.randrange(10**6)))

@@ -9,9 +9,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from growing import QUERIES, Data, check, kind_of, sources
 
@@ -20,6 +18,10 @@ from persist_assets.compiler.load import load_project, require
 from persist_assets.core.settings import load_settings
 from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 BUDGET_S = float(os.environ.get("PERSIST_NIGHTLY_S", "120"))
 SEED = int(os.environ.get("PERSIST_NIGHTLY_SEED", random.randrange(10**6)))

@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import SPARK_TOML
@@ -17,6 +16,9 @@ from histories import Zygote
 from machine import Tally, explore
 
 from persist_assets.engine.spark import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 BUDGET_S = float(os.environ.get("PERSIST_NIGHTLY_S", "120"))
 SEED = int(os.environ.get("PERSIST_NIGHTLY_SEED", random.randrange(10**6)))

@@ -11,6 +11,7 @@ import random
 import re
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from conftest import compiled
 from soundness import RAW
@@ -18,7 +19,10 @@ from test_random_queries import Writer
 
 from persist_assets.compiler.compilation import Memory, RawFacts, compile_project, source_id
 from persist_assets.compiler.frontends.sql import parse_sql
-from persist_assets.core.model import Project, Source
+
+if TYPE_CHECKING:
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.sources import Source
 
 Texts = Mapping[str, str]
 """Queries by the names of their sources, `q` the last; they say `@name@` for what they read."""

@@ -6,16 +6,18 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
 from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import need
 from queries import edited, is_analysed, meaning, mutated, project, queries, schema
 from soundness import Answer, difference, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 _DAYS = "Sunday Monday Tuesday Wednesday Thursday Friday Saturday".split()
 _ROWS = {"store_sales": 300, "store_returns": 60, "web_sales": 150, "catalog_sales": 150, "item": 30, "customer": 40, "customer_address": 15, "date_dim": 48, "store": 5, "promotion": 4}  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -13,7 +13,7 @@ from conftest import compiled
 
 from persist_assets.compiler.frontends.sql import parse_sql
 from persist_assets.core.errors import StorageError
-from persist_assets.core.model import External
+from persist_assets.core.model.sources import External
 from persist_assets.core.settings import Upstream
 from persist_assets.external.connectors import connect
 from persist_assets.external.connectors.access import (
@@ -23,6 +23,9 @@ from persist_assets.external.connectors.access import (
     spark_access,
 )
 from persist_assets.wants.http import NoAnswer, token_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SECRETS = {
     "PERSIST_SECRET_ID": "AKIA-hidden-1",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from persist_assets.compiler.frontends.annotations import KEYS, read_annotation
 from persist_assets.compiler.frontends.motly import Line, Tag, parse_tag
 from persist_assets.core.errors import Location, Problem
-from persist_assets.core.model import Annotation, Freshness, Validity, Wanted
+from persist_assets.core.model.annotations import Annotation, Freshness, Validity, Wanted
 
 CASES = json.loads((ROOT / "tests" / "golden" / "motly.json").read_text())["cases"]
 

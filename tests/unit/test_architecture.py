@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from graphlib import TopologicalSorter
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from conftest import ROOT
@@ -17,8 +17,11 @@ from conftest import ROOT
 import persist_assets
 from persist_assets.cli import EXIT_CODES
 from persist_assets.core import errors
-from persist_assets.core.model import CheckResult
+from persist_assets.core.model.checks import CheckResult
 from persist_assets.core.python_modules import EXPORTS
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PACKAGE = ROOT / "persist_assets"
 DOCS = ROOT / "docs" / "architecture"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from bare_names import CASES, NAMES, RAW
 from conftest import compiled
 
-from persist_assets.core.model import Source
+if TYPE_CHECKING:
+    from persist_assets.core.model.sources import Source
 
 
 def source(query: str) -> Source:

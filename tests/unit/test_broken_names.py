@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,10 +13,12 @@ from persist_assets.compiler.frontends.sql import parse_query
 from persist_assets.compiler.load import load, load_project, sound
 from persist_assets.compiler.registry import NAMES
 from persist_assets.core.errors import ConflictError, NotFoundError, SourcesError
-from persist_assets.core.model import Project
 from persist_assets.core.settings import load_settings
 from persist_assets.planning.lineage import find_columns
 from persist_assets.planning.selection import find_source
+
+if TYPE_CHECKING:
+    from persist_assets.core.model.project import Project
 
 pytestmark = pytest.mark.proves("S16")
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from conftest import compiled
 
-from persist_assets.core.model import Project
 from persist_assets.planning.diff import (
     Change,
     Expression,
@@ -17,6 +18,9 @@ from persist_assets.planning.diff import (
     of_project,
     to_rebuild,
 )
+
+if TYPE_CHECKING:
+    from persist_assets.core.model.project import Project
 
 RAW = "CREATE TABLE t (a INT, b INT, c INT) USING parquet LOCATION 't';\n"
 RAW += "CREATE TABLE u (a INT, d INT) USING parquet LOCATION 'u';\n--@ persist\nCREATE VIEW p AS "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from conftest import ROOT, compiled
@@ -23,8 +23,12 @@ from persist_assets.compiler.compilation import (
 from persist_assets.compiler.frontends.sql import parse_query, parse_sql
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import SourcesError
-from persist_assets.core.model import Project
 from persist_assets.core.settings import load_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from persist_assets.core.model.project import Project
 
 T = "CREATE TABLE t (a INT, b STRING, ts TIMESTAMP, s STRUCT<f: INT>) USING parquet LOCATION 't';\n"
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 from conftest import compiled
 
 from persist_assets.core.contracts import alike, breaches, changes, stored_type
-from persist_assets.core.model import Check, Column, Project, SchemaChange, Source
+from persist_assets.core.model.checks import Check
+from persist_assets.core.model.columns import Column
+
+if TYPE_CHECKING:
+    from persist_assets.core.model.annotations import SchemaChange
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.sources import Source
 
 RAW = """
 CREATE TABLE t (a BIGINT, b STRING, ts TIMESTAMP) USING parquet LOCATION 'raw/t';

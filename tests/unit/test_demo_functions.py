@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import narwhals as nw
 import pandas as pd
 import polars as pl
 import pytest
 from conftest import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
 
 DAYS = {
     "flight_date": ["2013-01-01", "2013-01-02", "2013-01-01", "2013-01-01"],

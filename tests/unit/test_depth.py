@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import process_time
+from typing import TYPE_CHECKING
 
 import pytest
 from conftest import compiled, has_taken
 
 from persist_assets.analysis.binding import MAX_DEPTH, MAX_SIZE
 from persist_assets.compiler.frontends.sql import MAX_BRACKETS, parse_query
-from persist_assets.core.model import Project, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.sources import Source
 
 T = "CREATE TABLE t (a INT, b STRING) USING parquet LOCATION 't';\n"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import compiled
@@ -12,8 +12,11 @@ from proposed import TABLE, V1, V2
 from persist_assets.compiler.frontends.external import LACKING, public_pairs
 from persist_assets.compiler.frontends.intervals import missing_keywords
 from persist_assets.compiler.frontends.sql import parse_sql
-from persist_assets.core.errors import Problem
-from persist_assets.core.model import Declaration, External, Kind
+from persist_assets.core.model.annotations import Kind
+from persist_assets.core.model.sources import Declaration, External
+
+if TYPE_CHECKING:
+    from persist_assets.core.errors import Problem
 
 
 def declared(config: Any, name: str = "delta_table_input", **more: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conftest import compiled
 
-from persist_assets.core.model import Plan, Reason, ReasonCode, Step
+from persist_assets.core.model.plans import Plan, Reason, ReasonCode, Step
 from persist_assets.operations.watch import due
 
 PROJECT = compiled(

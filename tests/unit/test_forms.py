@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from conftest import compiled
 
-from persist_assets.core.model import Source
+if TYPE_CHECKING:
+    from persist_assets.core.model.sources import Source
 
 TABLE = (
     "CREATE TABLE t (s STRING, k INT, ts TIMESTAMP, a INT, st STRUCT<a: INT, b: STRING>)"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from conftest import compiled, said_under_hash_seeds
 from pairs import RAW, build_id, golden, project
 
 from persist_assets.core.digests import digest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.proves("K2")

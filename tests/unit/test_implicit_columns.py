@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from conftest import compiled
 from implicit import COLUMNS, expressions, recorded
@@ -13,7 +15,9 @@ from persist_assets.analysis.scope import NO_WORD, UNKNOWN, Around, Unanalysable
 from persist_assets.compiler.frontends.sql import parse_query
 from persist_assets.core.errors import SourcesError
 from persist_assets.core.languages import REFERENCE
-from persist_assets.core.model import Source
+
+if TYPE_CHECKING:
+    from persist_assets.core.model.sources import Source
 
 TABLE = f"CREATE TABLE n ({COLUMNS}) USING parquet LOCATION 'n';\n"
 (N,) = compiled({"n.sql": TABLE}).sources

@@ -5,16 +5,22 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Decimal
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import compilation_of, compiled
 
-from persist_assets.analysis.semantics import Meaning
 from persist_assets.compiler.compilation import Memory
 from persist_assets.core import time_values
-from persist_assets.core.model import Change, Growth, Increment, Piece, Project, Snapshot, Source
+from persist_assets.core.model.plans import Change, Increment, Piece
+from persist_assets.core.model.snapshots import Snapshot
 from persist_assets.planning.increments import grow, in_order, obstacle
+
+if TYPE_CHECKING:
+    from persist_assets.analysis.semantics import Meaning
+    from persist_assets.core.model.columns import Growth
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.sources import Source
 
 RAW = """
 CREATE TABLE ev (ts TIMESTAMP, usr INT, kind STRING, amt INT) USING parquet LOCATION 'ev';

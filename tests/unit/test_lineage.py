@@ -6,7 +6,7 @@ import pytest
 from conftest import compiled
 
 from persist_assets.core.errors import NotFoundError
-from persist_assets.core.model import ColumnRef
+from persist_assets.core.model.columns import ColumnRef
 from persist_assets.planning.lineage import edges, find_columns, trace
 
 FILES = {

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from persist_assets.core.digests import digest_connection
-from persist_assets.core.model import Build, Column, RawVersion, Snapshot
+from persist_assets.core.model.columns import Column
+from persist_assets.core.model.snapshots import Build, RawVersion, Snapshot
 from persist_assets.core.settings import load_settings
 from persist_assets.ledger.manifest_file import manifest_document, parse_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 ID = "ab" * 32
 NOW = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from itertools import product
+from typing import TYPE_CHECKING
 
 import dagster as dg
 import pytest
 from conftest import compiled
 
-from persist_assets.core.model import Partitioning, Project, SourceID
+from persist_assets.core.model.queries import SourceID
 from persist_assets.core.partitions import keys
 from persist_assets.planning.planner import needed, reached_by
 from persist_assets.plugin.partitions import dependency, partitions_definition
+
+if TYPE_CHECKING:
+    from persist_assets.core.model.annotations import Partitioning
+    from persist_assets.core.model.project import Project
 
 RAW = """
 CREATE TABLE f (ts TIMESTAMP, at TIMESTAMP_NTZ, day DATE, k STRING, i INT)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from conftest import compiled
 
 from persist_assets.compiler.frontends.sql import parse_query
 from persist_assets.core.errors import SourcesError
-from persist_assets.core.model import Project, Source
+from persist_assets.core.model.project import Project
 from persist_assets.planning.render import substitute
+
+if TYPE_CHECKING:
+    from persist_assets.core.model.sources import Source
 
 RAW = (
     "CREATE TABLE t (ts TIMESTAMP, day DATE, x STRING, k INT) USING parquet LOCATION 't';\n"

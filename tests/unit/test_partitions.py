@@ -12,7 +12,7 @@ from conftest import compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persist_assets.core.model import Cadence, Dimension, Partitioning
+from persist_assets.core.model.annotations import Cadence, Dimension, Partitioning
 from persist_assets.core.partitions import (
     between,
     bounds,

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import pytest
 from conftest import compiled
 
-from persist_assets.core.model import (
+from persist_assets.core.model.plans import Change, Plan
+from persist_assets.core.model.queries import BuildID
+from persist_assets.core.model.snapshots import (
     AsOf,
     Build,
-    BuildID,
-    Change,
     Filled,
-    Plan,
-    Project,
     RawVersion,
-    Read,
     Snapshot,
-    Source,
     merge_as_of,
 )
 from persist_assets.planning.diff import what_it_reads
@@ -35,6 +32,10 @@ from persist_assets.planning.planner import (
     older_code,
     plan,
 )
+
+if TYPE_CHECKING:
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.sources import Read, Source
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 RAW = "CREATE TABLE t (a INT, b INT) USING parquet LOCATION 't';\nCREATE TABLE j (a INT) USING jdbc OPTIONS (url 'x');\n"

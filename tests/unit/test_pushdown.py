@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
 from itertools import permutations
-from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -33,9 +31,14 @@ from test_rules import without
 
 import persist_assets.analysis.predicates as p
 from persist_assets.analysis import binder, pushdown
-from persist_assets.analysis.pushdown import Need
 from persist_assets.compiler.compilation import resolve_query
 from persist_assets.compiler.frontends.sql import parse_query
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from persist_assets.analysis.pushdown import Need
 
 ALL = "all rows"
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from conftest import compiled
 
 from persist_assets.compiler.load import load_project
-from persist_assets.core.model import Build, Project, Source
+from persist_assets.core.model.snapshots import Build
 from persist_assets.core.settings import load_settings
 from persist_assets.planning.diff import what_changed_above, what_it_reads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.sources import Source
 
 RAW = (
     "CREATE TABLE raw (carrier STRING, delay DOUBLE, origin STRING, gate STRUCT<no: INT, pier: STRING>)"

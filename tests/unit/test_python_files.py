@@ -8,9 +8,8 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import ROOT, compiled
@@ -21,9 +20,14 @@ from persist_assets.compiler.frontends.python import parse_python
 from persist_assets.compiler.frontends.sql import parse_query
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import SourcesError
-from persist_assets.core.model import Project, Source
 from persist_assets.core.settings import load_settings
 from persist_assets.engine.python_functions import _Modules, place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.sources import Source
 
 T = "CREATE TABLE flights (carrier STRING, delay DOUBLE) USING parquet LOCATION 'f';\n"
 IMPORTS = "from persist_assets import incremental_table, model, source, table\n"

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import compiled
 
-from persist_assets.core.model import Function
 from persist_assets.engine.python_functions import _Modules
+
+if TYPE_CHECKING:
+    from persist_assets.core.model.queries import Function
 
 ORDER = ("one", "two", "own")
 """The modules; each may import those before it."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gzip
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from persist_assets.core.errors import StorageError
-from persist_assets.core.model import Column
+from persist_assets.core.model.columns import Column
 from persist_assets.core.raw_options import OPTIONS, wrong_option
 from persist_assets.storage.headers import columns_in_order, first_records, is_header, line_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.proves("S5")
 

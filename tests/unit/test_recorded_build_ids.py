@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from recorded import of_generated, of_pairs, recorded
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_the_build_ids_of_all_golden_pairs_are_the_recorded_ones() -> None:

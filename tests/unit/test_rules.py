@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from textwrap import dedent
-from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pairs import build_id, golden
@@ -22,6 +21,9 @@ from persist_assets.analysis import (
     semantics,
 )
 from persist_assets.core import dialect
+
+if TYPE_CHECKING:
+    from types import CodeType
 
 PAIRS = {
     name: {title: queries for title, *queries in golden(name)}

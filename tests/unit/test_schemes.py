@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import SettingsError
 from persist_assets.core.settings import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 DECLARED = "CREATE TABLE t (a INT) USING {form} LOCATION '{place}';"
 EXTERNAL = """CREATE EXTERNAL TABLE t (a INT) WITH ('connectors' = '[{{"transport": {{

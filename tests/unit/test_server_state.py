@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 from filelock import FileLock
@@ -26,6 +25,10 @@ from persist_assets.engine.server import (
 )
 from persist_assets.engine.server import stop_server as stop
 from persist_assets.engine.session import create_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)

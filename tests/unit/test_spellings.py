@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import dagster as dg
 import pytest
@@ -13,9 +12,14 @@ from conftest import compiled
 from persist_assets import load_sources
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import SettingsError
-from persist_assets.core.model import Source
 from persist_assets.core.settings import load_settings
 from persist_assets.plugin.assets import op_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from persist_assets.core.model.sources import Source
 
 T = "CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw/t';\n"
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from persist_assets.compiler.frontends.sql import parse_query, parse_sql
 from persist_assets.core.errors import SourcesError
-from persist_assets.core.model import Declaration
+
+if TYPE_CHECKING:
+    from persist_assets.core.model.sources import Declaration
 
 
 def one(text: str) -> Declaration:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from conftest import has_taken, said_under_hash_seeds
 from queries import SUITES, edited, is_analysed, meaning, queries
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 AS_A_WHOLE = {"pivot of quarters", "pivot of categories", "a lateral subquery"}
 ALL = [(suite, title) for suite in SUITES for title in queries(suite)]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from postgres import AS_ROOT, NOBODY
@@ -15,12 +14,16 @@ from typer.testing import CliRunner
 
 from persist_assets.cli import app
 from persist_assets.core.errors import SettingsError, StorageError, UntrustedError
-from persist_assets.core.model import External
+from persist_assets.core.model.sources import External
 from persist_assets.core.object_stores import read_stores
 from persist_assets.core.settings import load_settings
 from persist_assets.core.trust import add_trusted, confined, permit, place_of, trusted_places
 from persist_assets.external.connectors.access import endpoint_of, follow_references
 from persist_assets.operations.revisions import find_commit, load_revision
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 URL = "postgresql://me:secret@host/database"
 

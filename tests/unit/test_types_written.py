@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from conftest import compiled
 
-from persist_assets.core.model import Source
 from persist_assets.core.spark_types import UnknownTypeError, parse_type, read_type
+
+if TYPE_CHECKING:
+    from persist_assets.core.model.sources import Source
 
 TABLE = "CREATE TABLE t (s STRING, k INT, ts TIMESTAMP) USING parquet LOCATION 't';\n"
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 from pyarrow import fs
 
 from persist_assets.storage.patient import patient
 from persist_assets.storage.waiting import ask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SLOW_DOWN = "AWS Error SLOW_DOWN during HeadObject operation: Please reduce your request rate."
 OF_KEY = "When reading information for key '{}' in bucket 'b': {}"

@@ -54,17 +54,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from persist_assets.core.model import (
-        Check,
-        CheckResult,
-        Column,
-        Increment,
-        Project,
-        Snapshot,
-        Source,
-        SourceID,
-        Trace,
-    )
+    from persist_assets.core.model.checks import Check, CheckResult
+    from persist_assets.core.model.columns import Column, Trace
+    from persist_assets.core.model.plans import Increment
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import SourceID
+    from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.core.model.sources import Source
     from persist_assets.engine.row_metrics import Measured
     from persist_assets.engine.spark import Engine
     from persist_assets.storage.delta_tables import Live, Staged

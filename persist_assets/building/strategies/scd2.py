@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError
-from persist_assets.core.model import VALID_FROM, VALID_TO
+from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
 from persist_assets.core.time_values import TIMES, literal
 from persist_assets.engine.session import translated
 from persist_assets.planning.increments import mismatch
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from persist_assets.core.model import Column, Source, Validity
+    from persist_assets.core.model.annotations import Validity
+    from persist_assets.core.model.columns import Column
+    from persist_assets.core.model.sources import Source
 
 _MOST_SHOWN = 3
 _SHARING, _ENDED = "persist.sharing", "persist.ended"

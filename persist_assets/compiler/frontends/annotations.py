@@ -18,29 +18,27 @@ from persist_assets.compiler.frontends.cron import NICKNAMES, wrong_with
 from persist_assets.compiler.frontends.motly import Line, Tag, parse_tag
 from persist_assets.core.contracts import stored_type
 from persist_assets.core.errors import Location, Problem, did_you_mean
-from persist_assets.core.model import (
+from persist_assets.core.model.annotations import (
     Annotation,
     Cadence,
-    Check,
-    CheckKind,
     Dimension,
     Fallback,
     Freshness,
     Merge,
     Partitioning,
     Refresh,
-    Scalar,
     SchemaChange,
     Strategy,
     Wanted,
 )
+from persist_assets.core.model.checks import Check, CheckKind, Scalar
 from persist_assets.core.settings import parse_duration
 from persist_assets.core.spark_types import type_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from persist_assets.core.model import Declaration
+    from persist_assets.core.model.sources import Declaration
 
 
 class _Bad(Exception):

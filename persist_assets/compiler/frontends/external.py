@@ -20,7 +20,7 @@ from sqlglot.errors import TokenError
 from persist_assets.compiler.frontends.intervals import KEYWORD, missing_keywords
 from persist_assets.core.dialect import function_named, parse, plain
 from persist_assets.core.errors import Problem, did_you_mean
-from persist_assets.core.model import External
+from persist_assets.core.model.sources import External
 from persist_assets.core.object_stores import unfit_endpoint, unfit_region
 
 if TYPE_CHECKING:

@@ -20,13 +20,13 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
 from persist_assets.core.errors import Problem, did_you_mean
-from persist_assets.core.model import Bound
+from persist_assets.core.model.queries import Bound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from persist_assets.core.errors import Location
-    from persist_assets.core.model import Declaration
+    from persist_assets.core.model.sources import Declaration
 
 WATERMARK, START, END = "watermark", "partition_start", "partition_end"
 _FORMS = {

@@ -38,14 +38,8 @@ from persist_assets.compiler.frontends.modules import (
 from persist_assets.compiler.frontends.motly import Line, Tag
 from persist_assets.core.errors import Location, Problem, did_you_mean
 from persist_assets.core.languages import PYTHON
-from persist_assets.core.model import (
-    Declaration,
-    Function,
-    Parameter,
-    Query,
-    RawTable,
-    Reference,
-)
+from persist_assets.core.model.queries import Function, Parameter, Query, Reference
+from persist_assets.core.model.sources import Declaration, RawTable
 from persist_assets.core.python_modules import EXPORTS, PACKAGE, absolute, files_of, name_of
 
 if TYPE_CHECKING:
@@ -53,7 +47,7 @@ if TYPE_CHECKING:
 
     from persist_assets.compiler.frontends.modules import Reached
     from persist_assets.core.errors import Severity
-    from persist_assets.core.model import Check
+    from persist_assets.core.model.checks import Check
 
 SUFFIX = ".py"
 OUTSIDE = "python"

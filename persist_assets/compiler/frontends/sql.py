@@ -50,15 +50,9 @@ from persist_assets.core.errors import (
     unexpected,
 )
 from persist_assets.core.languages import REFERENCE, SQL
-from persist_assets.core.model import (
-    FILE_FORMATS,
-    Annotation,
-    Column,
-    Declaration,
-    Query,
-    RawTable,
-    Reference,
-)
+from persist_assets.core.model.columns import Column
+from persist_assets.core.model.queries import Query, Reference
+from persist_assets.core.model.sources import FILE_FORMATS, Declaration, RawTable
 from persist_assets.core.raw_options import wrong_option
 from persist_assets.core.spark_types import UnknownTypeError
 
@@ -66,6 +60,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sqlglot.tokenizer_core import Token
+
+    from persist_assets.core.model.annotations import Annotation
 
 
 MAX_BRACKETS = 400

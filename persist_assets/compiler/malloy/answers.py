@@ -14,7 +14,7 @@ from persist_assets.core.errors import Location, Problem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from persist_assets.core.model import BuildID, SourceID
+    from persist_assets.core.model.queries import BuildID, SourceID
 
 Answer = dict[str, Any]
 

@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -26,6 +25,7 @@ from persist_assets.compiler.malloy.answers import read_model, read_query
 from persist_assets.core.errors import Location, Problem, SettingsError, SourcesError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from persist_assets.compiler.malloy.answers import MalloyModel, MalloyQuery

@@ -19,13 +19,15 @@ from persist_assets.compiler.frontends.motly import Line
 from persist_assets.compiler.frontends.sql import parse_query
 from persist_assets.core.errors import Location, Problem, SourcesError
 from persist_assets.core.languages import MALLOY
-from persist_assets.core.model import Column, Declaration
+from persist_assets.core.model.columns import Column
+from persist_assets.core.model.sources import Declaration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from persist_assets.compiler.malloy.answers import MalloyModel, MalloySource, Note
-    from persist_assets.core.model import Annotation, Query
+    from persist_assets.core.model.annotations import Annotation
+    from persist_assets.core.model.queries import Query
 
 SUFFIX = ".malloy"
 FLAG = "##! experimental.persistence"

@@ -30,13 +30,15 @@ from persist_assets.compiler.malloy.declarations import (
 )
 from persist_assets.core.digests import digest
 from persist_assets.core.errors import Location, PersistError, Problem, SourcesError, unexpected
-from persist_assets.core.model import Column, NamedQuery
+from persist_assets.core.model.columns import Column
+from persist_assets.core.model.project import NamedQuery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from persist_assets.compiler.compilation import Compilation
-    from persist_assets.core.model import Declaration, Query, Reference
+    from persist_assets.core.model.queries import Query, Reference
+    from persist_assets.core.model.sources import Declaration
     from persist_assets.core.settings import Malloy
 
 _UTC = ("UTC", "Etc/UTC", "Etc/UCT", "UCT", "Zulu", "Etc/Zulu", "Universal", "Etc/Universal", "GMT")

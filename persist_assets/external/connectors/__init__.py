@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from persist_assets.core.model import Column, RawTable
+    from persist_assets.core.model.columns import Column
+    from persist_assets.core.model.sources import RawTable
     from persist_assets.external.connectors.protocol import Connector
 
 CONNECTORS: Mapping[str, Callable[..., Connector]] = {

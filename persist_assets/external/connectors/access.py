@@ -15,7 +15,7 @@ from persist_assets.core.trust import permit
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from persist_assets.core.model import External
+    from persist_assets.core.model.sources import External
 
 _SPARK: Mapping[str, str] = {
     "aws_access_key_id": "access.key",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from persist_assets.core.dialect import char_size, quote, unpruned
 from persist_assets.core.errors import GoneError, StorageError
-from persist_assets.core.model import Piece
+from persist_assets.core.model.plans import Piece
 from persist_assets.core.object_stores import is_local, spark_pattern
 from persist_assets.engine.named_files import AS_NAMED, check_rows, one_after_another, padded
 from persist_assets.external.connectors.access import delta_access, spark_access
@@ -68,7 +68,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from persist_assets.core.model import Column, External
+    from persist_assets.core.model.columns import Column
+    from persist_assets.core.model.sources import External
     from persist_assets.storage.commits import Actions
 
 _READABLE = frozenset(

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from persist_assets.core.model import Column, External
+    from persist_assets.core.model.columns import Column
+    from persist_assets.core.model.sources import External
 
 OF_ICEBERG = "iceberg:"
 """What versions begin with. Behind it: the number of a snapshot, the table's id, and of which

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from persist_assets.core.model import Column, External
+    from persist_assets.core.model.columns import Column
+    from persist_assets.core.model.sources import External
 
 FILE, ROW = "_persist_file", "_persist_row"
 """The columns that say from which file a row is, and its number there."""
@@ -32,7 +33,7 @@ def conditions_of(external: External, predicate: str | None, *, start: bool) -> 
 
     Examples
     --------
-    >>> from persist_assets.core.model import External
+    >>> from persist_assets.core.model.sources import External
     >>> conditions_of(External("delta_table_input", filter="b"), "a", start=True)
     ['a', 'b']
     """

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from persist_assets.core.model import Build, BuildID, CheckResult, Project, Snapshot, SourceID
+    from persist_assets.core.model.checks import CheckResult
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import BuildID, SourceID
+    from persist_assets.core.model.snapshots import Build, Snapshot
     from persist_assets.core.settings import Settings
     from persist_assets.ledger.ledger import Ledger
 

@@ -9,7 +9,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from persist_assets._paths import SITE
-from persist_assets.core.model import ColumnRef, in_units
+from persist_assets.core.model.checks import in_units
+from persist_assets.core.model.columns import ColumnRef
 from persist_assets.planning.lineage import neighbours
 from persist_assets.storage.raw import SECRETS, public_options
 from persist_assets.web.layout import STYLE, templates
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from persist_assets.core.errors import Problem
-    from persist_assets.core.model import Broken, Dimension, Project, RawTable, Source, SourceID
+    from persist_assets.core.model.annotations import Dimension
+    from persist_assets.core.model.project import Broken, Project
+    from persist_assets.core.model.queries import SourceID
+    from persist_assets.core.model.sources import RawTable, Source
     from persist_assets.web.site.catalog import Knowledge
 
 _AROUND = 20

@@ -1,0 +1,229 @@
+"""Checks of rows, and what came of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from persist_assets.core.errors import Location
+    from persist_assets.core.model.columns import ColumnRef
+    from persist_assets.core.model.queries import Function
+
+
+Scalar = str | int | float | bool
+
+
+CheckKind = Literal[
+    "columns",
+    "not_null",
+    "unique",
+    "accepted_values",
+    "range",
+    "relationship",
+    "row_count",
+    "freshness",
+    "expr",
+    "function",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One assertion about the rows of a source.
+
+    Attributes
+    ----------
+    kind
+        Which assertion.
+    name
+        Unique within the source, letters, digits and underscores.
+    columns
+        For ``unique`` the key's columns, for ``columns`` all that are promised, else the one column
+        that is looked at.
+    values
+        For ``accepted_values`` the values, for ``columns`` the types, empty where any will do, for
+        ``relationship`` and ``function`` the name of the other, as written. NULL always passes.
+    expression
+        For ``expr``: a Spark SQL condition on one row. As in SQL's own CHECK, NULL passes.
+    least, most
+        For ``range`` and ``row_count``: the ends, which belong to it.
+    age_s
+        For ``freshness``: so many seconds old the greatest value may be.
+    since
+        For ``freshness``, when it is asked: the instant before which the greatest value is too old.
+    others
+        For ``columns``: there may be others too.
+    against
+        For ``relationship``: the column that has the values.
+    function, wording
+        For ``function``: what is called, and a digest of all its code.
+    fickle
+        It may have another answer later on the same rows: it looks at the clock, or draws lots.
+    blocking
+        A failure keeps the rows from being published.
+    per_partition
+        Each partition is judged for itself. Never said of what comes out the same without it.
+    location
+        Of the annotation.
+    """
+
+    kind: CheckKind
+    name: str
+    columns: tuple[str, ...] = ()
+    values: tuple[Scalar, ...] = ()
+    expression: str | None = None
+    least: Scalar | None = None
+    most: Scalar | None = None
+    age_s: int = 0
+    since: datetime | None = None
+    others: bool = False
+    against: ColumnRef | None = None
+    function: Function | None = None
+    wording: str = ""
+    fickle: bool = False
+    blocking: bool = True
+    per_partition: bool = False
+    location: Location | None = field(default=None, compare=False)
+
+    @property
+    def on_rows(self) -> bool:
+        """Whether one row at a time tells: it needs no look at all rows together."""
+        return self.kind in ("not_null", "accepted_values", "range", "expr")
+
+    @property
+    def in_pass(self) -> bool:
+        """Whether an aggregate tells, so that it is computed while rows are written."""
+        return self.on_rows or self.kind in ("row_count", "freshness")
+
+    @property
+    def alone(self) -> bool:
+        """Whether the rows tell all together, without other tables and code of the project."""
+        return self.kind not in ("relationship", "function") and not self.per_partition
+
+    @property
+    def definition(self) -> str:
+        """What is checked, in words: equal for equal checks."""
+        return f"{self._asserted}{' in each partition' if self.per_partition else ''}"
+
+    @property
+    def _asserted(self) -> str:
+        match self.kind:
+            case "expr":
+                return f"{self.expression}"
+            case "accepted_values":
+                return f"{self.columns[0]} in {list(self.values)}"
+            case "columns":
+                named = zip(self.columns, self.values, strict=True)
+                told = ", ".join(f"{name} {kind}".strip() for name, kind in named)
+                return f"columns {told}{', and others' if self.others else ''}"
+            case "range":
+                return f"{self.columns[0]} {_between(self.least, self.most)}"
+            case "row_count":
+                return f"row count {_between(self.least, self.most)}"
+            case "freshness":
+                return f"greatest {self.columns[0]} at most {in_units(self.age_s)} old"
+            case "relationship":
+                other = self.against
+                told = f"{other.source_id}.{other.column}" if other else f"{self.values[0]}"
+                return f"{self.columns[0]} in {told}"
+            case "function":
+                return f"function {self.values[0]} ({self.wording[:12]})"
+            case _:
+                return f"{', '.join(self.columns)} {self.kind.replace('_', ' ')}"
+
+
+def _between(least: Scalar | None, most: Scalar | None) -> str:
+    if least is None or most is None:
+        return f"at most {most}" if least is None else f"at least {least}"
+    return f"between {least} and {most}"
+
+
+def in_units(seconds: int) -> str:
+    """Return a time in the largest unit that it is a whole number of.
+
+    Examples
+    --------
+    >>> in_units(172_800), in_units(5_400)
+    ('2 days', '90 minutes')
+    """
+    for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds and seconds % size == 0:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class FailedPartition:
+    """A partition in which a check fails.
+
+    Attributes
+    ----------
+    failed_rows
+        How many of its rows fail; 0 where no single row does.
+    found
+        What there was, in words, where the number of rows does not tell.
+    """
+
+    key: str
+    failed_rows: int = 0
+    found: str | None = None
+
+
+_SHOWN = 3
+"""So many of the partitions in which a check fails are named in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What came of one check of one build.
+
+    Attributes
+    ----------
+    failed_rows
+        How many rows fail; 0 where no single row does.
+    definition
+        What was checked (`Check.definition`).
+    found
+        What there was, in words, where the number of rows does not tell.
+    sample
+        Some of the rows that fail, as JSON.
+    basis
+        What the answer rests on besides the rows: of a relationship what the other source was, of
+        freshness the greatest value, in microseconds since 1970; of each partition, as JSON,
+        where these are judged by the clock.
+    partitions
+        Of a partitioned source, all in which it fails, in order. Nothing where that cannot be told.
+    """
+
+    name: str
+    passed: bool
+    blocking: bool
+    failed_rows: int
+    definition: str
+    found: str | None = None
+    sample: tuple[str, ...] = ()
+    basis: str | None = None
+    partitions: tuple[FailedPartition, ...] = ()
+
+    @property
+    def in_words(self) -> str:
+        """What there was, and in which partitions what fails.
+
+        Examples
+        --------
+        >>> places = (FailedPartition("2024-01-03", 2), FailedPartition("2024-01-05", 1))
+        >>> CheckResult("not_null_a", False, True, 3, "a not null", partitions=places).in_words
+        '3 rows: 2 in 2024-01-03, 1 in 2024-01-05'
+        """
+        whole = self.found or f"{self.failed_rows} rows"
+        if not self.partitions:
+            return whole
+        if len(self.partitions) == 1 and self.partitions[0].found is None:
+            return f"{whole} in {self.partitions[0].key}"
+        told = [f"{p.found or p.failed_rows} in {p.key}" for p in self.partitions[:_SHOWN]]
+        more = len(self.partitions) - _SHOWN
+        rest = f" and {more} more partition{'s' * (more != 1)}" if more > 0 else ""
+        return f"{whole}: " * bool(self.failed_rows) + ", ".join(told) + rest

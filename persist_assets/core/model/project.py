@@ -1,0 +1,227 @@
+"""A compiled project."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from persist_assets.core.errors import Location, Problem
+    from persist_assets.core.model.checks import Check
+    from persist_assets.core.model.queries import BuildID, SourceID
+    from persist_assets.core.model.sources import Source
+
+
+@dataclass(frozen=True, slots=True)
+class NamedQuery:
+    """A query that a Malloy file gives a name, to be run when somebody asks."""
+
+    name: str
+    location: Location
+    description: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A source that is declared and could not be compiled: something in it, or below it, is wrong.
+
+    Attributes
+    ----------
+    reads
+        What of its references means something.
+    """
+
+    source_id: SourceID
+    asset_key: tuple[str, ...]
+    language: str
+    location: Location
+    description: str | None = None
+    reads: tuple[SourceID, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The asset key in one string."""
+        return "/".join(self.asset_key)
+
+
+def may_mean(key: Sequence[str], parts: Sequence[str]) -> bool:
+    """Whether a name in parts, or what qualifies one, may mean an asset key, or that of a file."""
+    end = key[max(len(key) - len(parts), 0) :]
+    return [k.lower() for k in end] == [part.lower() for part in parts]
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """What a persisted source, or a query, needs of an external table.
+
+    Attributes
+    ----------
+    predicate
+        Of the rows, canonical SQL; it may read the clock.
+    columns
+        Sorted.
+    not_pushed
+        The conditions that are not in the predicate, each with why.
+    """
+
+    reader: SourceID
+    table: SourceID
+    predicate: str
+    columns: tuple[str, ...]
+    not_pushed: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Project:
+    """Everything the sources directory defines.
+
+    Attributes
+    ----------
+    sources
+        Every source after all it reads.
+    problems
+        Sorted by location. A project that has errors among them holds only the sources that
+        could be compiled.
+    queries
+        Of all Malloy files, in order of files and lines.
+    broken
+        The sources that could not, as far as their files tell of them, and those that may read
+        one of these.
+    unread
+        Asset keys of files that cannot be read, without a name: they may define any.
+    needs
+        What the persisted sources need of external tables.
+    needs_of
+        Returns what all rows of any source need of them.
+    """
+
+    sources: tuple[Source, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    queries: tuple[NamedQuery, ...] = ()
+    broken: tuple[Broken, ...] = ()
+    unread: tuple[tuple[str, ...], ...] = ()
+    needs: tuple[Needed, ...] = ()
+    needs_of: Callable[[SourceID], tuple[Needed, ...]] = field(
+        default=lambda _: (), compare=False, repr=False
+    )
+
+    @cached_property
+    def by_id(self) -> Mapping[SourceID, Source]:
+        """The sources by SourceID."""
+        return {s.source_id: s for s in self.sources}
+
+    @cached_property
+    def readers(self) -> Mapping[SourceID, tuple[SourceID, ...]]:
+        """Which sources read a source directly."""
+        readers: dict[SourceID, list[SourceID]] = {s.source_id: [] for s in self.sources}
+        for source in self.sources:
+            for upstream in source.reads:
+                readers[upstream].append(source.source_id)
+        return {k: tuple(v) for k, v in readers.items()}
+
+    @property
+    def persisted(self) -> tuple[Source, ...]:
+        """The persisted sources, every one after all it reads."""
+        return tuple(s for s in self.sources if s.persisted)
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        """The problems that stop the project from loading."""
+        return tuple(p for p in self.problems if p.severity == "error")
+
+    @cached_property
+    def by_key(self) -> Mapping[tuple[str, ...], Source]:
+        """The sources by asset key."""
+        return {s.asset_key: s for s in self.sources}
+
+    @cached_property
+    def by_build_id(self) -> Mapping[BuildID, tuple[Source, ...]]:
+        """The persisted sources by BuildID: those of one meaning share one table."""
+        found: dict[BuildID, list[Source]] = {}
+        for source in self.persisted:
+            found.setdefault(source.build_id, []).append(source)
+        return {k: tuple(v) for k, v in found.items()}
+
+    @cached_property
+    def malloy(self) -> Mapping[BuildID, BuildID]:
+        """What the BuildIDs mean by which Malloy's own tools look for tables.
+
+        Not those that two sources of different meaning have: Malloy's know the tables they read
+        by name only. Nor those of histories, of which Malloy knows one row of each key.
+        """
+        found: dict[BuildID, set[BuildID]] = {}
+        for source in self.sources:
+            for malloy_id in () if source.keeps_history else source.malloy_ids:
+                found.setdefault(malloy_id, set()).add(source.build_id)
+        return {m: next(iter(ours)) for m, ours in found.items() if len(ours) == 1}
+
+    def find_named(self, ref: str) -> tuple[Source, str] | None:
+        """Return the persisted source that a reference begins with, and what comes after it."""
+        parts = tuple(ref.split("/"))
+        for n in range(len(parts), 0, -1):
+            source = self.by_key.get(parts[:n])
+            if source is not None and source.persisted:
+                return source, "/".join(parts[n:])
+        return None
+
+    def waits_for(self, source: Source) -> tuple[Source, ...]:
+        """Return what a build of `source` reads, and what its checks do: see `inputs`."""
+        looked = self.reach(source.compared, lambda s: s.is_leaf)
+        found = {s.source_id: s for s in (*self.inputs(source), *looked) if s.is_leaf}
+        return tuple(found.values())
+
+    def guards(self, source: Source) -> tuple[Check, ...]:
+        """Return the blocking checks of the temporary sources that a source is computed from."""
+        reached = self.reach(source.bindings, lambda s: s.is_leaf)
+        return tuple(
+            replace(check, name=f"{s.key}:{check.name}")
+            for s in reached
+            if s.temporary
+            for check in s.checks
+            if check.blocking
+        )
+
+    def is_view(self, source: Source) -> bool:
+        """Whether a persisted source is a stored query; not where a table of its is wanted too."""
+        return all(s.annotation.strategy == "view" for s in self.by_build_id[source.build_id])
+
+    @cached_property
+    def _position(self) -> Mapping[SourceID, int]:
+        return {s.source_id: n for n, s in enumerate(self.sources)}
+
+    @cached_property
+    def _inputs(self) -> dict[SourceID, tuple[Source, ...]]:
+        return {}
+
+    def reach(
+        self, start: Iterable[SourceID], stop: Callable[[Source], bool]
+    ) -> tuple[Source, ...]:
+        """Return `start` and all that it reads, not looking beyond where `stop` is true.
+
+        In dependency order.
+        """
+        found: set[SourceID] = set()
+        stack = [*start]
+        while stack:
+            source_id = stack.pop()
+            if source_id not in found:
+                found.add(source_id)
+                source = self.by_id[source_id]
+                if not stop(source):
+                    stack += source.bindings
+        return tuple(self.by_id[s] for s in sorted(found, key=self._position.__getitem__))
+
+    def inputs(self, source: Source) -> tuple[Source, ...]:
+        """Return what a build of `source` reads: persisted sources and raw tables.
+
+        Sources between them that are not persisted are dissolved. In dependency order.
+        """
+        known = self._inputs.get(source.source_id)
+        if known is None:
+            reached = self.reach(source.bindings, lambda s: s.is_leaf)
+            known = tuple(s for s in reached if s.is_leaf)
+            self._inputs[source.source_id] = known
+        return known
