@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.building.builder import Builder
 from persist_assets.building.scheduler import Pool
 from persist_assets.compiler.load import load_project, require
-from persist_assets.core.settings import Settings, load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.session import create_session
 from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from persist_assets.core.model.project import Project
+    from persist_assets.core.settings.values import Settings
 
 QUERIES = Path(__file__).parent.parent / "tests" / "queries"
 

@@ -27,7 +27,7 @@ from increments import SETTINGS, cpu_seconds
 
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.model.sources import External, RawTable
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.session import create_session
 from persist_assets.engine.spark import Engine
 from persist_assets.external.connectors import connect

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from persist_assets.building.builder import Builder
 from persist_assets.compiler.load import load_project, require
-from persist_assets.core.settings import Settings, load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.session import create_session
 from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger
@@ -28,6 +28,8 @@ from persist_assets.storage.delta_tables import read_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from persist_assets.core.settings.values import Settings
 
 
 @dataclass(frozen=True)

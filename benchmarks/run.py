@@ -93,9 +93,10 @@ def pretend_built(root: Path) -> None:
 
     from persist_assets.compiler.load import load_project
     from persist_assets.core.model.snapshots import Build, Snapshot
-    from persist_assets.core.settings import load_settings
+    from persist_assets.core.settings.load import load_settings
     from persist_assets.ledger.ledger import Ledger, Publication
-    from persist_assets.planning.planner import World, as_of
+    from persist_assets.planning.inputs import as_of
+    from persist_assets.planning.world import World
     from persist_assets.storage.delta_tables import commit, find_staged
     from persist_assets.storage.raw import pin_raw
 
@@ -165,7 +166,7 @@ def rebuilt(root: Path, changes: int, *, measures: bool) -> float:
     The changed source counts too; `changes` random changes together.
     """
     from persist_assets.compiler.load import load_project
-    from persist_assets.core.settings import load_settings
+    from persist_assets.core.settings.load import load_settings
 
     settings, pick = load_settings(root), random.Random(0)
     project = load_project(settings)

@@ -221,7 +221,7 @@ SPARKS = {
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The one Spark session of the test process, as a project would make it."""
     need(shutil.which("java"), "install Java 17: apt-get install openjdk-17-jre-headless")
-    from persist_assets.core.settings import load_settings
+    from persist_assets.core.settings.load import load_settings
     from persist_assets.engine.server import server_directory, stop_server
     from persist_assets.engine.session import create_session
 
@@ -243,7 +243,7 @@ def enter(spark: Any) -> Iterator[Callable[..., Builder]]:
     """Return a function that makes a builder: a new run of the project at a root."""
     from persist_assets.building.builder import Builder
     from persist_assets.compiler.load import load_project, require
-    from persist_assets.core.settings import load_settings
+    from persist_assets.core.settings.load import load_settings
     from persist_assets.engine.spark import Engine
     from persist_assets.ledger.ledger import Ledger
 

@@ -16,7 +16,7 @@ from commands import clean_environ
 from conftest import wait_for
 from deltalake import DeltaTable
 
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.ledger.ledger import Ledger
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import PersistError, StorageError
 from persist_assets.core.model.checks import Check, CheckResult
 from persist_assets.core.model.columns import Column
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.row_metrics import Measured
 from persist_assets.engine.spark import Engine
 from persist_assets.ledger import manifest_file

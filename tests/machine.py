@@ -59,11 +59,11 @@ from persist_assets.core.errors import (
     PersistError,
 )
 from persist_assets.core.model.snapshots import Build, ManifestChange
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.ledger.ledger import LEASE_S, Ledger, has_ended, this_process
 from persist_assets.operations.environments import steps_of
 from persist_assets.operations.gc import LONGEST
-from persist_assets.planning.planner import CONTENT
+from persist_assets.planning.inputs import CONTENT
 from persist_assets.storage.delta_tables import LOG, is_whole, read_version
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from conftest import ROOT
 from pairs import golden, project
 
 from persist_assets.compiler.load import load_project
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 
 FILE = ROOT / "tests" / "golden" / "build_ids.json"
 

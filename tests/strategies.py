@@ -38,11 +38,11 @@ from malloy import there
 
 from persist_assets.core.errors import BuildError, ConflictError, PersistError
 from persist_assets.core.partitions import expand
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.session import create_session
 from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import LEASE_S, Ledger
-from persist_assets.planning.planner import older_code
+from persist_assets.planning.world import older_code
 from persist_assets.storage.delta_tables import read_version
 
 if TYPE_CHECKING:

@@ -52,7 +52,7 @@ from persist_assets.analysis.algebra import (
 from persist_assets.analysis.binder import bind
 from persist_assets.analysis.binding import Binding, Face
 from persist_assets.analysis.functions import CLOCK, INTEGRAL, SESSION, VOLATILE
-from persist_assets.analysis.predicates import FALSE, TRUE, Term
+from persist_assets.analysis.predicates.terms import FALSE, TRUE, Term
 from persist_assets.analysis.semantics import bind_whole, own_origins
 from persist_assets.analysis.types import Types
 from persist_assets.core.dialect import char_size

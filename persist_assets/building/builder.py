@@ -78,6 +78,7 @@ from persist_assets.engine.session import translated
 from persist_assets.ledger.ledger import Publication
 from persist_assets.ledger.manifest_file import export_manifest
 from persist_assets.ledger.taints import Kept
+from persist_assets.planning.age import unchecked
 from persist_assets.planning.diff import what_it_reads
 from persist_assets.planning.increments import (
     column_type,
@@ -88,20 +89,11 @@ from persist_assets.planning.increments import (
     parted_by,
     time_type,
 )
-from persist_assets.planning.planner import (
-    CONTENT,
-    UNVERSIONED,
-    World,
-    drawn,
-    inputs,
-    is_history,
-    lacking,
-    own_marks,
-    plan,
-    rests_alike,
-    unchecked,
-    what_lacks,
-)
+from persist_assets.planning.inputs import CONTENT, drawn, inputs, own_marks, rests_alike
+from persist_assets.planning.planner import plan
+from persist_assets.planning.reach import lacking
+from persist_assets.planning.reasons import what_lacks
+from persist_assets.planning.world import UNVERSIONED, World, is_history
 from persist_assets.storage.changes import (
     delta_change,
     delta_pieces,
@@ -132,7 +124,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.snapshots import AsOf, Partitions
     from persist_assets.core.model.sources import Source
-    from persist_assets.core.settings import Settings
+    from persist_assets.core.settings.values import Settings
     from persist_assets.core.time_values import Span
     from persist_assets.core.wants import PartitionRef, Request
     from persist_assets.engine.spark import Engine, Measured

@@ -21,7 +21,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.analysis.predicates import TRUE, as_text
+from persist_assets.analysis.predicates.terms import TRUE, as_text
 from persist_assets.core.dialect import char_size, quote
 from persist_assets.core.digests import FORMAT
 from persist_assets.core.errors import (
@@ -43,8 +43,9 @@ from persist_assets.engine.session import translated
 from persist_assets.external.ingestion import Ingestion, copy_id, short, version_of, why_pending
 from persist_assets.external.read_routing import Route, find_route
 from persist_assets.external.status import externals
-from persist_assets.planning.planner import UNVERSIONED, WHEN_OLD
+from persist_assets.planning.reasons import WHEN_OLD
 from persist_assets.planning.render import Statement, kept, substitute
+from persist_assets.planning.world import UNVERSIONED
 from persist_assets.storage.changes import version_of_same_rows
 from persist_assets.storage.delta_tables import has_snapshot
 from persist_assets.storage.raw import OF_DELTA, Pin, pin_raw
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.queries import BuildID, Query, SourceID
     from persist_assets.core.model.snapshots import LocalCopy
     from persist_assets.core.model.sources import Source
-    from persist_assets.core.settings import Settings
+    from persist_assets.core.settings.values import Settings
     from persist_assets.engine.python_functions import Since
     from persist_assets.engine.spark import Engine
     from persist_assets.ledger.ledger import Ledger

@@ -25,7 +25,7 @@ from persist_assets.engine.python_functions import ask
 from persist_assets.engine.row_metrics import aged, columns_in, promised, type_in
 from persist_assets.engine.session import translated
 from persist_assets.external.read_routing import Route
-from persist_assets.planning.planner import CONTENT
+from persist_assets.planning.inputs import CONTENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -36,7 +36,9 @@ from persist_assets.core.errors import (
 from persist_assets.core.model.project import Project
 from persist_assets.core.model.queries import SourceID
 from persist_assets.core.object_stores import full_disk, is_full
-from persist_assets.core.settings import Settings, find_root, load_settings, make_private
+from persist_assets.core.settings.load import find_root, load_settings
+from persist_assets.core.settings.user import make_private
+from persist_assets.core.settings.values import Settings
 from persist_assets.core.trust import confined
 from persist_assets.planning.selection import State, find_declared, select, state_of
 from persist_assets.storage.files import know_stores

@@ -17,7 +17,7 @@ from persist_assets.cli.app import (
 )
 from persist_assets.core.errors import SourcesError
 from persist_assets.core.model.columns import ColumnRef
-from persist_assets.core.settings import make_private
+from persist_assets.core.settings.user import make_private
 from persist_assets.planning.lineage import find_columns, trace
 
 # ------------------------------------------------------------------------------------------ lineage

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from persist_assets.analysis.predicates import FALSE, as_text
+from persist_assets.analysis.predicates.terms import FALSE, as_text
 from persist_assets.cli.app import (
     Invocation,
     SelectArgument,

@@ -30,7 +30,7 @@ from persist_assets.core.errors import (
     Terminated,
 )
 from persist_assets.core.model.queries import SourceID
-from persist_assets.core.settings import parse_duration
+from persist_assets.core.settings.durations import parse_duration
 
 _LONGEST_S = 300.0
 """How long a follower waits at most after failures, in seconds; if its interval is not longer."""

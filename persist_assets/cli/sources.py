@@ -51,12 +51,14 @@ from persist_assets.core.model.project import Project
 from persist_assets.core.model.queries import SourceID
 from persist_assets.core.model.snapshots import Build, Snapshot
 from persist_assets.core.model.sources import Source
-from persist_assets.core.settings import KEEP_GOING, Settings
+from persist_assets.core.settings.keys import KEEP_GOING
+from persist_assets.core.settings.values import Settings
 from persist_assets.external.status import Holding, externals, find_holding
 from persist_assets.operations.revisions import WORKING_TREE, find_places
 from persist_assets.planning.diff import Change, Standings, compare, to_rebuild
-from persist_assets.planning.planner import asked_for, older_code
+from persist_assets.planning.reach import asked_for
 from persist_assets.planning.selection import find_source
+from persist_assets.planning.world import older_code
 
 if TYPE_CHECKING:
     from datetime import datetime

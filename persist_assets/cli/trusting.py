@@ -11,7 +11,8 @@ from persist_assets.cli.app import Invocation, command, out, print_json, table_o
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import SettingsError
 from persist_assets.core.object_stores import is_local
-from persist_assets.core.settings import Settings, environments_of, load_settings
+from persist_assets.core.settings.load import environments_of, load_settings
+from persist_assets.core.settings.values import Settings
 from persist_assets.core.trust import (
     ALL,
     Confinement,

@@ -23,7 +23,7 @@ from persist_assets.cli.app import (
 )
 from persist_assets.core.errors import ConflictError, NotFoundError, SettingsError
 from persist_assets.core.model.snapshots import Event
-from persist_assets.core.settings import parse_duration
+from persist_assets.core.settings.durations import parse_duration
 from persist_assets.core.wants import (
     ACTIVE,
     Evaluation,

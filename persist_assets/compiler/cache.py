@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from persist_assets._paths import PACKAGE
-from persist_assets.core.settings import make_private, user_cache
+from persist_assets.core.settings.user import make_private, user_cache
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -41,7 +41,8 @@ from persist_assets.core.errors import (
 )
 from persist_assets.core.model.sources import FILE_FORMATS
 from persist_assets.core.object_stores import ICEBERG_SCHEMES, unknown_scheme
-from persist_assets.core.settings import OUT_OF_PROJECT, SETTINGS_FILE, is_harmless
+from persist_assets.core.settings.keys import OUT_OF_PROJECT, SETTINGS_FILE
+from persist_assets.core.settings.spark import is_harmless
 from persist_assets.core.wants import warn_unknown_graphs
 from persist_assets.storage.files import know_stores
 from persist_assets.storage.raw import find_columns, public_options
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.project import Needed, Project
     from persist_assets.core.model.queries import BuildID, Query, SourceID
     from persist_assets.core.model.sources import Declaration, Source
-    from persist_assets.core.settings import Settings
+    from persist_assets.core.settings.values import Settings
 
     Progress = Callable[[int, int], None]
 

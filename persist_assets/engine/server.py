@@ -41,12 +41,12 @@ from filelock import FileLock, Timeout
 
 from persist_assets._paths import PACKAGE
 from persist_assets.core.errors import StorageError
-from persist_assets.core.settings import user_cache
+from persist_assets.core.settings.user import user_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from persist_assets.core.settings import Settings
+    from persist_assets.core.settings.values import Settings
 
 START_S = 90.0
 """How long a server may take to start, in seconds."""

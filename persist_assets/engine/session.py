@@ -37,14 +37,14 @@ from persist_assets.core.object_stores import (
     is_of_store,
     is_throttled,
 )
-from persist_assets.core.settings import FIELD_IDS, is_harmless
+from persist_assets.core.settings.spark import FIELD_IDS, is_harmless
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
-    from persist_assets.core.settings import Settings
+    from persist_assets.core.settings.values import Settings
     from persist_assets.engine.server import Job
 
 log = logging.getLogger(__name__)

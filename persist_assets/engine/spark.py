@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.checks import Check, CheckResult
     from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.core.model.sources import Source
-    from persist_assets.core.settings import Settings
+    from persist_assets.core.settings.values import Settings
     from persist_assets.planning.render import Statement
     from persist_assets.storage.delta_tables import Staged
 

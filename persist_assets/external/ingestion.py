@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame, Row
 
-    from persist_assets.analysis.predicates import Term
+    from persist_assets.analysis.predicates.terms import Term
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.sources import Source
-    from persist_assets.core.settings import Settings
+    from persist_assets.core.settings.values import Settings
     from persist_assets.core.time_values import Value
     from persist_assets.engine.spark import Engine
     from persist_assets.external.connectors.protocol import Connector

@@ -21,7 +21,7 @@ from persist_assets.external.ingestion import short, version_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from persist_assets.analysis.predicates import Term
+    from persist_assets.analysis.predicates.terms import Term
     from persist_assets.core.model.project import Needed
     from persist_assets.core.model.snapshots import LocalCopy
     from persist_assets.core.model.sources import Source

@@ -27,7 +27,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlch
 
 from persist_assets.core.errors import LedgerError, LedgerUnreachableError
 from persist_assets.core.object_stores import is_full
-from persist_assets.core.settings import make_private
+from persist_assets.core.settings.user import make_private
 from persist_assets.core.trust import permit
 from persist_assets.ledger.tables import counters, ledger_version, writers
 

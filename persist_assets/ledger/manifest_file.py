@@ -23,7 +23,8 @@ from filelock import FileLock
 from persist_assets.core.digests import digest_connection
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.snapshots import RawVersion
-from persist_assets.core.settings import load_settings, make_private
+from persist_assets.core.settings.load import load_settings
+from persist_assets.core.settings.user import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.snapshots import AsOf, Build
-    from persist_assets.core.settings import Settings
+    from persist_assets.core.settings.values import Settings
     from persist_assets.ledger.ledger import Ledger
 
 log = logging.getLogger(__name__)

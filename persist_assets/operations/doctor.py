@@ -30,7 +30,7 @@ from persist_assets.core.errors import (
 )
 from persist_assets.core.model.snapshots import RawVersion
 from persist_assets.core.object_stores import is_local
-from persist_assets.core.settings import environments_of, load_settings
+from persist_assets.core.settings.load import environments_of, load_settings
 from persist_assets.core.trust import permit
 from persist_assets.engine.session import check_java
 from persist_assets.ledger.ledger import Ledger
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from persist_assets.core.errors import Severity
     from persist_assets.core.model.queries import BuildID
     from persist_assets.core.model.snapshots import Build, Snapshot
-    from persist_assets.core.settings import Settings
+    from persist_assets.core.settings.values import Settings
 
 
 @dataclass(frozen=True, slots=True)

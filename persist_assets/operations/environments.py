@@ -12,7 +12,7 @@ from persist_assets.building.reader import beneath
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import ConflictError, NotFoundError, SettingsError, StorageError
 from persist_assets.core.model.snapshots import Build, RawVersion, Snapshot
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.ledger.manifest_file import Refused, export_manifest, parse_manifest
 from persist_assets.planning.promotion import Promotion, decide
 from persist_assets.storage.delta_tables import (
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from persist_assets.building.builder import Builder
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import ManifestChange, Move
-    from persist_assets.core.settings import Settings
+    from persist_assets.core.settings.values import Settings
     from persist_assets.ledger.ledger import Ledger
     from persist_assets.ledger.manifest_file import Entry, ManifestFile
 

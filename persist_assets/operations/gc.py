@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from persist_assets.building.builder import TEMPORARY, temporary_lease
 from persist_assets.core.errors import ConflictError, StorageError
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.external.ingestion import COPIES, copy_id, copy_root
 from persist_assets.ledger.ledger import has_ended
 from persist_assets.ledger.manifest_file import export_manifest
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.snapshots import Holding
-    from persist_assets.core.settings import Settings
+    from persist_assets.core.settings.values import Settings
     from persist_assets.ledger.ledger import Ledger
 
 log = logging.getLogger(__name__)

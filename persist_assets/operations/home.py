@@ -21,7 +21,7 @@ from persist_assets.core.object_stores import full_disk, is_full
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from persist_assets.core.settings import Settings
+    from persist_assets.core.settings.values import Settings
 
 _INSTANCE = """\
 telemetry:

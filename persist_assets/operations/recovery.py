@@ -22,7 +22,7 @@ from persist_assets.storage.files import reached
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from persist_assets.core.settings import Settings
+    from persist_assets.core.settings.values import Settings
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from persist_assets.compiler.load import compile_files, is_source
 from persist_assets.core.errors import NotFoundError, SourcesError, StorageError, did_you_mean
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.planning.diff import Standings, of_builds, of_project
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.snapshots import Snapshot
-    from persist_assets.core.settings import Settings
+    from persist_assets.core.settings.values import Settings
     from persist_assets.ledger.ledger import Ledger
 
 WORKING_TREE = "."

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from persist_assets.building.builder import Builder
 from persist_assets.core.errors import StorageError
 from persist_assets.engine.spark import Engine
-from persist_assets.planning.planner import UNVERSIONED
+from persist_assets.planning.world import UNVERSIONED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.plans import Plan, ReasonCode
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import SourceID
-    from persist_assets.core.settings import Settings
+    from persist_assets.core.settings.values import Settings
     from persist_assets.ledger.ledger import Ledger
 
 CAUSES: frozenset[ReasonCode] = frozenset(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from persist_assets.core.model.snapshots import RawVersion
-from persist_assets.planning.planner import CONTENT, other_rows
+from persist_assets.planning.inputs import CONTENT, other_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

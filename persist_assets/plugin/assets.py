@@ -23,7 +23,8 @@ from persist_assets.compiler.load import load_project, nothing_collected, requir
 from persist_assets.core.errors import CheckFailedError, PersistError, SettingsError
 from persist_assets.core.model.checks import CheckResult
 from persist_assets.core.model.sources import Source
-from persist_assets.core.settings import KEEP_GOING, SETTINGS_FILE, load_settings
+from persist_assets.core.settings.keys import KEEP_GOING, SETTINGS_FILE
+from persist_assets.core.settings.load import load_settings
 from persist_assets.plugin import beta
 from persist_assets.plugin.events import (
     CODE_VERSION,

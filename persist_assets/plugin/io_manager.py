@@ -16,8 +16,9 @@ from persist_assets.core.errors import BuildError, SettingsError
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.snapshots import Snapshot
 from persist_assets.core.model.sources import Source
-from persist_assets.core.settings import Settings, load_settings
-from persist_assets.planning.planner import older_code
+from persist_assets.core.settings.load import load_settings
+from persist_assets.core.settings.values import Settings
+from persist_assets.planning.world import older_code
 from persist_assets.plugin.external import read_metadata
 from persist_assets.plugin.translator import column_lineage, table_schema
 from persist_assets.storage.delta_tables import find_table, read_sample, read_version

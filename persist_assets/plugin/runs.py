@@ -23,11 +23,12 @@ from persist_assets.core import errors
 from persist_assets.core.errors import PersistError, SettingsError, Terminated
 from persist_assets.core.model.queries import SourceID
 from persist_assets.core.model.sources import Source
-from persist_assets.core.settings import Settings, find_root, load_settings
+from persist_assets.core.settings.load import find_root, load_settings
+from persist_assets.core.settings.values import Settings
 from persist_assets.engine.spark import Engine, no_session
 from persist_assets.operations.home import find_home, opened_alone, write_home
 from persist_assets.operations.recovery import open_ledger
-from persist_assets.planning.planner import reached_by, reached_within
+from persist_assets.planning.reach import reached_by, reached_within
 from persist_assets.planning.selection import find_source
 from persist_assets.plugin.assets import (
     AGAIN_TAG,

@@ -21,7 +21,8 @@ from persist_assets.compiler.load import find_former_build_ids, load_project, re
 from persist_assets.core.errors import ConflictError, SettingsError
 from persist_assets.core.model.project import Project
 from persist_assets.core.model.queries import SourceID
-from persist_assets.core.settings import Settings, load_settings
+from persist_assets.core.settings.load import load_settings
+from persist_assets.core.settings.values import Settings
 from persist_assets.engine.spark import Engine, no_session
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.operations.gc import Collected, collect

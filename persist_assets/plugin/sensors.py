@@ -14,7 +14,7 @@ from persist_assets.core.model.project import Project
 from persist_assets.core.model.queries import BuildID, SourceID
 from persist_assets.core.model.snapshots import AsOf, RawVersion, Snapshot
 from persist_assets.core.partitions import corners
-from persist_assets.planning.planner import CLOCK
+from persist_assets.planning.world import CLOCK
 from persist_assets.plugin.events import report_raw_versions
 from persist_assets.plugin.partitions import FIRST, LAST
 from persist_assets.plugin.runtime import Runtime

@@ -11,7 +11,7 @@ from persist_assets.core.model.annotations import Cadence
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.project import Project
 from persist_assets.core.model.sources import Source
-from persist_assets.core.settings import Settings
+from persist_assets.core.settings.values import Settings
 from persist_assets.core.wants import PartitionRef, split_graph
 from persist_assets.plugin import beta
 from persist_assets.plugin.external import needs_metadata

@@ -26,7 +26,7 @@ from persist_assets.wants.http import NoAnswer, ask, token_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from persist_assets.core.settings import Settings, Upstream
+    from persist_assets.core.settings.values import Settings, Upstream
     from persist_assets.core.wants import PartitionRef
     from persist_assets.ledger.ledger import Ledger
 

@@ -14,13 +14,13 @@ import urllib.request
 from typing import TYPE_CHECKING, Any, cast
 
 from persist_assets.core.errors import SettingsError
-from persist_assets.core.settings import secret_of
+from persist_assets.core.settings.user import secret_of
 from persist_assets.core.trust import permit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from persist_assets.core.settings import Upstream
+    from persist_assets.core.settings.values import Upstream
 
 TIMEOUT_S = 10.0
 _MOST_BYTES = 64 << 20

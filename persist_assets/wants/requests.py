@@ -40,7 +40,9 @@ from persist_assets.core.wants import (
 )
 from persist_assets.ledger.manifest_file import export_manifest
 from persist_assets.ledger.taints import Taint
-from persist_assets.planning.planner import CONTENT, is_history, older_code, reached_by, with_needed
+from persist_assets.planning.inputs import CONTENT
+from persist_assets.planning.reach import reached_by, with_needed
+from persist_assets.planning.world import is_history, older_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.core.model.sources import Source
-    from persist_assets.core.settings import Settings
+    from persist_assets.core.settings.values import Settings
     from persist_assets.core.wants import PartitionRef, Request
     from persist_assets.ledger.ledger import Ledger
 

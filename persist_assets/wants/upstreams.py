@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from persist_assets.building.builder import Builder
-    from persist_assets.core.settings import Upstream
+    from persist_assets.core.settings.values import Upstream
     from persist_assets.core.wants import PartitionRef
 
 State = Literal["available", "failed", "tainted"]

@@ -20,7 +20,7 @@ from starlette.staticfiles import StaticFiles
 
 from persist_assets._paths import WEB
 from persist_assets.core.errors import PersistError
-from persist_assets.core.settings import parse_duration
+from persist_assets.core.settings.durations import parse_duration
 from persist_assets.core.wants import (
     ACTIVE,
     Want,

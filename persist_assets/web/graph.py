@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 from persist_assets.building.builder import Builder
 from persist_assets.compiler.load import load_project, sound
 from persist_assets.core.errors import PersistError
-from persist_assets.core.settings import SETTINGS_FILE, make_private
+from persist_assets.core.settings.keys import SETTINGS_FILE
+from persist_assets.core.settings.user import make_private
 from persist_assets.engine.spark import Engine, no_session
 from persist_assets.wants.requests import TAKERS, check_want, evaluate_now, find_untaken
 from persist_assets.wants.schedules import make_wants
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from persist_assets.core.model.project import Project
-    from persist_assets.core.settings import Settings
+    from persist_assets.core.settings.values import Settings
     from persist_assets.core.wants import Evaluation, Request, Want
     from persist_assets.ledger.ledger import Ledger
 

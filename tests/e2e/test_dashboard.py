@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT, need
 from serving import READ, SOURCES, TOKENS, WRITE, serving, write_data
 
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.core.wants import Want
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.taints import Taint

@@ -26,7 +26,7 @@ from recorded import build_ids, copy_demo, recorded
 from persist_assets.building.builder import Builder
 from persist_assets.compiler.compilation import resolve_query
 from persist_assets.compiler.load import load, load_project, require
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.operations.home import write_home

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from persist_assets.cli import app
 from persist_assets.compiler.load import load_project
 from persist_assets.core.model.snapshots import Build, Snapshot
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.ledger.ledger import Ledger, Publication
 from persist_assets.planning.diff import what_it_reads
 

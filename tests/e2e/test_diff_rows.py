@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from persist_assets.building.builder import Builder
 from persist_assets.cli import app, err
 from persist_assets.compiler.load import load_project, require
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger
 

@@ -40,7 +40,7 @@ from persist_assets.operations.environments import import_manifest, promote, rol
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.compiler.load import load_project, require
 from persist_assets.engine.session import create_session
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 
 root = Path(sys.argv[1])
 

@@ -149,7 +149,7 @@ import sys
 from pathlib import Path
 from persist_assets.engine.server import find_server, server_directory
 from persist_assets.engine.session import create_session, open_session
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from pyspark.sql import SparkSession
 
 one, two = (load_settings(Path(root)) for root in sys.argv[1:])

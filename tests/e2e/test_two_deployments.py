@@ -25,7 +25,7 @@ from conftest import SPARK_TOML, wait_for
 from deltalake import write_deltalake
 
 from persist_assets.compiler.load import load_project
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.plugin.wants import REQUEST_TAG
 from persist_assets.storage.delta_tables import read_sample, read_version

@@ -31,7 +31,7 @@ from persist_assets.core.errors import (
     StorageError,
     StrictError,
 )
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.session import check_java
 
 if TYPE_CHECKING:
@@ -760,7 +760,7 @@ from persist_assets.engine.spark import Engine
 from persist_assets.engine.session import create_session
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.compiler.load import load_project
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 
 def dies(function, *, before):
     def call(*args, **kwargs):

@@ -32,7 +32,7 @@ from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.compiler.load import load_project
 from persist_assets.engine.session import create_session
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 
 settings = load_settings(Path(sys.argv[1]))
 project, ledger = load_project(settings), Ledger(settings.ledger)

@@ -19,7 +19,8 @@ from persist_assets.compiler.load import load_project, require
 from persist_assets.compiler.registry import FRONTENDS
 from persist_assets.core.digests import digest, digest_connection
 from persist_assets.core.errors import SourcesError
-from persist_assets.core.settings import Malloy, load_settings
+from persist_assets.core.settings.load import load_settings
+from persist_assets.core.settings.values import Malloy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -288,7 +289,7 @@ def test_processes_that_load_at_once_do_not_disturb_each_other(
     command = (
         "import sys; from pathlib import Path;"
         "from persist_assets.compiler.load import load_project;"
-        "from persist_assets.core.settings import load_settings\n"
+        "from persist_assets.core.settings.load import load_settings\n"
         "for _ in range(5):\n"
         "    found = load_project(load_settings(Path(sys.argv[1])))\n"
         "    print(' '.join(s.build_id for s in found.sources))"

@@ -9,7 +9,7 @@ import pytest
 from deltalake import write_deltalake
 from pushing import needs_of
 
-from persist_assets.analysis.predicates import as_text
+from persist_assets.analysis.predicates.terms import as_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from malloy import compiler
 
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import BuildError, CheckFailedError
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

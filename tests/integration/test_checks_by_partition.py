@@ -22,7 +22,7 @@ from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import CheckFailedError
 from persist_assets.core.model.annotations import Cadence, Dimension, Partitioning
 from persist_assets.core.partitions import expand, key_of, keys, side, split, units
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.core.time_values import literal
 from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger

@@ -20,7 +20,7 @@ from test_upstreams import Other
 
 from persist_assets.building.builder import Builder
 from persist_assets.compiler.load import load_project, require
-from persist_assets.core.settings import Settings, load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.core.wants import Want
 from persist_assets.engine.spark import Engine, no_session
 from persist_assets.ledger.ledger import Ledger
@@ -31,6 +31,8 @@ from persist_assets.wants.upstreams import sync_all
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from persist_assets.core.settings.values import Settings
 
 TOTAL, DAY = "m/total", "m/daily/2024-01-02"
 LONG_AGO = datetime.now(UTC) - timedelta(days=1)

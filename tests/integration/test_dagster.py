@@ -16,7 +16,7 @@ from conftest import ROOT, wait_for
 from persist_assets import AssetTranslator, load_sources
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import SettingsError, SourcesError
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,7 +22,7 @@ AT_ONCE = """
 import os, sys, traceback
 import dagster as dg
 from persist_assets.plugin.runs import open_instance
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from pathlib import Path
 settings = load_settings(Path(sys.argv[1]))
 reader, writer = os.pipe()

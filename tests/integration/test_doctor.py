@@ -20,7 +20,7 @@ from conftest import SPARK_TOML, need
 
 from persist_assets.core.errors import StorageError
 from persist_assets.core.model.snapshots import Build, Snapshot
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.core.wants import Evaluation, Want
 from persist_assets.ledger.ledger import Ledger, Publication
 from persist_assets.operations.doctor import Report, examine

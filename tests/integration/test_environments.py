@@ -16,7 +16,7 @@ import pytest
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import ConflictError, NotFoundError, SettingsError
 from persist_assets.core.model.snapshots import Build, Snapshot
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.ledger.ledger import Ledger, Publication
 from persist_assets.operations.environments import promote, roll_back
 

@@ -18,7 +18,7 @@ from icebergs import POINTS, Written, need_iceberg
 from persist_assets.core.errors import GoneError, StorageError
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.sources import External, RawTable
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.session import open_session
 from persist_assets.external.connectors import connect
 from persist_assets.external.connectors.protocol import CHANGE, INSERT, Changes, Connector

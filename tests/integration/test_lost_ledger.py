@@ -15,7 +15,7 @@ import pytest
 
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.model.snapshots import Build, RawVersion, Snapshot
-from persist_assets.core.settings import Settings, load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.ledger.ledger import Ledger, Publication
 from persist_assets.ledger.manifest_file import export_manifest
 from persist_assets.operations.doctor import Report, examine
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from persist_assets.core.model.project import Project
+    from persist_assets.core.settings.values import Settings
 
 SOURCES = """
 CREATE TABLE t (a BIGINT) USING parquet LOCATION 'raw';

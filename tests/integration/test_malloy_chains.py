@@ -14,7 +14,7 @@ from rich.console import Console
 
 from persist_assets.cli.app import Compiling
 from persist_assets.compiler.load import Loaded, load, require
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path

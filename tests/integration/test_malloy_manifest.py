@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from persist_assets.cli import app
 from persist_assets.compiler.malloy.bridge import PROGRAM
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.operations.environments import import_manifest, promote, roll_back
 
 if TYPE_CHECKING:

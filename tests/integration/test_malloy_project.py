@@ -20,7 +20,7 @@ from persist_assets.compiler.load import load_project, require
 from persist_assets.compiler.malloy.bridge import Session
 from persist_assets.core.errors import SettingsError, SourcesError
 from persist_assets.core.model.project import Project
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.operations.revisions import find_commit, load_revision
 
 FLAG = "##! experimental.persistence\n"

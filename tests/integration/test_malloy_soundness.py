@@ -12,7 +12,7 @@ from malloy import there
 
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.model.project import Project
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path

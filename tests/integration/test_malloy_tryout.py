@@ -16,7 +16,7 @@ from malloy import compiler
 from persist_assets.compiler.load import load as load_whole
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import Problem, SourcesError
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.planning.diff import line_of, of_project
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT, need_node
 
 from persist_assets.core.model.snapshots import Build, Snapshot
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.ledger.ledger import Ledger, Publication
 from persist_assets.ledger.manifest_file import export_manifest
 

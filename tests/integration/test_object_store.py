@@ -31,7 +31,7 @@ from persist_assets.core.errors import ConflictError, GoneError, SettingsError, 
 from persist_assets.core.model.snapshots import Build, Snapshot
 from persist_assets.core.model.sources import RawTable
 from persist_assets.core.object_stores import Store, spark_pattern, spark_settings, spark_uri
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger, Publication
 from persist_assets.operations.environments import promote

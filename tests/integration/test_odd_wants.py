@@ -13,7 +13,8 @@ from serving import SOURCES, write_data
 from persist_assets.building.builder import Builder
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import NotFoundError, PersistError, SettingsError
-from persist_assets.core.settings import Upstream, load_settings
+from persist_assets.core.settings.load import load_settings
+from persist_assets.core.settings.values import Upstream
 from persist_assets.core.wants import Want
 from persist_assets.engine.spark import Engine, no_session
 from persist_assets.ledger.ledger import Ledger

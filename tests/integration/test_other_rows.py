@@ -17,7 +17,7 @@ from persist_assets.building.catalog_views import _query
 from persist_assets.core.errors import BuildError, ConflictError
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.snapshots import Snapshot
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.core.wants import Request
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.taints import Taint

@@ -14,7 +14,7 @@ from conftest import wait_for
 
 from persist_assets.building.scheduler import Pool
 from persist_assets.core.errors import CheckFailedError, ConflictError, PersistError, SettingsError
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from malloy import there
 
 from persist_assets import load_sources
 from persist_assets.compiler.load import load_project
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 
 RAW = "CREATE TABLE t (a BIGINT, b STRING) USING parquet LOCATION 'raw/t';\n"
 PYTHON = '''

@@ -13,7 +13,7 @@ from conftest import drawn_seed
 
 from persist_assets.core.errors import ConflictError, NotFoundError
 from persist_assets.core.model.snapshots import Build, Snapshot, View
-from persist_assets.core.settings import Settings, load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.ledger.ledger import Ledger, Publication
 from persist_assets.ledger.tables import manifest_moves
 from persist_assets.operations.environments import roll_back, steps_of
@@ -21,6 +21,8 @@ from persist_assets.operations.environments import roll_back, steps_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from persist_assets.core.settings.values import Settings
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 

@@ -14,7 +14,7 @@ import pytest
 from persist_assets.core.errors import SettingsError
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.snapshots import Snapshot
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.data_diff import (
     ChangedRow,
     NotCompared,

@@ -19,7 +19,7 @@ from dagster._core.loader import LoadingContextForTest
 
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import ConflictError
-from persist_assets.core.settings import Settings, load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.plugin.runtime import Runtime
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.core.settings.values import Settings
 
 SOURCES = """
 CREATE TABLE t (a BIGINT, at TIMESTAMP) USING parquet LOCATION 'raw/t';

@@ -10,7 +10,7 @@ import pytest
 
 from persist_assets.building.builder import Builder
 from persist_assets.compiler.load import load_project, require
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.spark import Engine, no_session
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.wants.schedules import make_wants, next_window

@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from serving import OFTEN, READ, SOURCES, TOKENS, WRITE, Served, serving, write_data
 
 from persist_assets.core.errors import SettingsError
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.core.wants import Evaluation, Want
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.taints import Taint

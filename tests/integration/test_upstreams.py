@@ -24,7 +24,8 @@ from serving import READ, TOKENS, serving
 
 from persist_assets.building.builder import Builder
 from persist_assets.compiler.load import load_project, require
-from persist_assets.core.settings import Upstream, load_settings
+from persist_assets.core.settings.load import load_settings
+from persist_assets.core.settings.values import Upstream
 from persist_assets.core.wants import Want, event_document
 from persist_assets.engine.spark import Engine, no_session
 from persist_assets.ledger.ledger import Ledger

@@ -24,7 +24,7 @@ from persist_assets.building.builder import Builder
 from persist_assets.core.errors import BuildError, ConflictError, GoneError
 from persist_assets.operations.environments import roll_back
 from persist_assets.operations.gc import collect
-from persist_assets.planning.planner import older_code
+from persist_assets.planning.world import older_code
 from persist_assets.wants.requests import taint
 
 if TYPE_CHECKING:
@@ -381,7 +381,7 @@ from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.compiler.load import load_project, require
 from persist_assets.engine.session import create_session
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 
 root, where = sys.argv[1:]
 write = deltalake.DeltaTable.create_write_transaction

@@ -14,7 +14,8 @@ from serving import serving
 from persist_assets.building.builder import Builder
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import BuildError, NotFoundError
-from persist_assets.core.settings import Upstream, load_settings
+from persist_assets.core.settings.load import load_settings
+from persist_assets.core.settings.values import Upstream
 from persist_assets.core.wants import Evaluation, Request, Want, miss_document
 from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger

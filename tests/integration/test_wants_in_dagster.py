@@ -21,7 +21,7 @@ from test_upstreams import Other
 
 from persist_assets import load_sources
 from persist_assets.compiler.load import load_project
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.core.wants import Want
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.plugin.runs import run_assets

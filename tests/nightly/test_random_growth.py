@@ -15,7 +15,7 @@ from growing import QUERIES, Data, check, kind_of, sources
 
 from persist_assets.building.builder import Builder
 from persist_assets.compiler.load import load_project, require
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger
 

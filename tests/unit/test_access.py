@@ -14,7 +14,7 @@ from conftest import compiled
 from persist_assets.compiler.frontends.sql import parse_sql
 from persist_assets.core.errors import StorageError
 from persist_assets.core.model.sources import External
-from persist_assets.core.settings import Upstream
+from persist_assets.core.settings.values import Upstream
 from persist_assets.external.connectors import connect
 from persist_assets.external.connectors.access import (
     delta_access,

@@ -13,7 +13,7 @@ from persist_assets.compiler.frontends.sql import parse_query
 from persist_assets.compiler.load import load, load_project, sound
 from persist_assets.compiler.registry import NAMES
 from persist_assets.core.errors import ConflictError, NotFoundError, SourcesError
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.planning.lineage import find_columns
 from persist_assets.planning.selection import find_source
 

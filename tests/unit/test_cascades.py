@@ -8,7 +8,7 @@ import pytest
 from conftest import compiled
 
 from persist_assets.core.partitions import keys
-from persist_assets.planning.planner import reached_within
+from persist_assets.planning.reach import reached_within
 
 NOW = datetime(2024, 3, 1, tzinfo=UTC)
 DAY = timedelta(days=1)

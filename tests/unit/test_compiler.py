@@ -23,7 +23,7 @@ from persist_assets.compiler.compilation import (
 from persist_assets.compiler.frontends.sql import parse_query, parse_sql
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import SourcesError
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from sqlglot import exp
 from persist_assets.analysis import expressions
 from persist_assets.compiler.load import load_project
 from persist_assets.compiler.registry import FRONTENDS
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 
 TABLE = "CREATE TABLE t (s STRING, k INT) USING parquet LOCATION 't';\n"
 

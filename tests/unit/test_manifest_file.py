@@ -12,7 +12,7 @@ import pytest
 from persist_assets.core.digests import digest_connection
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.snapshots import Build, RawVersion, Snapshot
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.ledger.manifest_file import manifest_document, parse_manifest
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from conftest import compiled
 
 from persist_assets.core.model.queries import SourceID
 from persist_assets.core.partitions import keys
-from persist_assets.planning.planner import needed, reached_by
+from persist_assets.planning.reach import needed, reached_by
 from persist_assets.plugin.partitions import dependency, partitions_definition
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from persist_assets.core.partitions import (
     split,
 )
 from persist_assets.core.time_values import overlap, overlaps_any
-from persist_assets.planning.planner import needed
+from persist_assets.planning.reach import needed
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "America/Sao_Paulo", "Asia/Kathmandu")
 THEIRS: dict[Cadence, Any] = {

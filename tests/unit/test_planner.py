@@ -20,18 +20,9 @@ from persist_assets.core.model.snapshots import (
     merge_as_of,
 )
 from persist_assets.planning.diff import what_it_reads
-from persist_assets.planning.planner import (
-    DRAW,
-    OLDER,
-    UNVERSIONED,
-    World,
-    as_of,
-    digest_partitions,
-    drawn,
-    inputs,
-    older_code,
-    plan,
-)
+from persist_assets.planning.inputs import as_of, digest_partitions, drawn, inputs
+from persist_assets.planning.planner import plan
+from persist_assets.planning.world import DRAW, OLDER, UNVERSIONED, World, older_code
 
 if TYPE_CHECKING:
     from persist_assets.core.model.project import Project

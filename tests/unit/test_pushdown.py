@@ -630,7 +630,7 @@ def test_no_instant_asks_for_more_than_all_of_them_together() -> None:
 
 def _told(term: p.Term) -> Any:
     """Return the value on the right of a comparison."""
-    return p._comparable(term.args[1])
+    return p.comparable(term.args[1])
 
 
 def _between(

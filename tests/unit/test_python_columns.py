@@ -9,7 +9,7 @@ from conftest import compiled
 
 from persist_assets.compiler.load import load_project
 from persist_assets.core.model.snapshots import Build
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.planning.diff import what_changed_above, what_it_reads
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from persist_assets.compiler.frontends.python import parse_python
 from persist_assets.compiler.frontends.sql import parse_query
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import SourcesError
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.python_functions import _Modules, place_of
 
 if TYPE_CHECKING:

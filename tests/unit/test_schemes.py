@@ -8,7 +8,7 @@ import pytest
 
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import SettingsError
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ import pytest
 from filelock import FileLock
 
 from persist_assets.core.errors import SettingsError, StorageError
-from persist_assets.core.settings import Settings, load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.server import (
     _IN_USE,
     Job,
@@ -29,6 +29,8 @@ from persist_assets.engine.session import create_session
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from persist_assets.core.settings.values import Settings
 
 
 @pytest.fixture(autouse=True)

@@ -7,14 +7,10 @@ from pathlib import Path
 import pytest
 
 from persist_assets.core.errors import SettingsError
-from persist_assets.core.settings import (
-    find_root,
-    is_harmless,
-    load_settings,
-    make_private,
-    parse_duration,
-    user_cache,
-)
+from persist_assets.core.settings.durations import parse_duration
+from persist_assets.core.settings.load import find_root, load_settings
+from persist_assets.core.settings.spark import is_harmless
+from persist_assets.core.settings.user import make_private, user_cache
 
 
 def write(root: Path, text: str) -> Path:

@@ -12,7 +12,7 @@ from conftest import compiled
 from persist_assets import load_sources
 from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import SettingsError
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.plugin.assets import op_name
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from persist_assets.cli import app
 from persist_assets.core.errors import SettingsError, StorageError, UntrustedError
 from persist_assets.core.model.sources import External
 from persist_assets.core.object_stores import read_stores
-from persist_assets.core.settings import load_settings
+from persist_assets.core.settings.load import load_settings
 from persist_assets.core.trust import add_trusted, confined, permit, place_of, trusted_places
 from persist_assets.external.connectors.access import endpoint_of, follow_references
 from persist_assets.operations.revisions import find_commit, load_revision

@@ -32,7 +32,7 @@ from persist_assets.core.model.annotations import (
     Wanted,
 )
 from persist_assets.core.model.checks import Check, CheckKind, Scalar
-from persist_assets.core.settings import parse_duration
+from persist_assets.core.settings.durations import parse_duration
 from persist_assets.core.spark_types import type_hint
 
 if TYPE_CHECKING:

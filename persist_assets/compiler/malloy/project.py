@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from persist_assets.compiler.compilation import Compilation
     from persist_assets.core.model.queries import Query, Reference
     from persist_assets.core.model.sources import Declaration
-    from persist_assets.core.settings import Malloy
+    from persist_assets.core.settings.values import Malloy
 
 _UTC = ("UTC", "Etc/UTC", "Etc/UCT", "UCT", "Zulu", "Etc/Zulu", "Universal", "Etc/Universal", "GMT")
 

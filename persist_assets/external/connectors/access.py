@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from persist_assets.compiler.frontends.external import REFERENCE, unfit_value
 from persist_assets.core.errors import SettingsError, StorageError
-from persist_assets.core.settings import secret_of
+from persist_assets.core.settings.user import secret_of
 from persist_assets.core.trust import permit
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from persist_assets.core.dialect import char_size, quote, unpruned
 from persist_assets.core.errors import GoneError, StorageError
 from persist_assets.core.object_stores import CONNECT_S, scheme_of, spark_pattern
-from persist_assets.core.settings import FIELD_IDS
+from persist_assets.core.settings.spark import FIELD_IDS
 from persist_assets.engine.named_files import AS_NAMED, check_rows, padded
 from persist_assets.external.connectors.access import iceberg_access, spark_access
 from persist_assets.external.connectors.protocol import CHANGE, INSERT, VERSION, Changes, Pruned

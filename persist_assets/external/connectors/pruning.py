@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
-from persist_assets.analysis.predicates import FLIPPED, NEGATED
+from persist_assets.analysis.predicates.terms import FLIPPED, NEGATED
 from persist_assets.analysis.syntax import given_args, misread
 from persist_assets.core.dialect import parse, plain, type_name
 

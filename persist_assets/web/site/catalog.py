@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.snapshots import Build, Snapshot
-    from persist_assets.core.settings import Settings
+    from persist_assets.core.settings.values import Settings
     from persist_assets.ledger.ledger import Ledger
 
 

@@ -1,0 +1,110 @@
+"""Which rows of a table: a small language of predicates, a subset of Spark's SQL. Pure.
+
+    predicate  TRUE | FALSE | AND | OR | comparison | IS [NOT] NULL | [NOT] IN | [NOT] LIKE
+    value      column | literal | clock (NOW() - INTERVAL 6 MONTHS, …) | CAST | date_trunc | year …
+
+A row belongs to a predicate where that is TRUE: not where it is NULL. Every term is canonical from
+its making on, so that the text of one is the same in each process; `as_text` and `from_text` are
+inverse to each other. Nothing in the language can raise an error, draws lots or depends on the
+order of rows. What reads the clock stays a symbol, until `evaluated` puts an instant in its place.
+
+The invariant: what `implies` claims is so for every table; where that is not certain it says no.
+"""
+
+from persist_assets.analysis.predicates.clock import (
+    evaluated,
+    evaluated_within,
+    next_first,
+    reads_clock,
+)
+from persist_assets.analysis.predicates.implication import difference, implies, union
+from persist_assets.analysis.predicates.terms import (
+    FALSE,
+    FLIPPED,
+    LITERALS,
+    NEGATED,
+    NOW,
+    OF_TEXT,
+    SECONDS,
+    TODAY,
+    TRUE,
+    UNITS,
+    VARIABLES,
+    Term,
+    as_condition,
+    as_double,
+    as_text,
+    cast,
+    column,
+    comparable,
+    compared,
+    conjuncts,
+    disjuncts,
+    every,
+    is_calm,
+    made_of,
+    negated,
+    not_true,
+    number_literal,
+    rebuilt,
+    shifted,
+    shifted_date,
+    some,
+    time_literal,
+    variables,
+    varies,
+    weakened,
+    within,
+)
+from persist_assets.analysis.predicates.text import UnreadableError, from_text, string_of
+from persist_assets.core.digests import FORMAT
+
+__all__ = [
+    "FALSE",
+    "FLIPPED",
+    "FORMAT",
+    "LITERALS",
+    "NEGATED",
+    "NOW",
+    "OF_TEXT",
+    "SECONDS",
+    "TODAY",
+    "TRUE",
+    "UNITS",
+    "VARIABLES",
+    "Term",
+    "UnreadableError",
+    "as_condition",
+    "as_double",
+    "as_text",
+    "cast",
+    "column",
+    "comparable",
+    "compared",
+    "conjuncts",
+    "difference",
+    "disjuncts",
+    "evaluated",
+    "evaluated_within",
+    "every",
+    "from_text",
+    "implies",
+    "is_calm",
+    "made_of",
+    "negated",
+    "next_first",
+    "not_true",
+    "number_literal",
+    "reads_clock",
+    "rebuilt",
+    "shifted",
+    "shifted_date",
+    "some",
+    "string_of",
+    "time_literal",
+    "union",
+    "variables",
+    "varies",
+    "weakened",
+    "within",
+]

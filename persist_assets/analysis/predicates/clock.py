@@ -1,0 +1,333 @@
+"""The clock in predicates: an instant, or all of a span, put in."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta
+from typing import TYPE_CHECKING, Any
+
+from persist_assets.analysis.predicates.terms import (
+    CALM,
+    DAY,
+    FLIPPED,
+    LITERALS,
+    NEGATED,
+    NOW,
+    SECONDS,
+    TODAY,
+    TRUE,
+    Term,
+    Value,
+    compared,
+    every,
+    made_of,
+    varies,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import tzinfo
+
+
+def reads_clock(term: Term) -> bool:
+    """Whether a term has another meaning at another time."""
+    return term in (NOW, TODAY) or any(reads_clock(a) for a in term.args)
+
+
+def evaluated(term: Term, now: datetime, zone: tzinfo) -> Term:
+    """Return a term as it is at one instant: without a clock, its times of day as instants.
+
+    Calendar arithmetic is Spark's, which is Java's: a month back from 31 August is 31 July, six
+    months are 28 or 29 February; a day back is the same time of the day before, however many hours
+    that had; a time that a clock skipped is moved on by what was skipped; of two that were the
+    same on the clock it is the one with the offset of the time that is moved, else the first.
+
+    Parameters
+    ----------
+    now
+        Aware.
+    zone
+        Of the session.
+    """
+    if not varies(term) and term.op not in NEGATED and term.op != "is not true":
+        return _evaluated_value(term, now, zone)
+    args = [evaluated(a, now, zone) for a in term.args]
+    return made_of(term.op, args, term.words) if args else term
+
+
+def evaluated_within(term: Term, first: datetime, last: datetime, zone: tzinfo) -> Term:
+    """Return a predicate without a clock that holds wherever a predicate does at one of many times.
+
+    For every instant from `first` to `last` it holds for each row for which what is `evaluated` at
+    that instant holds, and for few others: each comparison with the clock is widened by itself.
+    Where the two are one instant it is what is `evaluated` then.
+
+    Parameters
+    ----------
+    first, last
+        Aware, in this order.
+    zone
+        Of the session.
+
+    Examples
+    --------
+    >>> aug, sep = datetime(2024, 8, 31, 10, tzinfo=UTC), datetime(2024, 9, 1, 10, tzinfo=UTC)
+    >>> term = from_text("ts >= NOW() - INTERVAL 6 MONTHS AND ts < NOW()")
+    >>> as_text(evaluated_within(term, aug, sep, UTC)).replace(":00:00+00:00", "h")
+    "ts < TIMESTAMP '2024-09-01 10h' AND ts >= TIMESTAMP '2024-02-29 10h'"
+    """
+    if _in_order(first) == _in_order(last) or not reads_clock(term):
+        return evaluated(term, first, zone)
+    if term.op in ("and", "or"):
+        return made_of(term.op, [evaluated_within(a, first, last, zone) for a in term.args])
+    if term.op not in FLIPPED:
+        return TRUE
+    one, other = (_span_of(a, first, last, zone) for a in term.args)
+    if one is None or other is None:
+        return TRUE
+    (low, high), (least, most) = one, other
+    match term.op:
+        case "<" | "<=":
+            return compared(term.op, low, most)
+        case ">" | ">=":
+            return compared(term.op, high, least)
+        case _ if low == high and least == most:
+            return compared(term.op, low, least)
+        case "=":
+            return every((compared(">=", high, least), compared("<=", low, most)))
+        case _:
+            return TRUE
+
+
+def _span_of(
+    value: Term, first: datetime, last: datetime, zone: tzinfo
+) -> tuple[Term, Term] | None:
+    """Return between what a value is, without the clock."""
+    if varies(value) or not reads_clock(value):
+        same = evaluated(value, first, zone)
+        return None if reads_clock(value) else (same, same)
+    span = _span_at(value, first, last, zone)
+    return None if span is None else (_literal_of(span[0]), _literal_of(span[1]))
+
+
+def _evaluated_value(term: Term, now: datetime, zone: tzinfo) -> Term:
+    if term.op in LITERALS - {"timestamp"}:
+        return term
+    value = _at(term, now, zone)
+    return term if value is None else _literal_of(value)
+
+
+def _literal_of(value: Value) -> Term:
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            return Term("ntz", (), (_said(value),))
+        return Term("instant", (), (f"{_said(value.astimezone(UTC))}+00:00",))
+    if isinstance(value, date):
+        return Term("date", (), (value.isoformat(),))
+    return Term("integer", (), (str(value),))
+
+
+def _said(value: datetime) -> str:
+    said = value.strftime("%H:%M:%S") + (f".{value.microsecond:06}".rstrip("0").rstrip("."))
+    return f"{value.year:04}-{value.month:02}-{value.day:02} {said}"
+
+
+def _at(term: Term, now: datetime, zone: tzinfo) -> Value | None:
+    """Return the value of a term that is the same in all rows."""
+    match term.op:
+        case "now":
+            return now.astimezone(zone)
+        case "current_date":
+            return now.astimezone(zone).date()
+        case "date":
+            return date.fromisoformat(term.words[0])
+        case "timestamp":
+            return _in_zone(datetime.fromisoformat(term.words[0]), zone)
+        case "instant":
+            return datetime.fromisoformat(term.words[0]).astimezone(zone)
+        case "ntz":
+            return datetime.fromisoformat(term.words[0])
+        case _:
+            inner = _at(term.args[0], now, zone) if term.args else None
+            return None if inner is None else _made_at(term, inner, zone)
+
+
+def _made_at(term: Term, inner: Value, zone: tzinfo) -> Value | None:
+    """Return the value of a term that is made of one value."""
+    match term.op:
+        case "cast":
+            return _converted(inner, term.words[0], zone)
+        case "shift" if isinstance(inner, date):
+            return _shifted_value(inner, int(term.words[0]), term.words[1], zone)
+        case "trunc" if isinstance(inner, date):
+            return _first_day(inner, term.words[0].lower())
+        case "date_trunc" if isinstance(inner, datetime):
+            return _truncated(inner, term.words[0].lower(), zone)
+        case ("year" | "month" | "hour" | "minute" | "second") as part:
+            return getattr(inner, part, None)
+        case "dayofmonth" if isinstance(inner, date):
+            return inner.day
+        case "quarter" if isinstance(inner, date):
+            return (inner.month + 2) // 3
+        case _:
+            return None
+
+
+_RISING = frozenset(("cast", "shift", "trunc", "date_trunc", "year"))
+"""What does not fall from one day to the next, nor on one day, where clocks are not moved."""
+
+
+def _span_at(
+    term: Term, first: datetime, last: datetime, zone: tzinfo
+) -> tuple[Value, Value] | None:
+    """Return between what a value that reads the clock is; None where that is not known.
+
+    On each day it is least when that begins, and so is each day's least the greater, the later the
+    day: also at the ends of months, where two days become one. So it is enough to look at both
+    ends, when the day after the first begins, and when the one before the last ends. Around days on
+    which clocks are moved it may be otherwise by hours.
+    """
+    if term == NOW:
+        return first.astimezone(zone), last.astimezone(zone)
+    if term == TODAY:
+        term = Term("cast", (NOW,), ("date",))
+    inner = _span_at(term.args[0], first, last, zone)
+    if inner is None:
+        return None
+    same = _in_order(inner[0]) == _in_order(inner[1])
+    inside = [inner[0]] if same else [*inner, *_days_between(*inner, zone)]
+    found = [made for v in inside if (made := _made_at(term, v, zone)) is not None]
+    if len(found) < len(inside) or not (same or term.op in _RISING):
+        return None
+    low, high = min(found, key=_in_order), max(found, key=_in_order)
+    if same:
+        return low, high
+    if isinstance(low, datetime):
+        certain = not any(_is_moved(v, zone) for v in (*inside, *found))
+    else:
+        certain = all(isinstance(v, date) and f"{v.year:04}" >= CALM for v in inside)
+    if certain:
+        return low, high
+    if not isinstance(low, date) or not isinstance(high, date):
+        return None
+    return low - 2 * DAY, high + 2 * DAY
+
+
+def _in_order(value: Value) -> Any:
+    """Return a value that compares as an instant, whatever clocks show then."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC)
+    return value
+
+
+def _days_between(low: Value, high: Value, zone: tzinfo) -> Iterator[datetime]:
+    """Yield when the day after the first of two times begins, and the one before the last ends."""
+    if not isinstance(low, datetime) or not isinstance(high, datetime):
+        return
+    for day in (low.date() + DAY, high.date()):
+        begins = datetime.combine(day, time())
+        begins = begins if low.tzinfo is None else _in_zone(begins, zone)
+        ended = _in_order(begins) - timedelta(microseconds=1)
+        for one in (begins, ended if low.tzinfo is None else ended.astimezone(zone)):
+            if _in_order(low) <= _in_order(one) <= _in_order(high):
+                yield one
+
+
+def _is_moved(value: Value, zone: tzinfo) -> bool:
+    """Whether clocks are moved less than a day before or after a time."""
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return False
+    around = [_in_order(value) + n * DAY for n in (-1, 0, 1)]
+    return len({one.astimezone(zone).utcoffset() for one in around}) > 1
+
+
+def _in_zone(local: datetime, zone: tzinfo, offset: timedelta | None = None) -> datetime:
+    """Return the instant at which clocks show a time, with an offset if they do so with it."""
+    for fold in (0, 1):
+        one = local.replace(tzinfo=zone, fold=fold)
+        shown = one.astimezone(UTC).astimezone(zone).replace(tzinfo=None, fold=0)
+        if one.utcoffset() == offset and shown == local:
+            return one
+    return local.replace(tzinfo=zone, fold=0).astimezone(UTC).astimezone(zone)
+
+
+def _converted(value: date | int, kind: str, zone: tzinfo) -> date | None:
+    if not isinstance(value, date) or kind == "double":
+        return None
+    if kind == "date":
+        return value.date() if isinstance(value, datetime) else value
+    local = value.replace(tzinfo=None) if isinstance(value, datetime) else None
+    local = local or datetime.combine(value, time())
+    if kind == "timestamp_ntz":
+        return local
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value
+    return _in_zone(local, zone)
+
+
+def _months_later(value: date, months: int) -> date:
+    index = value.year * 12 + value.month - 1 + months
+    year, month = divmod(index, 12)
+    following = date(year + (month == 11), (month + 1) % 12 + 1, 1)
+    last = (following - timedelta(days=1)).day
+    return value.replace(year=year, month=month + 1, day=min(value.day, last))
+
+
+def _shifted_value(value: date, count: int, unit: str, zone: tzinfo) -> date:
+    if not isinstance(value, datetime):
+        return _months_later(value, count) if unit == "MONTHS" else value + timedelta(days=count)
+    if unit == "MONTHS":
+        days, rest = 0, timedelta()
+    else:
+        seconds = abs(count) * SECONDS[unit]
+        sign = -1 if count < 0 else 1
+        days, rest = sign * (seconds // 86_400), timedelta(seconds=sign * (seconds % 86_400))
+    local = value.replace(tzinfo=None, fold=0)
+    if unit == "MONTHS":
+        local = _months_later(local, count)
+    else:
+        local += timedelta(days=days)
+    assert isinstance(local, datetime)
+    if value.tzinfo is None:
+        return local + rest
+    moved = _in_zone(local, zone, value.utcoffset())
+    return (moved.astimezone(UTC) + rest).astimezone(zone)
+
+
+def next_first(day: str, unit: str) -> str | None:
+    """Return the first day of the unit after the one in which a day is, or None: no such unit."""
+    first = date.fromisoformat(day)
+    if first.year > 9990:
+        return None
+    if unit not in ("day", "week"):
+        months = {"month": 1, "quarter": 3, "year": 12}.get(unit)
+        start = _first_day(first, unit)
+        if months is None or start is None:
+            return None
+        return _months_later(start, months).isoformat()
+    start = first if unit == "day" else _first_day(first, unit)
+    return (start + timedelta(days=7 if unit == "week" else 1)).isoformat() if start else None
+
+
+def _first_day(value: date, unit: str) -> date | None:
+    day = value.date() if isinstance(value, datetime) else value
+    match unit:
+        case "week":
+            return day - timedelta(days=day.weekday())
+        case "month":
+            return day.replace(day=1)
+        case "quarter":
+            return day.replace(month=(day.month - 1) // 3 * 3 + 1, day=1)
+        case "year":
+            return day.replace(month=1, day=1)
+        case _:
+            return None
+
+
+def _truncated(value: datetime, unit: str, zone: tzinfo) -> datetime | None:
+    finer = {"day": {"hour": 0, "minute": 0}, "hour": {"minute": 0}, "minute": {}, "second": {}}
+    if unit not in finer:
+        first = _first_day(value, unit)
+        return None if first is None else _in_zone(datetime.combine(first, time()), zone)
+    local = value.replace(tzinfo=None, fold=0, microsecond=0, **finer[unit])
+    local = local if unit == "second" else local.replace(second=0)
+    return _in_zone(local, zone, value.utcoffset())

@@ -1,0 +1,164 @@
+"""Which predicates imply which, their unions and differences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from persist_assets.analysis.predicates.terms import (
+    FALSE,
+    FLIPPED,
+    TRUE,
+    Term,
+    as_text,
+    compared,
+    conjuncts,
+    disjuncts,
+    every,
+    holds_for,
+    not_true,
+    order_of,
+    some,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+_MOST_CASES = 4096
+"""So many pairs of parts are looked at; beyond, nothing is claimed."""
+
+
+def implies(coverage: Term, wanted: Term) -> bool:
+    """Whether a covered predicate certainly holds all rows of a wanted one, in every table.
+
+    Sound, not complete: no means that it is not certain. Of what reads the clock both sides are
+    taken at one instant; what was covered at another one is `evaluated` first.
+
+    Examples
+    --------
+    >>> implies(from_text("a > 2 OR c = 1"), from_text("a = 3 AND b IS NULL"))
+    True
+    >>> implies(from_text("a = 3"), from_text("a > 2"))
+    False
+    """
+    return _implied(wanted, coverage, [_MOST_CASES])
+
+
+def _implied(wanted: Term, covered: Term, left: list[int]) -> bool:
+    left[0] -= 1
+    if left[0] < 0:
+        return False
+    if covered in (wanted, TRUE) or wanted == FALSE:
+        return True
+    if wanted.op == "or":
+        return all(_implied(w, covered, left) for w in wanted.args)
+    if covered.op == "and":
+        return all(_implied(wanted, c, left) for c in covered.args)
+    if covered.op == "or" and any(_implied(wanted, c, left) for c in covered.args):
+        return True
+    if wanted.op == "and":
+        if any(_implied(w, covered, left) for w in wanted.args):
+            return True
+        alternatives = [w for w in wanted.args if w.op == "or"]
+        return bool(alternatives) and _by_cases(wanted, alternatives[0], covered, left)
+    if wanted.op == "in" and covered.op != "in":
+        value, *choices = wanted.args
+        return all(_implied(compared("=", value, c), covered, left) for c in choices)
+    return _atom_implied(wanted, covered)
+
+
+def _by_cases(wanted: Term, alternative: Term, covered: Term, left: list[int]) -> bool:
+    others = [w for w in wanted.args if w is not alternative]
+    return all(_implied(every((*others, case)), covered, left) for case in alternative.args)
+
+
+def _atom_implied(wanted: Term, covered: Term) -> bool:
+    if wanted.op in ("is null", "is not true") or not wanted.args or not covered.args:
+        return False
+    if covered.op == "is not null":
+        return any(_strict_in(a, covered.args[0]) for a in wanted.args)
+    if wanted.args[0] != covered.args[0]:
+        return False
+    allowed = covered.args[1:]
+    match wanted.op, covered.op:
+        case ("=", "in"):
+            return wanted.args[1] in allowed
+        case ("in", "in"):
+            return set(wanted.args[1:]) <= set(allowed)
+        case ("not in", "not in"):
+            return set(wanted.args[1:]) >= set(allowed)
+        case ("not in", "<>"):
+            return allowed[0] in wanted.args[1:]
+        case ("=", "not in"):
+            return all(_bounded("=", wanted.args[1], "<>", one) for one in allowed)
+        case (a, b) if a in FLIPPED and b in FLIPPED:
+            return _bounded(a, wanted.args[1], b, allowed[0])
+        case _:
+            return False
+
+
+def _strict_in(value: Term, other: Term) -> bool:
+    """Whether a value is NULL wherever another is."""
+    return value == other or any(_strict_in(a, other) for a in value.args)
+
+
+def _bounded(op: str, bound: Term, other: str, limit: Term) -> bool:
+    """Whether ``x op bound`` makes sure of ``x other limit``."""
+    order = order_of(bound, limit)
+    if order is None:
+        return False
+    match op, other:
+        case ("=", _):
+            return holds_for(other, order, 0)
+        case ((">" | ">="), (">" | ">=")):
+            return order > 0 or (order == 0 and (other == ">=" or op == ">"))
+        case (("<" | "<="), ("<" | "<=")):
+            return order < 0 or (order == 0 and (other == "<=" or op == "<"))
+        case ((">" | ">="), "<>"):
+            return order > 0 or (order == 0 and op == ">")
+        case (("<" | "<="), "<>"):
+            return order < 0 or (order == 0 and op == "<")
+        case _:
+            return op == other and order == 0
+
+
+_MOST_COMPARED = 400
+"""Of more disjuncts only those are left out that say what others say with conditions more."""
+
+
+def union(predicates: Iterable[Term]) -> Term:
+    """Return that one of some predicates holds, without those that others include.
+
+    Exactly the rows of the predicates together: nothing is left out that may add a row.
+
+    Examples
+    --------
+    >>> as_text(union(map(from_text, ("a = 1 AND b > 2", "b > 1", "c = 'x'"))))
+    "b > 1 OR c = 'x'"
+    """
+    whole = some(predicates)
+    parts = sorted(disjuncts(whole), key=lambda t: (len(conjuncts(t)), as_text(t)))
+    kept: list[Term] = []
+    for part in parts:
+        if len(parts) > _MOST_COMPARED:
+            own = set(conjuncts(part))
+            included = any(own.issuperset(conjuncts(k)) for k in kept)
+        else:
+            included = any(implies(k, part) for k in kept)
+        if not included:
+            kept.append(part)
+    if len(kept) <= _MOST_COMPARED:
+        for part in reversed(list(kept)):
+            if any(k is not part and implies(k, part) for k in kept):
+                kept.remove(part)
+    return some(kept)
+
+
+def difference(wanted: Term, coverage: Term) -> Term:
+    """Return the rows of `wanted` that are none of `coverage`; FALSE: there certainly are none.
+
+    ``wanted AND (coverage) IS NOT TRUE``: rows of which a predicate is NULL are not covered by it.
+    """
+    if implies(coverage, wanted):
+        return FALSE
+    return every((wanted, not_true(coverage)))

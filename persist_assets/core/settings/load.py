@@ -1,0 +1,370 @@
+"""`persist.toml` and the environment → `Settings`."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from zoneinfo import ZoneInfo
+
+from persist_assets.core.errors import Location, SettingsError, did_you_mean
+from persist_assets.core.object_stores import (
+    ICEBERG_SCHEMES,
+    PATIENCE,
+    STORE_KEYS,
+    Patience,
+    Store,
+    any_store,
+    read_stores,
+    spark_settings,
+    unfit_for_tables,
+    unknown_scheme,
+)
+from persist_assets.core.settings.durations import read_duration
+from persist_assets.core.settings.keys import (
+    ENV_KEYS,
+    KEYS,
+    MALLOY_KEYS,
+    SETTINGS_FILE,
+    STATE,
+    check_keys,
+)
+from persist_assets.core.settings.spark import (
+    REFUSED,
+    SPARK_FIXED,
+    SPARK_LOCAL,
+    SPARK_LOOPBACK,
+    TIMEZONE,
+    flat_spark,
+    spark_keys,
+)
+from persist_assets.core.settings.upstreams import read_upstreams, read_webhook
+from persist_assets.core.settings.values import Given, Malloy, Settings, resolve_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def find_root(start: Path) -> Path:
+    """Return the nearest directory from `start` upwards that holds a `persist.toml`.
+
+    Raises
+    ------
+    SettingsError
+        There is none.
+    """
+    start = start.resolve()
+    for directory in (start, *start.parents):
+        if (directory / SETTINGS_FILE).is_file():
+            return directory
+    raise SettingsError(
+        f"no {SETTINGS_FILE} in {start} or above it",
+        hint=f"create an empty {SETTINGS_FILE} in the project root, or name it with --project",
+    )
+
+
+def load_settings(
+    root: Path, *, environment: str | None = None, environ: Mapping[str, str] = os.environ
+) -> Settings:
+    """Read the settings of a project.
+
+    Parameters
+    ----------
+    root
+        The project root; `persist.toml` in it is optional.
+    environment
+        Overrides ``PERSIST_ENV``, which overrides the file.
+    environ
+        Environment variables.
+
+    Raises
+    ------
+    SettingsError
+        The file cannot be read, or holds an unknown key or a value of the wrong kind.
+    """
+    root = root.resolve()
+    _check_links(root / STATE)
+    given = _read(root / SETTINGS_FILE)
+    name = environment or environ.get("PERSIST_ENV") or given.get("environment", "dev")
+    _check_environment(name)
+    environments: dict[str, Any] = given.get("env", {})
+    _read_environments(environments)
+    own: dict[str, Any] = environments.get(name, {})
+    reads = _chain(name, environments, given.get("environment", "dev"))
+    project_warehouse = resolve_path(root, given.get("warehouse", f"{STATE}/warehouse"))
+    spark_given: dict[str, Any] = {**given.get("spark", {}), **own.get("spark", {})}
+    malloy = _malloy(given.get("malloy", {}), own.get("malloy", {}), name)
+    given = {**given, **own}
+    sources = Path(given.get("sources", "sources"))
+    if sources.is_absolute() or not (root / sources).resolve().is_relative_to(root):
+        raise SettingsError(
+            f"the sources directory {sources} is outside the project {root}",
+            hint="SourceIDs are paths within the project: move it, or move persist.toml up",
+            location=Location(SETTINGS_FILE),
+        )
+    own_keys = spark_keys(spark_given)
+    stores = _stores(given.get("store", {}), environ)
+    spark = {
+        **SPARK_FIXED,
+        **SPARK_LOCAL,
+        **spark_settings((*stores, any_store(environ))),
+        TIMEZONE: given.get("timezone", "UTC"),
+        **flat_spark(spark_given),
+    }
+    for key, default in REFUSED.items():
+        if spark.get(key, default).lower() != default.lower():
+            message = f"`{key}` has to be {default}: queries are understood as it is by default"
+            raise SettingsError(message, location=Location(SETTINGS_FILE))
+    try:
+        ZoneInfo(spark[TIMEZONE])
+    except (KeyError, ValueError, OSError) as error:
+        message = f"`{spark[TIMEZONE]}` is no time zone"
+        hint = "name a region: Europe/Berlin, or UTC"
+        raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE)) from error
+    if spark["spark.master"].startswith("local") and "spark.remote" not in spark:
+        spark = {**SPARK_LOOPBACK, **spark}
+    warehouse = (
+        resolve_path(root, given["warehouse"]) if "warehouse" in given else project_warehouse
+    )
+    for place in (warehouse, project_warehouse):
+        _check_warehouse(place)
+    return Settings(
+        root=root,
+        sources=(root / sources).resolve().relative_to(root).as_posix(),
+        key_prefix=_key_prefix(given.get("key_prefix", "")),
+        environment=name,
+        declared=tuple(sorted(environments)),
+        reads=reads,
+        raws=tuple(sorted(own.get("raw", {}).items())),
+        warehouse=warehouse,
+        project_warehouse=project_warehouse,
+        ledger=_ledger_url(root, given.get("ledger", f"sqlite:///{STATE}/ledger.db")),
+        strict=given.get("strict", False),
+        parallel=_parallel(given.get("parallel", 0)),
+        approve_above=_approve_above(given.get("approve_above", 0)),
+        keep_s=read_duration("keep", given, 7 * 86_400, "longer than the longest query takes"),
+        views=_views(given.get("views", "")),
+        spark=tuple(sorted(spark.items())),
+        malloy=malloy,
+        stores=stores,
+        patience=Patience(
+            read_duration(
+                "store_timeout", given, PATIENCE.answer_s, "how long a store may not answer"
+            ),
+            read_duration("store_retry", given, PATIENCE.retry_s, "how long a store may throttle"),
+        ),
+        upstreams=read_upstreams(given.get("upstream", {})),
+        webhook=read_webhook(given.get("sla", {})),
+        **own_keys,
+    )
+
+
+_ENVIRONMENT = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+"""Names that no file system, database or Dagster takes for one another: they name files too."""
+
+
+def environments_of(root: Path) -> tuple[str, ...]:
+    """Return the environments that a project's `persist.toml` names, the default one first.
+
+    Raises
+    ------
+    SettingsError
+        The file cannot be read, or says of one what cannot be said.
+    """
+    given = _read(root / SETTINGS_FILE)
+    environments: dict[str, Any] = given.get("env", {})
+    _read_environments(environments)
+    default = given.get("environment", "dev")
+    return (default, *sorted(environments.keys() - {default}))
+
+
+def _malloy(given: dict[str, Any], own: dict[str, Any], environment: str) -> Malloy:
+    """Return what is said of Malloy, for the project and, key by key, for its environment."""
+    for said, where in ((given, "[malloy] "), (own, f"[env.{environment}.malloy] ")):
+        check_keys(said, MALLOY_KEYS, where)
+        for name, table in said.get("virtual", {}).items():
+            if not isinstance(table, str):
+                message = f"{where}`virtual.{name}` wants a name of a table, not {table!r}"
+                raise SettingsError(message, location=Location(SETTINGS_FILE))
+    givens = {**given.get("givens", {}), **own.get("givens", {})}
+    virtual = {**given.get("virtual", {}), **own.get("virtual", {})}
+    connection = own.get("connection", given.get("connection", "spark"))
+    if not re.fullmatch(r"[^\W\d]\w*", connection):
+        message = f"`{connection}` is not a name for a connection"
+        raise SettingsError(message, location=Location(SETTINGS_FILE))
+    pairs = tuple((name, _given(name, value)) for name, value in sorted(givens.items()))
+    return Malloy(connection, pairs, tuple(sorted(virtual.items())))
+
+
+def _given(name: str, value: Any) -> Given:
+    """Return a value of TOML as it is said in JSON."""
+    match value:
+        case datetime():
+            return value.isoformat(sep=" ")
+        case date():
+            return value.isoformat()
+        case list():
+            elements = cast("list[Any]", value)
+            return tuple(_given(name, element) for element in elements)
+        case str() | bool() | int() | float():
+            return value
+        case _:
+            message = f"`[malloy.givens] {name}` wants a text, number, date, boolean or list"
+            raise SettingsError(message, location=Location(SETTINGS_FILE))
+
+
+def _stores(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Store, ...]:
+    for location, said in given.items():
+        if not isinstance(said, dict):
+            message, hint = f"`store.{location}` wants a table", '[store."s3://BUCKET"]'
+            raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE))
+        check_keys({**said}, STORE_KEYS, f'[store."{location}"] ')
+    try:
+        return read_stores(given, environ)
+    except SettingsError as error:
+        error.location = Location(SETTINGS_FILE)
+        raise
+
+
+def _check_warehouse(location: str) -> None:
+    """Refuse a warehouse in which no table can be made."""
+    wrong, unfit = unknown_scheme(location), unfit_for_tables(location)
+    if unfit:
+        wrong = f"the warehouse cannot be {location}: delta-rs misreads `{unfit}`", "name another"
+    if wrong:
+        raise SettingsError(wrong[0], hint=wrong[1], location=Location(SETTINGS_FILE))
+
+
+def _check_links(state: Path) -> None:
+    """Refuse links in `.persist`: files of somebody else would be written through them."""
+    places = (state, *(p for d in (state, state / "manifests") if d.is_dir() for p in d.iterdir()))
+    link = next((p for p in places if p.is_symlink()), None)
+    if link is not None:
+        raise SettingsError(
+            f"{link.relative_to(state.parent)} is a symbolic link: nothing is written through it",
+            hint="remove it; `warehouse` and `ledger` in persist.toml name other places",
+        )
+
+
+def _check_environment(name: str) -> None:
+    if not _ENVIRONMENT.fullmatch(name):
+        hint = "small letters (a to z), digits, underscores and dashes, at most 64"
+        raise SettingsError(f"`{name}` is not a name for an environment", hint=hint)
+
+
+def _key_prefix(given: str) -> tuple[str, ...]:
+    parts = tuple(given.split("/")) if given else ()
+    if not all(re.fullmatch(r"[A-Za-z0-9_]+", part) for part in parts):
+        message = f"`key_prefix`: `{given}` is no beginning of asset keys"
+        hint = "letters, digits and underscores, in parts with / between them"
+        raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE))
+    return parts
+
+
+def _read_environments(environments: Mapping[str, Any]) -> None:
+    """Refuse what cannot be said of an environment."""
+    for name, said in environments.items():
+        _check_environment(name)
+        if not isinstance(said, dict):
+            raise SettingsError(f"`env.{name}` wants a table", location=Location(SETTINGS_FILE))
+        keys: dict[str, Any] = {**said}
+        check_keys(keys, ENV_KEYS, f"[env.{name}] ")
+        raws: dict[str, Any] = keys.get("raw", {})
+        for raw, place in raws.items():
+            if not isinstance(place, str):
+                message = f"`[env.{name}.raw] {raw}` wants a location, not {place!r}"
+                raise SettingsError(message, location=Location(SETTINGS_FILE))
+            if wrong := unknown_scheme(place, ICEBERG_SCHEMES):
+                message = f"`[env.{name}.raw] {raw}`: {wrong[0]}"
+                raise SettingsError(message, hint=wrong[1], location=Location(SETTINGS_FILE))
+
+
+def _chain(name: str, environments: Mapping[str, Any], default: str) -> tuple[str, ...]:
+    """Return the environments whose tables are read in one, nearest first.
+
+    Where `persist.toml` declares environments, those and the default one are all there are.
+    """
+    known = {default, *environments}
+    chain: list[str] = []
+    following: str | None = name
+    while following is not None:
+        if environments and following not in known:
+            what = f"`[env.{chain[-1]}] reads` names" if chain else "there is no environment"
+            raise SettingsError(
+                f"{what} `{following}`" + (", which is not declared" if chain else ""),
+                hint=did_you_mean(following, known) or f"there are: {', '.join(sorted(known))}",
+                location=Location(SETTINGS_FILE),
+            )
+        if following in chain:
+            raise SettingsError(
+                f"environments read each other in a circle: {' → '.join([*chain, following])}",
+                hint="take `reads` out of one of them",
+                location=Location(SETTINGS_FILE),
+            )
+        chain.append(following)
+        following = environments.get(following, {}).get("reads")
+    return tuple(chain[1:])
+
+
+def _number(key: str, given: int, of: str, hint: str) -> int:
+    if given < 0:
+        message = f"`{key}` = {given} is no number of {of}"
+        raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE))
+    return given
+
+
+def _parallel(given: int) -> int:
+    hint = "1 builds one after the other, 0 as many at once as Spark runs tasks"
+    return _number("parallel", given, "sources", hint)
+
+
+def _approve_above(given: int) -> int:
+    return _number("approve_above", given, "bytes", "0 lets builds read any number of bytes")
+
+
+def _views(given: str) -> str:
+    if given and "{name}" not in given:
+        raise SettingsError(
+            f"`views`: `{given}` calls all views alike",
+            hint='put {name} in it: views = "{name}", or "{name}__dev"',
+            location=Location(SETTINGS_FILE),
+        )
+    return given
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            f"this is not TOML: {error}", location=Location(SETTINGS_FILE)
+        ) from error
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+    check_keys(given, KEYS)
+    return given
+
+
+def _ledger_url(root: Path, url: str) -> str:
+    """Return the ledger's URL, a relative SQLite path made absolute."""
+    path = url.removeprefix("sqlite:///")
+    if "://" not in url:
+        raise SettingsError(
+            f"`ledger` is not a database URL: {url}",
+            hint='for example "sqlite:///.persist/ledger.db"',
+            location=Location(SETTINGS_FILE),
+        )
+    if path == url and not url.startswith("sqlite"):
+        return url
+    if path == url or not path or path.startswith((":memory:", "file:")) or "?" in path:
+        raise SettingsError(
+            f"`ledger` wants a plain path of a SQLite file: {url}",
+            hint='for example "sqlite:///.persist/ledger.db"',
+            location=Location(SETTINGS_FILE),
+        )
+    return f"sqlite:///{(root / path).resolve()}"

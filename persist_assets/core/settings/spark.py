@@ -1,0 +1,322 @@
+"""Settings of the Spark session: which of them are ours, and which can change rows."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from persist_assets._paths import FAIR_SCHEDULER
+from persist_assets.core.errors import Location, SettingsError
+from persist_assets.core.settings.durations import parse_duration
+from persist_assets.core.settings.keys import SETTINGS_FILE, SPARK_KEYS, check_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+TIMEZONE = "spark.sql.session.timeZone"
+
+
+SPARK_FIXED: Mapping[str, str] = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.ansi.enabled": "true",
+}
+"""What every session is given unless the project says otherwise. INT96 timestamps have no
+statistics; ANSI mode makes wrong data an error instead of a wrong number."""
+
+
+SPARK_LOCAL: Mapping[str, str] = {
+    "spark.master": "local[*]",
+    "spark.app.name": "persist_assets",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.scheduler.mode": "FAIR",
+    # Rows that are laid out by partitions go to few files: sorted first they take less to write
+    # than into as many streams at once.
+    "spark.shuffle.sort.bypassMergeThreshold": "1",
+    "spark.scheduler.allocation.file": str(FAIR_SCHEDULER),
+}
+"""Defaults that change no result."""
+
+
+SPARK_LOOPBACK: Mapping[str, str] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+"""Without a cluster nobody but this machine has to reach the driver."""
+
+
+_HARMLESS = (
+    "spark.sql.adaptive.",
+    "spark.sql.artifact.",
+    "spark.sql.autoBroadcastJoinThreshold",
+    "spark.sql.avro.compression.",
+    "spark.sql.avro.deflate.",
+    "spark.sql.avro.xz.",
+    "spark.sql.avro.zstandard.",
+    "spark.sql.broadcastTimeout",
+    "spark.sql.bucketing.",
+    "spark.sql.cache.",
+    "spark.sql.catalog.",
+    "spark.sql.catalogImplementation",
+    "spark.sql.cbo.",
+    "spark.sql.classic.",
+    "spark.sql.cli.",
+    "spark.sql.codegen.",
+    "spark.sql.connect.",
+    "spark.sql.debug.",
+    "spark.sql.defaultCacheStorageLevel",
+    "spark.sql.defaultCatalog",
+    "spark.sql.emr.",
+    "spark.sql.error.",
+    "spark.sql.event.",
+    "spark.sql.execution.arrow.",
+    "spark.sql.execution.interruptOnCancel",
+    "spark.sql.execution.pandas.udf.",
+    "spark.sql.execution.pyspark.udf.",
+    "spark.sql.execution.python.udf.",
+    "spark.sql.execution.topKSortFallbackThreshold",
+    "spark.sql.extendedExplainProviders",
+    "spark.sql.extensions",
+    "spark.sql.files.maxPartitionBytes",
+    "spark.sql.files.maxPartitionNum",
+    "spark.sql.files.maxRecordsPerFile",
+    "spark.sql.files.minPartitionNum",
+    "spark.sql.files.openCostInBytes",
+    "spark.sql.hive.filesourcePartitionFileCacheSize",
+    "spark.sql.hive.manageFilesourcePartitions",
+    "spark.sql.hive.metastore.",
+    "spark.sql.hive.metastorePartitionPruning",
+    "spark.sql.hive.metastorePartitionPruningFallbackOnException",
+    "spark.sql.hive.metastorePartitionPruningFastFallback",
+    "spark.sql.hive.thriftServer.",
+    "spark.sql.hive.version",
+    "spark.sql.inMemoryColumnarStorage.",
+    "spark.sql.join.preferSortMergeJoin",
+    "spark.sql.leafNodeDefaultParallelism",
+    "spark.sql.legacy.createHiveTableByDefault",
+    "spark.sql.maven.",
+    "spark.sql.maxBroadcastTableSize",
+    "spark.sql.maxMetadataStringLength",
+    "spark.sql.maxPlanStringLength",
+    "spark.sql.maxSinglePartitionBytes",
+    "spark.sql.metadataCacheTTLSeconds",
+    "spark.sql.optimizer.dynamicPartitionPruning.",
+    "spark.sql.optimizer.runtime.",
+    "spark.sql.optimizer.runtimeFilter.",
+    "spark.sql.orc.columnarReaderBatchSize",
+    "spark.sql.orc.columnarWriterBatchSize",
+    "spark.sql.orc.compression.",
+    "spark.sql.parquet.columnarReaderBatchSize",
+    "spark.sql.parquet.compression.",
+    "spark.sql.parquet.fs.optimized.committer.",
+    "spark.sql.parquet.output.committer.",
+    "spark.sql.pyspark.dataSource.profiler",
+    "spark.sql.pyspark.jvmStacktrace.",
+    "spark.sql.pyspark.plotting.",
+    "spark.sql.pyspark.udf.profiler",
+    "spark.sql.pyspark.worker.",
+    "spark.sql.queryExecutionListeners",
+    "spark.sql.redaction.",
+    "spark.sql.repl.",
+    "spark.sql.session.localRelationCacheThreshold",
+    "spark.sql.session.localRelationChunkSizeBytes",
+    "spark.sql.session.localRelationChunkSizeRows",
+    "spark.sql.shuffle.",
+    "spark.sql.shuffleDependency.",
+    "spark.sql.shuffledHashJoinFactor",
+    "spark.sql.sources.bucketing.",
+    "spark.sql.sources.commitProtocolClass",
+    "spark.sql.sources.default",
+    "spark.sql.sources.parallelPartitionDiscovery.",
+    "spark.sql.sources.partitionOverwriteMode",
+    "spark.sql.sources.v2.bucketing.",
+    "spark.sql.stackTracesInDataFrameContext",
+    "spark.sql.statistics.",
+    "spark.sql.streaming.",
+    "spark.sql.thriftServer.",
+    "spark.sql.thriftserver.",
+    "spark.sql.ui.",
+    "spark.sql.warehouse.dir",
+)
+"""Settings of `spark.sql.` that cannot change which rows a query has: names, and with a dot at the
+end all names that begin so. Any other of `spark.sql.` can change rows."""
+
+
+NEVER_COUNTED = (
+    "spark.app.",
+    "spark.connect.",
+    "spark.driver.",
+    "spark.dynamicAllocation.",
+    "spark.eventLog.",
+    "spark.executor.",
+    "spark.hadoop.",
+    "spark.jars",
+    "spark.kryo",
+    "spark.local.dir",
+    "spark.log.",
+    "spark.master",
+    "spark.memory.",
+    "spark.network.",
+    "spark.pyspark.",
+    "spark.remote",
+    "spark.rpc.",
+    "spark.scheduler.",
+    "spark.shuffle.",
+    "spark.speculation",
+    "spark.sql.adaptive.",
+    "spark.sql.artifact.",
+    "spark.sql.autoBroadcastJoinThreshold",
+    "spark.sql.catalogImplementation",
+    "spark.sql.codegen.useIdInClassName",
+    "spark.sql.codegen.wholeStage.union.enabled",
+    "spark.sql.execution.arrow.",
+    "spark.sql.files.maxPartitionBytes",
+    "spark.sql.files.minPartitionNum",
+    "spark.sql.files.openCostInBytes",
+    "spark.sql.parquet.compression.",
+    "spark.sql.shuffle.partitions",
+    "spark.sql.ui.",
+    "spark.sql.warehouse.dir",
+    "spark.submit.",
+    "spark.task.",
+    "spark.ui.",
+)
+"""The beginnings of settings that were never part of BuildIDs, not even when any setting counted
+that was not in this list. It tells which settings old BuildIDs may hold, so do not extend it."""
+
+
+REFUSED: Mapping[str, str] = {
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.groupByAliases": "true",
+    "spark.sql.groupByOrdinal": "true",
+    "spark.sql.orderByOrdinal": "true",
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.parser.quotedRegexColumnNames": "false",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+    "spark.sql.ansi.enforceReservedKeywords": "false",
+    "spark.sql.ansi.relationPrecedence": "false",
+    "spark.sql.lateralColumnAlias.enableImplicitResolution": "true",
+    "spark.sql.legacy.bangEqualsNot": "false",
+    "spark.sql.legacy.consecutiveStringLiterals.enabled": "false",
+    "spark.sql.legacy.ctePrecedencePolicy": "CORRECTED",
+    "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "false",
+    "spark.sql.legacy.groupingIdWithAppendedUserGroupBy": "false",
+    "spark.sql.legacy.parser.havingWithoutGroupByAsWhere": "false",
+    "spark.sql.legacy.setopsPrecedence.enabled": "false",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+}
+"""Settings that change what a query says. It is analysed as Spark reads it by default."""
+
+
+FIELD_IDS = "spark.sql.parquet.fieldId.read.enabled"
+"""What finds columns by ids where a schema has ids, as only that of an Iceberg table does."""
+
+
+def is_harmless(key: str, declared: Iterable[str] = ()) -> bool:
+    """Return whether a Spark setting cannot change which rows a query has.
+
+    Parameters
+    ----------
+    declared
+        More harmless settings: names, and beginnings of names that end in a dot.
+
+    Examples
+    --------
+    >>> is_harmless("spark.kubernetes.container.image"), is_harmless("spark.sql.extensions")
+    (True, True)
+    >>> is_harmless("spark.sql.ansi.enabled"), is_harmless("spark.sql.my.x", ["spark.sql.my."])
+    (False, True)
+    """
+    if not key.startswith("spark.sql."):
+        return True
+    return any(key == h or (h[-1] == "." and key.startswith(h)) for h in (*_HARMLESS, *declared))
+
+
+def spark_keys(spark: dict[str, Any]) -> dict[str, Any]:
+    """Take the keys out of `[spark]` that are no settings of Spark; return them, with defaults."""
+    found: dict[str, Any] = {
+        "shared": False,
+        "shared_port": 0,
+        "shared_idle": "30m",
+        "harmless": [],
+        "build_ids": {},
+    }
+    own = ("shared", "harmless", "build_ids")
+    keys = [k for k in spark if k.removeprefix("spark.").startswith(own)]
+    given = {k.removeprefix("spark."): spark.pop(k) for k in keys}
+    check_keys(given, SPARK_KEYS, "[spark] ")
+    found |= given
+    found["harmless"] = _declared_harmless(found["harmless"])
+    found["build_ids"] = _fixed(found["build_ids"], found["harmless"])
+    if found["shared"] and ("remote" in spark or "spark.remote" in spark):
+        raise SettingsError(
+            "`[spark] shared` and `spark.remote` are two servers",
+            hint="leave one of them out",
+            location=Location(SETTINGS_FILE),
+        )
+    if not 0 <= found["shared_port"] < 65_536:
+        message = f"`[spark] shared_port` = {found['shared_port']} is not a port"
+        hint = "0 takes any that is free"
+        raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE))
+    idle = found.pop("shared_idle")
+    found["shared_idle_s"] = parse_duration(idle)
+    if found["shared_idle_s"] is None:
+        message = f"`[spark] shared_idle`: `{idle}` is not a duration"
+        hint = 'for example "30m"'
+        raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE))
+    return found
+
+
+def _declared_harmless(names: list[Any]) -> tuple[str, ...]:
+    """Return the settings that a project declares harmless, with ``.`` for ``.*`` at the end."""
+    found: list[str] = []
+    for name in names:
+        if not isinstance(name, str) or not re.fullmatch(r"spark\.sql\.[\w.-]+(\.\*)?", name):
+            raise SettingsError(
+                f"`[spark] harmless`: {name!r} is not the name of a setting of Spark SQL",
+                hint='harmless = ["spark.sql.NAME", "spark.sql.PREFIX.*"]; settings outside of '
+                "`spark.sql.` are harmless anyway",
+                location=Location(SETTINGS_FILE),
+            )
+        name = name.removesuffix("*")
+        known = (*SPARK_FIXED, TIMEZONE, *REFUSED)
+        changing = next((k for k in known if is_harmless(k, (name,))), None)
+        if changing:
+            raise SettingsError(
+                f"`[spark] harmless`: `{changing}` changes rows",
+                hint="name only settings that cannot change the rows of any query",
+                location=Location(SETTINGS_FILE),
+            )
+        found.append(name)
+    return tuple(found)
+
+
+def _fixed(values: dict[str, Any], harmless: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Return the values of harmless settings that BuildIDs hold."""
+    pairs = flat_spark(values)
+    changing = next((key for key in pairs if not is_harmless(key, harmless)), None)
+    if changing:
+        raise SettingsError(
+            f"`[spark.build_ids] {changing}` can change rows",
+            hint="BuildIDs hold the value that `[spark]` gives the session: leave it out here",
+            location=Location(SETTINGS_FILE),
+        )
+    return tuple(sorted(pairs.items()))
+
+
+def flat_spark(given: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return Spark settings with dotted keys, whether quoted ("spark.master") or nested."""
+    flat: dict[str, str] = {}
+    for key, value in given.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            flat |= flat_spark(value, f"{name}.")  # pyright: ignore[reportUnknownArgumentType]
+        elif isinstance(value, str | int | float):
+            full = name if name.startswith("spark.") else f"spark.{name}"
+            flat[full] = str(value).lower() if isinstance(value, bool) else str(value)
+        else:
+            message = f'`[spark] "{name}"` wants a text or number'
+            raise SettingsError(message, location=Location(SETTINGS_FILE))
+    return flat

@@ -1,0 +1,258 @@
+"""The settings of a project as one frozen value."""
+
+from __future__ import annotations
+
+import errno
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import unquote
+from zoneinfo import ZoneInfo
+
+from persist_assets.core.object_stores import (
+    PATIENCE,
+    Patience,
+    Store,
+    is_local,
+    scheme_of,
+)
+from persist_assets.core.settings.keys import OUT_OF_PROJECT, STATE
+from persist_assets.core.settings.spark import NEVER_COUNTED, TIMEZONE, is_harmless
+
+
+@dataclass(frozen=True, slots=True)
+class Malloy:
+    """How Malloy files are compiled.
+
+    Attributes
+    ----------
+    connection
+        What they call the one connection there is: ``spark.table('flights')``.
+    givens
+        Values of givens; sorted pairs.
+    virtual
+        The tables that virtual sources stand for, by their names; sorted pairs.
+    """
+
+    connection: str
+    givens: tuple[tuple[str, Given], ...]
+    virtual: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """Another graph whose partitions this one's wants may wait for.
+
+    Attributes
+    ----------
+    name
+        What references to its partitions begin with: ``users:data/users/2024-01-01``.
+    url
+        Where `persist serve` answers, or with `dagster` a Dagster webserver.
+    patterns
+        Which of its partitions are followed.
+    token_env
+        The environment variable that holds the token for it.
+    environment
+        Only what happened in this environment of it counts; None: in any.
+    """
+
+    name: str
+    url: str
+    patterns: tuple[str, ...]
+    token_env: str | None = None
+    environment: str | None = None
+    dagster: bool = False
+
+
+Given = str | int | float | bool | None | tuple["Given", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a project is built.
+
+    Attributes
+    ----------
+    root
+        The project root: the directory of `persist.toml`. Absolute.
+    sources
+        The directory of the sources, relative to `root`, POSIX.
+    key_prefix
+        What asset keys begin with.
+    declared
+        The environments that `persist.toml` declares, sorted.
+    reads
+        The environments whose tables are read where this one has none, nearest first.
+    raws
+        Where raw tables are in this environment, by their names or asset keys; sorted pairs.
+    warehouse
+        Where tables of this environment are made: an absolute path or a URI.
+    project_warehouse
+        Where those of environments are made that do not say otherwise.
+    ledger
+        SQLAlchemy URL.
+    strict
+        Nothing may be read inline that is persisted: it has to be built.
+    parallel
+        How many sources a run builds at once; zero: as many as Spark runs tasks (`pool.MOST`).
+    approve_above
+        How many bytes of an external table's version a build reads at most by itself; zero: any.
+    keep_s
+        How many seconds what no manifest names any more can still be rolled back to.
+    views
+        How views are called by which others read sources that have a `name`, with ``{name}`` in
+        it; empty: there are none.
+    spark
+        Settings of the Spark session, sorted pairs, defaults included.
+    shared
+        Sessions are those of the server that stays on this machine (`server.ensure_server`).
+    shared_port
+        The port it listens on, zero for any that is free.
+    shared_idle_s
+        After how many seconds without a client it ends.
+    harmless
+        Settings of Spark that the project declares harmless, as `is_harmless` takes them.
+    build_ids
+        Values of harmless settings that BuildIDs hold, whatever the session has; sorted pairs.
+    malloy
+        How Malloy files are compiled.
+    stores
+        The buckets that `persist.toml` describes, sorted.
+    patience
+        How long stores are waited for.
+    upstreams
+        Other graphs, by name.
+    webhook
+        Whom missed deadlines are told; empty: nobody.
+    """
+
+    root: Path
+    sources: str
+    key_prefix: tuple[str, ...]
+    environment: str
+    declared: tuple[str, ...]
+    reads: tuple[str, ...]
+    raws: tuple[tuple[str, str], ...]
+    warehouse: str
+    project_warehouse: str
+    ledger: str
+    strict: bool
+    parallel: int
+    approve_above: int
+    keep_s: int
+    views: str
+    spark: tuple[tuple[str, str], ...]
+    shared: bool
+    shared_port: int
+    shared_idle_s: int
+    harmless: tuple[str, ...]
+    build_ids: tuple[tuple[str, str], ...]
+    malloy: Malloy
+    stores: tuple[Store, ...]
+    patience: Patience = PATIENCE
+    upstreams: tuple[Upstream, ...] = ()
+    webhook: str = ""
+
+    @property
+    def environments(self) -> tuple[str, ...]:
+        """The environment and those that it reads, nearest first."""
+        return (self.environment, *self.reads)
+
+    @property
+    def state_dir(self) -> Path:
+        """Where everything is kept that no URL moves elsewhere."""
+        return self.root / STATE
+
+    @property
+    def timezone(self) -> ZoneInfo:
+        """The session's time zone."""
+        return ZoneInfo(dict(self.spark)[TIMEZONE])
+
+    @property
+    def manifest_path(self) -> Path:
+        """The file that the environment's manifest is exported to."""
+        return self.state_dir / "manifests" / f"{self.environment}.json"
+
+    @property
+    def changing(self) -> tuple[tuple[str, str], ...]:
+        """The settings of the session that can change rows: sorted pairs."""
+        return tuple((k, v) for k, v in self.spark if not is_harmless(k, self.harmless))
+
+    @property
+    def connection(self) -> tuple[tuple[str, str], ...]:
+        """The part of every BuildID that tells of the session: sorted pairs."""
+        return tuple(sorted((("dialect", "spark"), *self.changing, *self.build_ids)))
+
+    @property
+    def formerly_counted(self) -> tuple[tuple[str, str], ...]:
+        """The settings that BuildIDs do not hold and once may have held: sorted pairs.
+
+        Older releases counted them, or the project did not declare them harmless.
+        """
+        kept = {*dict(self.connection)}
+        return tuple(
+            (k, v) for k, v in self.spark if k not in kept and not k.startswith(NEVER_COUNTED)
+        )
+
+    def place(self, location: str) -> str:
+        """Return a raw location in the form in which it is part of an identity.
+
+        A relative location stays relative where the ledger belongs to this project alone, so
+        that a moved checkout keeps its identities; in a shared ledger two projects may mean
+        different data by the same relative path, so there it is made absolute.
+        """
+        if scheme_of(location) or Path(location).is_absolute() or self.owns_ledger:
+            return location
+        return (self.root / location).as_posix()
+
+    def with_sources(self, directory: Path) -> Settings:
+        """Return the settings with another sources directory, which is within the project."""
+        return replace(self, sources=directory.relative_to(self.root).as_posix())
+
+    @property
+    def owns_ledger(self) -> bool:
+        """Whether the ledger is a file within the project."""
+        path = self.ledger.removeprefix("sqlite:///")
+        return path != self.ledger and Path(path).is_relative_to(self.root)
+
+    def table_name(self, name: str) -> str:
+        """Return what a table that is made now is called in the ledger, and for `table_root`.
+
+        Whoever has the ledger sees all of its tables: outside the project's warehouse, and in a
+        ledger that projects with other warehouses may share, it is a location.
+        """
+        own = self.warehouse != self.project_warehouse or not self.owns_ledger
+        return f"{self.warehouse.rstrip('/')}/{name}" if own else name
+
+    def table_root(self, table: str) -> str:
+        """Return the directory of a table, of whichever environment."""
+        if "://" in table or table.startswith("/"):
+            return table
+        return f"{self.project_warehouse.rstrip('/')}/{table}"
+
+    def read_text(self, path: str) -> str:
+        """Return the text of a file, by its path relative to the root.
+
+        Raises
+        ------
+        OSError
+            It cannot be read, or a link or `..` leads out of the project.
+        ValueError
+            It is not UTF-8.
+        """
+        there = self.root / path
+        if not there.resolve().is_relative_to(self.root):
+            raise PermissionError(errno.EPERM, OUT_OF_PROJECT)
+        return there.read_text(encoding="utf-8-sig")
+
+    def resolve(self, location: str) -> str:
+        """Return a location as an absolute path or, where it is not on this machine, a URI."""
+        return resolve_path(self.root, location)
+
+
+def resolve_path(root: Path, location: str) -> str:
+    """Return a location of a project as an absolute path; a URI of a store as it is."""
+    if scheme_of(location) == "file":
+        location = unquote(re.sub(r"^(?i:file):(//[^/]*)?", "", location))
+    return str((root / location).resolve()) if is_local(location) else location

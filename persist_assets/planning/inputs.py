@@ -1,0 +1,191 @@
+"""What a table rests on: versions of raw tables, and the tables it reads."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from persist_assets.core.model.snapshots import (
+    AsOf,
+    Filled,
+    RawVersion,
+    Snapshot,
+    merge_as_of,
+)
+from persist_assets.planning.world import CLOCK, DRAW, OLDER, World, older_code
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from persist_assets.core.model.plans import Step
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import BuildID, SourceID
+    from persist_assets.core.model.sources import Source
+
+
+def as_of(project: Project, source: Source, world: World) -> AsOf:
+    """Return the raw versions that a build of `source` alone would rest on."""
+    return versions_of(project, source, world, {}, {})
+
+
+def versions_of(
+    project: Project,
+    source: Source,
+    world: World,
+    coming: Mapping[SourceID, Step],
+    inline: dict[tuple[SourceID, SourceID], AsOf],
+    reader: SourceID | None = None,
+) -> AsOf:
+    """Return what a build of `source` would rest on after the steps that come before it.
+
+    Parameters
+    ----------
+    inline
+        What is known of sources that are read inline; what is found is added.
+    reader
+        Who reads it, if it is read inline.
+    """
+    parts: list[Iterable[RawVersion]] = []
+    reader = _needing(source, reader)
+    whose = reader if reader in world.seen else ""
+    if source.reads_clock:
+        parts.append(
+            [RawVersion(CLOCK, world.day if source.reads_clock == "day" else world.instant)]
+        )
+    for upstream in project.inputs(source):
+        if upstream.raw is not None:
+            parts.append([RawVersion(upstream.build_id, world.version(reader, upstream))])
+        elif upstream.source_id in coming:
+            step = coming[upstream.source_id]
+            parts.append(step.as_of)
+            if upstream.varies and step.action == "build":
+                parts.append([RawVersion(DRAW + upstream.build_id, "to come")])
+        elif (snapshot := world.readable(upstream)) is not None:
+            parts.append(snapshot.as_of)
+        else:
+            known = (whose, upstream.source_id)
+            if known not in inline:
+                inline[known] = versions_of(project, upstream, world, coming, inline, reader)
+            parts.append(inline[known])
+    return merge_as_of(parts)
+
+
+def _needing(source: Source, reader: SourceID | None) -> SourceID:
+    """Return whose needs of external tables count for the rows of a source that is read inline.
+
+    What is persisted needs what it needs, whoever reads it.
+    """
+    return source.source_id if reader is None or source.persisted else reader
+
+
+def rests_alike(snapshot: Snapshot, as_of: AsOf) -> bool:
+    """Whether a snapshot rests on what rows of an as_of do, of all that it rests on."""
+    own = {v.raw for v in snapshot.as_of}
+    return {v for v in as_of if v.raw in own} == {*snapshot.as_of}
+
+
+CONTENT = "content:"
+"""What the versions begin with under which tables stand among the inputs of rows."""
+
+
+def inputs(
+    project: Project,
+    source: Source,
+    world: World,
+    coming: Mapping[SourceID, Step] | None = None,
+    reader: SourceID | None = None,
+) -> AsOf | None:
+    """Return what a build of `source` would be computed from directly.
+
+    Rows are a function of the BuildID and of these. None where it is not known yet: a table that
+    it reads is built before.
+    """
+    parts: list[Iterable[RawVersion]] = []
+    reader = _needing(source, reader)
+    if source.reads_clock:
+        now = world.day if source.reads_clock == "day" else world.instant
+        parts.append([RawVersion(CLOCK, now)])
+    for upstream in project.inputs(source):
+        step = (coming or {}).get(upstream.source_id)
+        snapshot = step.snapshot if step else world.readable(upstream)
+        if upstream.raw is not None:
+            parts.append([RawVersion(upstream.build_id, world.version(reader, upstream))])
+        elif step is not None and step.action == "build":
+            return None
+        elif snapshot is not None:
+            parts.append([RawVersion(upstream.build_id, CONTENT + snapshot.content)])
+        else:
+            inline = inputs(project, upstream, world, coming, reader)
+            if inline is None:
+                return None
+            parts.append(inline)
+    return merge_as_of(parts)
+
+
+def is_mixed(source: Source, snapshot: Snapshot, expected: AsOf) -> bool:
+    """Whether a table went on with rows of older code, which its source does not say it may.
+
+    Another source of its meaning does, or it said so itself; what reads such rows has them.
+    """
+    own = OLDER + source.build_id
+    inherited = any(v.raw == own for v in expected)
+    return older_code(snapshot) is not None and not (source.annotation.goes_on or inherited)
+
+
+def other_rows(before: Iterable[RawVersion], now: AsOf | None) -> frozenset[BuildID]:
+    """Return what tables have other rows than `before` tells, by their BuildIDs.
+
+    One was built as a whole that is only assumed to be what that gives, or after it was tainted.
+    """
+    after = {v.raw: v.version for v in now or () if v.version.startswith(CONTENT)}
+    told = [v for v in before if v.version.startswith(CONTENT)]
+    return frozenset(v.raw for v in told if after.get(v.raw, v.version) != v.version)
+
+
+def other_code(source: Source, before: AsOf, now: AsOf) -> frozenset[BuildID]:
+    """Return of what other tables, by their BuildIDs, rows of older code came, or went."""
+    told = {v for v in {*before} ^ {*now} if v.raw.startswith(OLDER)}
+    return frozenset(v.raw.removeprefix(OLDER) for v in told) - {source.build_id}
+
+
+def follows_from(project: Project, source: Source, others: Collection[BuildID]) -> bool:
+    """Whether of all tables that have other rows it is known how a source's rows follow them.
+
+    What follows from the raw data below a table does not tell of those that are the table's own.
+    """
+    growth = source.growth
+    followed = (
+        {project.by_id[s].build_id for s in growth.reads & project.by_id.keys()} if growth else ()
+    )
+    return {*followed}.issuperset(others)
+
+
+def digest_partitions(groups: Sequence[Filled]) -> str:
+    """Return a digest of groups of partitions, which stands in the `as_of` of who reads them.
+
+    The ledger keeps it, so the text is spelled out, and does not follow from names of classes.
+    """
+
+    def spelled(versions: AsOf) -> str:
+        texts = [f"RawVersion(raw={v.raw!r}, version={v.version!r})" for v in versions]
+        return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
+
+    text = ", ".join(f"({group.runs!r}, {spelled(group.as_of)})" for group in groups)
+    return sha256(f"[{text}]".encode()).hexdigest()[:32]
+
+
+def drawn(as_of: AsOf, source: Source, build_uid: str) -> AsOf:
+    """Return what a new snapshot rests on: its own draw too, if its source draws lots."""
+    own = [RawVersion(DRAW + source.build_id, build_uid)] if source.varies else []
+    return merge_as_of([as_of, own])
+
+
+def without_draw(as_of: AsOf, source: Source) -> AsOf:
+    """Return what a snapshot rests on besides its own draw, and the older code of its own rows."""
+    return tuple(v for v in as_of if v not in own_marks(as_of, source))
+
+
+def own_marks(as_of: AsOf, source: Source) -> AsOf:
+    """Return what tells of a snapshot of a source which build it is of: no other is like it."""
+    own = (DRAW + source.build_id, OLDER + source.build_id)
+    return tuple(v for v in as_of if v.raw in own)

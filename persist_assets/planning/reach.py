@@ -1,0 +1,234 @@
+"""Which sources a selection needs beside itself, and which it reaches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from persist_assets.core.errors import NotFoundError
+from persist_assets.core.model.plans import Change, Piece, Step
+from persist_assets.core.partitions import (
+    between,
+    boxes,
+    filled_keys,
+    reached,
+    side,
+    split,
+)
+from persist_assets.core.time_values import overlaps_any
+from persist_assets.planning.increments import (
+    merged_spans,
+    parted_by,
+    touched,
+    trace_to_partitions,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import SourceID
+    from persist_assets.core.model.sources import Source
+    from persist_assets.core.time_values import Span
+    from persist_assets.planning.world import World
+
+
+def needed(
+    project: Project,
+    source: Source,
+    upstream: Source,
+    keys: Collection[str] | None,
+    order: Mapping[SourceID, Sequence[str]],
+    zone: str,
+) -> tuple[str, ...]:
+    """Return the partitions of what a source reads that rows of partitions of it follow from.
+
+    Parameters
+    ----------
+    keys
+        Those partitions; None: `source` has none, or all of them are meant.
+    order, zone
+        The partitions there are, and the session's time zone.
+    """
+    every = (*order[upstream.source_id],)
+    partition, columns = source.annotation.partition, parted_by(source)
+    theirs, parted = upstream.annotation.partition, parted_by(upstream)
+    trace = trace_to_partitions(source, upstream)
+    if keys is None or partition is None or trace is None or not columns:
+        return every
+    assert theirs is not None
+    name, kind = trace.column.column.lower(), columns[0][1]
+    wanted = boxes(partition, [k for _, k in columns], keys, order[source.source_id])
+    is_wanted = overlaps_any(box[0] for box in wanted)
+    known: dict[str, bool] = {}
+    for key in every:
+        part = split(theirs, key)[0]
+        if part not in known:
+            own = side(theirs, theirs.dimensions[0], part, parted[0][1])
+            change = {upstream.source_id: Change((Piece(""),), within={name: (own,)})}
+            led = touched(project, [trace], change, kind, zone)
+            known[part] = led is None or any(map(is_wanted, led[0]))
+    return tuple(key for key in every if known[split(theirs, key)[0]])
+
+
+def reached_by(
+    project: Project,
+    source: Source,
+    upstream: Source,
+    keys: Collection[str],
+    order: Mapping[SourceID, Sequence[str]],
+    zone: str,
+) -> Collection[str]:
+    """Return the partitions of a source whose rows may follow from partitions of what it reads.
+
+    Parameters
+    ----------
+    keys
+        Those partitions, where `upstream` has some.
+    order, zone
+        The partitions there are, and the session's time zone.
+    """
+    theirs, parted = upstream.annotation.partition, parted_by(upstream)
+    if theirs is None or not parted:
+        return order.get(source.source_id, ())
+    found = boxes(theirs, [kind for _, kind in parted], keys, order[upstream.source_id])
+    return reached_within(project, source, upstream, [box[0] for box in found], order, zone)
+
+
+def reached_within(
+    project: Project,
+    source: Source,
+    upstream: Source,
+    spans: Iterable[Span],
+    order: Mapping[SourceID, Sequence[str]],
+    zone: str,
+) -> Collection[str]:
+    """Return the partitions of a source whose rows may follow from windows of what it reads.
+
+    Parameters
+    ----------
+    spans
+        Of the time column of `upstream`, or the one that parts it.
+    order, zone
+        As for `reached_by`.
+    """
+    every = order.get(source.source_id, ())
+    partition, columns = source.annotation.partition, parted_by(source)
+    trace = trace_to_partitions(source, upstream)
+    if partition is None or trace is None or not columns:
+        return every
+    within = {trace.column.column.lower(): merged_spans(spans)}
+    change = {upstream.source_id: Change((Piece(""),), within=within)}
+    led = touched(project, [trace], change, columns[0][1], zone)
+    return every if led is None else reached(partition, columns[0][1], every, led[0])
+
+
+def lacking(
+    project: Project,
+    source: Source,
+    world: World,
+    keys: Collection[str] | None,
+    coming: Mapping[SourceID, Step] | None = None,
+) -> dict[SourceID, tuple[str, ...]]:
+    """Return the partitions that a build would read and that are not there, by their source.
+
+    Parameters
+    ----------
+    keys
+        The partitions that it would compute.
+    """
+    found: dict[SourceID, tuple[str, ...]] = {}
+    for upstream in project.inputs(source):
+        if upstream.annotation.partition is None or not upstream.persisted:
+            continue
+        order, there = world.keys[upstream.source_id], set[str]()
+        step = (coming or {}).get(upstream.source_id)
+        tainted = world.tainted.get(upstream.source_id)
+        if tainted is None:
+            table = world.readable(upstream)
+        else:  # of a table of which some is tainted the rest is there
+            table = world.manifest.get(upstream.build_id)
+        for partitions in (step and step.partitions, table and table.partitions):
+            if partitions:
+                there |= filled_keys(order, partitions.filled)
+        there -= (tainted or frozenset()).difference(step.keys or () if step else ())
+        if len(there) < len(order):
+            wanted = needed(project, source, upstream, keys, world.keys, world.zone)
+            missing = tuple(key for key in wanted if key not in there)
+            if missing:
+                found[upstream.source_id] = missing
+    return found
+
+
+def with_needed(
+    project: Project,
+    selected: Collection[SourceID],
+    wanted: Mapping[SourceID, Collection[str]],
+    order: Mapping[SourceID, Sequence[str]],
+    zone: str,
+) -> dict[SourceID, tuple[str, ...]]:
+    """Return the wanted partitions of selected sources, and those of others that these follow from.
+
+    Parameters
+    ----------
+    order, zone
+        The partitions there are, and the session's time zone.
+    """
+    found: dict[SourceID, tuple[str, ...]] = {}
+    for source in reversed(project.persisted):
+        own = order.get(source.source_id)
+        if source.source_id not in selected or own is None:
+            continue
+        keys = {*wanted.get(source.source_id, ())}
+        for reader in project.persisted:
+            if reader.source_id in found and source in project.inputs(reader):
+                theirs = found[reader.source_id]
+                keys |= {*needed(project, reader, source, theirs, order, zone)}
+        if keys:
+            found[source.source_id] = tuple(key for key in own if key in keys)
+    return found
+
+
+def asked_for(
+    project: Project,
+    selected: Iterable[SourceID],
+    order: Mapping[SourceID, Sequence[str]],
+    zone: str,
+    first: str,
+    last: str,
+) -> dict[SourceID, tuple[str, ...]]:
+    """Return which partitions of selected sources are meant by the keys of a range.
+
+    They are those of the range, of sources that have them, and those that the selected readers'
+    rows follow from.
+
+    Parameters
+    ----------
+    order, zone
+        The partitions there are, and the session's time zone.
+
+    Raises
+    ------
+    NotFoundError
+        A selected source has no such partitions, and nothing selected reads it.
+    """
+    chosen = {*selected}
+    wanted: dict[SourceID, tuple[str, ...]] = {}
+    unknown: dict[SourceID, NotFoundError] = {}
+    for source in project.persisted:
+        if source.source_id in chosen and source.source_id in order:
+            try:
+                wanted[source.source_id] = between(
+                    source.name, order[source.source_id], first, last
+                )
+            except NotFoundError as error:
+                unknown[source.source_id] = error
+    found = with_needed(project, chosen, wanted, order, zone)
+    for source_id, error in unknown.items():
+        if source_id not in found:
+            raise error
+    if not found:
+        raise NotFoundError(
+            f"nothing selected has a partition `{first}`",
+            hint="none of it has partitions: select a source that says partition=…",
+        )
+    return found

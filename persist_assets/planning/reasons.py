@@ -1,0 +1,219 @@
+"""Why something is built, in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from persist_assets.core.model.plans import Reason, Step
+from persist_assets.core.model.snapshots import (
+    AsOf,
+    Build,
+    Snapshot,
+    mixed,
+)
+from persist_assets.core.partitions import in_words as keys_in_words
+from persist_assets.planning.age import has_table, unbuilt, unchecked
+from persist_assets.planning.diff import (
+    Difference,
+    differ,
+    in_words,
+    line_of,
+    what_changed_above,
+)
+from persist_assets.planning.increments import (
+    mismatch,
+)
+from persist_assets.planning.inputs import without_draw
+from persist_assets.planning.reach import lacking
+from persist_assets.planning.world import CLOCK, DRAW, OLDER, PARTITIONS, UNVERSIONED, World
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from persist_assets.core.model.annotations import Fallback
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import BuildID, SourceID
+    from persist_assets.core.model.sources import Source
+
+
+def why_other_rows(
+    project: Project, source: Source, others: Collection[BuildID]
+) -> Iterable[Reason]:
+    """Yield what tables have other rows than rows were computed from, of the same data."""
+    if others:
+        read = [s.name for s in project.inputs(source) if s.build_id in others]
+        yield Reason(
+            "input", f"other rows of {', '.join(read or ['what it reads'])}, of the same data"
+        )
+
+
+def how_it_failed(last: Build | None) -> Iterable[Reason]:
+    """Return the reason of a source whose last build failed."""
+    if last is not None and last.state == "failed":
+        error = (last.error or "").splitlines()
+        yield Reason("failed", f"failed last time: {error[0] if error else 'unknown'}")
+
+
+def what_becomes_of_it(
+    source: Source, latest: Snapshot | None, history: Snapshot | None
+) -> Iterable[Reason]:
+    """Yield whether a history goes on."""
+    if latest is None:
+        return
+    if history is None:
+        yield Reason("history", "its history begins anew: on_change=rebuild")
+        return
+    told = f"its history goes on from {history.table} version {history.version}"
+    why = mismatch(history.columns, source.columns, grows=True) if source.columns else None
+    yield Reason("history", told if why is None else f"its history cannot go on: {why}")
+
+
+def counted(order: Sequence[str], chosen: Collection[str]) -> str:
+    """Return some partitions of an order in words: how many, and which."""
+    n = len(chosen)
+    return f"{n} partition{'s' * (n != 1)} ({keys_in_words(order, chosen)})"
+
+
+WHEN_OLD: Mapping[Fallback, str] = {
+    "live": "its query is computed instead",
+    "stale_ok": "it is read as it stands",
+    "fail": "it is not read then",
+}
+
+
+def what_is_old(
+    project: Project, source: Source, world: World, coming: Mapping[SourceID, Step]
+) -> Iterable[Reason]:
+    """Yield which tables that it reads are older than they may be, and which are not used."""
+    for upstream in project.inputs(source):
+        if upstream.source_id in world.tainted and upstream.source_id not in coming:
+            message = f"what there is of {upstream.name} was tainted: {WHEN_OLD['live']}"
+            yield Reason("tainted", message, upstream.source_id)
+        fallback = world.expired.get(upstream.source_id)
+        if fallback is not None and upstream.source_id not in coming:
+            message = f"the table of {upstream.name} is older than its freshness window: "
+            yield Reason("age", message + WHEN_OLD[fallback], upstream.source_id)
+
+
+def what_stops_it(
+    project: Project,
+    source: Source,
+    world: World,
+    coming: Mapping[SourceID, Step],
+    keys: Collection[str] | None = None,
+) -> Iterable[Reason]:
+    """Return why a source cannot be built although it would have to be."""
+    for upstream_id, missing in lacking(project, source, world, keys, coming).items():
+        message = what_lacks(project.by_id[upstream_id], world, missing)
+        yield Reason("partition", message, upstream_id)
+    for upstream in project.reach(source.bindings, lambda s: has_table(project, s, world, coming)):
+        if upstream.raw is not None and upstream.source_id not in world.versions:
+            why = world.absent.get(upstream.source_id, "its data is not there")
+            yield Reason("no-data", f"{upstream.name}: {why}", upstream.source_id)
+    for upstream in unbuilt(project, source, world, coming):
+        what = f"{upstream.name} has to be built first: only its table knows its history"
+        yield Reason("history", what, upstream.source_id)
+    for upstream in unchecked(project, source, world, coming):
+        yield Reason(
+            "unchecked", f"{upstream.name} has to pass its checks first", upstream.source_id
+        )
+
+
+def what_lacks(upstream: Source, world: World, missing: Collection[str]) -> str:
+    """Return in words which partitions of a source that is read are not built."""
+    order = world.keys[upstream.source_id]
+    return f"{upstream.name} lacks {counted(order, missing)}"
+
+
+def why_no_table(
+    project: Project, source: Source, last: Build | None, coming: Mapping[SourceID, Step]
+) -> Iterable[Reason]:
+    """Return why a source has no table that can be read."""
+    if last is None or last.build_id == source.build_id:
+        yield Reason("new", "never built")
+        return
+    own = last.definition != source.definition
+    if own:
+        yield Reason("code", _what_changed(source, last))
+    above = what_changed_above(project, source, last)
+    for upstream, difference in above:
+        yield Reason("upstream", _what_changed_of(upstream, difference, last), upstream.source_id)
+    if own or above:
+        return
+    for upstream_id in source.reads:
+        step = coming.get(upstream_id)
+        if step is not None and any(r.code in ("code", "upstream") for r in step.reasons):
+            name = project.by_id[upstream_id].name
+            yield Reason("upstream", f"what it reads of {name} changed", upstream_id)
+            return
+    yield Reason("upstream", "something it reads changed its meaning")
+
+
+def _what_changed(source: Source, last: Build) -> str:
+    """Return what of a source its own words changed, as far as its last build tells."""
+    if source.function is not None:
+        return f"its code, or code that it reaches, changed: {source.location.path}"
+    if last.digests is None:
+        return f"changed in {source.location}"
+    difference = differ(last.digests, source.digests)
+    named = (*difference.changed, *difference.added, *(new for _, new in difference.renamed))
+    alone = not difference.rows and len(difference.columns) == 1 and len(named) == 1
+    line = line_of(source, named[0]) if alone else source.location.line
+    what = in_words(difference) or "its annotation, or the order of its columns, changed"
+    return f"{what} in {source.location.path}:{line}"
+
+
+def _what_changed_of(upstream: Source, difference: Difference, last: Build) -> str:
+    """Return what changed of a source that is read."""
+    told = {read.source_id: read.definition for read in last.reads}
+    if upstream.function is not None:
+        return f"the code of {upstream.name} changed, or what it reads"
+    if difference.rows and upstream.raw is not None:
+        if told[upstream.source_id] == upstream.definition:
+            return f"where {upstream.name} lies, or a setting of the session, changed"
+        return f"{upstream.name} is declared otherwise"
+    return in_words(difference, upstream.name) or f"the columns of {upstream.name} were reordered"
+
+
+def why_other_data(
+    project: Project, source: Source, snapshot: Snapshot, world: World, expected: AsOf
+) -> Iterable[Reason]:
+    """Return how the data under a snapshot differs from what a build would read."""
+    names = {s.build_id: s for s in project.sources if s.raw is not None}
+    then, now = set(without_draw(snapshot.as_of, source)), set(expected)
+    changed = {v.raw: v.version for v in sorted(then - now) + sorted(now - then)}
+    for raw, version in changed.items():
+        upstream = names.get(raw)
+        if raw == CLOCK:
+            yield Reason("clock", f"`{source.name}` or what it reads looks at the clock")
+        elif raw == PARTITIONS + source.build_id:
+            continue  # it tells of its own partitions
+        elif raw.startswith(PARTITIONS):
+            parted = next((s for s in project.sources if PARTITIONS + s.build_id == raw), None)
+            message = f"the partitions of {parted.name if parted else 'what it read'} changed"
+            yield Reason("upstream", message, parted.source_id if parted else None)
+        elif raw.startswith(DRAW):
+            drawn = next((s for s in project.sources if DRAW + s.build_id == raw), None)
+            name = drawn.name if drawn else "something it read"
+            history = drawn is not None and drawn.keeps_history
+            what = f"the history of {name} went on" if history else f"{name} drew lots again"
+            yield Reason("upstream", what, drawn.source_id if drawn else None)
+        elif raw.startswith(OLDER):
+            mixing = next((s for s in project.sources if OLDER + s.build_id == raw), None)
+            name = mixing.name if mixing else "something it read"
+            what = f"other rows of {name} are of older code"
+            yield Reason("upstream", what, mixing.source_id if mixing else None)
+        elif upstream is None:
+            yield Reason(
+                "input", "it rests on data that is no longer read, or declared otherwise now"
+            )
+        elif version.startswith(UNVERSIONED):
+            message = f"the data of {upstream.name} does not tell whether it changed"
+            yield Reason("unversioned", message, upstream.source_id)
+        elif raw in mixed(snapshot.as_of) and raw not in mixed(expected):
+            message = f"it mixes two versions of the data of {upstream.name}"
+            yield Reason("mixed", message, upstream.source_id)
+        else:
+            changed_so = f"the data of {upstream.name} changed"
+            message = world.behind.get(upstream.source_id, changed_so)
+            yield Reason("input", message, upstream.source_id)
