@@ -24,7 +24,7 @@ from conftest import compilation_of
 from persist_assets.analysis import predicates as p
 
 if TYPE_CHECKING:
-    from persist_assets.analysis.pushdown import Need
+    from persist_assets.analysis.pushdown.needs import Need
 
 PATH = "m.sql"
 

@@ -28,7 +28,8 @@ from persist_assets.analysis.functions import (
     VOLATILE,
     drawn_by,
 )
-from persist_assets.analysis.pushdown import find_needs, leaf, opaque, relate
+from persist_assets.analysis.pushdown.needs import leaf, opaque, relate
+from persist_assets.analysis.pushdown.search import find_needs
 from persist_assets.analysis.semantics import (
     Meaning,
     Upstream,
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
         Sequence,
     )
 
-    from persist_assets.analysis.pushdown import Need, Relation
+    from persist_assets.analysis.pushdown.needs import Need, Relation
     from persist_assets.core.model.checks import Check
     from persist_assets.core.model.queries import Query, SourceID
 

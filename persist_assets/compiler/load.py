@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING
 
-from persist_assets.analysis.pushdown import needed
+from persist_assets.analysis.pushdown.needs import needed
 from persist_assets.compiler.cache import Parsed, cache_file, load_cache, parsed, save_cache
 from persist_assets.compiler.compilation import (
     Memory,

@@ -30,7 +30,9 @@ from shapes import SHAPES, WIDE, program
 from test_rules import without
 
 import persist_assets.analysis.predicates as p
-from persist_assets.analysis import binder, pushdown
+from persist_assets.analysis import binder
+from persist_assets.analysis.pushdown import bounds, equalities, search, terms
+from persist_assets.analysis.pushdown.needs import leaf, opaque
 from persist_assets.compiler.compilation import resolve_query
 from persist_assets.compiler.frontends.sql import parse_query
 
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from persist_assets.analysis.pushdown import Need
+    from persist_assets.analysis.pushdown.needs import Need
 
 ALL = "all rows"
 
@@ -172,27 +174,27 @@ def test_what_is_not_pushed_is_told_with_its_reason(shape: str) -> None:
 
 
 def test_a_function_of_python_is_given_all_rows_of_what_it_is_given() -> None:
-    face = pushdown.leaf("t@x", [("a", "int"), ("b", None)])
-    relation = pushdown.opaque([face], "it is a function")
-    (need,) = pushdown.find_needs("f@x", {"f@x": relation}, {"t@x"})
+    face = leaf("t@x", [("a", "int"), ("b", None)])
+    relation = opaque([face], "it is a function")
+    (need,) = search.find_needs("f@x", {"f@x": relation}, {"t@x"})
     assert (need.predicate, need.columns) == (p.TRUE, ("a", "b"))
     assert [k.code for k in need.kept] == [ALL, "not analysed"]
 
 
 # --------------------------------------------------------------------------------- rules that bite
 
-Search, Reader = pushdown._Search, pushdown._Reader
+Search, Reader = search._Search, terms.TermReader
 RULES: list[tuple[str, Callable[..., Any], str, str]] = [
     ("window", Search._block, "if blind:", "if False:"),
-    ("window over a filter", pushdown._sees, "if condition in seen:", "if not seen:"),
-    ("two windows", pushdown._sees, "return covered(condition)", "return True"),
-    ("partitions by a function", pushdown._sees, "term in partition or", "False or"),
-    ("a window of what is joined later", pushdown._sees, "if instance not in now.values()", "if not instance"),
+    ("window over a filter", search._sees, "if condition in seen:", "if not seen:"),
+    ("two windows", search._sees, "return covered(condition)", "return True"),
+    ("partitions by a function", search._sees, "term in partition or", "False or"),
+    ("a window of what is joined later", search._sees, "if instance not in now.values()", "if not instance"),
     ("limit", Search._node, 'asked = _without(reader, columns, asked, "limit above", why)', "pass"),
     ("lots of a view", Search._given, "elif relation.volatile:", "elif False:"),
     ("lots", Search._node, 'asked = _without(reader, columns, asked, "draws lots", why)', "pass"),
-    ("null side", Search._outer, "if _rejects_nulls(second):", "if True:"),
-    ("null side, rejecting", Search._outer, "if _rejects_nulls(second):", "if False:"),
+    ("null side", Search._outer, "if rejects_nulls(second):", "if True:"),
+    ("null side, rejecting", Search._outer, "if rejects_nulls(second):", "if False:"),
     ("left join", Search._outer, "_about(set(map(str, inside[1])))", "_about(set())"),
     ("full join", Search._outer, 'if node.kind != "left":\n            why', 'if node.kind == "x":\n            why'),
     ("grouping sets", Search._aggregate, "node.sets is None or", "True or"),
@@ -202,24 +204,24 @@ RULES: list[tuple[str, Callable[..., Any], str, str]] = [
     ("subqueries", Search._subqueries, "self._visit(reader, block, (), used, frozenset())", "pass"),
     ("anti join", Reader.predicate, "if not negate:", "if True:"),
     ("or over two tables", p.weakened, "return some(weakened(a, keep) for a in term.args)", "return every(weakened(a, keep) for a in term.args)"),
-    ("NULL", pushdown._exactly, "*nulls", "*nulls[:0]"),
+    ("NULL", terms._exactly, "*nulls", "*nulls[:0]"),
     ("never", Reader._in, "if negate:\n                return FALSE", "if negate:\n                continue"),
     ("negations", Reader.predicate, "negate=not negate", "negate=negate"),
-    ("implicit casts", pushdown._of_text, "return (one, made) if made is not None else None", "return one, other"),
+    ("implicit casts", terms._of_text, "return (one, made) if made is not None else None", "return one, other"),
     ("a text that is no time", p.time_literal, "if found is None:\n        return None", "if found is None:\n        return Term(kind, (), (text,))"),
-    ("days and instants", pushdown._each_way, "p.shifted_date(limit, -1)", "limit"),
-    ("year", pushdown._bounds, "(year, year + 1)", "(year, year)"),
-    ("up to a month", pushdown._cut_down, "p.next_first(day, unit)", "p.next_first(day, 'day')"),
+    ("days and instants", bounds._each_way, "p.shifted_date(limit, -1)", "limit"),
+    ("year", bounds.bounds_of, "(year, year + 1)", "(year, year)"),
+    ("up to a month", bounds._cut_down, "p.next_first(day, unit)", "p.next_first(day, 'day')"),
     ("constant of the null side", Search._outer, "self._visit(reader, node.left", "self._visit(reader, node.right"),
-    ("equal keys", pushdown._through, "equal.get(ref, ())", "()"),
-    ("keys that are equal and not the same", pushdown._equal_columns, "kind in _SAME_IF_EQUAL", "kind == kind"),
-    ("equal keys and a window", pushdown._equal_columns, "if kind == also", "if kind != also"),
-    ("digits", pushdown._have_one_type, "<= 38", "<= 99"),
-    ("days without a zone", pushdown._alike, '"timestamp_ntz"', '"timestamp"'),
-    ("days that began twice", pushdown._beyond, "p.is_calm(limit)", "True"),
-    ("hours that begin late", pushdown._cut_down, "if fine else", "if False else"),
+    ("equal keys", equalities.through, "equal.get(ref, ())", "()"),
+    ("keys that are equal and not the same", equalities.equal_columns, "kind in _SAME_IF_EQUAL", "kind == kind"),
+    ("equal keys and a window", equalities.equal_columns, "if kind == also", "if kind != also"),
+    ("digits", terms._have_one_type, "<= 38", "<= 99"),
+    ("days without a zone", terms._alike, '"timestamp_ntz"', '"timestamp"'),
+    ("days that began twice", bounds._beyond, "p.is_calm(limit)", "True"),
+    ("hours that begin late", bounds._cut_down, "if fine else", "if False else"),
     ("patterns", Reader._atom, 'negate != ("negate:1" in words)', "negate"),
-    ("what may raise", pushdown._cast, "return None", "return term, wanted"),
+    ("what may raise", terms._cast, "return None", "return term, wanted"),
 ]  # fmt: skip
 """A shape, the function that has its rule, a part of its text, and what to put there."""
 

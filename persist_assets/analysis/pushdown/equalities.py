@@ -1,0 +1,120 @@
+"""Columns that are equal, and rows that a NULL rejects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import persist_assets.analysis.predicates as p
+from persist_assets.analysis.algebra import (
+    Ref,
+    Window,
+    walk,
+)
+from persist_assets.analysis.functions import INTEGRAL
+from persist_assets.analysis.predicates.terms import TRUE, Term
+from persist_assets.core.time_values import TIMES
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        Callable,
+        Iterable,
+        Iterator,
+        Mapping,
+    )
+
+
+def is_decimal(kind: str) -> bool:
+    """Whether a type is DECIMAL, by its name."""
+    return kind.startswith("decimal(")
+
+
+_SAME_IF_EQUAL = frozenset((*INTEGRAL, *TIMES, "string", "boolean"))
+"""Types of which values that are equal cannot be told apart; fractions have two zeros."""
+
+
+def equal_columns(terms: Iterable[Term]) -> Mapping[Term, frozenset[Term]]:
+    """Return for columns those that are the same wherever all of some predicates hold."""
+    found: dict[Term, frozenset[Term]] = {}
+    for atom in (c for term in terms for c in p.conjuncts(term)):
+        if atom.op != "=" or any(a.op != "ref" for a in atom.args):
+            continue
+        one, other = atom.args
+        kind, also = one.words[2], other.words[2]
+        if kind == also and (kind in _SAME_IF_EQUAL or is_decimal(kind)):
+            same = found.get(one, frozenset((one,))) | found.get(other, frozenset((other,)))
+            found |= dict.fromkeys(same, same)
+    return found
+
+
+def through(
+    equal: Mapping[Term, frozenset[Term]], fits: Callable[[Term], bool]
+) -> Callable[[Term], Term]:
+    """Return a function that keeps atoms about columns that fit, or says them of equal ones."""
+
+    def fitting(ref: Term) -> Term | None:
+        found = [ref] if fits(ref) else [e for e in equal.get(ref, ()) if fits(e)]
+        return min(found, key=p.as_text) if found else None
+
+    def keep(atom: Term) -> Term:
+        made = p.rebuilt(atom, fitting)
+        says = made is not None and p.varies(made) and len(set(made.args)) == len(made.args)
+        return made if made is not None and says else TRUE
+
+    return keep
+
+
+def instances_of(term: Term) -> set[int]:
+    """Return the instances whose columns a term looks at."""
+    return {int(v.words[0]) for v in p.variables(term)}
+
+
+def atoms_of(term: Term) -> Iterator[Term]:
+    """Yield the parts of a predicate that are joined by AND and OR."""
+    if term.op in ("and", "or"):
+        for arg in term.args:
+            yield from atoms_of(arg)
+    else:
+        yield term
+
+
+def numbered(term: Term) -> Term:
+    """Return a predicate about one leaf as one about columns by their numbers."""
+    made = p.rebuilt(term, lambda ref: Term("out", (), ref.words[1:]))
+    assert made is not None
+    return made
+
+
+def rejects_nulls(term: Term) -> bool:
+    """Whether a predicate is not TRUE where all columns are NULL."""
+    match term.op:
+        case "and":
+            return any(map(rejects_nulls, term.args))
+        case "or":
+            return all(map(rejects_nulls, term.args))
+        case "true" | "is null" | "is not true":
+            return False
+        case _:
+            return True
+
+
+def columns_used(things: Iterable[object], extra: Iterable[Term]) -> dict[int, set[int]]:
+    """Return for each instance the columns that things look at, at any depth."""
+    found: dict[int, set[int]] = {}
+    mappings: set[tuple[int, int]] = set()
+    for thing in walk(*things):
+        if isinstance(thing, Ref):
+            found.setdefault(thing.instance, set()).add(thing.column)
+        elif isinstance(thing, Window):
+            mappings.update(thing.mapping)
+    for term in extra:
+        for ref in p.variables(term):
+            found.setdefault(int(ref.words[0]), set()).add(int(ref.words[1]))
+    changed = True
+    while changed:
+        changed = False
+        for own, now in mappings:
+            there = found.setdefault(now, set())
+            if not found.get(own, set()) <= there:
+                there |= found[own]
+                changed = True
+    return found

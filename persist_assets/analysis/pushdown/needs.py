@@ -1,0 +1,193 @@
+"""What a source needs of a table, and what relations are to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import persist_assets.analysis.predicates as p
+from persist_assets.analysis.algebra import (
+    Block,
+    Derived,
+    Free,
+    Given,
+    Limit,
+    Node,
+    Opaque,
+    Outer,
+    SetOperation,
+    walk,
+)
+from persist_assets.analysis.binder import bind
+from persist_assets.analysis.binding import Binding, Face
+from persist_assets.analysis.semantics import bind_whole, own_origins
+from persist_assets.analysis.types import Types
+from persist_assets.core.languages import REFERENCE
+from persist_assets.core.model.project import Needed
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        Iterable,
+        Mapping,
+        Sequence,
+    )
+
+    from persist_assets.analysis.predicates.terms import Term
+    from persist_assets.core.model.queries import Query, SourceID
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Kept:
+    """A condition that is not pushed to a table, and why.
+
+    Attributes
+    ----------
+    code
+        A word or two that are always the same: ``UDF``, ``limit above``, ``null side``, …
+    words
+        For people: which condition, and what keeps it.
+    """
+
+    code: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disjunct:
+    """What one place in which a table is read needs of it.
+
+    Attributes
+    ----------
+    predicate
+        TRUE: all rows.
+    columns
+        Names, sorted.
+    kept
+        What was not pushed, sorted.
+    """
+
+    predicate: Term
+    columns: tuple[str, ...]
+    kept: tuple[Kept, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a persisted source, or a query, needs of a table.
+
+    Attributes
+    ----------
+    disjuncts
+        One for each place that differs, sorted by text.
+    """
+
+    reader: SourceID
+    table: SourceID
+    disjuncts: tuple[Disjunct, ...]
+
+    @property
+    def predicate(self) -> Term:
+        """Of all places together."""
+        return p.union(d.predicate for d in self.disjuncts)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of all places together, sorted."""
+        return sorted_names(c for d in self.disjuncts for c in d.columns)
+
+    @property
+    def kept(self) -> tuple[Kept, ...]:
+        """What was not pushed, each once."""
+        return tuple(sorted({k for d in self.disjuncts for k in d.kept}))
+
+
+def needed(need: Need) -> Needed:
+    """Return what a project says of a need, in which predicates are texts."""
+    return Needed(
+        need.reader,
+        need.table,
+        p.as_text(need.predicate),
+        need.columns,
+        tuple((kept.code, kept.words) for kept in need.kept),
+    )
+
+
+def sorted_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return names in order, each once."""
+    return tuple(sorted(set(names)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Relation:
+    """The algebra of one source, in which every source that it reads is a leaf.
+
+    Attributes
+    ----------
+    types
+        Of the columns of all leaves.
+    names
+        Of what the leaves show, for people: by instance.
+    whole
+        Why it could not be analysed, or None.
+    volatile
+        It draws lots, which fall otherwise over other rows.
+    """
+
+    block: Block
+    types: Types
+    names: Mapping[int, tuple[str, ...]]
+    whole: str | None = None
+    volatile: bool = False
+    free: Free = field(default_factory=Free, repr=False)
+
+
+def leaf(source_id: SourceID, columns: Sequence[tuple[str, str | None]]) -> Face:
+    """Return a source as a leaf of its readers' relations, with the names and types of columns."""
+    names = tuple(name for name, _ in columns)
+    kinds = tuple(kind for _, kind in columns)
+    given = Given(source_id, names, None, own_origins(source_id, names), kinds)
+    return Face(None, given, names or None)
+
+
+def relate(query: Query, path: str, upstream: Sequence[Face]) -> Relation:
+    """Return the relation of a query that has its tree.
+
+    Parameters
+    ----------
+    upstream
+        For each reference of the query, what it reads as a `leaf`.
+    """
+    binding = Binding(bind, path, upstream, REFERENCE, any_condition=True)
+    block, notes = bind_whole(binding, query, upstream)
+    names: dict[int, tuple[str, ...]] = {}
+    for thing in walk(block):
+        if isinstance(thing, Block):
+            names |= {i: _names_of(node) for i, node in thing.leaves}
+    whole = notes[0].partition(":")[0] if notes else None
+    return Relation(block, binding.types, names, whole, binding.is_volatile(block))
+
+
+def _names_of(node: Node) -> tuple[str, ...]:
+    match node:
+        case Given(columns=names):
+            return names
+        case Derived(block) | Limit(block):
+            return tuple(o.name for o in block.columns)
+        case Outer(_, left, right):
+            return tuple(o.name for o in (*left.columns, *right.columns))
+        case SetOperation(_, branches):
+            return tuple(o.name for o in branches[0].columns)
+        case _:
+            return ()
+
+
+def opaque(reads: Sequence[Face], because: str) -> Relation:
+    """Return the relation of what reads all rows of everything, as a function of Python does.
+
+    Parameters
+    ----------
+    reads
+        With those columns only that it is given.
+    """
+    node = Opaque((), tuple(face.given for face in reads), 0)
+    return Relation(Block(((1, node),)), Types(), {}, because)

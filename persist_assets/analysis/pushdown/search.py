@@ -1,0 +1,494 @@
+"""The search: from the top of a query down to the tables it reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import persist_assets.analysis.predicates as p
+from persist_assets.analysis.algebra import (
+    Aggregate,
+    Block,
+    Call,
+    Derived,
+    Expr,
+    Generate,
+    Given,
+    Limit,
+    Node,
+    Opaque,
+    Outer,
+    SetOperation,
+    Sort,
+    Subquery,
+    Values,
+    Window,
+    parts,
+)
+from persist_assets.analysis.predicates.terms import TRUE, Term
+from persist_assets.analysis.pushdown.bounds import with_bounds
+from persist_assets.analysis.pushdown.equalities import (
+    atoms_of,
+    columns_used,
+    equal_columns,
+    instances_of,
+    numbered,
+    rejects_nulls,
+    through,
+)
+from persist_assets.analysis.pushdown.needs import Disjunct, Kept, Need, Relation, sorted_names
+from persist_assets.analysis.pushdown.terms import TermReader
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        Callable,
+        Container,
+        Iterable,
+        Mapping,
+        Sequence,
+    )
+
+    from persist_assets.core.model.queries import SourceID
+
+
+_MOST_WAYS = 32
+"""A block that is reached in more ways is looked at as if all of it were asked for."""
+
+
+@dataclass(slots=True)
+class _Visit:
+    """A Block to be looked at.
+
+    Attributes
+    ----------
+    extra
+        What holds besides its conjuncts, of the rows that matter: in terms of its leaves.
+    used
+        The expressions of it that are asked for, besides its conjuncts and its order.
+    """
+
+    reader: TermReader
+    block: Block
+    extra: tuple[Term, ...]
+    used: tuple[Expr, ...]
+    kept: frozenset[Kept]
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What is asked of a node: conditions and columns by their numbers in it."""
+
+    conditions: tuple[Term, ...]
+    columns: frozenset[int]
+    kept: frozenset[Kept]
+
+
+def find_needs(
+    reader: SourceID, relations: Mapping[SourceID, Relation], tables: Container[SourceID]
+) -> tuple[Need, ...]:
+    """Return what a source or a query needs of tables that are asked about.
+
+    Parameters
+    ----------
+    reader
+        A key of `relations`.
+    relations
+        Its own, and those of all sources that are not persisted: what is none of them ends the way.
+    tables
+        Which leaves are asked about.
+    """
+    search = _Search(relations, tables)
+    search.run(reader)
+    return tuple(
+        Need(reader, table, _merged(reader, search.found[table])) for table in sorted(search.found)
+    )
+
+
+def _merged(reader: SourceID, disjuncts: Iterable[Disjunct]) -> tuple[Disjunct, ...]:
+    """Return disjuncts each once, with what any of the same kept."""
+    by: dict[tuple[Term, tuple[str, ...]], set[Kept]] = {}
+    for one in disjuncts:
+        by.setdefault((one.predicate, one.columns), set()).update(one.kept)
+    whole = Kept("all rows", f"no condition of this place: all rows are read by {reader}")
+    made = [
+        Disjunct(term, columns, tuple(sorted(kept | ({whole} if term == TRUE else set()))))
+        for (term, columns), kept in by.items()
+    ]
+    return tuple(sorted(made, key=lambda d: (p.as_text(d.predicate), d.columns)))
+
+
+class _Search:
+    """Goes down from one reader; not recursive: sources and CTEs may be long chains."""
+
+    def __init__(self, relations: Mapping[SourceID, Relation], tables: Container[SourceID]) -> None:
+        self.relations, self.tables = relations, tables
+        self.found: dict[SourceID, list[Disjunct]] = {}
+        self._readers: dict[SourceID, TermReader] = {}
+        self._stack: list[_Visit] = []
+        self._ways: dict[int, set[Any]] = {}
+        self._windows: dict[int, list[tuple[Window, Mapping[int, int]]]] = {}
+
+    def run(self, reader: SourceID) -> None:
+        """Look at everything below a reader."""
+        block = self.relations[reader].block
+        used = tuple(o.expr for o in block.columns)
+        self._visit(self._reader(reader), block, (), used, frozenset())
+        while self._stack:
+            self._block(self._stack.pop())
+
+    def _reader(self, source_id: SourceID) -> TermReader:
+        if source_id not in self._readers:
+            self._readers[source_id] = TermReader(self.relations[source_id])
+        return self._readers[source_id]
+
+    def _visit(
+        self,
+        reader: TermReader,
+        block: Block,
+        extra: Iterable[Term],
+        used: Iterable[Expr],
+        kept: frozenset[Kept],
+    ) -> None:
+        conditions = p.conjuncts(p.every(extra))
+        used = tuple({id(e): e for e in used}.values())
+        ways = self._ways.setdefault(id(block), set())
+        key = (conditions, frozenset(map(id, used)), kept)
+        if key in ways:
+            return
+        if len(ways) >= _MOST_WAYS:
+            conditions, used = (), (*(o.expr for o in block.columns), *used)
+            kept = frozenset((Kept("too many ways", "it is read in too many ways to tell apart"),))
+            key = (conditions, frozenset(map(id, used)), kept)
+            if key in ways:
+                return
+        ways.add(key)
+        self._stack.append(_Visit(reader, block, conditions, used, kept))
+
+    # ------------------------------------------------------------------------------------- blocks
+
+    def _block(self, visit: _Visit) -> None:
+        reader, block = visit.reader, visit.block
+        leaves = dict(block.leaves)
+        exprs = [*visit.used, *block.conjuncts, *(s.by for s in block.order)]
+        free = reader.relation.free
+        lateral = [n for _, n in block.leaves if not free.of(n).isdisjoint(leaves)]
+        columns = columns_used([*exprs, *lateral], visit.extra)
+        windows = [
+            (window, now)
+            for window, now in self._windows_in([*exprs, *lateral])
+            if not leaves.keys().isdisjoint(now.values())
+        ]
+        pushed: dict[int, list[Term]] = {i: [] for i in leaves}
+        kept: dict[int, set[Kept]] = {i: set(visit.kept) for i in leaves}
+
+        asked = [reader.condition(c) for c in block.conjuncts]
+        equal = equal_columns([*(term for term, _ in asked), *visit.extra])
+
+        def push(term: Term) -> None:
+            for instance in leaves:
+                keep = through(equal, lambda ref, own=str(instance): ref.words[0] == own)
+                own = p.weakened(term, keep)
+                if own == TRUE:
+                    continue
+                blind = [w for w, now in windows if not _sees(reader, w, now, instance, own)]
+                if blind:
+                    words = f"{reader.named(own)}: {reader.said(blind[0])} looks at rows without it"
+                    kept[instance].add(Kept("window", words))
+                else:
+                    pushed[instance].append(own)
+
+        for term, lost in asked:
+            push(term)
+            for about, why in lost:
+                for instance in about & leaves.keys():
+                    kept[instance].add(why)
+            for atom in atoms_of(term):
+                about = instances_of(atom)
+                if len(about) > 1:
+                    why = Kept("two tables", f"{reader.named(atom)}: it compares with other rows")
+                    for instance in about & leaves.keys():
+                        kept[instance].add(why)
+        for term in visit.extra:
+            push(term)
+        for instance, node in block.leaves:
+            conditions = tuple(numbered(term) for term in pushed[instance])
+            numbers = frozenset(columns.get(instance, ()))
+            self._node(reader, node, _Asked(conditions, numbers, frozenset(kept[instance])))
+        self._subqueries(reader, exprs)
+
+    def _subqueries(self, reader: TermReader, exprs: Iterable[object]) -> None:
+        """Look at the queries in expressions, each by itself."""
+        seen: set[int] = set()
+        stack: list[object] = [*exprs]
+        while stack:
+            thing = stack.pop()
+            if id(thing) in seen:
+                continue
+            seen.add(id(thing))
+            match thing:
+                case Subquery(kind, block, args):
+                    used = () if kind == "exists" else [o.expr for o in block.columns]
+                    self._visit(reader, block, (), used, frozenset())
+                    stack += args
+                case Window(function, partition, order, frame, rows, _):
+                    bounds = [f for f in frame if not isinstance(f, str)]
+                    stack += [function, *partition, *order, *bounds, *rows.conjuncts]
+                case Call(_, args):
+                    stack += args
+                case Sort(by, _, _):
+                    stack.append(by)
+                case _:
+                    pass
+
+    def _windows_in(self, things: Iterable[object]) -> list[tuple[Window, Mapping[int, int]]]:
+        """Return windows in and below things, with what their instances are in these."""
+        found: list[tuple[Window, Mapping[int, int]]] = []
+        seen: set[tuple[int, tuple[tuple[int, int], ...]]] = set()
+        stack: list[tuple[object, Mapping[int, int]]] = [(t, {}) for t in things]
+        while stack:
+            thing, now = stack.pop()
+            key = (id(thing), tuple(sorted(now.items())))
+            if key in seen:
+                continue
+            seen.add(key)
+            if isinstance(thing, Window):
+                inner = {own: now.get(there, there) for own, there in thing.mapping}
+                found.append((thing, inner))
+                bounds = [f for f in thing.frame if not isinstance(f, str)]
+                within = [thing.function, *thing.partition, *thing.order, *bounds]
+                stack += [(t, inner) for t in (*within, *thing.rows.conjuncts)]
+            else:
+                stack += [(t, now) for t in parts(thing)]
+        return found
+
+    # -------------------------------------------------------------------------------------- nodes
+
+    def _node(self, reader: TermReader, node: Node, asked: _Asked) -> None:
+        match node:
+            case Given():
+                self._given(node, asked)
+            case Derived(block, volatile):
+                columns = [o.expr for o in block.columns]
+                if volatile:
+                    why = "what it is about draws lots"
+                    asked = _without(reader, columns, asked, "draws lots", why)
+                self._under(reader, block, columns, asked, ())
+            case Outer():
+                self._outer(reader, node, asked)
+            case Aggregate():
+                self._aggregate(reader, node, asked)
+            case SetOperation(kind, branches):
+                self._set_operation(reader, kind, branches, asked)
+            case Limit(block, count, offset, _):
+                columns = [o.expr for o in block.columns]
+                why = "a LIMIT takes its rows before"
+                asked = _without(reader, columns, asked, "limit above", why)
+                self._under(reader, block, columns, asked, ())
+                self._subqueries(reader, [e for e in (count, offset) if e])
+            case Generate(call, _, _):
+                self._subqueries(reader, [call])
+            case Values(rows):
+                self._subqueries(reader, [e for row in rows for e in row])
+            case Opaque(_, reads, _):
+                because = reader.relation.whole or "it is not analysed"
+                code = "UDF" if "not one of Spark's own" in because else "not analysed"
+                why = asked.kept | {Kept(code, because)}
+                for given in reads:
+                    everything = frozenset(range(len(given.columns)))
+                    self._given(given, _Asked((), everything, why))
+
+    def _given(self, node: Given, asked: _Asked) -> None:
+        source_id = node.rows
+        if source_id in self.relations:
+            reader = self._reader(source_id)
+            relation = reader.relation
+            columns = [o.expr for o in relation.block.columns]
+            if not columns:  # of a function, they are known when it is computed
+                asked = _Asked((), frozenset(), asked.kept)
+            elif relation.volatile:
+                why = "what it is about draws lots"
+                asked = _without(reader, columns, asked, "draws lots", why)
+            self._under(reader, relation.block, columns, asked, ())
+        elif source_id in self.tables:
+            names = [next(iter(o)).column for o in node.origins]
+
+            def name(term: Term) -> Term:
+                return p.column(names[int(term.words[0])])
+
+            predicate = with_bounds(p.every(asked.conditions))
+            made = p.rebuilt(predicate, name)
+            assert made is not None
+            columns = sorted_names(names[i] for i in asked.columns)
+            found = self.found.setdefault(source_id, [])
+            found.append(Disjunct(made, columns, tuple(sorted(asked.kept))))
+
+    def _under(
+        self,
+        reader: TermReader,
+        block: Block,
+        columns: Sequence[Expr],
+        asked: _Asked,
+        used: Sequence[Expr],
+    ) -> None:
+        """Go on below a node whose columns are expressions over the leaves of a Block."""
+        kept = set(asked.kept)
+        extra = [_said_below(reader, c, columns, kept) for c in asked.conditions]
+        used = [*used, *(columns[i] for i in sorted(asked.columns))]
+        self._visit(reader, block, extra, used, frozenset(kept))
+
+    def _outer(self, reader: TermReader, node: Outer, asked: _Asked) -> None:
+        n, on = len(node.left.columns), node.on
+        sides = [o.expr for o in node.left.columns], [o.expr for o in node.right.columns]
+        every = [*sides[0], *sides[1]]
+        left, right = list[Term](), list[Term]()
+        kept_left, kept_right = set(asked.kept), set(asked.kept)
+        for condition in asked.conditions:
+            about = {int(v.words[0]) for v in p.variables(condition)}
+            if node.kind != "left":
+                why = Kept("full join", f"{_spelled(reader, condition, every)}: above a FULL JOIN")
+                kept_left.add(why)
+                kept_right.add(why)
+                continue
+            first = p.weakened(condition, _about({str(i) for i in range(n)}))
+            left.append(_said_below(reader, first, every, kept_left))
+            second = p.weakened(condition, _about({str(i) for i in range(n, len(every))}))
+            if rejects_nulls(second):
+                right.append(_said_below(reader, second, every, kept_right))
+            elif any(i >= n for i in about):
+                words = (
+                    f"{_spelled(reader, condition, every)}: it holds of rows that are not joined"
+                )
+                kept_right.add(Kept("null side", words))
+        inside = [{i for i, _ in side.leaves} for side in (node.left, node.right)]
+        for test in on:
+            reader.lost.clear()
+            term = reader.predicate(test)
+            about = instances_of(term)
+            if node.kind == "left":
+                right.append(p.weakened(term, _about(set(map(str, inside[1])))))
+                for instances, why in reader.lost:
+                    if instances & inside[1]:
+                        kept_right.add(why)
+            if about & inside[0] or node.kind != "left":
+                code = "null side" if node.kind == "left" else "full join"
+                words = f"{reader.said(test)}: rows that do not fulfil ON are kept"
+                kept_left.add(Kept(code, words))
+                if node.kind != "left":
+                    kept_right.add(Kept(code, words))
+        columns = [
+            [every[i] for i in sorted(asked.columns) if (i < n) == left_] for left_ in (True, False)
+        ]
+        self._visit(reader, node.left, left, [*columns[0], *on], frozenset(kept_left))
+        self._visit(reader, node.right, right, [*columns[1], *on], frozenset(kept_right))
+
+    def _aggregate(self, reader: TermReader, node: Aggregate, asked: _Asked) -> None:
+        n = len(node.keys)
+        fixed = {k for k in range(n) if node.sets is None or all(k in one for one in node.sets)}
+        kept, conditions = set(asked.kept), list[Term]()
+        every = [*node.keys, *node.aggregates]
+        for condition in asked.conditions:
+            about = {int(v.words[0]) for v in p.variables(condition)}
+            conditions.append(p.weakened(condition, _about(set(map(str, fixed)))))
+            if not about <= fixed:
+                of_keys = any(k < n for k in about - fixed)
+                code = "grouping set" if of_keys else "aggregate"
+                words = "a key that not every grouping set has" if of_keys else "an aggregate"
+                kept.add(Kept(code, f"{_spelled(reader, condition, every)}: it is about {words}"))
+        below = _Asked(
+            tuple(conditions), frozenset(i for i in asked.columns if i >= n), frozenset(kept)
+        )
+        self._under(reader, node.rows, every, below, node.keys)
+
+    def _set_operation(
+        self, reader: TermReader, kind: str, branches: Sequence[Block], asked: _Asked
+    ) -> None:
+        if kind != "union all":
+            why = f"it is about the rows of {kind.upper()}"
+            exprs = [o.expr for o in branches[0].columns]
+            asked = _without(reader, exprs, asked, "set operation", why)
+            columns = frozenset(range(len(exprs)))
+            asked = replace(asked, columns=columns)
+        for branch in branches:
+            self._under(reader, branch, [o.expr for o in branch.columns], asked, ())
+
+
+def _without(
+    reader: TermReader, columns: Sequence[Expr], asked: _Asked, code: str, why: str
+) -> _Asked:
+    """Return what is asked without its conditions, which are kept."""
+    kept = {Kept(code, f"{_spelled(reader, c, columns)}: {why}") for c in asked.conditions}
+    return _Asked((), asked.columns, asked.kept | kept)
+
+
+def _about(instances: set[str]) -> Callable[[Term], Term]:
+    """Return a function that keeps atoms about nothing else."""
+
+    def keep(atom: Term) -> Term:
+        own = {v.words[0] for v in p.variables(atom)}
+        return atom if own and own <= instances else TRUE
+
+    return keep
+
+
+def _said_below(
+    reader: TermReader, condition: Term, columns: Sequence[Expr], kept: set[Kept]
+) -> Term:
+    """Return what a condition about columns says of the leaves they are computed from."""
+
+    def inside(out: Term) -> Term | None:
+        found = reader.value(columns[int(out.words[0])])
+        if isinstance(found, Kept):
+            kept.add(
+                replace(found, words=f"{reader.said(columns[int(out.words[0])])}: {found.words}")
+            )
+            return None
+        return found[0] if found[1] == out.words[1] else None
+
+    def keep(atom: Term) -> Term:
+        made = p.rebuilt(atom, inside)
+        return TRUE if made is None else made
+
+    return p.weakened(condition, keep)
+
+
+def _spelled(reader: TermReader, condition: Term, columns: Sequence[Expr]) -> str:
+    def name(out: Term) -> Term:
+        return p.column(reader.said(columns[int(out.words[0])]))
+
+    made = p.rebuilt(condition, name)
+    return p.as_text(made).replace("`", "") if made is not None else "…"
+
+
+def _sees(
+    reader: TermReader, window: Window, now: Mapping[int, int], instance: int, condition: Term
+) -> bool:
+    """Whether a window is the same without the rows of a leaf that a condition leaves out.
+
+    So it is if it saw the condition, or if that tells nothing apart that one partition holds.
+    """
+    if instance not in now.values():
+        return True
+
+    def here(ref: Term) -> Term:
+        return Term("ref", (), (str(now.get(int(ref.words[0]), -1)), *ref.words[1:]))
+
+    def moved(term: Term) -> Term:
+        made = p.rebuilt(term, here)
+        assert made is not None
+        return made
+
+    lost = [*reader.lost]
+    seen = [
+        p.weakened(moved(reader.predicate(c)), _about({str(instance)}))
+        for c in window.rows.conjuncts
+    ]
+    reader.lost[:] = lost
+    if condition in seen:
+        return True
+    known = [reader.value(e) for e in window.partition]
+    partition = {moved(v[0]) for v in known if not isinstance(v, Kept)}
+
+    def covered(term: Term) -> bool:
+        return term in partition or (term.op not in p.VARIABLES and all(map(covered, term.args)))
+
+    return covered(condition)
