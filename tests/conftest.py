@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from jvm import quicken
 
-from persist_assets.compiler.compilation import Compilation, RawFacts, compile_project, source_id
+from persist_assets.compiler.compile import compile_project
+from persist_assets.compiler.names import source_id
 from persist_assets.compiler.registry import FRONTENDS
+from persist_assets.compiler.state import Compilation, RawFacts
 from persist_assets.storage.raw import public_options
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from postgres import Postgres
 
     from persist_assets.building.builder import Builder
-    from persist_assets.compiler.compilation import Memory
+    from persist_assets.compiler.state import Memory
     from persist_assets.core.model.project import Project
     from persist_assets.ledger.ledger import Ledger
 

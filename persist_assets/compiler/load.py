@@ -14,19 +14,13 @@ from typing import TYPE_CHECKING
 
 from persist_assets.analysis.pushdown.needs import needed
 from persist_assets.compiler.cache import Parsed, cache_file, load_cache, parsed, save_cache
-from persist_assets.compiler.compilation import (
-    Memory,
-    RawFacts,
-    as_broken,
-    asset_key,
-    compile_project,
-    resolve_query,
-    source_id,
-)
+from persist_assets.compiler.compile import compile_project, resolve_query
 from persist_assets.compiler.frontends.python import OUTSIDE, digest_of
 from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
 from persist_assets.compiler.malloy.project import Models, with_trees
+from persist_assets.compiler.names import asset_key, source_id
 from persist_assets.compiler.registry import FRONTENDS, NAMES
+from persist_assets.compiler.state import Memory, RawFacts, as_broken
 from persist_assets.core.digests import digest, digest_connection
 from persist_assets.core.errors import (
     Location,
@@ -58,8 +52,8 @@ if TYPE_CHECKING:
         Sequence,
     )
 
-    from persist_assets.compiler.compilation import Compilation
     from persist_assets.compiler.frontends.modules import Find
+    from persist_assets.compiler.state import Compilation
     from persist_assets.core.model.project import Needed, Project
     from persist_assets.core.model.queries import BuildID, Query, SourceID
     from persist_assets.core.model.sources import Declaration, Source

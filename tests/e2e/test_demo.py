@@ -24,7 +24,7 @@ from growing import kind_of
 from recorded import build_ids, copy_demo, recorded
 
 from persist_assets.building.builder import Builder
-from persist_assets.compiler.compilation import resolve_query
+from persist_assets.compiler.compile import resolve_query
 from persist_assets.compiler.load import load, load_project, require
 from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.spark import Engine

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from persist_assets.compiler.compilation import resolve_query
+from persist_assets.compiler.compile import resolve_query
 from persist_assets.compiler.frontends.sql import parse_query
 from persist_assets.compiler.load import load
 from persist_assets.core.errors import CheckFailedError, NotHeldError, PersistError

@@ -14,7 +14,7 @@ from growing import ONE, check, kind_of, put
 from malloy import there
 
 from persist_assets.building.builder import Builder
-from persist_assets.compiler.compilation import resolve_query
+from persist_assets.compiler.compile import resolve_query
 from persist_assets.compiler.load import load, load_project, require
 from persist_assets.core.errors import SourcesError, StrictError
 from persist_assets.core.settings.load import load_settings

@@ -16,7 +16,7 @@ import pytest
 from conftest import wait_for
 
 from persist_assets.building.scheduler import Pool
-from persist_assets.compiler.compilation import resolve_query
+from persist_assets.compiler.compile import resolve_query
 from persist_assets.compiler.frontends.sql import parse_query
 from persist_assets.core.errors import BuildError, CheckFailedError, StorageError, StrictError
 

@@ -17,8 +17,10 @@ from conftest import compiled
 from soundness import RAW
 from test_random_queries import Writer
 
-from persist_assets.compiler.compilation import Memory, RawFacts, compile_project, source_id
+from persist_assets.compiler.compile import compile_project
 from persist_assets.compiler.frontends.sql import parse_sql
+from persist_assets.compiler.names import source_id
+from persist_assets.compiler.state import Memory, RawFacts
 
 if TYPE_CHECKING:
     from persist_assets.core.model.project import Project

@@ -14,7 +14,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 
 from conftest import SPARK_TOML, need
-from strategies import Tally, explore_apart
+from strategies import POSSIBLE, Tally, explore_apart
 
 BUDGET_S = float(os.environ.get("PERSIST_NIGHTLY_S", "0"))
 SEED = int(os.environ.get("PERSIST_NIGHTLY_SEED", random.randrange(10**6)))
@@ -36,3 +36,8 @@ def test_tables_of_every_strategy_are_what_a_build_from_scratch_gives() -> None:
             tally += processes.submit(explore_apart, AT_ONCE, SPARK_TOML, **told).result()
         n += AT_ONCE
     print(f"{tally}\nin {time.monotonic() - began:.0f} s")
+    assert not [name for name in POSSIBLE if not tally.tables[name]], "of every kind"
+    for kind in ("whole", "added", "windows", "partitions", "reused"):
+        assert tally.builds[kind] > 5, kind
+    assert tally.killed.total() > 10
+    assert tally.halted.total() > 3

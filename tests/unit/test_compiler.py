@@ -13,15 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persist_assets.analysis import binding
-from persist_assets.compiler.compilation import (
-    Memory,
-    RawFacts,
-    compile_project,
-    resolve_query,
-    source_id,
-)
+from persist_assets.compiler.compile import compile_project, resolve_query
 from persist_assets.compiler.frontends.sql import parse_query, parse_sql
 from persist_assets.compiler.load import load_project, require
+from persist_assets.compiler.names import source_id
+from persist_assets.compiler.state import Memory, RawFacts
 from persist_assets.core.errors import SourcesError
 from persist_assets.core.settings.load import load_settings
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conftest import compilation_of, compiled
 
-from persist_assets.compiler.compilation import Memory
+from persist_assets.compiler.state import Memory
 from persist_assets.core import time_values
 from persist_assets.core.model.plans import Change, Increment, Piece
 from persist_assets.core.model.snapshots import Snapshot

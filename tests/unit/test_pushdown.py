@@ -33,7 +33,7 @@ import persist_assets.analysis.predicates as p
 from persist_assets.analysis import binder
 from persist_assets.analysis.pushdown import bounds, equalities, search, terms
 from persist_assets.analysis.pushdown.needs import leaf, opaque
-from persist_assets.compiler.compilation import resolve_query
+from persist_assets.compiler.compile import resolve_query
 from persist_assets.compiler.frontends.sql import parse_query
 
 if TYPE_CHECKING:

@@ -1141,7 +1141,7 @@ def test_decorators_return_functions_as_they_are() -> None:
         assert made([1]) == [1, 3]
 
 
-@pytest.mark.parametrize("first", ["import persist_assets.core.model", "import persist_assets.compiler.compilation", "pass"])  # fmt: skip
+@pytest.mark.parametrize("first", ["import persist_assets.core.model", "import persist_assets.compiler.compile", "pass"])  # fmt: skip
 def test_a_decorator_is_no_module_of_the_package(first: str) -> None:
     script = f"{first}\nfrom persist_assets import model, table\nimport sys\nmodel(model); table(table)\nprint('pyspark' in sys.modules, 'sqlglot' in sys.modules and {first!r} == 'pass')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)  # fmt: skip

@@ -28,6 +28,7 @@ from persist_assets.compiler.malloy.declarations import (
     names_in,
     parse_malloys,
 )
+from persist_assets.compiler.passes.meanings import describe
 from persist_assets.core.digests import digest
 from persist_assets.core.errors import Location, PersistError, Problem, SourcesError, unexpected
 from persist_assets.core.model.columns import Column
@@ -36,7 +37,7 @@ from persist_assets.core.model.project import NamedQuery
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from persist_assets.compiler.compilation import Compilation
+    from persist_assets.compiler.state import Compilation
     from persist_assets.core.model.queries import Query, Reference
     from persist_assets.core.model.sources import Declaration
     from persist_assets.core.settings.values import Malloy
@@ -316,7 +317,7 @@ class _Answers:
         taken = [r.parts[-1] for r in query.references if _STAGE.match(r.parts[-1])]
         if taken:
             raise Refused(f"Malloy calls parts of its queries `{taken[0]}`: rename that source")
-        found = self.compilation.describe(query)
+        found = describe(self.compilation, query)
         columns = [c for c in found if isinstance(c, Column)]
         if not columns:
             raise _refusal([p for p in found if isinstance(p, Problem)])

@@ -1,0 +1,138 @@
+"""What names in queries may mean, and the keys of sources."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from persist_assets.compiler.malloy.declarations import SUFFIX
+from persist_assets.core.errors import (
+    Location,
+    Problem,
+    did_you_mean,
+)
+from persist_assets.core.languages import MALLOY
+from persist_assets.core.model.project import may_mean
+from persist_assets.core.model.sources import FILE_FORMATS, Declaration
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        Collection,
+        Iterable,
+    )
+
+    from persist_assets.core.model.queries import Reference, SourceID
+
+
+def source_id(declaration: Declaration) -> SourceID:
+    """Return the SourceID of a declaration: ``name@path``."""
+    return f"{declaration.name}@{declaration.location.path}"
+
+
+def asset_key(
+    declaration: Declaration, sources_dir: str, prefix: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """Return the asset key of a declaration: a prefix, its path without suffix, and its name."""
+    return (*file_key(declaration.location.path, sources_dir, prefix), declaration.name)
+
+
+def file_key(path: str, sources_dir: str, prefix: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what the asset keys of a file's sources begin with."""
+    relative = PurePosixPath(path).relative_to(sources_dir)
+    return (*prefix, *relative.with_suffix("").parts)
+
+
+class Names:
+    """What names mean: the sources of a project by the last part of their asset keys."""
+
+    def __init__(
+        self,
+        keys: Iterable[tuple[tuple[str, ...], SourceID]],
+        guessed: Collection[SourceID] = (),
+        unread: Collection[tuple[str, ...]] = (),
+    ) -> None:
+        self.by_name: dict[str, list[tuple[tuple[str, ...], SourceID]]] = {}
+        self.guessed, self.unread = guessed, unread
+        self.known: set[SourceID] = set()
+        for key, source_id in keys:
+            self.by_name.setdefault(key[-1].lower(), []).append((key, source_id))
+            self.known.add(source_id)
+
+    def resolve(
+        self, reference: Reference, path: str | None, language: str | None = None
+    ) -> SourceID | Problem:
+        """Return what a reference in the file `path` means.
+
+        Its own file's sources come first; but what Malloy calls a table is no source of Malloy
+        where there is another one. A SourceID means itself.
+        """
+        fits = self.find(reference, path, language)
+        if len(fits) == 1:
+            return fits[0][1]
+        if _is_source_id(reference):
+            return self._unknown_id(reference.parts[0], reference.location)
+        parts = tuple(part.lower() for part in reference.parts)
+        written = ".".join(reference.parts)
+        if fits:
+            names = ", ".join(".".join(key) for key, _ in fits)
+            message = f"`{written}` may be any of {names}"
+            return Problem("ambiguous-name", message, reference.location, "qualify it")
+        hint = did_you_mean(
+            reference.parts[-1], {k[-1] for many in self.by_name.values() for k, _ in many}
+        )
+        if len(reference.parts) == 2 and parts[0] in ("delta", *FILE_FORMATS):
+            hint = f"declare it: CREATE TABLE … USING {parts[0]} LOCATION '{reference.parts[1]}'"
+        elif hint is None:
+            hint = "data from outside is declared with CREATE TABLE … USING … LOCATION"
+        message = f"`{written}` is not a source of this project"
+        return Problem("unknown-name", message, reference.location, hint)
+
+    def find(
+        self, reference: Reference, path: str | None, language: str | None = None
+    ) -> list[tuple[tuple[str, ...], SourceID]]:
+        """Return what a reference may mean: asset keys, or what it is itself, and SourceIDs.
+
+        What is guessed means nothing where something else has its name; see `others`.
+        """
+        every = self._fitting(reference, path, language)
+        return [(k, s) for k, s in every if s not in self.guessed] or every
+
+    def others(
+        self, reference: Reference, path: str | None, language: str | None = None
+    ) -> tuple[SourceID, ...] | None:
+        """Return what else a reference may mean, as far as that has a name; None: nothing."""
+        if not (self.guessed or self.unread) or _is_source_id(reference):
+            return None
+        every = [s for _, s in self._fitting(reference, path, language)]
+        above = reference.parts[:-1]
+        is_own = not above and any(s.partition("@")[2] == path for s in every)
+        elsewhere = not is_own and any(may_mean(key, above) for key in self.unread)
+        return tuple(every) if len(every) > 1 or elsewhere else None
+
+    def _fitting(
+        self, reference: Reference, path: str | None, language: str | None
+    ) -> list[tuple[tuple[str, ...], SourceID]]:
+        if _is_source_id(reference):
+            written = reference.parts[0]
+            return [((written,), written)] if written in self.known else []
+        parts = tuple(part.lower() for part in reference.parts)
+        named = self.by_name.get(parts[-1], [])
+        fits = [(k, s) for k, s in named if tuple(p.lower() for p in k[-len(parts) :]) == parts]
+        if language == MALLOY:
+            fits = [(k, s) for k, s in fits if not s.endswith(SUFFIX)] or fits
+        elif len(parts) == 1:
+            own = [(k, s) for k, s in fits if s.partition("@")[2] == path]
+            fits = own or fits
+        return fits
+
+    def _unknown_id(self, written: SourceID, place: Location) -> Problem:
+        path = written.rpartition("@")[2]
+        hint = did_you_mean(written, self.known)
+        if path.endswith(SUFFIX) and not any(k.endswith(f"@{path}") for k in self.known):
+            hint = f"move {path} below the sources directory"
+        message = f"`{written}` is not a source of this project"
+        return Problem("unknown-name", message, place, hint)
+
+
+def _is_source_id(reference: Reference) -> bool:
+    return len(reference.parts) == 1 and "@" in reference.parts[0]

@@ -1,0 +1,292 @@
+"""Pass: what each source means."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from persist_assets.analysis.algebra import Given
+from persist_assets.analysis.binding import Face
+from persist_assets.analysis.functions import (
+    CLOCK,
+    SESSION,
+    VOLATILE,
+)
+from persist_assets.analysis.semantics import (
+    Meaning,
+    Upstream,
+    narrowed,
+    own_origins,
+    understand,
+    understand_function,
+)
+from persist_assets.compiler.malloy.declarations import ALL_ROWS_OF
+from persist_assets.compiler.names import source_id
+from persist_assets.compiler.passes.annotations import unfit_condition
+from persist_assets.compiler.passes.names import resolve_unit
+from persist_assets.compiler.state import Compilation, Unit
+from persist_assets.core.dialect import char_size
+from persist_assets.core.digests import digest
+from persist_assets.core.errors import (
+    Location,
+    Problem,
+)
+from persist_assets.core.languages import MALLOY
+from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
+from persist_assets.core.model.columns import Column, shortened
+from persist_assets.core.model.sources import Declaration, Source
+from persist_assets.core.partitions import spelled_bounds
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        Sequence,
+    )
+
+    from persist_assets.core.model.queries import Query, Reference
+
+
+def describe(compilation: Compilation, query: Query) -> Sequence[Column] | Sequence[Problem]:
+    """Return the columns of a query that Malloy asks for, or what is wrong with it.
+
+    Where all rows of one source are asked for, a type that is not certain is the one that
+    the source's own language takes it for.
+    """
+    place = query.references[0].location if query.references else Location("query")
+    declaration = Declaration("query", MALLOY, place, query=query)
+    unit, before = Unit(declaration, source_id(declaration), ("query",)), len(compilation.problems)
+    resolve_unit(compilation, unit)
+    read = [compilation.units[b] for b in unit.bindings]
+    unit.broken |= any(u.broken for u in read)
+    whole = query.text.startswith(ALL_ROWS_OF)
+    if not (unit.broken or whole):
+        with compilation.contained(unit):
+            _compile_query(compilation, unit)
+    found, compilation.problems[before:] = compilation.problems[before:], []
+    source = read[0].source if whole and not unit.broken else unit.source
+    if source is not None and not source.columns:
+        name = read[0].declaration.name if read else "query"
+        message = f"the columns of `{name}` are not known before it is computed"
+        hint = f"name them in SQL: CREATE VIEW … AS SELECT a, b FROM {name}"
+        return [Problem("columns", message, place, hint)]
+    if source is None:
+        return found
+    taken = {c.name.lower(): c.type for c in read[0].declaration.columns} if whole else {}
+    return tuple(replace(c, type=c.type or taken.get(c.name.lower())) for c in source.columns)
+
+
+def compile_meaning(compilation: Compilation) -> None:
+    """Compile what each source means, each after all that it reads."""
+    for unit in compilation.units.values():
+        if unit.source is not None:
+            continue  # it was taken over
+        unit.broken |= any(compilation.units[b].broken for b in unit.bindings)
+        if unit.broken:
+            continue
+        with compilation.contained(unit):
+            if unit.declaration.raw is not None:
+                _compile_raw(compilation, unit)
+            elif unit.declaration.function is not None:
+                _compile_function(compilation, unit)
+            else:
+                _compile_query(compilation, unit)
+
+
+_BY_NAME = ("parquet", "delta", "orc")
+"""Formats whose columns are found by name: a column more changes nothing for the others."""
+
+
+def _compile_raw(compilation: Compilation, unit: Unit) -> None:
+    declaration, facts = unit.declaration, compilation.raws[unit.source_id]
+    raw = declaration.raw
+    if raw is None or facts.columns is None:
+        unit.broken = True
+        return
+    if raw.external is not None:
+        for text in (raw.external.filter, raw.external.snapshot_filter):
+            if text is None:
+                continue
+            unfit = unfit_condition(text, CLOCK | VOLATILE | SESSION, facts.columns)
+            if unfit:
+                hint = "put it into a view over the table"
+                compilation.report("external-filter", f"a filter: {unfit}", unit, hint)
+                return
+    fields = [f"{c.name} {c.type}" for c in facts.columns]
+    identity = ["raw", compilation.connection, raw.format, facts.place, facts.options]
+    if any(char_size(c.type) for c in facts.columns):
+        identity.append("CHAR is padded")  # earlier releases did not
+    is_by_name = raw.format in _BY_NAME
+    rows = digest(*identity, [] if is_by_name else fields)
+    columns = tuple(digest("column", rows, c.name.lower(), c.type) for c in facts.columns)
+    # Columns that are found, and not declared, may come while the data is the same.
+    declared = fields if declaration.columns or not is_by_name else "columns as they come"
+    source = Source(
+        source_id=unit.source_id,
+        asset_key=unit.asset_key,
+        language=declaration.language,
+        location=declaration.location,
+        annotation=declaration.annotation,
+        persisted=False,
+        build_id=digest(*identity, declared),
+        definition=digest("definition", raw.format, raw.location, facts.options, fields),
+        description=declaration.description,
+        columns=facts.columns,
+        raw=raw,
+        marks=shortened(rows, columns),
+        function=declaration.function,
+    )
+    unit.source = source
+    unit.key = digest("raw", source.source_id, source.build_id, fields)
+    given = Given(
+        rows,
+        columns,
+        None,
+        own_origins(source.source_id, (c.name for c in facts.columns)),
+        tuple(c.type for c in facts.columns),
+    )
+    unit.raw_face = Face(None, given, tuple(c.name for c in facts.columns) or None)
+
+
+def _compile_function(compilation: Compilation, unit: Unit) -> None:
+    declaration = unit.declaration
+    query = declaration.query
+    assert query is not None
+    assert declaration.function is not None
+    upstream = _upstream(compilation, unit)
+    shown = narrowed(declaration.function, [u.face.names for u in upstream])
+    declaration = replace(declaration, function=shown)
+    meaning = understand_function(declaration, upstream, compilation.connection)
+    unit.meaning = meaning
+    for note in meaning.notes:
+        message, place = f"`{declaration.name}` {note}", declaration.location
+        hint = "let what it returns follow from its parameters alone"
+        compilation.problems.append(
+            Problem("python-nondeterministic", message, place, hint, severity="warning")
+        )
+    # What it does not look at may draw lots too.
+    above = [compilation.units[b].key for b in unit.bindings]
+    unit.key = digest("function", unit.source_id, declaration.persisted, meaning.build_id, above)
+    _made(unit, declaration, query, meaning)
+
+
+def _upstream(compilation: Compilation, unit: Unit) -> list[Upstream]:
+    """Return what the references of a unit's query mean."""
+    return [
+        Upstream(u.face(), u.source.persisted, u.source.volatile, u.source.reads_clock)
+        for u in (compilation.units[b] for b in unit.bindings)
+        if u.source is not None
+    ]
+
+
+def _compile_query(compilation: Compilation, unit: Unit) -> None:
+    declaration = unit.declaration
+    query = declaration.query
+    assert query is not None
+    upstream = [compilation.units[b] for b in unit.bindings]
+    hidden = [
+        problem
+        for reference, read in zip(query.references, upstream, strict=True)
+        for problem in hidden_versions(declaration.language, reference, read.source)
+    ]
+    if hidden:
+        compilation.problems += hidden
+        unit.broken = True
+        return
+    unit.key = digest(
+        "meaning",
+        compilation.connection,
+        unit.source_id,
+        declaration.persisted,
+        (compilation.followed, *_kept_how(declaration)),
+        (query.wording, query.lost, query.column_names),
+        [u.key for u in upstream],
+    )
+    meaning = compilation.memory.before.get(unit.key)
+    if meaning is None:
+        if query.tree is None:
+            declaration = replace(declaration, query=compilation.parsed(unit))
+        meaning = understand(
+            declaration,
+            _upstream(compilation, unit),
+            compilation.connection,
+            followed=compilation.followed,
+        )
+        if not isinstance(meaning, Meaning):
+            if declaration.language == MALLOY:  # nobody has seen the lines of its SQL
+                meaning = [replace(p, location=declaration.location) for p in meaning]
+            compilation.problems += meaning
+            unit.broken = True
+            return
+    compilation.memory.known[unit.key] = unit.meaning = meaning
+    _made(unit, declaration, query, meaning)
+
+
+def hidden_versions(
+    language: str | None, reference: Reference, source: Source | None
+) -> list[Problem]:
+    """Return what is wrong where Malloy would take all versions of rows for the rows of now.
+
+    Where it reads a source of its own it knows the columns of the query alone.
+    """
+    if language != MALLOY or source is None or not source.keeps_history:
+        return []
+    if "@" not in reference.parts[0]:
+        return []
+    message = f"this reads all versions of `{source.name}`, and cannot tell which are of now"
+    hint = f"read it as a table, with {VALID_FROM} and {VALID_TO}: ….table('{source.name}')"
+    return [Problem("versions", message, reference.location, hint)]
+
+
+def _made(unit: Unit, declaration: Declaration, query: Query, meaning: Meaning) -> None:
+    """Make a unit the source that its declaration means."""
+    described = {c.name.lower(): c.description for c in declaration.columns}
+    unit.source = Source(
+        source_id=unit.source_id,
+        asset_key=unit.asset_key,
+        language=declaration.language,
+        location=declaration.location,
+        annotation=declaration.annotation,
+        persisted=declaration.persisted,
+        build_id=meaning.build_id,
+        definition=digest(
+            "definition",
+            query.wording,
+            unit.bindings,
+            query.column_names,
+            *_merged_how(declaration),
+        ),
+        description=declaration.description,
+        columns=tuple(Column(n, kind, described.get(n.lower())) for n, kind in meaning.columns),
+        query=replace(query, tree=None),
+        bindings=unit.bindings,
+        lineage=meaning.lineage,
+        volatile=meaning.volatile,
+        reads_clock=meaning.reads_clock,
+        notes=meaning.notes,
+        marks=meaning.marks,
+        temporary=declaration.temporary,
+        malloy_ids=declaration.malloy_ids,
+        growth=meaning.growth,
+        function=declaration.function,
+    )
+
+
+def _kept_how(declaration: Declaration) -> tuple[object, ...]:
+    """Return what of an annotation the meaning of a query follows from."""
+    annotation = declaration.annotation
+    how = (annotation.assume, annotation.goes_on)
+    said = (annotation.refresh, annotation.time_column, *how)
+    return (*said, *_merged_how(declaration))
+
+
+def _merged_how(declaration: Declaration) -> tuple[object, ...]:
+    """Return what an annotation makes of the rows of a query, besides keeping them."""
+    merge, by = declaration.annotation.merge, declaration.annotation.time_column
+    partition = declaration.annotation.partition
+    if partition is not None:
+        return spelled_bounds(partition)
+    validity = declaration.annotation.validity
+    if validity is not None:
+        return (validity.key, validity.watch, validity.hard_deletes, by)
+    merged = (merge.key, merge.on_tie, by) if merge else ()
+    lookback = declaration.annotation.trusted_lookback_s
+    return merged if lookback is None else (*merged, "lookback", lookback, by)

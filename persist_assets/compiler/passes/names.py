@@ -1,0 +1,142 @@
+"""Pass: names → what they stand for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from unicodedata import normalize
+
+from persist_assets.analysis.functions import (
+    drawn_by,
+)
+from persist_assets.compiler.names import Names, asset_key, source_id
+from persist_assets.compiler.state import Compilation, Unit
+from persist_assets.core.errors import (
+    Problem,
+)
+from persist_assets.core.model.columns import ColumnRef
+from persist_assets.core.model.queries import Reference
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        Iterable,
+    )
+
+    from persist_assets.core.model.checks import Check
+    from persist_assets.core.model.sources import Declaration
+
+
+def collect(
+    compilation: Compilation, declarations: Iterable[Declaration], key_prefix: tuple[str, ...]
+) -> None:
+    """Give declarations their asset keys, and refuse those that are told apart by spelling only.
+
+    Tables and files of two such sources would be one where a store does not mind capital letters,
+    or composes accents in its own way.
+    """
+    taken: dict[tuple[str, ...], Unit] = {}
+    for declaration in declarations:
+        unit = Unit(
+            declaration,
+            source_id(declaration),
+            asset_key(declaration, compilation.sources_dir, key_prefix),
+            broken=declaration.query is None and declaration.raw is None,
+        )
+        key = tuple(normalize("NFC", part).lower() for part in unit.asset_key)
+        if key in taken:
+            other = taken[key].declaration
+            compilation.report(
+                "duplicate-name",
+                f"`{declaration.name}` is defined already at {other.location}",
+                unit,
+            )
+            # Which one of them is right nobody knows.
+            compilation.doubts[taken[key].source_id] = (unit.source_id,)
+            continue
+        taken[key] = compilation.units[unit.source_id] = unit
+
+
+def resolve_names(compilation: Compilation) -> None:
+    """Resolve the names in all queries and checks."""
+    units = compilation.units.values()
+    # Of a file that does not compile nobody knows which of its sources stand for rows.
+    guessed = {u.source_id for u in units if u.broken}
+    keys = ((u.asset_key, u.source_id) for u in units)
+    compilation.names = Names(keys, guessed, compilation.unread)
+    for unit in units:
+        with compilation.contained(unit):
+            resolve_unit(compilation, unit)
+            if compilation.former is None:
+                _resolve_checks(compilation, unit)
+
+
+def _resolve_checks(compilation: Compilation, unit: Unit) -> None:
+    """Find what checks look at besides the rows of a source."""
+    annotation = unit.declaration.annotation
+    if all(c.alone for c in annotation.checks):
+        return
+    found: list[Check] = []
+    for check in annotation.checks:
+        if check.kind == "relationship":
+            check = _with_other(compilation, unit, check)
+        elif check.kind == "function":
+            check = _with_effects(check)
+        found.append(check)
+    annotation = replace(annotation, checks=tuple(found))
+    unit.declaration = replace(unit.declaration, annotation=annotation)
+    others = (c.against.source_id for c in found if c.against is not None)
+    unit.compared = tuple(dict.fromkeys(s for s in others if s != unit.source_id))
+
+
+def _with_other(compilation: Compilation, unit: Unit, check: Check) -> Check:
+    """Return a check against a column of a source that knows which source that is."""
+    declared = unit.declaration
+    name, _, column = str(check.values[0]).rpartition(".")
+    place = check.location or declared.location
+    reference = Reference(tuple(re.split(r"[/.]", name)), 0, 0, None, place)
+    other = compilation.names.resolve(reference, declared.location.path)
+    if isinstance(other, Problem):
+        hint = other.hint if (other.hint or "").startswith("did you") else None
+        compilation.problems.append(replace(other, hint=hint))
+        return check  # what it means is known all the same
+    _doubt(compilation, unit, reference, None)
+    return replace(check, against=ColumnRef(other, column))
+
+
+def _with_effects(check: Check) -> Check:
+    """Return a check by a function that knows whether it may say something else each time."""
+    function = check.function
+    if function is None:
+        return check  # nobody knows it, which has been reported
+    effects = drawn_by(function.names, function.methods, function.calls)
+    return replace(check, fickle=any(effects))
+
+
+def resolve_unit(compilation: Compilation, unit: Unit) -> None:
+    """Resolve the names in the query of one source."""
+    declared = unit.declaration
+    references = declared.query.references if declared.query else ()
+    names, path, language = compilation.names, declared.location.path, declared.language
+    if compilation.former is not None:  # nobody reads what would be said of names
+        fits = [names.find(r, path, language) for r in references]
+        unit.broken |= any(len(f) != 1 for f in fits)
+        unit.bindings = tuple(f[0][1] for f in fits if len(f) == 1)
+        return
+    found = [names.resolve(r, path, language) for r in references]
+    wrong = [f for f in found if isinstance(f, Problem)]
+    compilation.problems += wrong
+    unit.broken |= bool(wrong)
+    unit.bindings = tuple(f for f in found if not isinstance(f, Problem))
+    for reference in references:
+        _doubt(compilation, unit, reference, language)
+
+
+def _doubt(
+    compilation: Compilation, unit: Unit, reference: Reference, language: str | None
+) -> None:
+    """Note what else a reference of a unit may mean, for all that files with errors tell."""
+    others = compilation.names.others(reference, unit.declaration.location.path, language)
+    if others is not None:
+        before = compilation.doubts.get(unit.source_id, ())
+        compilation.doubts[unit.source_id] = (*before, *others)

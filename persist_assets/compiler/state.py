@@ -1,0 +1,299 @@
+"""What the passes of a compilation share."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from persist_assets.analysis.pushdown.needs import leaf, opaque, relate
+from persist_assets.analysis.pushdown.search import find_needs
+from persist_assets.analysis.semantics import (
+    Meaning,
+)
+from persist_assets.compiler.names import Names, source_id
+from persist_assets.core.errors import (
+    PersistError,
+    Problem,
+    unexpected,
+)
+from persist_assets.core.languages import MALLOY
+from persist_assets.core.model.project import Broken, Project
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        Callable,
+        Collection,
+        Container,
+        Generator,
+        Iterable,
+        Mapping,
+        Sequence,
+    )
+
+    from persist_assets.analysis.binding import Face
+    from persist_assets.analysis.pushdown.needs import Need, Relation
+    from persist_assets.core.model.columns import Column
+    from persist_assets.core.model.queries import Query, Reference, SourceID
+    from persist_assets.core.model.sources import Declaration, Source
+
+
+@dataclass(frozen=True, slots=True)
+class RawFacts:
+    """What is known of a raw table besides its declaration.
+
+    Attributes
+    ----------
+    place
+        Its location in a form that means the same data wherever digests are compared.
+    columns
+        As declared or, where nothing is declared, as found in the data; None if that failed,
+        which has been reported.
+    options
+        Its options without secrets.
+    """
+
+    place: str
+    columns: tuple[Column, ...] | None
+    options: tuple[tuple[str, str], ...] = ()
+
+
+def _never(path: str) -> Iterable[Declaration]:
+    raise AssertionError(f"{path} was declared without trees")
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What queries mean, as far as it is known.
+
+    Attributes
+    ----------
+    before
+        From earlier compilations, by keys that hold all that a meaning follows from.
+    known
+        Filled by a compilation with all that it needed.
+    parse
+        Returns the declarations of a file, with trees.
+    """
+
+    before: Mapping[str, Meaning] = field(default_factory=dict[str, Meaning])
+    known: dict[str, Meaning] = field(default_factory=dict[str, Meaning])
+    parse: Callable[[str], Iterable[Declaration]] = _never
+
+
+@dataclass(slots=True, eq=False)
+class Unit:
+    """A declaration on its way to become a source.
+
+    Attributes
+    ----------
+    written
+        The declaration as its file has it; checks are not resolved in it.
+    compared
+        Other sources that its checks look at.
+    key
+        Digest of all that its meaning follows from: its words, and the keys of what it reads.
+    """
+
+    declaration: Declaration
+    source_id: SourceID
+    asset_key: tuple[str, ...]
+    written: Declaration = field(init=False)
+    bindings: tuple[SourceID, ...] = ()
+    compared: tuple[SourceID, ...] = ()
+    broken: bool = False
+    key: str = ""
+    source: Source | None = None
+    meaning: Meaning | None = None
+    raw_face: Face | None = None
+
+    def __post_init__(self) -> None:
+        self.written = self.declaration
+
+    def face(self) -> Face:
+        """Return what its readers see."""
+        face = self.raw_face if self.meaning is None else self.meaning.shown()
+        assert face is not None
+        return face
+
+
+@dataclass(slots=True)
+class Compilation:
+    """All that is known of the declarations of a project.
+
+    Attributes
+    ----------
+    units
+        By SourceID, every one after all it reads.
+    followed
+        Whether a source is incremental, so that it is asked how rows follow from others.
+    former
+        A compilation of most of these declarations; what it found out about them still holds.
+    doubts
+        Sources that may read others than they do, for all that files with errors tell, and
+        which these are.
+    unread
+        Asset keys of files that cannot be read, without a name.
+    """
+
+    sources_dir: str
+    connection: str
+    raws: Mapping[SourceID, RawFacts]
+    problems: list[Problem]
+    memory: Memory
+    trees: dict[SourceID, Query | None] = field(default_factory=dict)
+    units: dict[SourceID, Unit] = field(default_factory=dict)
+    names: Names = field(default_factory=lambda: Names(()))
+    followed: bool = False
+    former: Compilation | None = None
+    doubts: dict[SourceID, tuple[SourceID, ...]] = field(default_factory=dict)
+    unread: tuple[tuple[str, ...], ...] = ()
+
+    def report(self, code: str, message: str, unit: Unit, hint: str | None = None) -> None:
+        """Add a problem of a whole declaration, which breaks it."""
+        self.problems.append(Problem(code, message, unit.declaration.location, hint))
+        unit.broken = True
+
+    @contextmanager
+    def contained(self, unit: Unit) -> Generator[None]:
+        """Turn an exception that nobody expects into a problem of one declaration."""
+        try:
+            yield
+        except RecursionError:
+            # Whether it comes depends on who calls us: it may refuse, never decide meaning.
+            hint = "give parts of it names: WITH … AS (…)"
+            self.report("nesting", "this is nested too deeply to be read", unit, hint)
+        except PersistError:
+            raise
+        except Exception as error:
+            what = f"`{unit.declaration.name}`"
+            self.problems.append(unexpected(error, what, unit.declaration.location))
+            unit.broken, unit.source, unit.meaning = True, None, None
+
+    def parsed(self, unit: Unit) -> Query | None:
+        """Return the query of a unit with its tree, by parsing its file again."""
+        if unit.source_id not in self.trees:
+            declared = self.memory.parse(unit.declaration.location.path)
+            self.trees |= {source_id(d): d.query for d in declared}
+        return self.trees[unit.source_id]
+
+    @property
+    def project(self) -> Project:
+        """All sources that could be compiled, and all problems."""
+        doubtful = {*self.doubts}
+        for unit in self.units.values() if doubtful else ():  # each after all it reads
+            if not doubtful.isdisjoint((*unit.bindings, *unit.compared)):
+                doubtful.add(unit.source_id)
+        compiled = {s: u.source for s, u in self.units.items() if s not in doubtful}
+        sources = tuple(source for source in compiled.values() if source is not None)
+        unique = sorted(set(self.problems), key=lambda p: (p.location, p.code, p.message))
+        broken = tuple(
+            as_broken(u, (*u.bindings, *u.compared, *self.doubts.get(s, ())))
+            for s, u in self.units.items()
+            if compiled.get(s) is None
+        )
+        return Project(sources, tuple(unique), broken=broken, unread=self.unread)
+
+    def knows(self, references: Iterable[Reference]) -> bool:
+        """Whether each name in a query of Malloy's means a source that is compiled."""
+        found = (self.names.find(r, None, MALLOY) for r in references)
+        return all(len(f) == 1 and self.units[f[0][1]].source is not None for f in found)
+
+    @property
+    def externals(self) -> frozenset[SourceID]:
+        """The external tables that compile."""
+        found = ((s, u.source) for s, u in self.units.items())
+        return frozenset(s for s, source in found if source and source.external)
+
+    def needs(self, tables: Collection[SourceID]) -> tuple[Need, ...]:
+        """Return what each persisted source needs of tables that are asked about.
+
+        In the order of the sources, each after all it reads. Files are parsed again where what
+        their queries mean was remembered.
+        """
+        found = self._relations(tables)
+        inlined = {s: r for s, r in found.items() if not self.units[s].declaration.persisted}
+        needs: list[Need] = []
+        for reader, relation in found.items():
+            if reader not in inlined:
+                with self.contained(self.units[reader]):
+                    needs += find_needs(reader, {**inlined, reader: relation}, tables)
+        return tuple(needs)
+
+    def needs_of_source(
+        self, source_id: SourceID, tables: Collection[SourceID]
+    ) -> tuple[Need, ...]:
+        """Return what all rows of a source need of tables, as its readers may not."""
+        found = self._relations(tables)
+        if source_id not in found:
+            return ()
+        inlined = {s: r for s, r in found.items() if not self.units[s].declaration.persisted}
+        return find_needs(source_id, {**inlined, source_id: found[source_id]}, tables)
+
+    def needs_of(
+        self, query: Query, bindings: Sequence[SourceID], tables: Collection[SourceID]
+    ) -> tuple[Need, ...]:
+        """Return what a query needs that stands in no file of the project.
+
+        Parameters
+        ----------
+        query
+            With its tree.
+        bindings
+            What its references mean; see `resolve_query`.
+        """
+        found = self._relations(tables)
+        inlined = {s: r for s, r in found.items() if not self.units[s].declaration.persisted}
+        relation = relate(query, "query", [self._leaf(b) for b in bindings])
+        return find_needs("query", {**inlined, "query": relation}, tables)
+
+    def _relations(self, tables: Collection[SourceID]) -> Mapping[SourceID, Relation]:
+        """Return the relations of all sources that read tables, or what is not persisted of these.
+
+        Each after all it reads.
+        """
+        found: dict[SourceID, Relation] = {}
+        ends = {*tables}
+        for reader, unit in self.units.items():
+            if unit.source is None or ends.isdisjoint(unit.bindings):
+                continue
+            if any(self.units[b].source is None for b in unit.bindings):
+                continue  # it failed meanwhile
+            with self.contained(unit):
+                found[reader] = self._relation(unit)
+            if not unit.declaration.persisted:
+                ends.add(reader)
+        return found
+
+    def _relation(self, unit: Unit) -> Relation:
+        query, function = unit.declaration.query, unit.declaration.function
+        if unit.source is not None and function is not None:
+            function = unit.source.function or function  # it knows which columns it is given
+            frames = zip(unit.bindings, function.frames, strict=True)
+            given = [self._leaf(binding, frame.columns) for binding, frame in frames]
+            return opaque(given, "it is read by a function of Python")
+        assert query is not None
+        if query.tree is None:
+            query = self.parsed(unit)
+        assert query is not None
+        faces = [self._leaf(b) for b in unit.bindings]
+        return relate(query, unit.declaration.location.path, faces)
+
+    def _leaf(self, source_id: SourceID, only: Container[str] | None = None) -> Face:
+        read = self.units[source_id].source
+        assert read is not None  # or who reads it would not be compiled
+        kinds = ((c.name, c.type) for c in read.columns)
+        return leaf(source_id, [(n, k) for n, k in kinds if only is None or n in only])
+
+
+def as_broken(source: Source | Unit, reads: Iterable[SourceID]) -> Broken:
+    """Return what stands for a source that is not sound."""
+    declared = source.declaration if isinstance(source, Unit) else source
+    return Broken(
+        source.source_id,
+        source.asset_key,
+        declared.language,
+        declared.location,
+        declared.description,
+        tuple(dict.fromkeys(reads)),
+    )
