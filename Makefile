@@ -51,10 +51,10 @@ test: test-tools ## Run all tests, in two processes.
 
 # The order follows from the date, so that it is another one each day and can be repeated.
 nightly: test-tools ## Run random queries and TPC-H against Spark, tests on each kind of it, and all tests in random order.
-	PERSIST_TEST_SPARK=local $(BIN)/python -m pytest -s tests/nightly
+	PERSIST_TEST_SPARK=local PERSIST_TEST_BY_NIGHT=1 $(BIN)/python -m pytest -s tests/nightly
 	PERSIST_TEST_SPARK=local-cluster $(BIN)/python -m pytest $(ON_SPARK)
 	PERSIST_TEST_SPARK=shared $(BIN)/python -m pytest $(ON_SPARK)
-	$(MAKE) test PYTEST_OPTIONS="--random-order --random-order-seed=$$(date +%Y%m%d)"
+	PERSIST_TEST_BY_NIGHT=1 $(MAKE) test PYTEST_OPTIONS="--random-order --random-order-seed=$$(date +%Y%m%d)"
 
 bench: setup ## Measure speed and reuse, and write docs/benchmarks.md (OPTIONS=--small: only run everything).
 	$(BIN)/python benchmarks/run.py $(OPTIONS)

@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 from jvm import quicken
 
@@ -98,9 +99,24 @@ def wait_for(condition: Callable[[], Any], *, seconds: float = 120.0) -> Any:
         pause.wait(0.1)
 
 
+BY_NIGHT = "PERSIST_TEST_BY_NIGHT" in os.environ
+"""Whether random searches are long, and begin elsewhere in each run: `make nightly`."""
+hypothesis.settings.register_profile("day", derandomize=True, database=None)
+if not BY_NIGHT:
+    hypothesis.settings.load_profile("day")
+
+
+def draws(day: int, night: int) -> int:
+    """Return how many cases a random search looks at."""
+    return night if BY_NIGHT else day
+
+
 def drawn_seed() -> int:
-    """Return where random tests begin: elsewhere in each run, unless PERSIST_NIGHTLY_SEED says it."""
-    seed = int(os.environ.get("PERSIST_NIGHTLY_SEED", random.randrange(10**6)))
+    """Return where random tests begin: by night elsewhere in each run.
+
+    `PERSIST_NIGHTLY_SEED` repeats a run.
+    """
+    seed = int(os.environ.get("PERSIST_NIGHTLY_SEED", random.randrange(10**6) if BY_NIGHT else 0))
     print(f"\nPERSIST_NIGHTLY_SEED={seed}")
     return seed
 

@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import wait_for
+from conftest import draws, wait_for
 from histories import (
     CONTENTS,
     Child,
@@ -49,9 +49,9 @@ def test_random_histories_lose_nothing_that_is_needed_and_keep_nothing_else(
     zygote: Zygote,
 ) -> None:
     # Any that fails is told at once: `make nightly` looks for a shorter one.
-    tally = explore(10, zygote=zygote, steps=40, shrink=False)
+    tally = explore(draws(3, 10), zygote=zygote, steps=40, shrink=False)
     print(tally)
-    assert min(tally.killed.total(), tally.halted.total(), tally.collected) > 3
+    assert min(tally.killed.total(), tally.halted.total(), tally.collected) > draws(0, 3)
 
 
 def test_what_is_put_aside_while_a_collection_begins_stays(tmp_path: Path, zygote: Zygote) -> None:

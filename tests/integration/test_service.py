@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from conftest import SPARK_TOML, wait_for
+from conftest import SPARK_TOML, draws, wait_for
 from fuzzing import Asked, judge, requests
 from hypothesis import HealthCheck, given, settings
 from serving import OFTEN, READ, SOURCES, TOKENS, WRITE, Served, serving, write_data
@@ -682,7 +682,7 @@ def fuzzer(served: Served) -> Iterator[httpx.Client]:
 
 
 @settings(
-    max_examples=150,
+    max_examples=draws(30, 150),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

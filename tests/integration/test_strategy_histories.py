@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import SPARK_TOML
+from conftest import SPARK_TOML, draws
 from histories import Zygote
 from strategies import Histories, Tally, explore
 
@@ -24,7 +24,7 @@ def zygote() -> Iterator[Zygote]:
 def test_random_histories_of_every_strategy_equal_a_build_from_scratch(
     spark: Any, zygote: Zygote
 ) -> None:
-    tally = explore(6, spark, zygote, SPARK_TOML, shrink=False)  # by night 500, of every kind
+    tally = explore(draws(6, 50), spark, zygote, SPARK_TOML, shrink=False)
     print(tally)
     assert tally.histories >= 6
     for kind in ("whole", "partitions", "reused"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from conftest import draws
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -359,7 +360,9 @@ ACTS = st.lists(
 
 @pytest.mark.proves("D2")
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=draws(6, 25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(ACTS)
 def test_the_tables_are_what_all_events_make_of_them(

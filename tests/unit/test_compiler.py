@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import ROOT, compiled
+from conftest import ROOT, compiled, draws
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -106,7 +106,7 @@ def test_what_reads_something_broken_is_left_out_in_silence() -> None:
     assert [s.name for s in project.sources] == ["t", "z"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=draws(6, 30), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)), max_size=300))
 @pytest.mark.proves("M5")
 def test_every_source_comes_after_all_it_reads(pairs: list[tuple[int, int]]) -> None:

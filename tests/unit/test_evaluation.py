@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from conftest import has_taken
+from conftest import draws, has_taken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -198,7 +198,7 @@ class World:
 
 
 @pytest.mark.proves("D17")
-@settings(deadline=None)
+@settings(max_examples=draws(20, 100), deadline=None)
 @given(
     st.integers(1, 12).flatmap(
         lambda n: st.tuples(

@@ -8,7 +8,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from conftest import compiled
+from conftest import compiled, draws
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,7 +44,7 @@ def timed(every: Cadence, start: str, end: str | None = None, zone: str = "UTC")
 
 
 @pytest.mark.proves("K8")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(30, 150), deadline=None)
 @given(
     st.sampled_from([*THEIRS]),
     st.datetimes(datetime(2013, 1, 1), datetime(2013, 12, 31)),

@@ -9,6 +9,7 @@ from typing import Any
 
 import duckdb
 import pytest
+from conftest import draws
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -144,7 +145,7 @@ def _as_written(kind: str, values: list[Any]) -> Span:
     return span(kind, least, greatest, len(values) - len(there), len(values))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=draws(40, 200), deadline=None)
 @given(rows=_ROWS, predicate=_PREDICATES)
 def test_no_file_with_a_row_that_fits_is_left_out(rows: list[Any], predicate: str) -> None:
     columns = {

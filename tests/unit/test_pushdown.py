@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from conftest import compilation_of, drawn_seed, said_under_hash_seeds
+from conftest import compilation_of, drawn_seed, draws, said_under_hash_seeds
 from pushing import (
     CHANGING,
     PATH,
@@ -653,8 +653,8 @@ def _between(
 
 @pytest.mark.proves("F3")
 def test_random_programs_are_the_same_over_what_they_need() -> None:
-    told = hunt(OnDuckDB(), drawn_seed(), 200)
-    assert told["refused"] < 20, told
+    told = hunt(OnDuckDB(), drawn_seed(), draws(20, 200))
+    assert told["refused"] < draws(2, 20), told
     assert told["needed"] < 0.8 * told["rows"], told
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import ROOT, compiled
+from conftest import ROOT, compiled, draws
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -822,7 +822,7 @@ def test_what_is_not_reached_does_not_count(head: str, use: str, files: dict[str
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=draws(12, 60), deadline=None)
 def test_of_random_modules_exactly_what_is_reached_counts(data: st.DataObject) -> None:
     """A graph of definitions in three modules: a change is seen if and only if it is reached."""
     n = data.draw(st.integers(2, 12))
@@ -870,7 +870,7 @@ def test_of_random_modules_exactly_what_is_reached_counts(data: st.DataObject) -
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(8, 40), deadline=None)
 def test_layout_never_counts(seed: int) -> None:
     draw = random.Random(seed)
 
@@ -1121,7 +1121,7 @@ def test_build_ids_are_the_same_in_every_process(tmp_path: Path) -> None:
 
 
 @given(st.text(alphabet="@#def tabl(flihs):\n rnpo=3'\"\\{}*", max_size=60))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(30, 150), deadline=None)
 def test_no_text_breaks_the_reader(text: str) -> None:
     parse_python(IMPORTS + text, "sources/d.py", lambda path: None)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import compiled
+from conftest import BY_NIGHT, compiled, draws
 
 from persist_assets.engine.python_functions import _Modules
 
@@ -188,7 +188,7 @@ def run(function: Function) -> Any:
 @pytest.mark.parametrize("start", range(0, 60, 20))
 def test_where_results_differ_build_ids_do(start: int) -> None:
     differed = same = 0
-    for seed in range(start, start + 20):
+    for seed in range(start, start + draws(7, 20)):
         writer = Writer(seed)
         writer.write()
         before_id, before = build_id(writer.texts(None))
@@ -203,5 +203,5 @@ def test_where_results_differ_build_ids_do(start: int) -> None:
                 assert after_id != before_id, (seed, edited, texts)
             else:
                 same += after_id == before_id
-    assert differed > 30
-    assert same > 0
+    assert differed > draws(10, 30)
+    assert same > 0 or not BY_NIGHT
