@@ -267,7 +267,7 @@ def test_who_uses_it_when_it_dies_says_so_and_the_next_one_starts_it_again(place
 HEEDLESS = """SELECT sum(aggregate(sequence(1, 100000), id, (a, x) ->
 a + aggregate(sequence(1, 1000000), x, (b, y) -> (b + y) % 7))) AS n FROM range(0, 8, 1, 8)"""
 IMPATIENT = """
-from persist_assets import server
+from persist_assets.engine import server
 server.STUCK_S = 4.0
 from persist_assets.cli import main
 main()

@@ -755,7 +755,8 @@ def test_without_java_one_sentence_says_how_to_get_it(tmp_path: Path) -> None:
 KILL = """
 import os, sys
 from pathlib import Path
-from persist_assets import builder as b, engine as e
+from persist_assets.building import builder as b
+from persist_assets.engine import spark as e
 from persist_assets.engine.spark import Engine
 from persist_assets.engine.session import create_session
 from persist_assets.ledger.ledger import Ledger
