@@ -127,7 +127,7 @@ class Year:
             "pmod(hash(id, 7), 100000) / 100.0D AS fuel",
             "pmod(hash(id, 8), 80000) / 100.0D AS price",
         )
-        from persist_assets.storage.delta_tables import commit
+        from persist_assets.storage.delta_commit import commit
 
         root = str(self.root / "raw" / "flights")
         staged = Engine(self.settings, lambda: self.spark).write_files(

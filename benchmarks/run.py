@@ -97,7 +97,7 @@ def pretend_built(root: Path) -> None:
     from persist_assets.ledger.ledger import Ledger, Publication
     from persist_assets.planning.inputs import as_of
     from persist_assets.planning.world import World
-    from persist_assets.storage.delta_tables import commit, find_staged
+    from persist_assets.storage.delta_commit import commit, find_staged
     from persist_assets.storage.raw import pin_raw
 
     settings = load_settings(root)

@@ -19,7 +19,7 @@ import pytest
 from conftest import ROOT
 
 from persist_assets.core.object_stores import Store
-from persist_assets.storage.delta_tables import Staged, find_staged
+from persist_assets.storage.delta_commit import Staged, find_staged
 from persist_assets.storage.files import know_stores, reached
 from persist_assets.storage.types import delta_schema
 

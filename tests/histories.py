@@ -47,8 +47,8 @@ from persist_assets.ledger.ledger import THIS_MACHINE, Ledger, is_dead
 from persist_assets.operations import gc
 from persist_assets.operations.environments import promote, roll_back
 from persist_assets.operations.gc import collect
-from persist_assets.storage import delta_tables, files
-from persist_assets.storage.delta_tables import Staged, find_staged
+from persist_assets.storage import delta_deletions, files
+from persist_assets.storage.delta_commit import Staged, find_staged
 from persist_assets.storage.types import delta_schema
 
 if TYPE_CHECKING:
@@ -527,8 +527,8 @@ def _make_steps() -> None:
     _around(transaction, "create_table_with_add_actions", "before delta", "after delta")
     _around(Engine, "write_files", "before files", "after files")
     _around(manifest_file, "_export", "before an export", "after an export")
-    _around(delta_tables, "delete_file", *BRIEF)
-    _around(delta_tables, "delete_empty", "before a last deletion", "after a last deletion")
+    _around(delta_deletions, "delete_file", *BRIEF)
+    _around(delta_deletions, "delete_empty", "before a last deletion", "after a last deletion")
     write = Database.write
 
     @contextmanager
@@ -566,7 +566,7 @@ def _make_steps() -> None:
 
     changed: Any = [(Database, "write", written), (Path, "replace", replace)]
     changed += [(manifest_file, "json", SimpleNamespace(**{**vars(json), "dump": dump}))]
-    changed += [(m, "delete_directory", delete_directory) for m in (builder, gc, delta_tables)]
+    changed += [(m, "delete_directory", delete_directory) for m in (builder, gc, delta_deletions)]
     for owner, name, new in changed:
         assert hasattr(owner, name)
         setattr(owner, name, new)

@@ -101,12 +101,8 @@ from persist_assets.storage.changes import (
     listings_of,
     raw_change,
 )
-from persist_assets.storage.delta_tables import (
-    commit,
-    find_table,
-    has_snapshot,
-    is_whole,
-)
+from persist_assets.storage.delta_commit import commit
+from persist_assets.storage.delta_tables import find_table, has_snapshot, is_whole
 from persist_assets.storage.files import delete_directory
 from persist_assets.storage.raw import Pin, pin_raw, still_holds
 from persist_assets.storage.types import columns_of_struct
@@ -130,7 +126,7 @@ if TYPE_CHECKING:
     from persist_assets.engine.spark import Engine, Measured
     from persist_assets.ledger.ledger import Lease, Ledger
     from persist_assets.planning.render import Statement
-    from persist_assets.storage.delta_tables import Staged
+    from persist_assets.storage.delta_commit import Staged
 
 log = logging.getLogger(__name__)
 

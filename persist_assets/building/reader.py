@@ -40,7 +40,8 @@ from persist_assets.core.time_values import literal
 from persist_assets.engine.named_files import one_after_another, padded
 from persist_assets.engine.python_functions import call
 from persist_assets.engine.session import translated
-from persist_assets.external.ingestion import Ingestion, copy_id, short, version_of, why_pending
+from persist_assets.external.coverage import copy_id, short, version_of, why_pending
+from persist_assets.external.ingestion import Ingestion
 from persist_assets.external.read_routing import Route, find_route
 from persist_assets.external.status import externals
 from persist_assets.planning.reasons import WHEN_OLD

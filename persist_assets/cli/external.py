@@ -20,7 +20,7 @@ from persist_assets.cli.app import (
 )
 from persist_assets.core.errors import NotFoundError, PersistError
 from persist_assets.core.model.sources import Source
-from persist_assets.external.ingestion import short
+from persist_assets.external.coverage import short
 from persist_assets.external.status import Holding, externals, find_holding
 from persist_assets.planning.selection import find_source
 

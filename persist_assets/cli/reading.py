@@ -33,7 +33,7 @@ from persist_assets.core.model.queries import Query, SourceID
 from persist_assets.core.model.snapshots import Snapshot
 from persist_assets.engine.data_diff import ChangedRow, NotCompared, RowsDiffer, compare_tables
 from persist_assets.engine.python_functions import place_of
-from persist_assets.external.ingestion import short
+from persist_assets.external.coverage import short
 from persist_assets.external.read_routing import Route
 from persist_assets.operations.revisions import find_places
 from persist_assets.planning.diff import Change, compare

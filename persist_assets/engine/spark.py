@@ -39,7 +39,8 @@ from persist_assets.engine.row_metrics import (
     type_in,
 )
 from persist_assets.engine.session import broken_file, open_session, translated
-from persist_assets.storage.delta_tables import find_staged, read_snapshot, read_version
+from persist_assets.storage.delta_commit import find_staged
+from persist_assets.storage.delta_tables import read_snapshot, read_version
 from persist_assets.storage.files import reached
 from persist_assets.storage.headers import columns_in_order, first_records, is_header, line_of
 from persist_assets.storage.raw import Pin, missing_columns, partition_names, stored_rows
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import Source
     from persist_assets.core.settings.values import Settings
     from persist_assets.planning.render import Statement
-    from persist_assets.storage.delta_tables import Staged
+    from persist_assets.storage.delta_commit import Staged
 
 
 @dataclass(frozen=True, slots=True)

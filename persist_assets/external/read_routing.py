@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import persist_assets.analysis.predicates as p
 from persist_assets.core.errors import NotHeldError
-from persist_assets.external.ingestion import short, version_of
+from persist_assets.external.coverage import short, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

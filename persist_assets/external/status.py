@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import persist_assets.analysis.predicates as p
 from persist_assets.core.errors import StorageError
-from persist_assets.external.ingestion import Ahead, why_pending
+from persist_assets.external.coverage import Ahead, why_pending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from persist_assets.core.model.snapshots import LocalCopy
     from persist_assets.core.model.sources import Source
     from persist_assets.external.connectors.protocol import Pruned
-    from persist_assets.external.ingestion import Ingestion, Pending
+    from persist_assets.external.coverage import Pending
+    from persist_assets.external.ingestion import Ingestion
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,18 +21,17 @@ from typing import TYPE_CHECKING
 from persist_assets.building.builder import TEMPORARY, temporary_lease
 from persist_assets.core.errors import ConflictError, StorageError
 from persist_assets.core.settings.load import load_settings
-from persist_assets.external.ingestion import COPIES, copy_id, copy_root
+from persist_assets.external.coverage import COPIES, copy_id, copy_root
 from persist_assets.ledger.ledger import has_ended
 from persist_assets.ledger.manifest_file import export_manifest
 from persist_assets.storage.changes import listed_version, listings_of
-from persist_assets.storage.delta_tables import (
-    LOG,
+from persist_assets.storage.delta_deletions import (
     delete_builds,
     delete_replaced,
     delete_table,
-    find_table,
     find_written,
 )
+from persist_assets.storage.delta_tables import LOG, find_table
 from persist_assets.storage.files import delete_directory, delete_file, is_linked, list_own
 
 if TYPE_CHECKING:

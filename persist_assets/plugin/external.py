@@ -10,7 +10,7 @@ from persist_assets.building.reader import Looked
 from persist_assets.core.model.project import Needed, Project
 from persist_assets.core.model.snapshots import LocalCopy
 from persist_assets.core.model.sources import Source
-from persist_assets.external.ingestion import Brought
+from persist_assets.external.coverage import Brought
 
 
 def needs_metadata(project: Project, source: Source) -> dict[str, Any]:

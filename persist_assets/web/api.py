@@ -12,11 +12,9 @@ import logging
 import os
 import time
 import uuid
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from persist_assets.core.errors import (
@@ -31,7 +29,6 @@ from persist_assets.core.errors import (
 from persist_assets.core.wants import (
     ACTIVE,
     Want,
-    WantState,
     availability_document,
     evaluation_document,
     event_document,
@@ -41,16 +38,30 @@ from persist_assets.core.wants import (
 )
 from persist_assets.ledger.manifest_file import fetch_document
 from persist_assets.wants.cycles import WITHIN_S, Search
-from persist_assets.wants.requests import LONGEST_S, YEARS, record_late
+from persist_assets.wants.requests import LONGEST_S, record_late
 from persist_assets.web import documents
 from persist_assets.web.access import Refused
+from persist_assets.web.metrics import show_metrics
+from persist_assets.web.requests import (
+    ALL,
+    LIMIT,
+    MOST,
+    MOST_MS,
+    MOST_VALUES,
+    NOBODY,
+    SCHEMAS,
+    Answer,
+    Endpoint,
+    Param,
+    parse_body,
+    parse_query,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from starlette.requests import Request as HttpRequest
 
-    from persist_assets.core.model.project import Project
     from persist_assets.core.model.snapshots import Event
     from persist_assets.core.wants import Request
     from persist_assets.web.access import Access, Caller
@@ -62,15 +73,6 @@ PREFIX = "/api/v1"
 LONGEST_WAIT_S = 30
 MOST_WAITING = 1000
 """So many requests wait for events at most."""
-MOST = 1000
-"""So many rows are in one answer at most."""
-ALL = "*"
-"""The events of this environment are those of all."""
-_LONGEST_TEXT = 2000
-_MOST_VALUES = 100
-_MOST_STARS = 10
-_MOST_MS = 10_000
-_LARGEST = 2**53
 
 STATUS: Sequence[tuple[type[PersistError], int, str]] = (
     (NotFoundError, 404, "not-found"),
@@ -82,70 +84,6 @@ STATUS: Sequence[tuple[type[PersistError], int, str]] = (
     (PersistError, 500, "failed"),
 )
 """What is answered for each class of error; the first that fits."""
-
-Kind = Literal["text", "texts", "pattern", "patterns", "whole", "flag", "instant", "state"]
-_TEXT = {
-    "type": "string",
-    "minLength": 1,
-    "maxLength": _LONGEST_TEXT,
-    "pattern": r"^[^\u0000-\u0008\u000b-\u001f]*$",
-}
-_SCHEMAS: Mapping[Kind, Mapping[str, Any]] = {
-    "text": _TEXT,
-    "texts": {"type": "array", "items": _TEXT, "maxItems": _MOST_VALUES},
-    "pattern": _TEXT,
-    "patterns": {"type": "array", "items": _TEXT, "maxItems": _MOST_VALUES},
-    "whole": {"type": "integer", "minimum": 0, "maximum": _LARGEST},
-    "flag": {"type": "boolean"},
-    "instant": {"type": "string", "format": "date-time"},
-    "state": {
-        "type": "array",
-        "items": {"enum": [*get_args(WantState)]},
-        "maxItems": _MOST_VALUES,
-    },
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Param:
-    """A parameter of a query, or a key of a body: what it may be, and what it is for."""
-
-    name: str
-    kind: Kind
-    about: str
-    required: bool = False
-    most: int | None = None
-
-
-Answer = dict[str, Any] | Response
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """What is answered at a path for a method.
-
-    Attributes
-    ----------
-    right
-        Who may ask; None: everybody.
-    told
-        What is answered, as JSON Schema; None: plain text.
-    params, body
-        What may be given; anything else is refused.
-    ignored
-        Keys of the body that may be there and mean nothing.
-    """
-
-    method: Literal["GET", "POST", "DELETE"]
-    path: str
-    right: Literal["read", "write"] | None
-    about: str
-    act: Callable[[Graph, Caller, Mapping[str, Any]], Awaitable[Answer]]
-    told: Mapping[str, Any] | None
-    params: tuple[Param, ...] = ()
-    body: tuple[Param, ...] | None = None
-    ignored: tuple[str, ...] = ()
-    statuses: tuple[int, ...] = (200,)
 
 
 # ------------------------------------------------------------------------------------------ events
@@ -308,7 +246,7 @@ async def show_waits(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> 
 
     def act() -> dict[str, Any]:
         wants = graph.ledger.fetch_wants(
-            settings.environment, states=ACTIVE, refs=[ref], limit=_MOST_VALUES
+            settings.environment, states=ACTIVE, refs=[ref], limit=MOST_VALUES
         )
         missing = dict.fromkeys(needed for want in wants for needed in search.find_missing(want))
         is_meant = given.get("environment", settings.environment) == settings.environment
@@ -410,78 +348,6 @@ async def show_health(graph: Graph, caller: Caller, given: Mapping[str, Any]) ->
     return {"status": "ok"}
 
 
-async def show_metrics(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
-    """Answer how much there is of everything, as Prometheus reads it."""
-    environment = graph.settings.environment
-    counts, position = await graph.read(
-        lambda: (graph.ledger.count_states(environment), graph.ledger.position())
-    )
-    label = json.dumps(environment)
-    lines: list[str] = []
-
-    def tell(name: str, kind: str, about: str, values: Mapping[str, float]) -> None:
-        lines.extend((f"# HELP persist_{name} {about}", f"# TYPE persist_{name} {kind}"))
-        for labels, value in values.items():
-            lines.append(f"persist_{name}{{environment={label}{labels}}} {value:.15g}")
-
-    for what, about in (
-        ("wants", "Wants by state."),
-        ("requests", "Build requests by state."),
-        ("misses", "Deadlines that were missed, by whether what was wanted came later."),
-    ):
-        by_state = {f',state="{state}"': n for state, n in sorted(counts[what].items())}
-        tell(what, "gauge", about, by_state)
-    tell("events_total", "counter", "Events in the log.", {"": position})
-    tell("waiting", "gauge", "Clients that wait for events.", {"": graph.waiting})
-    project = await graph.project()
-    if project is not None:
-        for name, about, values in await graph.read(lambda: _of_sources(graph, project)):
-            tell(name, "gauge", about, values)
-    seconds = "evaluation_seconds"
-    lines += [f"# HELP persist_{seconds} Evaluations of wants by this process, and their time."]
-    lines += [f"# TYPE persist_{seconds} summary"]
-    lines += [f"persist_{seconds}_sum{{environment={label}}} {graph.evaluation_s:.6f}"]
-    lines += [f"persist_{seconds}_count{{environment={label}}} {graph.evaluations}"]
-    return PlainTextResponse(
-        "\n".join(lines) + "\n", media_type="text/plain; version=0.0.4; charset=utf-8"
-    )
-
-
-def _of_sources(graph: Graph, project: Project) -> Iterator[tuple[str, str, Mapping[str, float]]]:
-    """Yield the gauges of persisted sources: names, what they are about, values by labels.
-
-    Of those of the project alone: what was once built under other names has none.
-    """
-    settings, ledger, now = graph.settings, graph.ledger, graph.clock()
-    attempts = ledger.fetch_attempts(settings.environment)
-    manifest = ledger.fetch_manifest(*settings.environments)
-    marks = ledger.fetch_tainted(*settings.environments)
-    success, failed, rows, age, late, spoilt = (dict[str, float]() for _ in range(6))
-    for source in project.persisted:
-        label = f",source={json.dumps(source.key, ensure_ascii=False)}"
-        ended = attempts.get(source.source_id, {})
-        if "succeeded" in ended:
-            success[label] = ended["succeeded"][1].timestamp()
-        failed[label] = ended["failed"][0] if "failed" in ended else 0
-        snapshot = manifest.get(source.build_id)
-        spoilt[label] = len(marks.get(snapshot.build_uid, ())) if snapshot else 0
-        if snapshot is not None:
-            rows[label] = snapshot.rows
-            age[label] = (now - snapshot.known_at).total_seconds()
-            if source.annotation.freshness is not None:
-                late[label] = max(0.0, age[label] - source.annotation.freshness.window_s)
-    yield (
-        "source_last_success_timestamp_seconds",
-        "When a build of a source last succeeded, or found it up to date.",
-        success,
-    )
-    yield "source_failed_builds", "Builds of a source that failed, as far as is recorded.", failed
-    yield "source_rows", "Rows of the table of a source.", rows
-    yield "source_age_seconds", "Since when a table is not known to be of the present.", age
-    yield "source_late_seconds", "By how much a table is older than its freshness window.", late
-    yield "source_tainted", "Tainted partitions of a source; 1 where all of it is.", spoilt
-
-
 async def show_description(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
     """Answer what all this is."""
     return description()
@@ -489,7 +355,6 @@ async def show_description(graph: Graph, caller: Caller, given: Mapping[str, Any
 
 # ----------------------------------------------------------------------------------- the table
 
-_LIMIT = Param("limit", "whole", f"At most so many, {MOST} at most.", most=MOST)
 _ID = Param("want_id", "text", "The id of a want.", required=True)
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -511,7 +376,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             Param("task_ids", "texts", "Of these builds."),
             Param("build_request_ids", "texts", "Of these build requests."),
             Param("kinds", "texts", "Of these kinds."),
-            _LIMIT,
+            LIMIT,
             Param("wait", "whole", "Seconds to wait for the first event.", most=LONGEST_WAIT_S),
         ),
     ),
@@ -527,7 +392,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             Param("all", "flag", "In all states."),
             Param("partition_refs", "texts", "Of these partitions."),
             Param("pattern", "pattern", "Of partitions that match."),
-            _LIMIT,
+            LIMIT,
         ),
     ),
     Endpoint(
@@ -583,7 +448,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             Param("partition_ref", "text", "Of this graph.", True),
             Param("via", "texts", "What the way has passed before: places, as graphs tell them."),
             Param("environment", "text", "A circle counts only of this one."),
-            Param("within_ms", "whole", "No longer is looked for a circle.", most=_MOST_MS),
+            Param("within_ms", "whole", "No longer is looked for a circle.", most=MOST_MS),
         ),
     ),
     Endpoint(
@@ -606,7 +471,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             Param("graph", "text", "Those of another graph; without, of this one."),
             Param("after", "text", "Those after this reference."),
             Param("pattern", "pattern", "Those that match."),
-            _LIMIT,
+            LIMIT,
         ),
     ),
     Endpoint(
@@ -616,7 +481,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "Build requests, the newest first.",
         list_requests,
         documents.REQUESTS,
-        (Param("open", "flag", "Those alone that have not ended."), _LIMIT),
+        (Param("open", "flag", "Those alone that have not ended."), LIMIT),
     ),
     Endpoint(
         "GET",
@@ -625,7 +490,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "Deadlines that were missed, by whose fault, and how late it came.",
         list_misses,
         documents.MISSES,
-        (_LIMIT,),
+        (LIMIT,),
     ),
     Endpoint(
         "GET", f"{PREFIX}/plan", "read", "What a build would do now.", show_plan, documents.PLAN
@@ -712,8 +577,8 @@ def _in_body(param: Param) -> dict[str, Any]:
 
 
 def _schema(param: Param) -> dict[str, Any]:
-    schema = dict(_SCHEMAS[param.kind])
-    if param is _LIMIT:
+    schema = dict(SCHEMAS[param.kind])
+    if param is LIMIT:
         schema["minimum"] = 1
     if param.most is not None:
         schema["maximum" if param.kind == "whole" else "maxLength"] = param.most
@@ -769,149 +634,7 @@ def _serve(
         given = parse_query(endpoint, request)
         if endpoint.body is not None:
             given |= await parse_body(endpoint, request)
-        done = await endpoint.act(graph, caller or _NOBODY, given)
+        done = await endpoint.act(graph, caller or NOBODY, given)
         return done if isinstance(done, Response) else answer(done, endpoint.statuses[0])
 
     return serve
-
-
-_NOBODY: Any = None
-
-
-def parse_query(endpoint: Endpoint, request: HttpRequest) -> dict[str, Any]:
-    """Return the parameters of a request, checked.
-
-    Raises
-    ------
-    Refused
-        Something is wrong with them: all of it.
-    """
-    known = {p.name: p for p in endpoint.params}
-    said: dict[str, list[str]] = {k: [str(v)] for k, v in request.path_params.items()}
-    for name, value in request.query_params.multi_items():
-        said.setdefault(name, []).append(value)
-    wrong: list[tuple[str, str]] = []
-    given: dict[str, Any] = {}
-    for name, values in said.items():
-        param = known.get(name)
-        if param is None:
-            wrong.append((name[:100], "there is no such parameter"))
-        elif param.kind not in ("texts", "patterns", "state") and len(values) > 1:
-            wrong.append((name, "it is there more than once"))
-        else:
-            whole = param.kind in ("texts", "patterns", "state")
-            _take(param, values if whole else _read(param, values[0]), given, wrong)
-    _require(endpoint.params, given, wrong)
-    return given
-
-
-def _read(param: Param, text: str) -> object:
-    """Return what the text of a query stands for; what stands for nothing is left as it is."""
-    if param.kind == "whole" and text.isascii() and text.isdigit() and len(text) < 18:
-        return int(text)
-    if param.kind == "flag" and text in ("true", "false", "1", "0", ""):
-        return text in ("true", "1", "")
-    return text
-
-
-async def parse_body(endpoint: Endpoint, request: HttpRequest) -> dict[str, Any]:
-    """Return the keys of a request's JSON document, checked.
-
-    Raises
-    ------
-    Refused
-        It is none, or something is wrong with it: all of it.
-    """
-    assert endpoint.body is not None
-    text = await request.body()
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if (text or any(p.required for p in endpoint.body)) and kind != "application/json":
-        raise Refused(415, "no-json", "a body is JSON: Content-Type: application/json")
-    try:
-        said = json.loads(text or b"{}")
-    except (ValueError, RecursionError):
-        raise Refused(400, "no-json", "the body is no JSON") from None
-    if not isinstance(said, dict):
-        raise Refused(400, "no-json", "the body is no JSON object")
-    known = {p.name: p for p in endpoint.body}
-    wrong: list[tuple[str, str]] = []
-    given: dict[str, Any] = {}
-    for name, value in said.items():
-        if name in known:
-            if value is not None:
-                _take(known[name], value, given, wrong)
-        elif name not in endpoint.ignored:
-            wrong.append((str(name)[:100], "there is no such key"))
-    _require(endpoint.body, given, wrong)
-    return given
-
-
-def _require(
-    params: Sequence[Param], given: Mapping[str, Any], wrong: list[tuple[str, str]]
-) -> None:
-    said = {name for name, _ in wrong}
-    wrong += [
-        (p.name, "it is missing")
-        for p in params
-        if p.required and p.name not in given and p.name not in said
-    ]
-    if wrong:
-        detail = "; ".join(f"{name}: {why}" for name, why in wrong[:5])
-        raise Refused(422, "invalid", detail, problems=wrong[:50])
-
-
-def _take(param: Param, value: object, given: dict[str, Any], wrong: list[tuple[str, str]]) -> None:
-    """Put a value among those that are given, or why it cannot be among what is wrong."""
-    why: str | None = None
-    match param.kind:
-        case "whole":
-            most = _LARGEST if param.most is None else param.most
-            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-                why = f"it is no whole number from 0 to {most}"
-            elif param is _LIMIT and value == 0:
-                why = "it is at least 1"
-        case "flag":
-            why = None if isinstance(value, bool) else "it is neither true nor false"
-        case "instant":
-            value, why = _instant(value)
-        case "text" | "pattern":
-            why = _text_problem(value, param.most or _LONGEST_TEXT)
-        case "texts" | "patterns" | "state":
-            if not isinstance(value, list) or len(value) > _MOST_VALUES:
-                why = f"it is no list of at most {_MOST_VALUES} texts"
-            else:
-                why = next((w for v in value if (w := _text_problem(v, _LONGEST_TEXT))), None)
-    if why is None and param.kind in ("pattern", "patterns"):
-        patterns: Any = [value] if param.kind == "pattern" else value
-        if any(p.replace("**", "*").count("*") > _MOST_STARS for p in patterns):
-            why = f"a pattern has {_MOST_STARS} stars at most"
-    if why is None and param.kind == "state":
-        states: Any = value
-        unknown = [s for s in states if s not in get_args(WantState)]
-        why = f"the states are {', '.join(get_args(WantState))}" if unknown else None
-    if why is None:
-        given[param.name] = value
-    else:
-        wrong.append((param.name, why))
-
-
-def _text_problem(value: object, longest: int) -> str | None:
-    if not isinstance(value, str):
-        return "it is no text"
-    if not value:
-        return "it is empty"
-    if len(value) > longest:
-        return f"it has more than {longest} characters"
-    if any((c < " " and c not in "\n\t") or "\ud800" <= c <= "\udfff" for c in value):
-        return "it has characters that no text has"
-    return None
-
-
-def _instant(value: object) -> tuple[datetime | None, str | None]:
-    try:
-        at = datetime.fromisoformat(value) if isinstance(value, str) else None
-        if at is not None and at.tzinfo is not None and YEARS[0] <= at.year <= YEARS[1]:
-            return at.astimezone(UTC), None
-    except (ValueError, OverflowError):
-        pass
-    return None, "it is no time with its zone, as 2024-01-31T06:00:00Z"

@@ -20,14 +20,9 @@ from buckets import Proxy, Server, parquet, put, serving, stage
 from persist_assets.core.errors import ConflictError, StorageError
 from persist_assets.core.model.sources import RawTable
 from persist_assets.core.object_stores import PATIENCE, Patience
-from persist_assets.storage.delta_tables import (
-    commit,
-    delete_builds,
-    find_table,
-    find_writer,
-    read_sample,
-    read_version,
-)
+from persist_assets.storage.delta_commit import commit
+from persist_assets.storage.delta_deletions import delete_builds
+from persist_assets.storage.delta_tables import find_table, find_writer, read_sample, read_version
 from persist_assets.storage.files import (
     delete_file,
     is_there,

@@ -29,7 +29,7 @@ from persist_assets.building.builder import Builder
 from persist_assets.building.scheduler import Pool
 from persist_assets.core.errors import BuildError, GoneError, StorageError, UnapprovedError
 from persist_assets.core.model.project import Needed
-from persist_assets.external.ingestion import COPIES, copy_id
+from persist_assets.external.coverage import COPIES, copy_id
 from persist_assets.external.read_routing import find_route
 from persist_assets.external.status import find_holding
 from persist_assets.operations.gc import collect

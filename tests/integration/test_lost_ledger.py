@@ -21,7 +21,7 @@ from persist_assets.ledger.manifest_file import export_manifest
 from persist_assets.operations.doctor import Report, examine
 from persist_assets.operations.gc import collect
 from persist_assets.operations.recovery import find_lost, open_ledger
-from persist_assets.storage.delta_tables import commit, find_staged
+from persist_assets.storage.delta_commit import commit, find_staged
 from persist_assets.storage.raw import pin_raw
 
 if TYPE_CHECKING:

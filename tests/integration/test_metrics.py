@@ -14,8 +14,8 @@ from growing import ONE, put
 from persist_assets.core.errors import CheckFailedError
 from persist_assets.wants.requests import taint
 from persist_assets.web.access import Caller
-from persist_assets.web.api import show_metrics
 from persist_assets.web.graph import Graph
+from persist_assets.web.metrics import show_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable

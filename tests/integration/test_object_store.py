@@ -35,14 +35,11 @@ from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger, Publication
 from persist_assets.operations.environments import promote
+from persist_assets.storage.delta_commit import Staged, commit, find_staged
+from persist_assets.storage.delta_deletions import delete_builds, find_written
 from persist_assets.storage.delta_tables import (
     LOG,
-    Staged,
-    commit,
-    delete_builds,
-    find_staged,
     find_table,
-    find_written,
     has_snapshot,
     is_whole,
     read_sample,

@@ -23,7 +23,7 @@ from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.taints import Taint
 from persist_assets.operations.environments import import_manifest, promote, roll_back
 from persist_assets.plugin.sensors import run_requests
-from persist_assets.storage.delta_tables import commit, find_staged
+from persist_assets.storage.delta_commit import commit, find_staged
 from persist_assets.storage.types import delta_schema
 from persist_assets.wants.requests import taint
 

@@ -20,16 +20,9 @@ from deltalake import DeltaTable, write_deltalake
 from persist_assets.core.errors import BuildError, ConflictError, StorageError
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.sources import RawTable
-from persist_assets.storage.delta_tables import (
-    LOG,
-    Staged,
-    commit,
-    delete_builds,
-    find_staged,
-    find_table,
-    read_sample,
-    read_version,
-)
+from persist_assets.storage.delta_commit import Staged, commit, find_staged
+from persist_assets.storage.delta_deletions import delete_builds
+from persist_assets.storage.delta_tables import LOG, find_table, read_sample, read_version
 from persist_assets.storage.files import delete_directory
 from persist_assets.storage.raw import find_columns, missing_columns, pin_raw, public_options
 from persist_assets.storage.types import delta_schema

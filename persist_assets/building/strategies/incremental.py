@@ -63,7 +63,8 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import Source
     from persist_assets.engine.row_metrics import Measured
     from persist_assets.engine.spark import Engine
-    from persist_assets.storage.delta_tables import Live, Staged
+    from persist_assets.storage.delta_commit import Staged
+    from persist_assets.storage.delta_tables import Live
 
 _MOST_PARTS = 32
 """From so many builds' files on, small ones are written together."""
