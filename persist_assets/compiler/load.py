@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         Sequence,
     )
 
-    from persist_assets.compiler.frontends.modules import Find
+    from persist_assets.compiler.frontends.module_text import Find
     from persist_assets.compiler.state import Compilation
     from persist_assets.core.model.project import Needed, Project
     from persist_assets.core.model.queries import BuildID, Query, SourceID

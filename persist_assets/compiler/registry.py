@@ -15,7 +15,7 @@ from persist_assets.compiler.malloy import declarations
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from persist_assets.compiler.frontends.modules import Find
+    from persist_assets.compiler.frontends.module_text import Find
     from persist_assets.core.errors import Problem
     from persist_assets.core.model.sources import Declaration
 

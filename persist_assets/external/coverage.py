@@ -180,6 +180,11 @@ def why_pending(source: Source, held: LocalCopy | None, pending: Pending) -> str
     return "; ".join(told)
 
 
+def needs_approval(settings: Settings, size: int) -> bool:
+    """Whether so many bytes of a version may not be read unless somebody says so."""
+    return 0 < settings.approve_above < size
+
+
 def short(version: str) -> str:
     """Return a version of an external table for people: without what tells the table from others.
 

@@ -32,7 +32,7 @@ from persist_assets.external.coverage import (
     copy_root,
     version_of,
 )
-from persist_assets.external.sync import Sync, alternatives, changes_between, unfollowed
+from persist_assets.external.sync import Run, Sync, alternatives, changes_between, unfollowed
 from persist_assets.storage.delta_tables import file_sizes, find_table
 from persist_assets.storage.raw import Pin, file_location
 
@@ -220,10 +220,6 @@ class Ingestion:
         whole = connector.prune(p.as_condition(pending.wanted), pending.version)
         return Ahead(read + whole, found.again, max(most, whole.bytes))
 
-    def needs_approval(self, size: int) -> bool:
-        """Whether so many bytes of a version may not be read unless somebody says so."""
-        return 0 < self.settings.approve_above < size
-
     # ---------------------------------------------------------------------------------- bringing
 
     def sync(self, source: Source, *, again: bool = False, approved: bool = False) -> LocalCopy:
@@ -256,7 +252,8 @@ class Ingestion:
             held = self.ledger.find_copy(own)
             connector = self.connector(source)
             head = connector.pin(None if again or held is None else held.version)
-            task = Sync(self, source, connector, own, wanted, approved=approved)
+            run = Run(self.settings, self.ledger, self.engine, self.now, self.brought)
+            task = Sync(run, source, connector, own, wanted, approved=approved)
             try:
                 if held is None or again or held.format != p.FORMAT:
                     held = task.begin(held, None if again else connector.start(), head)

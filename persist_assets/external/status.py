@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import persist_assets.analysis.predicates as p
 from persist_assets.core.errors import StorageError
-from persist_assets.external.coverage import Ahead, why_pending
+from persist_assets.external.coverage import Ahead, needs_approval, why_pending
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -95,7 +95,7 @@ def find_holding(ingestion: Ingestion, source: Source) -> Holding:
         pending,
         ahead and ahead.read,
         ahead and ahead.again,
-        ahead is not None and ingestion.needs_approval(ahead.most),
+        ahead is not None and needs_approval(ingestion.settings, ahead.most),
         why,
         problem,
     )

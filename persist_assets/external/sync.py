@@ -17,7 +17,7 @@ from persist_assets.core.model.snapshots import LocalCopy
 from persist_assets.core.time_values import EXACT, from_spark, literal, spelled
 from persist_assets.engine.session import translated
 from persist_assets.external.connectors.protocol import CHANGE, INSERT, Changes, Pruned
-from persist_assets.external.coverage import Brought, Coverage, Pending
+from persist_assets.external.coverage import Brought, Coverage, Pending, copy_root, needs_approval
 from persist_assets.storage.delta_commit import commit
 from persist_assets.storage.delta_deletions import delete_builds
 from persist_assets.storage.delta_tables import file_sizes, find_table, live_files
@@ -25,15 +25,18 @@ from persist_assets.storage.raw import Pin, file_location
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
 
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame, Row
 
     from persist_assets.analysis.predicates.terms import Term
     from persist_assets.core.model.sources import Source
+    from persist_assets.core.settings.values import Settings
     from persist_assets.core.time_values import Value
+    from persist_assets.engine.spark import Engine
     from persist_assets.external.connectors.protocol import Connector
-    from persist_assets.external.ingestion import Ingestion
+    from persist_assets.ledger.ledger import Ledger
     from persist_assets.storage.delta_commit import Staged
 
 log = logging.getLogger(__name__)
@@ -128,12 +131,31 @@ class _Moved:
     seen: Collection[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What all syncs of a run have in common.
+
+    Attributes
+    ----------
+    now
+        What the clock says to all that is read in a run, aware.
+    brought
+        By copy, what was read and written for it so far; a sync adds to it.
+    """
+
+    settings: Settings
+    ledger: Ledger
+    engine: Engine
+    now: datetime
+    brought: dict[str, Brought]
+
+
 class Sync:
     """One copy, while it is brought up to date."""
 
     def __init__(
         self,
-        ingestion: Ingestion,
+        run: Run,
         source: Source,
         connector: Connector,
         copy_id: str,
@@ -141,11 +163,11 @@ class Sync:
         *,
         approved: bool,
     ) -> None:
-        self.approved, self.needs_approval = approved, ingestion.needs_approval
+        self.approved, self.settings = approved, run.settings
         self.source, self.connector, self.copy_id, self.wanted = source, connector, copy_id, wanted
-        self.engine, self.ledger, self.now = ingestion.engine, ingestion.ledger, ingestion.now
-        self.brought, self.step = ingestion.brought, Brought()
-        self.root = ingestion.root(copy_id)
+        self.engine, self.ledger, self.now = run.engine, run.ledger, run.now
+        self.brought, self.step = run.brought, Brought()
+        self.root = copy_root(run.settings, copy_id)
         assert source.raw is not None
         assert source.external is not None
         self.external = source.external
@@ -500,7 +522,7 @@ class Sync:
         """
         is_read = self.external.mode != "follow"
         cost = self.connector.prune(p.as_condition(predicate), version) if is_read else Pruned()
-        if self.approved or not self.needs_approval(cost.bytes):
+        if self.approved or not needs_approval(self.settings, cost.bytes):
             return cost
         raise UnapprovedError(
             f"{cost.files} of {cost.of} files of `{self.source.name}` would be read,"

@@ -11,12 +11,14 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from persist_assets.compiler.frontends.modules import chain_of, looks_around
+from persist_assets.compiler.frontends.mentions import looks_around
+from persist_assets.compiler.frontends.module_text import chain_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from persist_assets.compiler.frontends.modules import Module, Modules, Reached
+    from persist_assets.compiler.frontends.module_text import Module
+    from persist_assets.compiler.frontends.modules import Modules, Reached
 
 _OF_SPARK = ("pyspark", "sql", "functions")
 _OF_NARWHALS = frozenset(

@@ -16,25 +16,20 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from persist_assets.compiler.frontends.annotations import (
-    IDENTIFIER,
-    KEYS,
-    misplaced,
-    read_annotation,
-)
+from persist_assets.compiler.frontends.annotation_values import IDENTIFIER
+from persist_assets.compiler.frontends.annotations import KEYS, misplaced, read_annotation
 from persist_assets.compiler.frontends.columns import selected
-from persist_assets.compiler.frontends.modules import (
+from persist_assets.compiler.frontends.effects import EFFECTS, call_of, effects_of
+from persist_assets.compiler.frontends.module_text import (
     DECORATORS,
-    UNSEEN,
     Find,
     FunctionNode,
     Imported,
     Module,
-    Modules,
     chain_of,
     parse_module,
-    unparsable,
 )
+from persist_assets.compiler.frontends.modules import Modules, unparsable
 from persist_assets.compiler.frontends.motly import Line, Tag
 from persist_assets.core.errors import Location, Problem, did_you_mean
 from persist_assets.core.languages import PYTHON
@@ -46,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from persist_assets.compiler.frontends.modules import Reached
-    from persist_assets.core.errors import Severity
     from persist_assets.core.model.checks import Check
 
 SUFFIX = ".py"
@@ -362,7 +356,7 @@ class _File:
             reached.modules,
             tuple(sorted(reached.names)),
             tuple(sorted(reached.methods)),
-            tuple(sorted({c for text in reached.texts for c in _called(text)})),
+            tuple(sorted({c for text in reached.texts for c in call_of(text)})),
         )
         wording = sha256(f"{reached.wording} {shown}".encode()).hexdigest()
         declaration = Declaration(
@@ -522,7 +516,7 @@ class _File:
             tuple((m.path, m.text) for m in self.modules.closure(self.module)),
             tuple(sorted(reached.names)),
             tuple(sorted(reached.methods)),
-            tuple(sorted({c for text in reached.texts for c in _called(text)})),
+            tuple(sorted({c for text in reached.texts for c in call_of(text)})),
         )
         wording = sha256(f"{reached.wording} {shown}".encode()).hexdigest()
         return replace(check, function=function, wording=wording)
@@ -671,9 +665,9 @@ class _File:
         for module, root in reached.nodes:
             key = ("effects", id(root))
             if key not in module.known:
-                module.known[key] = tuple(_effects(root, module))
+                module.known[key] = tuple(effects_of(root, module))
             for effect, place in module.known[key]:
-                code, severity, message, hint = _EFFECTS[effect]
+                code, severity, message, hint = EFFECTS[effect]
                 if place in told or (outside and effect == "read"):
                     continue
                 told.add(place)
@@ -683,179 +677,10 @@ class _File:
         return allowed
 
 
-_EFFECTS: Mapping[str, tuple[str, Severity, str, str]] = {
-    "write": (
-        "python-writes",
-        "warning",
-        "{name} writes by itself, whenever it is computed",
-        "return the rows: what is persisted is written for you",
-    ),
-    "read": (
-        "python-reads",
-        "warning",
-        "{name} reads data by itself: when that changes nothing is rebuilt",
-        "read it in a function with @source, and name that as a parameter",
-    ),
-    "unseen": (
-        "python-unseen",
-        "warning",
-        "what {name} runs here is not seen: when it changes nothing is rebuilt",
-        "import by name: import …, from … import …",
-    ),
-    "name": (
-        "python-session",
-        "warning",
-        "{name} names something in the session, which all functions share",
-        "frames are passed on as values: spark.sql('… {x}', x=frame)",
-    ),
-    "conf": (
-        "python-session",
-        "error",
-        "{name} changes a setting of the session, and so what others compute",
-        'settings are those of all sources: [spark] "…" = "…" in persist.toml',
-    ),
-}
-"""What a function may do that we do not know of: how it is reported, and what to do."""
-
-
-def _effects(root: ast.AST, module: Module) -> Iterator[tuple[str, Location]]:
-    """Yield what a piece of code does besides returning rows, and where."""
-    for node in _nodes(root, module):
-        dotted = _dotted(node, module)
-        effect = _session_change(node)
-        if not effect and _is_write(node, dotted):
-            effect = "write"
-        elif not effect and _is_read(node, dotted):
-            effect = "read"
-        elif not effect and dotted and (dotted[0] in UNSEEN or dotted[-1] in UNSEEN):
-            effect = "unseen"
-        if effect:
-            yield effect, module.place(node)
-
-
 def _reference(parameter: Parameter, inputs: Mapping[str, tuple[str, Location]]) -> Reference:
     """Return what a parameter means, as a place in a text that is not there."""
     written, place = inputs.get(parameter.name, (parameter.name, parameter.location))
     return Reference(tuple(re.split(r"[/.]", written)), 0, 0, None, place)
-
-
-_CALLED = re.compile(
-    r"\b[a-z_]\w*(?=\s*\()|\b(?:current_(?:date|time|timestamp|user|path)|localtime|session_user)\b"
-)
-
-
-def _called(text: str) -> Iterator[str]:
-    """Yield the functions that a text calls, if it should be SQL."""
-    yield from _CALLED.findall(text.lower())
-
-
-def _nodes(root: ast.AST, module: Module) -> Iterator[ast.AST]:
-    """Yield what is run of a piece of code, our own decorators aside."""
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        yield node
-        for child in ast.iter_child_nodes(node):
-            if not (isinstance(child, ast.expr) and module.ours(child)):
-                stack.append(child)
-
-
-def _dotted(node: ast.AST, module: Module) -> tuple[str, ...]:
-    """Return the whole name of what belongs to others, or of a builtin, or nothing."""
-    called = node.func if isinstance(node, ast.Call) else node
-    chain = chain_of(called)
-    if not chain or chain[0] in module.bindings:
-        return ()
-    found = module.imports.get(chain[0])
-    return (*found[0].dotted, *chain[1:]) if found else chain
-
-
-_WRITING = frozenset(
-    """
-    saveAsTable insertInto writeTo writeStream write_text write_bytes to_csv to_parquet to_json
-    to_excel to_sql to_feather to_pickle to_orc write_csv write_parquet write_delta sink_parquet
-    write_deltalake
-    """.split()
-)
-_CHANGING = re.compile(
-    r"\s*(insert|create|drop|alter|merge|delete|update|truncate|replace)\s", re.IGNORECASE
-)
-_REMOVING = frozenset(
-    ("os", n) for n in "remove unlink rename replace mkdir makedirs rmdir removedirs".split()
-) | frozenset(("shutil", n) for n in "rmtree copy copy2 copyfile copytree move".split())
-
-
-def _is_write(node: ast.AST, dotted: tuple[str, ...]) -> bool:
-    """Whether something is written, as far as that can be seen."""
-    if isinstance(node, ast.Attribute):
-        if isinstance(node.value, ast.Attribute) and node.value.attr == "write":
-            return True
-        return node.attr in ("writeTo", "writeStream")
-    if not isinstance(node, ast.Call):
-        return False
-    if dotted in _REMOVING:
-        return True
-    if dotted == ("open",) or (isinstance(node.func, ast.Attribute) and node.func.attr == "open"):
-        first = 1 if dotted == ("open",) else 0
-        modes = [*node.args[first : first + 1], *(k.value for k in node.keywords)]
-        return any(
-            isinstance(m, ast.Constant) and re.fullmatch(r"(?=.*[wax+])[rwaxbt+]+", str(m.value))
-            for m in modes
-        )
-    if not isinstance(node.func, ast.Attribute):
-        return False
-    name, first = node.func.attr, node.args[0] if node.args else None
-    if name == "sql" and isinstance(first, ast.Constant) and isinstance(first.value, str):
-        return _CHANGING.match(first.value) is not None
-    # Without a place to write to, they return a text.
-    return name in _WRITING and bool(node.args or node.keywords or name == "insertInto")
-
-
-_NAMING = frozenset(
-    """
-    createTempView createOrReplaceTempView createGlobalTempView createOrReplaceGlobalTempView
-    registerTempTable
-    """.split()
-)
-
-
-def _session_change(node: ast.AST) -> str:
-    """Return what of the session is changed: ``conf``, a ``name``, or nothing."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-        return ""
-    name, of = node.func.attr, node.func.value
-    if isinstance(of, ast.Attribute) and (of.attr, name) in (("conf", "set"), ("conf", "unset")):
-        return "conf"
-    registers = isinstance(of, ast.Attribute) and (of.attr, name) == ("udf", "register")
-    return "name" if name in _NAMING or registers else ""
-
-
-_FROM = re.compile(r"\b(?:from|join)\s+[\w`]", re.IGNORECASE)
-_READING = re.compile(
-    r"pandas\.read_\w+|polars\.(?:read|scan)_\w+|requests\.\w+|httpx\.\w+|urllib\.request\.\w+"
-    r"|sqlite3\.connect|duckdb\.\w+|os\.(?:environ|getenv|listdir|scandir|walk)(?:\.\w+)?"
-    r"|deltalake\.DeltaTable|pyarrow\.parquet\.read_\w+|subprocess\.\w+|glob\.\w+"
-)
-
-
-def _is_read(node: ast.AST, dotted: tuple[str, ...]) -> bool:
-    """Whether something is read that is no parameter, as far as that can be seen."""
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):
-        return node.value.attr in ("read", "readStream") or dotted[:2] == ("os", "environ")
-    if isinstance(node, ast.Call):
-        if dotted == ("open",):
-            return True
-        if isinstance(node.func, ast.Attribute):
-            first = node.args[0] if node.args else None
-            text = first.value if isinstance(first, ast.Constant) else None
-            if node.func.attr in ("read_text", "read_bytes"):
-                return True
-            if isinstance(text, str) and node.func.attr == "table":
-                return True
-            if isinstance(text, str) and node.func.attr == "sql" and _FROM.search(text):
-                return True
-        return bool(_READING.fullmatch(".".join(dotted)))
-    return isinstance(node, ast.Subscript) and chain_of(node.value)[-2:] == ("os", "environ")
 
 
 # ------------------------------------------------------------------------------------- comments

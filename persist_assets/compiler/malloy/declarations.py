@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from persist_assets.compiler.frontends.annotations import IDENTIFIER, misplaced, read_annotation
+from persist_assets.compiler.frontends.annotation_values import IDENTIFIER
+from persist_assets.compiler.frontends.annotations import misplaced, read_annotation
 from persist_assets.compiler.frontends.motly import Line
 from persist_assets.compiler.frontends.sql import parse_query
 from persist_assets.core.errors import Location, Problem, SourcesError

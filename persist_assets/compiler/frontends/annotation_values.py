@@ -1,0 +1,414 @@
+"""The values of annotations: text → what it says, or what is wrong with it."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from itertools import count
+from typing import TYPE_CHECKING, Any, cast, get_args
+from zoneinfo import ZoneInfo
+
+from persist_assets.compiler.frontends.cron import NICKNAMES, wrong_with
+from persist_assets.compiler.frontends.motly import Tag
+from persist_assets.core.contracts import stored_type
+from persist_assets.core.errors import Location, Problem, did_you_mean
+from persist_assets.core.model.annotations import (
+    Cadence,
+    Dimension,
+    Fallback,
+    Freshness,
+    Merge,
+    Refresh,
+    SchemaChange,
+    Strategy,
+)
+from persist_assets.core.model.checks import Check, Scalar
+from persist_assets.core.settings.durations import parse_duration
+from persist_assets.core.spark_types import type_hint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+class Bad(Exception):
+    """A value that an annotation cannot have."""
+
+    def __init__(self, message: str, location: Location, hint: str | None = None) -> None:
+        self.problem = Problem("annotation-value", message, location, hint)
+
+
+def read_text(tag: Tag, what: str) -> str:
+    """Return a text that is not empty."""
+    refuse(tag.properties, what)
+    if isinstance(tag.value, str) and tag.value:
+        return tag.value
+    hint = f'put it in quotes: {what}="…"' if isinstance(tag.value, int | float) else None
+    raise Bad(f"`{what}` wants a text", tag.location, hint)
+
+
+def read_texts(tag: Tag, what: str) -> tuple[str, ...]:
+    """Return a list of texts, or one text as a list."""
+    if not isinstance(tag.value, list):
+        return (read_text(tag, what),)
+    refuse(tag.properties, what)
+    return tuple(read_text(element, what) for element in tag.value)
+
+
+def refuse(properties: Mapping[str, Tag] | None, what: str) -> None:
+    """Raise where there are properties that mean nothing here."""
+    for name, below in (properties or {}).items():
+        raise Bad(f"`{what}` has no property `{name}`", below.location)
+
+
+def read_known(tag: Tag, what: str, known: Iterable[str]) -> Iterable[tuple[str, Tag]]:
+    """Yield the live properties of `tag`, all of which must be in `known`."""
+    known = tuple(known)
+    for name, below in (tag.properties or {}).items():
+        if name not in known:
+            hint = did_you_mean(name, known) or f"known here: {', '.join(known)}"
+            raise Bad(f"`{what}` has no property `{name}`", below.location, hint)
+        if not below.deleted:
+            yield name, below
+
+
+def flag(tag: Tag, what: str) -> bool:
+    """Return that a bare word is there."""
+    refuse(tag.properties, what)
+    if tag.value is None or tag.value is True:
+        return True
+    raise Bad(f"`{what}` is a bare word", tag.location, f"to turn it off write -{what}")
+
+
+IDENTIFIER = re.compile(r"[^\W\d]\w*")
+"""A name of a source or column that needs no quotes anywhere: the guard of every name that
+becomes part of a path or a statement."""
+
+
+_TABLE_NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*){0,2}")
+
+
+def table_name(tag: Tag, what: str) -> str:
+    """Return the name of a table: a directory that every store can have."""
+    name = read_text(tag, what)
+    if not _TABLE_NAME.fullmatch(name):
+        raise Bad(
+            f"`{name}` is not a table name",
+            tag.location,
+            "letters, digits and underscores, with up to two qualifiers: schema.table",
+        )
+    return name
+
+
+def read_strategy(tag: Tag, what: str) -> str:
+    """Return how a source is kept."""
+    return one_of(get_args(Strategy), tag, what)
+
+
+def read_refresh(tag: Tag, what: str) -> str:
+    """Return what a build computes."""
+    return one_of(get_args(Refresh), tag, what)
+
+
+def read_merge(tag: Tag, what: str) -> Merge:
+    """Return the keys that rows are merged by."""
+    named = {k: v for k, v in (tag.properties or {}).items() if not v.deleted}
+    on_tie = named.pop("on_tie", None)
+    refuse(named, what)
+    key = column_names(Tag(tag.location, tag.value), what)
+    how: Any = "fail" if on_tie is None else one_of(("fail", "greatest"), on_tie, f"{what}.on_tie")
+    return Merge(key, how)
+
+
+_PART = re.compile(r"[^|\x00-\x1f]+")
+
+
+def read_partition(tag: Tag, what: str) -> tuple[Dimension, ...]:
+    """Return the dimensions of partitions; the one of the short form has no column yet."""
+    hint = "for example partition=daily, or partition { origin=[EWR, JFK] }"
+    if isinstance(tag.value, str) and not tag.properties:
+        return (_dimension("", tag, what),)
+    if tag.value is not None or not tag.properties:
+        raise Bad(f"`{what}` wants a length of time, or columns", tag.location, hint)
+    found = [
+        _dimension(name, below, f"{what}.{name}")
+        for name, below in tag.properties.items()
+        if not below.deleted
+    ]
+    if len(found) > 2 or sum(d.every is not None for d in found) > 1:
+        message = f"`{what}` has one column, or two of which one at most is of times"
+        raise Bad(message, tag.location)
+    return tuple(sorted(found, key=lambda d: d.every is None))
+
+
+def _dimension(column: str, tag: Tag, what: str) -> Dimension:
+    if not isinstance(tag.value, list):
+        every: Any = one_of(get_args(Cadence), tag, what)
+        return Dimension(column, every)
+    values = read_scalars(tag, what)
+    for value in values:
+        text = str(value)
+        if not isinstance(value, str | int) or isinstance(value, bool):
+            raise Bad(f"`{what}` wants texts or whole numbers", tag.location)
+        if not _PART.fullmatch(text) or "..." in text or text != text.strip():
+            raise Bad(f"`{text}` cannot be the key of a partition", tag.location)
+    if len({*map(str, values)}) < len(values) or len({*map(type, values)}) > 1:
+        raise Bad(f"`{what}` wants values of one type, each once", tag.location)
+    return Dimension(column, None, cast("tuple[str | int, ...]", values))
+
+
+def moment(tag: Tag, what: str) -> str:
+    """Return a local time, without a zone."""
+    text = read_text(tag, what)
+    try:
+        if datetime.fromisoformat(text).tzinfo is not None:
+            raise Bad(f"`{what}` is local time", tag.location, "take out the zone: timezone=…")
+    except ValueError:
+        hint = f'for example {what}="2013-01-01"'
+        raise Bad(f"`{text}` is no date or time", tag.location, hint) from None
+    return text
+
+
+def read_timezone(tag: Tag, what: str) -> str:
+    """Return the name of a time zone."""
+    text = read_text(tag, what)
+    try:
+        return ZoneInfo(text).key
+    except (ValueError, OSError, KeyError):
+        hint = 'for example timezone="Europe/Berlin"'
+        raise Bad(f"`{text}` is no time zone", tag.location, hint) from None
+
+
+def read_backfill(tag: Tag, what: str) -> str:
+    """Return how many runs a backfill is."""
+    return one_of(("single_run", "multi_run"), tag, what)
+
+
+def read_on_schema_change(tag: Tag, what: str) -> str:
+    """Return what becomes of rows with other columns than the table."""
+    return one_of(get_args(SchemaChange), tag, what)
+
+
+def column_names(tag: Tag, what: str) -> tuple[str, ...]:
+    """Return names of columns, each once."""
+    names = read_texts(tag, what)
+    if not names or len({n.lower() for n in names}) < len(names):
+        raise Bad(f"`{what}` wants columns, each once", tag.location)
+    return names
+
+
+def read_hard_deletes(tag: Tag, what: str) -> str:
+    """Return what becomes of the version of a key that is gone."""
+    return one_of(("close", "ignore"), tag, what)
+
+
+def read_on_change(tag: Tag, what: str) -> str:
+    """Return what becomes of the table when the query means something else."""
+    return one_of(("rebuild", "continue"), tag, what)
+
+
+def read_assume(tag: Tag, what: str) -> str:
+    """Return what is assumed of new rows."""
+    return one_of(("exact",), tag, what)
+
+
+def one_of(known: Sequence[str], tag: Tag, what: str) -> str:
+    """Return a text that is one of those that are known."""
+    text = read_text(tag, what)
+    if text not in known:
+        hint = did_you_mean(text, known)
+        raise Bad(f"`{what}` is one of {', '.join(known)}, not `{text}`", tag.location, hint)
+    return text
+
+
+_GROUP = re.compile(r"[A-Za-z0-9_]+")
+
+
+_EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
+
+
+_TEAM = re.compile(r"team:[A-Za-z0-9_]+")
+
+
+_TAG_KEY = re.compile(r"(?:[A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}")
+
+
+_TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")
+
+
+def read_group(tag: Tag, what: str) -> str:
+    """Return the name of a group of Dagster."""
+    group = read_text(tag, what)
+    if not _GROUP.fullmatch(group):
+        raise Bad(f"`{group}` is not a group name", tag.location, "letters, digits and underscores")
+    return group
+
+
+def read_owners(tag: Tag, what: str) -> tuple[str, ...]:
+    """Return owners: e-mail addresses or teams."""
+    owners = read_texts(tag, what)
+    for owner in owners:
+        if not (_EMAIL.fullmatch(owner) or _TEAM.fullmatch(owner)):
+            raise Bad(
+                f"`{owner}` is not an owner",
+                tag.location,
+                'an e-mail address or a team: owner="team:flights"',
+            )
+    return owners
+
+
+def read_tags(tag: Tag, what: str) -> tuple[tuple[str, str], ...]:
+    """Return tags, with values or without."""
+    tags: dict[str, str] = {}
+    if tag.value is not None:
+        tags |= dict.fromkeys(read_texts(Tag(tag.location, tag.value), what), "")
+    for name, below in (tag.properties or {}).items():
+        if not below.deleted:
+            tags[name] = (
+                str(below.value) if isinstance(below.value, int | float) else read_text(below, name)
+            )
+    for key, value in tags.items():
+        if not (_TAG_KEY.fullmatch(key) and _TAG_VALUE.fullmatch(value)):
+            raise Bad(
+                f"`{key}={value}` is not a tag" if value else f"`{key}` is not a tag",
+                tag.location,
+                "letters, digits, `_`, `-` and `.`, up to 63 of them",
+            )
+    return tuple(sorted(tags.items()))
+
+
+def read_duration(tag: Tag, what: str) -> int:
+    """Return a duration in seconds."""
+    text = read_text(tag, what)
+    seconds = parse_duration(text)
+    if seconds is None:
+        raise Bad(f"`{text}` is not a duration", tag.location, f'for example {what}="24h"')
+    return seconds
+
+
+def read_freshness(tag: Tag, what: str) -> Freshness:
+    """Return how old a table may be, and what readers of an older one get."""
+    if tag.value is not None:
+        raise Bad(f"`{what}` wants properties", tag.location, 'for example freshness.window="24h"')
+    found: dict[str, int] = {}
+    fallback: Any = "stale_ok"
+    for name, below in read_known(tag, what, ("window", "warn", "fallback")):
+        if name == "fallback":
+            fallback = one_of(get_args(Fallback), below, "freshness.fallback")
+        else:
+            found[name] = read_duration(below, f"freshness.{name}")
+    if "window" not in found:
+        raise Bad("`freshness` wants a window", tag.location, 'for example freshness.window="24h"')
+    if min(found.values()) < 60:
+        raise Bad("freshness is watched by the minute: at least 60s", tag.location)
+    if found.get("warn", 0) >= found["window"]:
+        raise Bad("`freshness.warn` must be shorter than `freshness.window`", tag.location)
+    return Freshness(found["window"], found.get("warn"), fallback)
+
+
+_NOT_NULL = re.compile(r"(?P<type>.*?)\s*\bnot\s+null", re.IGNORECASE)
+
+
+def read_columns(tag: Tag, what: str) -> tuple[Check, ...]:
+    """Return the checks that a contract consists of: which columns there are, and their NULLs."""
+    example = 'for example columns { carrier=string n="bigint not null" }'
+    if tag.value is not None or not tag.properties:
+        raise Bad("`columns` wants a block of columns", tag.location, example)
+    promised: dict[str, str] = {}
+    checks: list[Check] = []
+    others = False
+    for name, below in tag.properties.items():
+        if below.deleted:
+            continue
+        if name == "*":
+            others = flag(below, "columns.*")
+            continue
+        if name.lower() in map(str.lower, promised):
+            raise Bad(f"`columns` has `{name}` twice", below.location)
+        written = "" if below.value in (None, True) else read_text(below, f"columns.{name}")
+        refuse(below.properties, f"columns.{name}")
+        if match := _NOT_NULL.fullmatch(written.strip()):
+            written, plain = match["type"], re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
+            checks.append(
+                Check("not_null", f"columns_{plain}", columns=(name,), location=below.location)
+            )
+        kind = stored_type(written) if written else ""
+        if kind is None:
+            raise Bad(f"`{written}` is not a type", below.location, type_hint(written))
+        promised[name] = kind
+    if not promised:
+        raise Bad("`columns` wants a block of columns", tag.location, example)
+    names, types = tuple(promised), tuple(promised.values())
+    whole = Check("columns", "columns", names, types, others=others, location=tag.location)
+    return (whole, *checks)
+
+
+def read_blocking(severity: Tag | None) -> bool:
+    """Return whether a check that fails stops the build."""
+    if severity is None:
+        return True
+    text = read_text(severity, "severity")
+    if text not in ("error", "warn"):
+        raise Bad("`severity` is `error` or `warn`", severity.location)
+    return text == "error"
+
+
+def numbered(name: str) -> Iterable[str]:
+    """Yield a name, and then the name with the numbers from 2 on."""
+    yield name
+    yield from (f"{name}_{n}" for n in count(2))
+
+
+def read_scalars(tag: Tag, what: str) -> tuple[Scalar, ...]:
+    """Return a list of values."""
+    refuse(tag.properties, what)
+    elements = tag.value if isinstance(tag.value, list) else [tag]
+    values: list[Scalar] = []
+    for element in elements:
+        if not isinstance(element.value, str | int | float | bool):
+            raise Bad(f"`{what}` wants texts, numbers or booleans", element.location)
+        values.append(element.value)
+    if not values:
+        raise Bad(f"`{what}` is empty", tag.location)
+    return tuple(values)
+
+
+def read_automation(tag: Tag, what: str) -> str:
+    """Return when Dagster builds a source by itself."""
+    text = read_text(tag, what)
+    if text in ("eager", "missing"):
+        return text
+    known = ("eager", "missing", *NICKNAMES)
+    if " " not in text and text not in known:
+        hint = did_you_mean(text, known) or f'for example {what}="0 6 * * *"'
+        message = f"`{what}` is `eager`, `missing` or a schedule, not `{text}`"
+        raise Bad(message, tag.location, hint)
+    wrong = wrong_with(text)
+    if wrong is not None:
+        message = f"`{text}` is no schedule: {wrong}"
+        raise Bad(message, tag.location, f'for example {what}="0 6 * * *"')
+    return text
+
+
+_NEEDS = re.compile(r"[A-Za-z0-9_-]{1,64}:[^:\s].*")
+
+
+def read_want(tag: Tag, what: str) -> tuple[Any, int | None, int | None, tuple[str, ...]]:
+    """Return how often, when it is late, when it is given up, and what it needs."""
+    example = 'for example want { every=daily sla="9h" }'
+    if tag.value is not None:
+        raise Bad(f"`{what}` wants properties", tag.location, example)
+    every: Any = None
+    found: dict[str, int] = {}
+    needs: tuple[str, ...] = ()
+    for name, below in read_known(tag, what, ("every", "sla", "ttl", "needs")):
+        if name == "every":
+            every = one_of(get_args(Cadence), below, "want.every")
+        elif name == "needs":
+            needs = read_texts(below, "want.needs")
+            for need in needs:
+                if not _NEEDS.fullmatch(need):
+                    hint = 'for example needs=["users:data/users"]'
+                    raise Bad(f"`{need}` names nothing of another graph", below.location, hint)
+        else:
+            found[name] = read_duration(below, f"want.{name}")
+    return every, found.get("sla"), found.get("ttl"), needs

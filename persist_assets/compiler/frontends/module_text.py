@@ -1,0 +1,234 @@
+"""A module of Python as text: what it defines and imports."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from persist_assets.core.errors import Location
+from persist_assets.core.python_modules import PACKAGE, absolute, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+Find = Callable[[str], str | None]
+"""Returns the text of a file by its path relative to the project root, None where there is none."""
+
+
+DECORATORS = ("source", "model", "table", "incremental_table")
+"""What of this package's stands above functions."""
+
+
+_HOMES = ([PACKAGE], [PACKAGE, "decorators"])
+
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What a name stands for that an import binds.
+
+    Attributes
+    ----------
+    attribute
+        None where it is the module itself.
+    """
+
+    module: str
+    attribute: str | None = None
+
+    @property
+    def dotted(self) -> tuple[str, ...]:
+        """The parts of the whole name."""
+        parts = self.module.split(".")
+        return (*parts, self.attribute) if self.attribute else tuple(parts)
+
+
+@dataclass(slots=True, eq=False)
+class Module:
+    """One file.
+
+    Attributes
+    ----------
+    name, package
+        Dotted; the package is what relative imports count from.
+    body
+        Its statements, without what is never run or only typed.
+    bindings
+        For each name the numbers of the statements that bind it.
+    imports
+        For each name what imports bind to it, anywhere in the file.
+    typed
+        The same of imports that only type checkers see.
+    stars, imported
+        The modules of which everything, or anything, is imported.
+    lines
+        Of the text, as Python counts them.
+    known
+        What was found out about its statements, for all functions that reach them.
+    """
+
+    path: str
+    name: str
+    package: str
+    text: str
+    tree: ast.Module
+    body: list[ast.stmt] = field(default_factory=list[ast.stmt])
+    bindings: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    imports: dict[str, list[Imported]] = field(default_factory=dict[str, list[Imported]])
+    typed: dict[str, list[Imported]] = field(default_factory=dict[str, list[Imported]])
+    stars: list[str] = field(default_factory=list[str])
+    imported: list[str] = field(default_factory=list[str])
+    lines: list[str] = field(default_factory=list[str])
+    known: dict[object, Any] = field(default_factory=dict[object, Any])
+
+    def ours(self, node: ast.expr) -> str | None:
+        """Return which of our decorators an expression names, or None."""
+        chain = chain_of(node.func if isinstance(node, ast.Call) else node)
+        for found in self.imports.get(chain[0], ()) if chain else ():
+            *home, name = (*found.dotted, *chain[1:])
+            if home in _HOMES and name in DECORATORS:
+                return name
+        if PACKAGE in self.stars and len(chain) == 1 and chain[0] in DECORATORS:
+            return chain[0]
+        return None
+
+    def place(self, node: ast.AST) -> Location:
+        """Return where a node is."""
+        line: int = getattr(node, "lineno", 1)
+        at: int = getattr(node, "col_offset", 0)
+        text = self.lines[line - 1] if line <= len(self.lines) else ""
+        return Location(self.path, line, len(text.encode()[:at].decode(errors="replace")) + 1)
+
+
+def chain_of(node: ast.AST) -> tuple[str, ...]:
+    """Return the names of ``a.b.c``, or nothing where it is something else."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return (node.id, *reversed(names)) if isinstance(node, ast.Name) else ()
+
+
+def _is_for_types(test: ast.expr) -> bool:
+    return bool(chain_of(test)) and chain_of(test)[-1] == "TYPE_CHECKING"
+
+
+def _is_main(test: ast.expr) -> bool:
+    match test:
+        case ast.Compare(ast.Name("__name__"), [ast.Eq()], [ast.Constant("__main__")]):
+            return True
+        case _:
+            return False
+
+
+@lru_cache(maxsize=64)
+def parse_module(text: str, path: str) -> Module:
+    """Return a file as a module, which nobody changes: files that import one share it.
+
+    Raises
+    ------
+    SyntaxError, ValueError, RecursionError, MemoryError
+        It is not Python.
+    """
+    tree = ast.parse(text, path)
+    name = name_of(path)
+    is_package = path.endswith("/__init__.py")
+    module = Module(path, name, name if is_package else name.rpartition(".")[0], text, tree)
+    module.lines = re.split(r"\r\n|\r|\n", text)
+    for statement in tree.body:
+        if isinstance(statement, ast.If) and _is_for_types(statement.test):
+            _learn_imports(module, statement.body, module.typed)
+            module.body += statement.orelse
+        elif isinstance(statement, ast.If) and _is_main(statement.test):
+            module.body += statement.orelse
+        else:
+            module.body.append(statement)
+    _learn_imports(module, module.body, module.imports)
+    for number, statement in enumerate(module.body):
+        for bound in _bound(statement):
+            module.bindings.setdefault(bound, []).append(number)
+    _learn_choices(module)
+    return module
+
+
+def _learn_choices(module: Module) -> None:
+    """Let imports be bindings whose statements say which of several things a name is.
+
+    So do those of a package, whose names may be those of modules in it.
+    """
+    places: dict[str, list[int]] = {}
+    chosen: set[str] = set()
+    for number, statement in enumerate(module.body):
+        stack: list[ast.AST] = [statement]
+        while stack:
+            node = stack.pop()
+            if isinstance(node, FunctionNode | ast.ClassDef | ast.Lambda):
+                continue
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = {a.asname or a.name.partition(".")[0] for a in node.names}
+                for name in names:
+                    places.setdefault(name, []).append(number)
+                if node is not statement or module.path.endswith("/__init__.py"):
+                    chosen |= names
+            stack += ast.iter_child_nodes(node)
+    for name, numbers in places.items():
+        if name in chosen or len(numbers) > 1 or name in module.bindings:
+            known = module.bindings.get(name, [])
+            module.bindings[name] = sorted({*known, *numbers})
+
+
+def _learn_imports(
+    module: Module, body: Sequence[ast.stmt], imports: dict[str, list[Imported]]
+) -> None:
+    typed = imports is module.typed
+    for node in (n for statement in body for n in ast.walk(statement)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                whole = alias.name if alias.asname else alias.name.partition(".")[0]
+                bound = alias.asname or whole
+                imports.setdefault(bound, []).append(Imported(whole))
+                if not typed:
+                    module.imported.append(alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            origin = absolute(node.module or "", node.level, module.package)
+            if origin is None:
+                continue
+            for alias in node.names:
+                if alias.name == "*":
+                    if not typed:
+                        module.stars.append(origin)
+                else:
+                    found = Imported(origin, alias.name)
+                    imports.setdefault(alias.asname or alias.name, []).append(found)
+                if not typed:
+                    module.imported += [origin, f"{origin}.{alias.name}"]
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement of a module binds, imports aside."""
+    if isinstance(statement, FunctionNode | ast.ClassDef):
+        yield statement.name
+        return
+    stack: list[ast.AST] = [statement]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, FunctionNode | ast.ClassDef):
+            yield node.name
+            continue
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif isinstance(node, ast.Global | ast.MatchAs | ast.MatchStar | ast.ExceptHandler):
+            names = node.names if isinstance(node, ast.Global) else [node.name]
+            yield from (n for n in names if n)
+        stack += ast.iter_child_nodes(node)
+
+
+UNSEEN = frozenset(("eval", "exec", "__import__", "importlib", "runpy", "pkgutil"))
+"""What imports or runs what no reading of a text finds."""

@@ -1,0 +1,174 @@
+"""Whether importing a module only defines things."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from persist_assets.compiler.frontends.module_text import Module, chain_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+
+_PURE = frozenset(
+    """
+    abs all any bool bytes chr complex dict divmod enumerate filter float frozenset int isinstance
+    issubclass len list map max min object ord pow property range repr reversed round set slice
+    sorted str sum super tuple type zip
+    """.split()
+)
+"""Builtins that change nothing of what they are given."""
+
+
+_CALLING = frozenset(("filter", "map"))
+"""Those that call their first argument. What is a `key` is called too."""
+
+
+_CHANGING = re.compile(
+    r"(__|add|append|basic|chdir|clear|config|delattr|disable|enable|exec|eval|filterwarnings|insert"
+    r"|install|load_dotenv|patch|pop|put|register|remove|seed|set|simplefilter|update|use)"
+)
+"""How functions are called that change something elsewhere, as ``locale.setlocale``."""
+
+
+@dataclass(slots=True)
+class Quiet:
+    """Tells whether importing a module does no more than define things."""
+
+    module: Module
+    own: Callable[[str], bool]
+
+    def body(self, body: Iterable[ast.stmt]) -> bool:
+        """Whether statements only define things."""
+        return all(self.statement(s) for s in body)
+
+    def statement(self, node: ast.stmt) -> bool:
+        """Whether a statement only defines things."""
+        match node:
+            case ast.Import() | ast.Pass():
+                return True
+            case ast.ImportFrom():
+                return not any(alias.name == "*" for alias in node.names)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                values = [*node.args.defaults, *(d for d in node.args.kw_defaults if d)]
+                return self.decorators(node.decorator_list) and all(map(self.value, values))
+            case ast.ClassDef():
+                bases = all(self.is_external(b) or self.is_builtin(b) for b in node.bases)
+                return (
+                    bases
+                    and not node.keywords
+                    and self.decorators(node.decorator_list)
+                    and self.body(node.body)
+                )
+            case ast.Assign():
+                return all(map(self.target, node.targets)) and self.value(node.value)
+            case ast.AnnAssign():
+                return self.target(node.target) and (node.value is None or self.value(node.value))
+            case ast.Expr():
+                return isinstance(node.value, ast.Constant)
+            case ast.If():
+                return self.value(node.test) and self.body([*node.body, *node.orelse])
+            case ast.Try():
+                handled = [s for handler in node.handlers for s in handler.body]
+                return self.body([*node.body, *handled, *node.orelse, *node.finalbody])
+            case _:
+                return False
+
+    def target(self, node: ast.expr) -> bool:
+        """Whether an assignment only binds names."""
+        if isinstance(node, ast.Tuple | ast.List):
+            return all(map(self.target, node.elts))
+        return isinstance(node, ast.Name)
+
+    def decorators(self, nodes: Iterable[ast.expr]) -> bool:
+        """Whether decorators leave alone what is around them."""
+        return all(
+            self.module.ours(node)
+            or chain_of(node) in {("staticmethod",), ("classmethod",), ("property",)}
+            or (self.is_external(node) and self.given(node) and not self.changes(node))
+            for node in nodes
+        )
+
+    def given(self, decorator: ast.expr) -> bool:
+        """Whether what a decorator is called with does no more than define things."""
+        return all(self.value(arg) for arg in _arguments(decorator))
+
+    def value(self, node: ast.expr) -> bool:
+        """Whether computing an expression changes nothing."""
+        stack: list[ast.AST] = [node]
+        while stack:
+            this = stack.pop()
+            if isinstance(this, ast.Lambda):
+                stack += [*this.args.defaults, *(d for d in this.args.kw_defaults if d)]
+                continue
+            if isinstance(this, ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom):
+                return False
+            if isinstance(this, ast.Call) and not self.call(this):
+                return False
+            stack += ast.iter_child_nodes(this)
+        return True
+
+    def call(self, node: ast.Call) -> bool:
+        """Whether a call changes nothing."""
+        chain, given = chain_of(node.func), _arguments(node)
+        others = self.is_external(node.func) or self.is_builtin(node.func)
+        if self.is_builtin(node.func) and chain[0] in _PURE:
+            called = [k.value for k in node.keywords if k.arg in (None, "key")]
+            given = [*called, *(node.args[:1] if chain[0] in _CALLING else ())]
+        elif not others or self.changes(node.func):
+            return False
+        names = {n.id for g in given for n in ast.walk(g) if isinstance(n, ast.Name)}
+        return not any(n in self.module.bindings or self.own(n) for n in names)
+
+    def changes(self, node: ast.expr) -> bool:
+        """Whether what is called is called as if it changed something elsewhere.
+
+        What was made by a call of others' is ours: `StructType().add(…)` changes nothing else. But
+        what a function in lower case returns may be others', as ``decimal.getcontext()``.
+        """
+        func = node.func if isinstance(node, ast.Call) else node
+        if isinstance(func, ast.Name):
+            imported = self.module.imports.get(func.id, ())
+            return any(
+                _CHANGING.match(name) for name in (func.id, *(i.dotted[-1] for i in imported))
+            )
+        if not isinstance(func, ast.Attribute):
+            return False
+        inner: ast.expr = func.value
+        while isinstance(inner, ast.Attribute | ast.Call):
+            if isinstance(inner, ast.Call):
+                made = inner.func
+                name = made.attr if isinstance(made, ast.Attribute) else getattr(made, "id", "")
+                if name[:1].isupper():
+                    return False
+                inner = made
+            else:
+                inner = inner.value
+        return bool(_CHANGING.match(func.attr))
+
+    def is_external(self, node: ast.expr) -> bool:
+        """Whether something belongs to what others import for us, or is written out."""
+        inner: ast.AST = node
+        while isinstance(inner, ast.Attribute | ast.Call | ast.Subscript):
+            inner = inner.func if isinstance(inner, ast.Call) else inner.value
+        if isinstance(inner, ast.Constant | ast.JoinedStr):
+            return True
+        name = inner.id if isinstance(inner, ast.Name) else ""
+        known = name in self.module.imports and name not in self.module.bindings
+        return known and not self.own(name)
+
+    def is_builtin(self, node: ast.expr) -> bool:
+        """Whether a name is one of Python that the module does not define."""
+        chain = chain_of(node)
+        if len(chain) != 1 or chain[0] in self.module.bindings or chain[0] in self.module.imports:
+            return False
+        return hasattr(builtins, chain[0])
+
+
+def _arguments(node: ast.expr) -> list[ast.expr]:
+    """Return what something is called with, if it is a call."""
+    return [*node.args, *(k.value for k in node.keywords)] if isinstance(node, ast.Call) else []
