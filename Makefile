@@ -12,7 +12,7 @@ BUNDLE := $(BRIDGE)/dist/bridge.cjs
 
 TEST_NODE := tests/node/node_modules/.package-lock.json
 
-.PHONY: help setup bridge test-tools demo ui test nightly bench lint types acceptance lock clean
+.PHONY: help setup bridge test-tools demo ui quick test nightly bench lint types acceptance lock clean
 
 help: ## Show this list.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,9 @@ demo: setup ## Prepare real data, build everything through Dagster, and show it.
 ui: setup ## Start Dagster's UI on the demo.
 	@$(BIN)/python -c "from persist_assets.operations.home import write_home; from pathlib import Path; write_home(Path('$(DAGSTER_HOME)'))"
 	$(BIN)/dagster dev -w workspace.yaml -h 127.0.0.1 -p $${PORT:-3000}
+
+quick: test-tools ## Run the tests that need no Spark and search nothing at random.
+	$(BIN)/python -m pytest -n 2 -m "not spark and not random" $(PYTEST_OPTIONS) tests/unit
 
 # The files that take longest come first, so that both processes end at the same time.
 test: test-tools ## Run all tests, in two processes.

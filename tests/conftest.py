@@ -51,6 +51,14 @@ def pytest_configure() -> None:
         quicken(os.environ)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
+        if hypothesis.is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker("random")
+
+
 def pytest_unconfigure() -> None:
     shutil.rmtree(os.environ["PERSIST_CACHE"], ignore_errors=True)
     # `load_sources` freezes what is loaded; DuckDB would report its frozen objects as leaks.

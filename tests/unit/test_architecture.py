@@ -73,6 +73,7 @@ def drawn_floors() -> dict[str, int]:
     return {room: int(floor) for floor, rooms in lines for room in rooms.split()}
 
 
+@pytest.mark.proves("H1")
 def test_the_floors_in_the_docs_are_those_of_the_code() -> None:
     rooms: dict[str, set[str]] = {room: set() for room in ROOMS}
     for module, targets in ARROWS.items():
@@ -87,6 +88,7 @@ def test_the_floors_in_the_docs_are_those_of_the_code() -> None:
     assert max(floors.values()) <= 9
 
 
+@pytest.mark.proves("H1")
 @pytest.mark.parametrize("room", sorted(ROOMS))
 def test_the_files_of_a_room_are_listed_in_the_order_of_their_imports(room: str) -> None:
     section = (DOCS / "rooms.md").read_text().split(f"\n## {room}\n")[1].split("\n## ")[0]

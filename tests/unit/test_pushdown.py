@@ -651,6 +651,7 @@ def _between(
 # ------------------------------------------------------------------------------ random programs
 
 
+@pytest.mark.random
 @pytest.mark.proves("F3")
 def test_random_programs_are_the_same_over_what_they_need() -> None:
     told = hunt(OnDuckDB(), drawn_seed(), draws(20, 200))

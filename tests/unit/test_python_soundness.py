@@ -185,6 +185,7 @@ def run(function: Function) -> Any:
         return type(error).__name__
 
 
+@pytest.mark.random
 @pytest.mark.parametrize("start", range(0, 60, 20))
 def test_where_results_differ_build_ids_do(start: int) -> None:
     differed = same = 0
