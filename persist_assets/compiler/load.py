@@ -36,6 +36,7 @@ from persist_assets.core.errors import (
 from persist_assets.core.model.sources import FILE_FORMATS
 from persist_assets.core.object_stores import ICEBERG_SCHEMES, unknown_scheme
 from persist_assets.core.settings.keys import OUT_OF_PROJECT, SETTINGS_FILE
+from persist_assets.core.settings.places import place_in
 from persist_assets.core.settings.spark import is_harmless
 from persist_assets.core.wants import warn_unknown_graphs
 from persist_assets.storage.files import know_stores
@@ -535,7 +536,7 @@ def _placed(
                 f"`[env.{settings.environment}.raw] {name}` {what}",
                 hint=did_you_mean(name, [*keys, *(d.name for _, d in raws.values())])
                 or f"there are: {', '.join(keys) or 'none'}",
-                location=Location(SETTINGS_FILE),
+                location=place_in(settings.root, "env", settings.environment, "raw", name),
             )
         placed[found[0]] = location
         if any(name in other for other in names.values()) or (unread and name != raws[found[0]][0]):

@@ -9,6 +9,7 @@ import pytest
 from persist_assets.core.errors import SettingsError
 from persist_assets.core.settings.durations import parse_duration
 from persist_assets.core.settings.load import find_root, load_settings
+from persist_assets.core.settings.places import find_place
 from persist_assets.core.settings.spark import is_harmless
 from persist_assets.core.settings.user import make_private, user_cache
 
@@ -345,3 +346,82 @@ def test_the_cache_is_where_the_user_says(tmp_path: Path, monkeypatch: pytest.Mo
     assert user_cache({"XDG_CACHE_HOME": "not/absolute"}) == user_cache({})
     assert user_cache({"XDG_CACHE_HOME": "/c"}) == Path("/c/persist_assets")
     assert user_cache({"XDG_CACHE_HOME": "/c", "PERSIST_CACHE": "/d"}) == Path("/d")
+
+
+PLACES = '''environment = "dev"
+text = """
+parallel = "not a key"
+"""
+
+[env.prod]
+  parallel = "4"
+
+[env.prod.spark]
+"sql.shuffle.partitions" = [1]
+
+[spark]
+shared_idle = "soon"
+"spark.sql.caseSensitive" = true
+
+[store."s3://lake"]
+sort = "s3"
+[upstream.users]
+url = "users.example.com"
+'''
+
+
+@pytest.mark.parametrize(
+    ("keys", "environment", "place"),
+    [
+        (("environment",), "dev", (1, 1)),
+        (("text",), "dev", (2, 1)),
+        (("parallel",), "prod", (7, 3)),
+        (("env", "prod", "parallel"), "", (7, 3)),
+        (("parallel",), "dev", (1, 1)),
+        (("spark", "sql.shuffle.partitions"), "prod", (10, 1)),
+        (("spark", "shared_idle"), "prod", (13, 1)),
+        (("spark", "spark.sql.caseSensitive"), "dev", (14, 1)),
+        (("store", "s3://lake", "sort"), "dev", (17, 1)),
+        (("store", "s3://lake", "region"), "dev", (16, 2)),
+        (("upstream", "users", "url"), "dev", (19, 1)),
+        (("nowhere",), "dev", (1, 1)),
+    ],
+)
+def test_the_place_of_a_key(
+    keys: tuple[str, ...], environment: str, place: tuple[int, int]
+) -> None:
+    found = find_place(PLACES, keys, environment)
+    assert (found.line, found.column) == place
+
+
+@pytest.mark.proves("H4")
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('strict = false\n\n[env.prod]\nparallel = "4"\n', (4, 1)),
+        ("strict = false\nparalel = 4\n", (2, 1)),
+        ("strict = false\nparallel = -4\n", (2, 1)),
+        ("strict = false\nparallel = = 4\n", (2, 12)),
+        ('\ntimezone = "Mars/Olympus"\n', (2, 1)),
+        ('[spark]\n"spark.sql.session.timeZone" = "Mars"\n', (2, 1)),
+        ('[spark]\n"spark.sql.caseSensitive" = true\n', (2, 1)),
+        ('[spark]\n\n  shared_idle = "soon"\n', (3, 3)),
+        ('[upstream.users]\nurl = "users"\n', (2, 1)),
+        ('[env.a]\nreads = "b"\n[env.b]\nreads = "a"\n', None),
+        ("\n[env.prod.raw]\nt = 1\n", (3, 1)),
+        ('\nkey_prefix = "a-b"\n', (2, 1)),
+        ('\n\nledger = "there"\n', (3, 1)),
+        ('\nkeep = "long"\n', (2, 1)),
+        ('\n[store."s3://b"]\nsort = "s3"\n', (3, 1)),
+        ("\n[malloy.virtual]\nt = 3\n", (3, 1)),
+    ],
+)
+def test_every_error_of_the_file_says_where_it_is(
+    tmp_path: Path, text: str, place: tuple[int, int] | None
+) -> None:
+    (tmp_path / "persist.toml").write_text(text)
+    with pytest.raises(SettingsError) as error:
+        load_settings(tmp_path, environment="a" if place is None else None, environ={})
+    location = error.value.location
+    assert location is not None
+    assert (location.line, location.column) == (place or (4, 1)), str(error.value)

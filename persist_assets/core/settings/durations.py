@@ -6,8 +6,8 @@ import re
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.core.errors import Location, SettingsError
-from persist_assets.core.settings.keys import SETTINGS_FILE
+from persist_assets.core.errors import SettingsError
+from persist_assets.core.settings.places import at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,7 @@ def read_duration(key: str, given: Mapping[str, Any], default: int, meaning: str
         raise SettingsError(
             f"`{key}`: `{given[key]}` is not a duration",
             hint=f'for example "{_EXAMPLES[key]}"; {meaning}',
-            location=Location(SETTINGS_FILE),
+            location=at(key),
         )
     return seconds
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from persist_assets.core.errors import Location, SettingsError, did_you_mean
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,22 +90,3 @@ SPARK_KEYS: Mapping[str, type] = {
     "build_ids": dict,
 }
 """The keys of `[spark]` that are no settings of Spark, and the kinds of their values."""
-
-
-def check_keys(given: Mapping[str, Any], known: Mapping[str, type], section: str = "") -> None:
-    """Refuse keys that are unknown and values of the wrong kind."""
-    for key, value in given.items():
-        if key not in known:
-            raise SettingsError(
-                f"unknown key `{section}{key}`",
-                hint=did_you_mean(key, known) or f"known keys: {', '.join(known)}",
-                location=Location(SETTINGS_FILE),
-            )
-        if type(value) is not known[key]:
-            raise SettingsError(
-                f"`{section}{key}` wants a {_KIND_NAMES[known[key]]}, not {value!r}",
-                location=Location(SETTINGS_FILE),
-            )
-
-
-_KIND_NAMES = {str: "text", bool: "true or false", int: "whole number", dict: "table", list: "list"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+from contextlib import contextmanager
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -23,6 +24,7 @@ from persist_assets.core.object_stores import (
     unfit_for_tables,
     unknown_scheme,
 )
+from persist_assets.core.settings.checks import check_keys, section_of
 from persist_assets.core.settings.durations import read_duration
 from persist_assets.core.settings.keys import (
     ENV_KEYS,
@@ -30,8 +32,8 @@ from persist_assets.core.settings.keys import (
     MALLOY_KEYS,
     SETTINGS_FILE,
     STATE,
-    check_keys,
 )
+from persist_assets.core.settings.places import KeyPlace, at, find_place
 from persist_assets.core.settings.spark import (
     REFUSED,
     SPARK_FIXED,
@@ -45,7 +47,7 @@ from persist_assets.core.settings.upstreams import read_upstreams, read_webhook
 from persist_assets.core.settings.values import Given, Malloy, Settings, resolve_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
 
 
 def find_root(start: Path) -> Path:
@@ -86,10 +88,30 @@ def load_settings(
         The file cannot be read, or holds an unknown key or a value of the wrong kind.
     """
     root = root.resolve()
+    file = root / SETTINGS_FILE
     _check_links(root / STATE)
-    given = _read(root / SETTINGS_FILE)
+    with _placed(file):
+        given = _read(file)
     name = environment or environ.get("PERSIST_ENV") or given.get("environment", "dev")
     _check_environment(name)
+    with _placed(file, name):
+        return _settings(root, given, name, environ)
+
+
+@contextmanager
+def _placed(file: Path, environment: str = "") -> Generator[None]:
+    """Let errors say where in a file the key stands that they are about."""
+    try:
+        yield
+    except SettingsError as error:
+        if isinstance(error.location, KeyPlace):
+            text = file.read_text(encoding="utf-8")
+            error.location = find_place(text, error.location.keys, environment)
+        raise
+
+
+def _settings(root: Path, given: dict[str, Any], name: str, environ: Mapping[str, str]) -> Settings:
+    """Return the settings of an environment, for all that is said in the file."""
     environments: dict[str, Any] = given.get("env", {})
     _read_environments(environments)
     own: dict[str, Any] = environments.get(name, {})
@@ -103,7 +125,7 @@ def load_settings(
         raise SettingsError(
             f"the sources directory {sources} is outside the project {root}",
             hint="SourceIDs are paths within the project: move it, or move persist.toml up",
-            location=Location(SETTINGS_FILE),
+            location=at("sources"),
         )
     own_keys = spark_keys(spark_given)
     stores = _stores(given.get("store", {}), environ)
@@ -117,13 +139,14 @@ def load_settings(
     for key, default in REFUSED.items():
         if spark.get(key, default).lower() != default.lower():
             message = f"`{key}` has to be {default}: queries are understood as it is by default"
-            raise SettingsError(message, location=Location(SETTINGS_FILE))
+            raise SettingsError(message, location=at("spark", key))
     try:
         ZoneInfo(spark[TIMEZONE])
     except (KeyError, ValueError, OSError) as error:
         message = f"`{spark[TIMEZONE]}` is no time zone"
         hint = "name a region: Europe/Berlin, or UTC"
-        raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE)) from error
+        place = at("spark", TIMEZONE) if TIMEZONE in flat_spark(spark_given) else at("timezone")
+        raise SettingsError(message, hint=hint, location=place) from error
     if spark["spark.master"].startswith("local") and "spark.remote" not in spark:
         spark = {**SPARK_LOOPBACK, **spark}
     warehouse = (
@@ -174,27 +197,29 @@ def environments_of(root: Path) -> tuple[str, ...]:
     SettingsError
         The file cannot be read, or says of one what cannot be said.
     """
-    given = _read(root / SETTINGS_FILE)
-    environments: dict[str, Any] = given.get("env", {})
-    _read_environments(environments)
+    with _placed(root / SETTINGS_FILE):
+        given = _read(root / SETTINGS_FILE)
+        environments: dict[str, Any] = given.get("env", {})
+        _read_environments(environments)
     default = given.get("environment", "dev")
     return (default, *sorted(environments.keys() - {default}))
 
 
 def _malloy(given: dict[str, Any], own: dict[str, Any], environment: str) -> Malloy:
     """Return what is said of Malloy, for the project and, key by key, for its environment."""
-    for said, where in ((given, "[malloy] "), (own, f"[env.{environment}.malloy] ")):
-        check_keys(said, MALLOY_KEYS, where)
+    for said, path in ((given, ("malloy",)), (own, ("env", environment, "malloy"))):
+        check_keys(said, MALLOY_KEYS, *path)
+        where = section_of(path)
         for name, table in said.get("virtual", {}).items():
             if not isinstance(table, str):
                 message = f"{where}`virtual.{name}` wants a name of a table, not {table!r}"
-                raise SettingsError(message, location=Location(SETTINGS_FILE))
+                raise SettingsError(message, location=at(*path, "virtual", name))
     givens = {**given.get("givens", {}), **own.get("givens", {})}
     virtual = {**given.get("virtual", {}), **own.get("virtual", {})}
     connection = own.get("connection", given.get("connection", "spark"))
     if not re.fullmatch(r"[^\W\d]\w*", connection):
         message = f"`{connection}` is not a name for a connection"
-        raise SettingsError(message, location=Location(SETTINGS_FILE))
+        raise SettingsError(message, location=at("malloy", "connection"))
     pairs = tuple((name, _given(name, value)) for name, value in sorted(givens.items()))
     return Malloy(connection, pairs, tuple(sorted(virtual.items())))
 
@@ -213,19 +238,19 @@ def _given(name: str, value: Any) -> Given:
             return value
         case _:
             message = f"`[malloy.givens] {name}` wants a text, number, date, boolean or list"
-            raise SettingsError(message, location=Location(SETTINGS_FILE))
+            raise SettingsError(message, location=at("malloy", "givens", name))
 
 
 def _stores(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Store, ...]:
     for location, said in given.items():
         if not isinstance(said, dict):
             message, hint = f"`store.{location}` wants a table", '[store."s3://BUCKET"]'
-            raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE))
-        check_keys({**said}, STORE_KEYS, f'[store."{location}"] ')
+            raise SettingsError(message, hint=hint, location=at("store", location))
+        check_keys({**said}, STORE_KEYS, "store", location)
     try:
         return read_stores(given, environ)
     except SettingsError as error:
-        error.location = Location(SETTINGS_FILE)
+        error.location = at("store")
         raise
 
 
@@ -235,7 +260,7 @@ def _check_warehouse(location: str) -> None:
     if unfit:
         wrong = f"the warehouse cannot be {location}: delta-rs misreads `{unfit}`", "name another"
     if wrong:
-        raise SettingsError(wrong[0], hint=wrong[1], location=Location(SETTINGS_FILE))
+        raise SettingsError(wrong[0], hint=wrong[1], location=at("warehouse"))
 
 
 def _check_links(state: Path) -> None:
@@ -249,10 +274,11 @@ def _check_links(state: Path) -> None:
         )
 
 
-def _check_environment(name: str) -> None:
+def _check_environment(name: str, location: Location | None = None) -> None:
     if not _ENVIRONMENT.fullmatch(name):
         hint = "small letters (a to z), digits, underscores and dashes, at most 64"
-        raise SettingsError(f"`{name}` is not a name for an environment", hint=hint)
+        message = f"`{name}` is not a name for an environment"
+        raise SettingsError(message, hint=hint, location=location)
 
 
 def _key_prefix(given: str) -> tuple[str, ...]:
@@ -260,26 +286,26 @@ def _key_prefix(given: str) -> tuple[str, ...]:
     if not all(re.fullmatch(r"[A-Za-z0-9_]+", part) for part in parts):
         message = f"`key_prefix`: `{given}` is no beginning of asset keys"
         hint = "letters, digits and underscores, in parts with / between them"
-        raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE))
+        raise SettingsError(message, hint=hint, location=at("key_prefix"))
     return parts
 
 
 def _read_environments(environments: Mapping[str, Any]) -> None:
     """Refuse what cannot be said of an environment."""
     for name, said in environments.items():
-        _check_environment(name)
+        _check_environment(name, at("env", name))
         if not isinstance(said, dict):
-            raise SettingsError(f"`env.{name}` wants a table", location=Location(SETTINGS_FILE))
+            raise SettingsError(f"`env.{name}` wants a table", location=at("env", name))
         keys: dict[str, Any] = {**said}
-        check_keys(keys, ENV_KEYS, f"[env.{name}] ")
+        check_keys(keys, ENV_KEYS, "env", name)
         raws: dict[str, Any] = keys.get("raw", {})
         for raw, place in raws.items():
             if not isinstance(place, str):
                 message = f"`[env.{name}.raw] {raw}` wants a location, not {place!r}"
-                raise SettingsError(message, location=Location(SETTINGS_FILE))
+                raise SettingsError(message, location=at("env", name, "raw", raw))
             if wrong := unknown_scheme(place, ICEBERG_SCHEMES):
                 message = f"`[env.{name}.raw] {raw}`: {wrong[0]}"
-                raise SettingsError(message, hint=wrong[1], location=Location(SETTINGS_FILE))
+                raise SettingsError(message, hint=wrong[1], location=at("env", name, "raw", raw))
 
 
 def _chain(name: str, environments: Mapping[str, Any], default: str) -> tuple[str, ...]:
@@ -296,13 +322,13 @@ def _chain(name: str, environments: Mapping[str, Any], default: str) -> tuple[st
             raise SettingsError(
                 f"{what} `{following}`" + (", which is not declared" if chain else ""),
                 hint=did_you_mean(following, known) or f"there are: {', '.join(sorted(known))}",
-                location=Location(SETTINGS_FILE),
+                location=at("env", chain[-1], "reads") if chain else Location(SETTINGS_FILE),
             )
         if following in chain:
             raise SettingsError(
                 f"environments read each other in a circle: {' → '.join([*chain, following])}",
                 hint="take `reads` out of one of them",
-                location=Location(SETTINGS_FILE),
+                location=at("env", chain[-1], "reads"),
             )
         chain.append(following)
         following = environments.get(following, {}).get("reads")
@@ -312,7 +338,7 @@ def _chain(name: str, environments: Mapping[str, Any], default: str) -> tuple[st
 def _number(key: str, given: int, of: str, hint: str) -> int:
     if given < 0:
         message = f"`{key}` = {given} is no number of {of}"
-        raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE))
+        raise SettingsError(message, hint=hint, location=at(key))
     return given
 
 
@@ -330,7 +356,7 @@ def _views(given: str) -> str:
         raise SettingsError(
             f"`views`: `{given}` calls all views alike",
             hint='put {name} in it: views = "{name}", or "{name}__dev"',
-            location=Location(SETTINGS_FILE),
+            location=at("views"),
         )
     return given
 
@@ -341,13 +367,17 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(
-            f"this is not TOML: {error}", location=Location(SETTINGS_FILE)
-        ) from error
+        raise SettingsError(f"this is not TOML: {error}", location=_place_in_toml(error)) from error
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
     check_keys(given, KEYS)
     return given
+
+
+def _place_in_toml(error: Exception) -> Location:
+    """Return where a file stops being TOML."""
+    match = re.search(r"at line (\d+), column (\d+)", str(error))
+    return Location(SETTINGS_FILE, *map(int, match.groups())) if match else Location(SETTINGS_FILE)
 
 
 def _ledger_url(root: Path, url: str) -> str:
@@ -357,7 +387,7 @@ def _ledger_url(root: Path, url: str) -> str:
         raise SettingsError(
             f"`ledger` is not a database URL: {url}",
             hint='for example "sqlite:///.persist/ledger.db"',
-            location=Location(SETTINGS_FILE),
+            location=at("ledger"),
         )
     if path == url and not url.startswith("sqlite"):
         return url
@@ -365,6 +395,6 @@ def _ledger_url(root: Path, url: str) -> str:
         raise SettingsError(
             f"`ledger` wants a plain path of a SQLite file: {url}",
             hint='for example "sqlite:///.persist/ledger.db"',
-            location=Location(SETTINGS_FILE),
+            location=at("ledger"),
         )
     return f"sqlite:///{(root / path).resolve()}"

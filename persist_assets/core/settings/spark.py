@@ -6,9 +6,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from persist_assets._paths import FAIR_SCHEDULER
-from persist_assets.core.errors import Location, SettingsError
+from persist_assets.core.errors import SettingsError
+from persist_assets.core.settings.checks import check_keys
 from persist_assets.core.settings.durations import parse_duration
-from persist_assets.core.settings.keys import SETTINGS_FILE, SPARK_KEYS, check_keys
+from persist_assets.core.settings.keys import SPARK_KEYS
+from persist_assets.core.settings.places import at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -246,7 +248,7 @@ def spark_keys(spark: dict[str, Any]) -> dict[str, Any]:
     own = ("shared", "harmless", "build_ids")
     keys = [k for k in spark if k.removeprefix("spark.").startswith(own)]
     given = {k.removeprefix("spark."): spark.pop(k) for k in keys}
-    check_keys(given, SPARK_KEYS, "[spark] ")
+    check_keys(given, SPARK_KEYS, "spark")
     found |= given
     found["harmless"] = _declared_harmless(found["harmless"])
     found["build_ids"] = _fixed(found["build_ids"], found["harmless"])
@@ -254,18 +256,18 @@ def spark_keys(spark: dict[str, Any]) -> dict[str, Any]:
         raise SettingsError(
             "`[spark] shared` and `spark.remote` are two servers",
             hint="leave one of them out",
-            location=Location(SETTINGS_FILE),
+            location=at("spark", "shared"),
         )
     if not 0 <= found["shared_port"] < 65_536:
         message = f"`[spark] shared_port` = {found['shared_port']} is not a port"
         hint = "0 takes any that is free"
-        raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE))
+        raise SettingsError(message, hint=hint, location=at("spark", "shared_port"))
     idle = found.pop("shared_idle")
     found["shared_idle_s"] = parse_duration(idle)
     if found["shared_idle_s"] is None:
         message = f"`[spark] shared_idle`: `{idle}` is not a duration"
         hint = 'for example "30m"'
-        raise SettingsError(message, hint=hint, location=Location(SETTINGS_FILE))
+        raise SettingsError(message, hint=hint, location=at("spark", "shared_idle"))
     return found
 
 
@@ -278,7 +280,7 @@ def _declared_harmless(names: list[Any]) -> tuple[str, ...]:
                 f"`[spark] harmless`: {name!r} is not the name of a setting of Spark SQL",
                 hint='harmless = ["spark.sql.NAME", "spark.sql.PREFIX.*"]; settings outside of '
                 "`spark.sql.` are harmless anyway",
-                location=Location(SETTINGS_FILE),
+                location=at("spark", "harmless"),
             )
         name = name.removesuffix("*")
         known = (*SPARK_FIXED, TIMEZONE, *REFUSED)
@@ -287,7 +289,7 @@ def _declared_harmless(names: list[Any]) -> tuple[str, ...]:
             raise SettingsError(
                 f"`[spark] harmless`: `{changing}` changes rows",
                 hint="name only settings that cannot change the rows of any query",
-                location=Location(SETTINGS_FILE),
+                location=at("spark", "harmless"),
             )
         found.append(name)
     return tuple(found)
@@ -301,7 +303,7 @@ def _fixed(values: dict[str, Any], harmless: tuple[str, ...]) -> tuple[tuple[str
         raise SettingsError(
             f"`[spark.build_ids] {changing}` can change rows",
             hint="BuildIDs hold the value that `[spark]` gives the session: leave it out here",
-            location=Location(SETTINGS_FILE),
+            location=at("spark", "build_ids", changing),
         )
     return tuple(sorted(pairs.items()))
 
@@ -318,5 +320,5 @@ def flat_spark(given: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
             flat[full] = str(value).lower() if isinstance(value, bool) else str(value)
         else:
             message = f'`[spark] "{name}"` wants a text or number'
-            raise SettingsError(message, location=Location(SETTINGS_FILE))
+            raise SettingsError(message, location=at("spark", name))
     return flat

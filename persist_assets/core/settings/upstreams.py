@@ -6,8 +6,10 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from persist_assets.core.errors import Location, SettingsError
-from persist_assets.core.settings.keys import SETTINGS_FILE, SLA_KEYS, UPSTREAM_KEYS, check_keys
+from persist_assets.core.errors import SettingsError
+from persist_assets.core.settings.checks import check_keys, section_of
+from persist_assets.core.settings.keys import SLA_KEYS, UPSTREAM_KEYS
+from persist_assets.core.settings.places import at
 from persist_assets.core.settings.values import Upstream
 
 if TYPE_CHECKING:
@@ -26,18 +28,18 @@ def read_upstreams(given: Mapping[str, Any]) -> tuple[Upstream, ...]:
             raise SettingsError(
                 f"`{name}` is not a name for an upstream",
                 hint="letters, digits, underscores and dashes, at most 64",
-                location=Location(SETTINGS_FILE),
+                location=at("upstream", name),
             )
         if not isinstance(said, dict):
             message = f"`upstream.{name}` wants a table"
-            raise SettingsError(message, location=Location(SETTINGS_FILE))
+            raise SettingsError(message, location=at("upstream", name))
         keys: dict[str, Any] = {**said}
-        check_keys(keys, UPSTREAM_KEYS, where)
+        check_keys(keys, UPSTREAM_KEYS, "upstream", name)
         if ("url" in keys) is ("dagster" in keys):
             raise SettingsError(
                 f"`{where.strip()}` wants a `url`, or `dagster` with one",
                 hint='url = "http://127.0.0.1:8080", of persist serve',
-                location=Location(SETTINGS_FILE),
+                location=at("upstream", name),
             )
         kind = "dagster" if "dagster" in keys else "url"
         patterns: list[Any] = keys.get("patterns", ["**"])
@@ -45,12 +47,12 @@ def read_upstreams(given: Mapping[str, Any]) -> tuple[Upstream, ...]:
             raise SettingsError(
                 f"`{where}patterns` wants texts",
                 hint='patterns = ["data/users/*"]',
-                location=Location(SETTINGS_FILE),
+                location=at("upstream", name, "patterns"),
             )
         found.append(
             Upstream(
                 name,
-                _http_url(f"{where}{kind}", keys[kind]).rstrip("/"),
+                _http_url(keys[kind], "upstream", name, kind).rstrip("/"),
                 tuple(patterns),
                 keys.get("token_env"),
                 keys.get("environment"),
@@ -62,29 +64,28 @@ def read_upstreams(given: Mapping[str, Any]) -> tuple[Upstream, ...]:
 
 def read_webhook(given: Mapping[str, Any]) -> str:
     """Return the URL that late wants are reported to; empty where there is none."""
-    check_keys(given, SLA_KEYS, "[sla] ")
-    return _http_url("[sla] webhook", given["webhook"]) if "webhook" in given else ""
+    check_keys(given, SLA_KEYS, "sla")
+    return _http_url(given["webhook"], "sla", "webhook") if "webhook" in given else ""
 
 
-def _http_url(what: str, url: str) -> str:
+def _http_url(url: str, *path: str) -> str:
     """Return a URL of the web, refused if it is none or holds a password."""
+    what = f"{section_of(path[:-1])}{path[-1]}"
     try:
         parts = urlsplit(url)
         fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        raise SettingsError(
-            f"`{what}`: `{url}` is no URL", location=Location(SETTINGS_FILE)
-        ) from None
+        raise SettingsError(f"`{what}`: `{url}` is no URL", location=at(*path)) from None
     if not fits or any(c.isspace() for c in url):
         raise SettingsError(
             f"`{what}`: `{url}` is no URL of the web",
             hint="it begins with http:// or https://",
-            location=Location(SETTINGS_FILE),
+            location=at(*path),
         )
     if parts.username is not None or parts.password is not None:
         raise SettingsError(
             f"`{what}` holds a password",
             hint="name the environment variable of a token: token_env",
-            location=Location(SETTINGS_FILE),
+            location=at(*path),
         )
     return url

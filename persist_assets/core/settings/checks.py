@@ -1,0 +1,38 @@
+"""Which keys a table of `persist.toml` may have, and of which kinds."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from persist_assets.core.errors import SettingsError, did_you_mean
+from persist_assets.core.settings.places import at
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def section_of(path: Sequence[str]) -> str:
+    """Return the header of a table, with a blank behind it; nothing for the file itself."""
+    names = [n if re.fullmatch(r"[\w-]+", n) else f'"{n}"' for n in path]
+    return f"[{'.'.join(names)}] " if names else ""
+
+
+def check_keys(given: Mapping[str, Any], known: Mapping[str, type], *path: str) -> None:
+    """Refuse keys of a table that are unknown, and values of the wrong kind."""
+    section = section_of(path)
+    for key, value in given.items():
+        if key not in known:
+            raise SettingsError(
+                f"unknown key `{section}{key}`",
+                hint=did_you_mean(key, known) or f"known keys: {', '.join(known)}",
+                location=at(*path, key),
+            )
+        if type(value) is not known[key]:
+            raise SettingsError(
+                f"`{section}{key}` wants a {_KIND_NAMES[known[key]]}, not {value!r}",
+                location=at(*path, key),
+            )
+
+
+_KIND_NAMES = {str: "text", bool: "true or false", int: "whole number", dict: "table", list: "list"}

@@ -1,0 +1,95 @@
+"""Where a key stands in `persist.toml`."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from persist_assets.core.errors import Location
+from persist_assets.core.settings.keys import SETTINGS_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_KEY = r"""(?:[\w-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
+_KEYS = rf"{_KEY}(?:\s*\.\s*{_KEY})*"
+_STATEMENT = re.compile(
+    rf"[ \t]*(?:(?P<table>\[\[?[ \t]*)(?P<header>{_KEYS})|(?P<key>{_KEYS})[ \t]*=)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPlace(Location):
+    """The place of a key, as long as nobody has looked where it stands."""
+
+    keys: tuple[str, ...] = ()
+
+
+def at(*keys: str) -> Location:
+    """Return the place of a key, by the names of its tables and its own."""
+    return KeyPlace(SETTINGS_FILE, keys=keys)
+
+
+def place_in(root: Path, *keys: str) -> Location:
+    """Return where a key stands in the `persist.toml` of a project."""
+    return find_place((root / SETTINGS_FILE).read_text(encoding="utf-8"), keys)
+
+
+def find_place(text: str, keys: tuple[str, ...], environment: str = "") -> Location:
+    """Return where a key stands in a file, or else what it stands in.
+
+    Parameters
+    ----------
+    text
+        The file, valid TOML.
+    environment
+        Whose values stand before those of the project.
+
+    Examples
+    --------
+    >>> str(find_place("env.prod.parallel = 4", ("parallel",), "prod"))
+    'persist.toml:1:1'
+    """
+    places = dict(_statements(text))
+    wanted = ".".join(keys)
+    if wanted.startswith("spark.spark.") and wanted not in places:
+        wanted = wanted.removeprefix("spark.")
+    own = f"env.{environment}.{wanted}"
+    for name in (own, own.replace(".spark.", ".spark.spark.", 1), wanted, f"spark.{wanted}"):
+        if name in places:
+            return Location(SETTINGS_FILE, *places[name])
+    above = [name for name in places if wanted.startswith(f"{name}.")]
+    if not above:
+        return Location(SETTINGS_FILE)
+    return Location(SETTINGS_FILE, *places[max(above, key=len)])
+
+
+def _statements(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield the dotted names of tables and keys, each with its line and column."""
+    lines = text.splitlines(keepends=True)
+    above = ""
+    for i, line in enumerate(lines):
+        match = _STATEMENT.match(line)
+        if match is None or not _is_toml("".join(lines[:i])):  # it is within a value
+            continue
+        group = "header" if match["header"] else "key"
+        names = [_bare(key) for key in re.findall(_KEY, match[group])]
+        if group == "header":
+            above = ".".join(names)
+        name = above if group == "header" else ".".join([above, *names]).removeprefix(".")
+        yield name, (i + 1, match.start(group) + 1)
+
+
+def _bare(key: str) -> str:
+    return key if key[0] not in "\"'" else str(tomllib.loads(f"k = {key}")["k"])
+
+
+def _is_toml(text: str) -> bool:
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return False
+    return True
