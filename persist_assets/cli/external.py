@@ -6,7 +6,6 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from persist_assets.analysis.predicates.terms import FALSE, as_text
 from persist_assets.cli.app import (
     Invocation,
     SelectArgument,
@@ -21,7 +20,7 @@ from persist_assets.cli.app import (
 from persist_assets.core.errors import NotFoundError, PersistError
 from persist_assets.core.model.sources import Source
 from persist_assets.external.coverage import short
-from persist_assets.external.status import Holding, externals, find_holding
+from persist_assets.external.status import Holding, externals, find_holding, holding_document
 from persist_assets.planning.selection import find_source
 
 
@@ -125,7 +124,7 @@ def _in_words(found: Holding) -> str:
 
 def _holding_json(found: Holding) -> Mapping[str, Any]:
     held = found.held
-    told = external_json(found)
+    told = holding_document(found)
     return {
         "source_id": found.source.source_id,
         "coverage": told["before"],
@@ -145,43 +144,9 @@ def _holding_json(found: Holding) -> Mapping[str, Any]:
     }
 
 
-def external_json(found: Holding) -> dict[str, Any]:
-    """Return what a plan says of an external table."""
-    held, pending, read = found.held, found.pending, found.read
-    return {
-        "source_id": found.source.source_id,
-        "predicate": found.predicate,
-        "columns": list(found.columns),
-        "not_pushed": [
-            {"expression": expression, "reason": reason, "code": code, "reader": need.reader}
-            for need in found.needs
-            for code, words in need.not_pushed
-            for expression, _, reason in (words.rpartition(": "),)
-        ],
-        "needs": [
-            {"reader": n.reader, "predicate": n.predicate, "columns": list(n.columns)}
-            for n in found.needs
-        ],
-        "before": {
-            "predicate": held.predicate,
-            "columns": list(held.columns),
-            "version": held.version,
-        }
-        if held
-        else None,
-        "version": pending.version if pending else None,
-        "missing": as_text(pending.missing) if pending and pending.missing != FALSE else None,
-        "why": found.why,
-        "again": found.again,
-        "approval": found.approval,
-        "read": {"files": read.files, "rows": read.rows, "bytes": read.bytes} if read else None,
-        "error": found.problem.message if found.problem else None,
-    }
-
-
 def print_holding(found: Holding) -> None:
     """Print what a plan says of an external table."""
-    told = external_json(found)
+    told = holding_document(found)
     title = f"[bold]{escape(found.source.key)}[/]"
     if found.problem is not None:
         out.print(f"{title} [red]{escape(found.problem.message)}[/]")

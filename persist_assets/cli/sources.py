@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
+from persist_assets.building.documents import plan_document
 from persist_assets.cli.app import (
     SPARK_LOG,
     AgainstOption,
@@ -35,7 +36,7 @@ from persist_assets.cli.app import (
     quiet,
     table_of,
 )
-from persist_assets.cli.external import external_json, held_json, print_holding
+from persist_assets.cli.external import held_json, print_holding
 from persist_assets.compiler.load import find_former_build_ids
 from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
 from persist_assets.core.errors import (
@@ -53,7 +54,7 @@ from persist_assets.core.model.snapshots import Build, Snapshot
 from persist_assets.core.model.sources import Source
 from persist_assets.core.settings.keys import KEEP_GOING
 from persist_assets.core.settings.values import Settings
-from persist_assets.external.status import Holding, externals, find_holding
+from persist_assets.external.status import externals, find_holding
 from persist_assets.operations.revisions import WORKING_TREE, find_places
 from persist_assets.planning.diff import Change, Standings, compare, to_rebuild
 from persist_assets.planning.reach import asked_for
@@ -142,7 +143,7 @@ def plan(
     holdings = [find_holding(given.builder.ingestion, s) for s in externals(given.project, chosen)]
     if given.as_json:
         told = {"against": _against_json(against, *compared)} if compared else {}
-        print_json(_plan_json(given.project, planned, holdings) | told)
+        print_json(plan_document(given.project, planned, holdings) | told)
         return
     out.print(plan_tree(given.project, planned))
     for found in holdings:
@@ -217,37 +218,6 @@ def changes_tree(title: str, changes: Sequence[Change]) -> Tree:
 
 def _one_line(text: str | None) -> str:
     return escape(" ".join(text.split())) if text is not None else "[dim]?[/]"
-
-
-def _plan_json(project: Project, planned: Plan, holdings: Sequence[Holding] = ()) -> dict[str, Any]:
-    return {
-        "environment": planned.environment,
-        "steps": [
-            {
-                "source_id": step.source_id,
-                "partition": step.keys[0] if step.keys and len(step.keys) == 1 else None,
-                "partitions": [list(run) for run in step.partitions.built]
-                if step.partitions
-                else None,
-                "action": step.action,
-                "reasons": [
-                    {"code": r.code, "message": r.message, "source_id": r.source_id}
-                    for r in step.reasons
-                ],
-                "build_id": step.build_id,
-                "notes": list(project.by_id[step.source_id].notes),
-                "estimate": {
-                    "rows": step.estimate.rows,
-                    "bytes": step.estimate.bytes,
-                    "seconds": step.estimate.seconds,
-                }
-                if step.estimate
-                else None,
-            }
-            for step in planned.steps
-        ],
-        "external": [external_json(h) for h in holdings],
-    }
 
 
 def plan_tree(project: Project, planned: Plan) -> Tree:

@@ -6,7 +6,7 @@ Looks at logs and metadata of tables; reads no rows and starts no Spark.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import persist_assets.analysis.predicates as p
 from persist_assets.core.errors import StorageError
@@ -99,3 +99,37 @@ def find_holding(ingestion: Ingestion, source: Source) -> Holding:
         why,
         problem,
     )
+
+
+def holding_document(found: Holding) -> dict[str, Any]:
+    """Return what a plan says of an external table."""
+    held, pending, read = found.held, found.pending, found.read
+    return {
+        "source_id": found.source.source_id,
+        "predicate": found.predicate,
+        "columns": list(found.columns),
+        "not_pushed": [
+            {"expression": expression, "reason": reason, "code": code, "reader": need.reader}
+            for need in found.needs
+            for code, words in need.not_pushed
+            for expression, _, reason in (words.rpartition(": "),)
+        ],
+        "needs": [
+            {"reader": n.reader, "predicate": n.predicate, "columns": list(n.columns)}
+            for n in found.needs
+        ],
+        "before": {
+            "predicate": held.predicate,
+            "columns": list(held.columns),
+            "version": held.version,
+        }
+        if held
+        else None,
+        "version": pending.version if pending else None,
+        "missing": p.as_text(pending.missing) if pending and pending.missing != p.FALSE else None,
+        "why": found.why,
+        "again": found.again,
+        "approval": found.approval,
+        "read": {"files": read.files, "rows": read.rows, "bytes": read.bytes} if read else None,
+        "error": found.problem.message if found.problem else None,
+    }

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 from starlette.routing import Route
 
+from persist_assets.building.documents import plan_document
 from persist_assets.core.errors import (
     ConflictError,
     LedgerUnreachableError,
@@ -36,6 +37,7 @@ from persist_assets.core.wants import (
     request_document,
     want_document,
 )
+from persist_assets.external.status import externals, find_holding
 from persist_assets.ledger.manifest_file import fetch_document
 from persist_assets.wants.cycles import WITHIN_S, Search
 from persist_assets.wants.requests import LONGEST_S, record_late
@@ -309,23 +311,10 @@ async def show_plan(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> A
 
     def act() -> dict[str, Any]:
         builder = graph.builder()
-        planned = builder.plan([s.source_id for s in builder.project.persisted])
-        return {
-            "environment": planned.environment,
-            "steps": [
-                {
-                    "source_id": step.source_id,
-                    "asset_key": builder.project.by_id[step.source_id].key,
-                    "action": step.action,
-                    "build_id": step.build_id,
-                    "reasons": [
-                        {"code": r.code, "message": r.message, "source_id": r.source_id}
-                        for r in step.reasons
-                    ],
-                }
-                for step in planned.steps
-            ],
-        }
+        chosen = [s.source_id for s in builder.project.persisted]
+        tables = externals(builder.project, chosen)
+        holdings = [find_holding(builder.ingestion, table) for table in tables]
+        return plan_document(builder.project, builder.plan(chosen), holdings)
 
     return await graph.plan(act)
 

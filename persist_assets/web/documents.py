@@ -173,6 +173,7 @@ MISSES = record(
         )
     }
 )
+ANY: Schema = {"type": "object"}
 PLAN = record(
     {
         "environment": TEXT,
@@ -180,18 +181,21 @@ PLAN = record(
             record(
                 {
                     "source_id": TEXT,
-                    "asset_key": TEXT,
+                    "partition": maybe(TEXT),
+                    "partitions": maybe(several(several(TEXT))),
                     "action": TEXT,
                     "build_id": TEXT,
+                    "notes": several(TEXT),
+                    "estimate": maybe(ANY),
                     "reasons": several(
                         record({"code": TEXT, "message": TEXT, "source_id": maybe(TEXT)})
                     ),
                 }
             )
         ),
+        "external": several(ANY),
     }
 )
-ANY: Schema = {"type": "object"}
 HEALTH = record({"status": {"const": "ok"}})
 PROBLEM: Schema = {
     "type": "object",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from commands import document
 from conftest import SPARK_TOML, draws, wait_for
 from fuzzing import Asked, judge, requests
 from hypothesis import HealthCheck, given, settings
@@ -238,6 +239,7 @@ def test_that_nothing_takes_requests_is_in_every_list_and_answer(
     past.close()
 
 
+@pytest.mark.proves("H5")
 def test_what_there_is_is_told(served: Served, ledger: Ledger) -> None:
     refs = [{"partition_ref": f"data/users/{n}", "state": "available"} for n in range(5)]
     before = ledger.fetch_cursor("dev", "users")
@@ -254,7 +256,8 @@ def test_what_there_is_is_told(served: Served, ledger: Ledger) -> None:
         ).json()
         assert [p["partition_ref"] for p in rest["partitions"]] == ["data/users/3", "data/users/4"]
         plan = client.get("/api/v1/plan").json()
-        assert {step["asset_key"] for step in plan["steps"]} == {"m/daily", "m/total"}
+        assert plan == document("plan", cwd=served.root)
+        assert {s["source_id"].partition("@")[0] for s in plan["steps"]} == {"daily", "total"}
         assert client.get("/api/v1/manifest").json()["entries"] == {}
         assert client.get("/health").json() == {"status": "ok"}
 
