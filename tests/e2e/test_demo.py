@@ -58,6 +58,14 @@ def builder(flights: Path, spark: Any) -> Iterator[Builder]:
     ledger.close()
 
 
+@pytest.fixture(scope="module")
+def built(builder: Builder) -> Builder:
+    """All persisted sources have their tables."""
+    for source in builder.project.persisted:
+        builder.build(source)
+    return builder
+
+
 PLAIN = "CREATE TABLE weather_raw USING delta LOCATION '.persist/demo/weather';"
 
 
@@ -203,16 +211,15 @@ def close(a: Any, b: Any) -> bool:
 
 
 def test_every_table_equals_the_query_run_directly_on_the_raw_data(
-    builder: Builder, plain: Builder, by_hand: Any
+    built: Builder, plain: Builder, by_hand: Any
 ) -> None:
+    builder = built
     over_all = {s.name: s for s in plain.project.sources}
     names = [s.name for s in builder.project.sources if s.query]
     assert len(names) >= 8
     assert any(not s.persisted for s in builder.project.sources if s.query)
     others = {s.name for s in builder.project.persisted if s.language != "sql"}
     assert BY_HAND.keys() >= others - {HISTORY}
-    for source in builder.project.persisted:
-        builder.build(source)
     manifest = builder.ledger.fetch_manifest("dev")
     assert len(manifest) == len(builder.project.persisted)
     for source in builder.project.sources:
@@ -245,16 +252,14 @@ def test_every_table_equals_the_query_run_directly_on_the_raw_data(
             )
 
 
-def test_of_the_weather_there_is_what_is_needed_and_once(builder: Builder, flights: Path) -> None:
-    for source in builder.project.persisted:
-        builder.build(source)
+def test_of_the_weather_there_is_what_is_needed_and_once(built: Builder, flights: Path) -> None:
     lake = DeltaTable(str(flights / ".persist" / "demo" / "weather"))
     assert lake.version() == 3, "a version for each quarter"
-    (copy,) = builder.ledger.fetch_copies()
+    (copy,) = built.ledger.fetch_copies()
     assert re.fullmatch(rf"delta:3:{lake.metadata().id}:[0-9a-f]{{12}}", copy.version)
     assert copy.rows == len(lake.to_pyarrow_table(columns=["origin"])) == 26115
     assert copy.columns == ("origin", "precip", "temp", "time_hour", "visib", "wind_speed")
-    readers = {n.reader.partition("@")[0] for n in builder.project.needs}
+    readers = {n.reader.partition("@")[0] for n in built.project.needs}
     assert readers == {"delays_by_weather", "delayed"}
 
 
@@ -271,13 +276,13 @@ def test_the_graph_is_three_levels_deep(builder: Builder) -> None:
     assert max(level.values()) >= 3
 
 
-def test_types_that_were_certain_before_the_build_are_those_of_the_table(builder: Builder) -> None:
-    manifest = builder.ledger.fetch_manifest("dev")
-    for source in builder.project.persisted:
-        built = {c.name: c.type for c in manifest[source.build_id].columns}
+def test_types_that_were_certain_before_the_build_are_those_of_the_table(built: Builder) -> None:
+    manifest = built.ledger.fetch_manifest("dev")
+    for source in built.project.persisted:
+        types = {c.name: c.type for c in manifest[source.build_id].columns}
         for column in source.columns:
-            assert column.name in built
-            assert column.type in (None, built[column.name]), (source.name, column)
+            assert column.name in types
+            assert column.type in (None, types[column.name]), (source.name, column)
 
 
 @pytest.mark.proves("M5")
@@ -406,8 +411,9 @@ def weather_of(raw: Path, days: str) -> pa.Table:
     return pa.table(rows)
 
 
-@pytest.mark.proves("K8")
-def test_the_month_is_one_run(january: tuple[Path, pa.Table, pa.Table]) -> None:
+@pytest.fixture(scope="module")
+def month(january: tuple[Path, pa.Table, pa.Table]) -> tuple[Path, pa.Table, pa.Table]:
+    """The same, built: the days of January as one run."""
     root, *_ = january
     days = "2013-01-01...2013-01-31"
     subprocess.run(
@@ -418,6 +424,12 @@ def test_the_month_is_one_run(january: tuple[Path, pa.Table, pa.Table]) -> None:
         cwd=root,
         check=True,
     )
+    return january
+
+
+@pytest.mark.proves("K8")
+def test_the_month_is_one_run(month: tuple[Path, pa.Table, pa.Table]) -> None:
+    root, *_ = month
     with dg.DagsterInstance.from_config(str(root / ".persist" / "dagster")) as instance:
         (run,) = instance.get_runs()
         assert run.status is dg.DagsterRunStatus.SUCCESS
@@ -426,9 +438,9 @@ def test_the_month_is_one_run(january: tuple[Path, pa.Table, pa.Table]) -> None:
 
 @pytest.mark.proves("K8", "P8", "P19")
 def test_pythons_sources_go_on_when_the_data_does(
-    january: tuple[Path, pa.Table, pa.Table], spark: Any
+    month: tuple[Path, pa.Table, pa.Table], spark: Any
 ) -> None:
-    root, later, weather = january
+    root, later, weather = month
     settings = load_settings(root)
     with closing(Ledger(settings.ledger)) as ledger:
         project = require(load_project(settings))
@@ -501,10 +513,8 @@ def printed(command: str, nth: int = 0) -> str:
     ],
 )
 def test_the_walk_through_of_the_readme_is_true(
-    builder: Builder, flights: Path, file: str, before: str, after: str, nth: int
+    built: Builder, flights: Path, file: str, before: str, after: str, nth: int
 ) -> None:
-    for source in builder.project.persisted:
-        builder.build(source)
     path = flights / "examples" / "flights" / "sources" / file
     text = path.read_text()
     assert before in text
@@ -546,12 +556,10 @@ def malloy_rows(
     ],
 )
 def test_malloys_queries_answer_what_the_readme_says(
-    builder: Builder, command: str, file: str, asked: dict[str, str]
+    built: Builder, command: str, file: str, asked: dict[str, str]
 ) -> None:
-    for source in builder.project.persisted:
-        builder.build(source)
-    rows, read = malloy_rows(builder, file, **asked)
-    assert malloy_rows(builder, file, inline=True, **asked) == (rows, [])
+    rows, read = malloy_rows(built, file, **asked)
+    assert malloy_rows(built, file, inline=True, **asked) == (rows, [])
     _, *lines, route = printed(f"persist query {command}").splitlines()
     assert route.endswith(f"{', '.join(read)} from its table")
     for line, row in zip(lines, rows, strict=False):
@@ -560,12 +568,12 @@ def test_malloys_queries_answer_what_the_readme_says(
         ]
 
 
-def test_what_takes_an_inherited_persist_back_is_no_asset(builder: Builder) -> None:
-    (quarters,) = (s for s in builder.project.sources if s.name == "carrier_quarters")
+def test_what_takes_an_inherited_persist_back_is_no_asset(built: Builder) -> None:
+    (quarters,) = (s for s in built.project.sources if s.name == "carrier_quarters")
     assert quarters.persisted
-    names = {s.name for s in builder.project.persisted}
+    names = {s.name for s in built.project.persisted}
     assert not names & {"large_months", "latest_quarters"}
-    found, read = malloy_rows(builder, "seasons.malloy", name="worst_quarters")
+    found, read = malloy_rows(built, "seasons.malloy", name="worst_quarters")
     assert read == ["carrier_months"]
-    late = [(r[0], r[1], r[3]) for r in builder.read(quarters).collect() if r[1].month > 6]
+    late = [(r[0], r[1], r[3]) for r in built.read(quarters).collect() if r[1].month > 6]
     assert found == sorted(late, key=lambda r: -r[2])[:5]
