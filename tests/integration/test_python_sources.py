@@ -401,11 +401,15 @@ def test_calls_share_no_state(make: Callable[..., Builder]) -> None:
 
 
 def test_a_run_leaves_nothing_in_the_session(make: Callable[..., Builder], spark: Any) -> None:
+    def views() -> set[str]:
+        return {view.name for view in spark.catalog.listTables()}
+
+    before = views()
     builder = make({"a.py": f"{IMPORTS}@model\ndef m(t): return t\n"})
     assert query(builder, "SELECT a FROM m") == [(1,), (2,), (3,)]
-    (view,) = (v.name for v in spark.catalog.listTables() if v.name.startswith("a/m@"))
+    assert [v for v in views() - before if v.startswith("a/m@")]
     builder.close()
-    assert view not in {v.name for v in spark.catalog.listTables()}
+    assert not views() - before
 
 
 @pytest.mark.proves("P7")
