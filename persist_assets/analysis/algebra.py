@@ -14,7 +14,7 @@ columns; a Ref to an instance that no enclosing Block binds is correlated. Expre
 shared (`Calls`), so structurally equal ones are one object.
 
 The construction follows Abiteboul, Hull & Vianu's conjunctive queries extended by the nodes
-above; the windows' snapshots and the instance labels (`identity.py`) are our own.
+above; the windows' snapshots and the instance labels (`fingerprint.py`) are our own.
 """
 
 from __future__ import annotations

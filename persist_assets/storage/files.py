@@ -1,7 +1,7 @@
 """Files wherever they are: the one way to reach, list and delete what a location names.
 
-What a location is, and how delta-rs and Spark are told of it, says `stores.py`; how it is reached
-from here, and what is said when it is not, this module.
+What a location is, and how delta-rs and Spark are told of it, says `core/object_stores.py`; how it
+is reached from here, and what is said when it is not, this module.
 """
 
 from __future__ import annotations

@@ -105,6 +105,14 @@ def test_the_files_of_a_room_are_listed_in_the_order_of_their_imports(room: str)
         assert not ARROWS[module] & later, module
 
 
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda p: p.stem)
+def test_the_files_that_the_docs_name_are_there(page: Path) -> None:
+    if page.name == "rooms.md":  # it names them below their rooms
+        return
+    for file in re.findall(r"`([\w/]+\.py)`", page.read_text()):
+        assert (PACKAGE / file).exists() or (ROOT / file).exists(), file
+
+
 @pytest.mark.parametrize(
     "path",
     [p for p in modules() if name(p).replace(".", "/").startswith(PURE)],
