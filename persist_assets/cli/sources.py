@@ -54,7 +54,7 @@ from persist_assets.core.model.snapshots import Build, Snapshot
 from persist_assets.core.model.sources import Source
 from persist_assets.core.settings.keys import KEEP_GOING
 from persist_assets.core.settings.values import Settings
-from persist_assets.external.status import externals, find_holding
+from persist_assets.external.status import find_holdings
 from persist_assets.operations.revisions import WORKING_TREE, find_places
 from persist_assets.planning.diff import Change, Standings, compare, to_rebuild
 from persist_assets.planning.reach import asked_for
@@ -140,7 +140,7 @@ def plan(
     for source_id, message in absent.items():
         place = given.project.by_id[source_id or ""].location
         print_problem(Problem("no-data", message, place, severity="warning"))
-    holdings = [find_holding(given.builder.ingestion, s) for s in externals(given.project, chosen)]
+    holdings = find_holdings(given.builder.ingestion, chosen)
     if given.as_json:
         told = {"against": _against_json(against, *compared)} if compared else {}
         print_json(plan_document(given.project, planned, holdings) | told)

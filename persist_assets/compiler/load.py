@@ -536,7 +536,7 @@ def _placed(
                 f"`[env.{settings.environment}.raw] {name}` {what}",
                 hint=did_you_mean(name, [*keys, *(d.name for _, d in raws.values())])
                 or f"there are: {', '.join(keys) or 'none'}",
-                location=place_in(settings.root, "env", settings.environment, "raw", name),
+                location=place_in(settings.root, ("env", settings.environment, "raw", name)),
             )
         placed[found[0]] = location
         if any(name in other for other in names.values()) or (unread and name != raws[found[0]][0]):

@@ -36,4 +36,4 @@ def digest_connection(connection: Iterable[tuple[str, str]]) -> str:
 
 
 FORMAT = 1
-"""The version of the language, to be kept with every text of it."""
+"""The version of the language of predicates, to be kept with every text of it."""

@@ -101,6 +101,11 @@ def find_holding(ingestion: Ingestion, source: Source) -> Holding:
     )
 
 
+def find_holdings(ingestion: Ingestion, start: Iterable[SourceID]) -> list[Holding]:
+    """Return what is needed and held of the external tables that sources follow from."""
+    return [find_holding(ingestion, table) for table in externals(ingestion.project, start)]
+
+
 def holding_document(found: Holding) -> dict[str, Any]:
     """Return what a plan says of an external table."""
     held, pending, read = found.held, found.pending, found.read

@@ -202,6 +202,3 @@ def _step(
         increment=increment,
         history=history,
     )
-
-
-# ----------------------------------------------------------------------------------- partitions

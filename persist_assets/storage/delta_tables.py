@@ -80,12 +80,6 @@ class Live:
         return low is None or high is None or overlap((low, high), span)
 
 
-# ---------------------------------------------------------------------------------------- staging
-
-
-# ----------------------------------------------------------------------------------------- commit
-
-
 # ---------------------------------------------------------------------------------------- reading
 
 
@@ -327,6 +321,3 @@ def find_parts(root: str, version: int) -> set[str]:
     """Return the builds whose files a version has; nothing where it is gone."""
     table = find_table(root, version)
     return set() if table is None else {path.partition("/")[0] for path in file_sizes(table)}
-
-
-# --------------------------------------------------------------------------------------- deletion

@@ -37,7 +37,7 @@ from persist_assets.core.wants import (
     request_document,
     want_document,
 )
-from persist_assets.external.status import externals, find_holding
+from persist_assets.external.status import find_holdings
 from persist_assets.ledger.manifest_file import fetch_document
 from persist_assets.wants.cycles import WITHIN_S, Search
 from persist_assets.wants.requests import LONGEST_S, record_late
@@ -312,8 +312,7 @@ async def show_plan(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> A
     def act() -> dict[str, Any]:
         builder = graph.builder()
         chosen = [s.source_id for s in builder.project.persisted]
-        tables = externals(builder.project, chosen)
-        holdings = [find_holding(builder.ingestion, table) for table in tables]
+        holdings = find_holdings(builder.ingestion, chosen)
         return plan_document(builder.project, builder.plan(chosen), holdings)
 
     return await graph.plan(act)

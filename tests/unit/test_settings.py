@@ -425,3 +425,10 @@ def test_every_error_of_the_file_says_where_it_is(
     location = error.value.location
     assert location is not None
     assert (location.line, location.column) == (place or (4, 1)), str(error.value)
+
+
+def test_a_project_without_the_file_has_errors_all_the_same(tmp_path: Path) -> None:
+    root = tmp_path / "x%20y"
+    root.mkdir()
+    with pytest.raises(SettingsError, match="the warehouse cannot be"):
+        load_settings(root, environ={})

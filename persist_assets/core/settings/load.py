@@ -33,7 +33,7 @@ from persist_assets.core.settings.keys import (
     SETTINGS_FILE,
     STATE,
 )
-from persist_assets.core.settings.places import KeyPlace, at, find_place
+from persist_assets.core.settings.places import KeyPlace, at, place_in
 from persist_assets.core.settings.spark import (
     REFUSED,
     SPARK_FIXED,
@@ -88,25 +88,23 @@ def load_settings(
         The file cannot be read, or holds an unknown key or a value of the wrong kind.
     """
     root = root.resolve()
-    file = root / SETTINGS_FILE
     _check_links(root / STATE)
-    with _placed(file):
-        given = _read(file)
+    with _placed(root):
+        given = _read(root / SETTINGS_FILE)
     name = environment or environ.get("PERSIST_ENV") or given.get("environment", "dev")
     _check_environment(name)
-    with _placed(file, name):
+    with _placed(root, name):
         return _settings(root, given, name, environ)
 
 
 @contextmanager
-def _placed(file: Path, environment: str = "") -> Generator[None]:
-    """Let errors say where in a file the key stands that they are about."""
+def _placed(root: Path, environment: str = "") -> Generator[None]:
+    """Let errors say where in `persist.toml` the key stands that they are about."""
     try:
         yield
     except SettingsError as error:
         if isinstance(error.location, KeyPlace):
-            text = file.read_text(encoding="utf-8")
-            error.location = find_place(text, error.location.keys, environment)
+            error.location = place_in(root, error.location.keys, environment)
         raise
 
 
@@ -197,7 +195,7 @@ def environments_of(root: Path) -> tuple[str, ...]:
     SettingsError
         The file cannot be read, or says of one what cannot be said.
     """
-    with _placed(root / SETTINGS_FILE):
+    with _placed(root):
         given = _read(root / SETTINGS_FILE)
         environments: dict[str, Any] = given.get("env", {})
         _read_environments(environments)

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 _KEY = r"""(?:[\w-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
 _KEYS = rf"{_KEY}(?:\s*\.\s*{_KEY})*"
-_STATEMENT = re.compile(
-    rf"[ \t]*(?:(?P<table>\[\[?[ \t]*)(?P<header>{_KEYS})|(?P<key>{_KEYS})[ \t]*=)"
-)
+_STATEMENT = re.compile(rf"[ \t]*(?:\[\[?[ \t]*(?P<header>{_KEYS})|(?P<key>{_KEYS})[ \t]*=)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +31,13 @@ def at(*keys: str) -> Location:
     return KeyPlace(SETTINGS_FILE, keys=keys)
 
 
-def place_in(root: Path, *keys: str) -> Location:
-    """Return where a key stands in the `persist.toml` of a project."""
-    return find_place((root / SETTINGS_FILE).read_text(encoding="utf-8"), keys)
+def place_in(root: Path, keys: tuple[str, ...], environment: str = "") -> Location:
+    """Return where a key stands in the `persist.toml` of a project, which may have none."""
+    try:
+        text = (root / SETTINGS_FILE).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        text = ""
+    return find_place(text, keys, environment)
 
 
 def find_place(text: str, keys: tuple[str, ...], environment: str = "") -> Location:
@@ -54,11 +56,8 @@ def find_place(text: str, keys: tuple[str, ...], environment: str = "") -> Locat
     'persist.toml:1:1'
     """
     places = dict(_statements(text))
-    wanted = ".".join(keys)
-    if wanted.startswith("spark.spark.") and wanted not in places:
-        wanted = wanted.removeprefix("spark.")
-    own = f"env.{environment}.{wanted}"
-    for name in (own, own.replace(".spark.", ".spark.spark.", 1), wanted, f"spark.{wanted}"):
+    wanted = _name(keys)
+    for name in (f"env.{environment}.{wanted}", wanted):
         if name in places:
             return Location(SETTINGS_FILE, *places[name])
     above = [name for name in places if wanted.startswith(f"{name}.")]
@@ -70,17 +69,21 @@ def find_place(text: str, keys: tuple[str, ...], environment: str = "") -> Locat
 def _statements(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
     """Yield the dotted names of tables and keys, each with its line and column."""
     lines = text.splitlines(keepends=True)
-    above = ""
+    table: tuple[str, ...] = ()
     for i, line in enumerate(lines):
         match = _STATEMENT.match(line)
         if match is None or not _is_toml("".join(lines[:i])):  # it is within a value
             continue
         group = "header" if match["header"] else "key"
-        names = [_bare(key) for key in re.findall(_KEY, match[group])]
+        keys = tuple(_bare(key) for key in re.findall(_KEY, match[group]))
         if group == "header":
-            above = ".".join(names)
-        name = above if group == "header" else ".".join([above, *names]).removeprefix(".")
-        yield name, (i + 1, match.start(group) + 1)
+            table = keys
+        yield _name(keys if group == "header" else table + keys), (i + 1, match.start(group) + 1)
+
+
+def _name(keys: tuple[str, ...]) -> str:
+    """Return the dotted name of a key. In `[spark]`, a leading `spark.` may be left out."""
+    return ".".join(keys).replace("spark.spark.", "spark.", 1)
 
 
 def _bare(key: str) -> str:
