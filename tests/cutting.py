@@ -443,17 +443,16 @@ def write(url: str, n: int, seconds: float, seed: str) -> None:
 
 def follow(root: str) -> None:
     """Read other graphs until it is killed."""
-    from persist_assets.building.builder import Builder
+    from persist_assets.building.observe import Observer
     from persist_assets.compiler.load import load_project, require
-    from persist_assets.engine.spark import Engine, no_session
     from persist_assets.wants.upstreams import sync_all
 
     settings = load_settings(Path(root))
     project, ledger = require(load_project(settings)), Ledger(settings.ledger)
-    builder = Builder(settings, project, ledger, Engine(settings, no_session))
+    observer = Observer(settings, project, ledger)
     print("ready", flush=True)
     while True:
-        sync_all(builder)
+        sync_all(observer)
         threading.Event().wait(PAUSE_S)
 
 

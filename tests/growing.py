@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from persist_assets.building.builder import Builder, Work
+    from persist_assets.building.builder import Builder
+    from persist_assets.building.stages import PendingBuild
     from persist_assets.core.model.sources import Source
     from persist_assets.engine.row_metrics import Measured
 
@@ -201,8 +202,8 @@ class Data:
 def anew(builder: Builder, source: Source) -> tuple[Counter[Any], Measured]:
     """Return the rows of a source as they are when everything is computed, and their measures."""
     assert source.query is not None
-    statement, read = builder.statement(source.query, source.bindings, {})
-    frame = builder.merged(source, builder.load(statement, read, source.columns))
+    statement, read = builder.reader.statement(source.query, source.bindings, {})
+    frame = builder.reader.merged(source, builder.reader.load(statement, read, source.columns))
     measured = builder.engine.measure(frame, source.checks, source.annotation.time_column, "it")
     return Counter(frame.collect()), measured
 
@@ -211,7 +212,7 @@ def check(builder: Builder, source: Source, said: str) -> None:
     """Compare the table of a source with what computing it anew gives."""
     rows, measured = anew(builder, source)
     snapshot = builder.ledger.fetch_manifest("dev")[source.build_id]
-    found = Counter(builder.load_snapshot(snapshot).collect())
+    found = Counter(builder.reader.load_snapshot(snapshot).collect())
     assert found == rows, (
         f"{source.name} after {said}: {found - rows} too many, {rows - found} gone"
     )
@@ -221,7 +222,7 @@ def check(builder: Builder, source: Source, said: str) -> None:
     assert checks == {r.name: r.failed_rows for r in measured.checks}, (source.name, said)
 
 
-def kind_of(work: Work) -> str:
+def kind_of(work: PendingBuild) -> str:
     """Return how a build came to its rows."""
     increment = work.step.increment
     if work.step.action == "reuse":

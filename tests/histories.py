@@ -32,8 +32,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from persist_assets.building import builder
-from persist_assets.building.builder import Builder, Work
+from persist_assets.building import tables
+from persist_assets.building.builder import Builder
+from persist_assets.building.stages import PendingBuild
+from persist_assets.building.strategies import temporary
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import PersistError, StorageError
 from persist_assets.core.model.checks import Check, CheckResult
@@ -334,12 +336,12 @@ class Run:
         self.builder = Builder(
             self.settings, self.project, self.ledger, engine(self.settings), run_id="r", clock=clock
         )
-        self.parked: dict[str, Work] = {}
+        self.parked: dict[str, PendingBuild] = {}
         if not patient:
             self.builder.over.set()
         for source in self.project.sources:
             if source.raw is not None:
-                self.builder.find_version(source)
+                self.builder.observer.pins.find_version(source)
 
     def source(self, name: str) -> Source:
         return self.project.by_id[f"{name}@sources/{FILE}"]
@@ -360,7 +362,7 @@ class Run:
         if name in self.parked or name not in self.names():
             return None
         work = attempt(self.builder.park, self.source(name))
-        if isinstance(work, Work):
+        if isinstance(work, PendingBuild):
             self.parked[name] = work
         return work
 
@@ -368,7 +370,7 @@ class Run:
         work = self.parked.pop(name, None)
         return attempt(self._publish, work) if work else None
 
-    def _publish(self, parked: Work) -> Any:
+    def _publish(self, parked: PendingBuild) -> Any:
         with self.builder.resume(parked) as work:
             self.builder.publish(work)
             return work.build
@@ -566,7 +568,9 @@ def _make_steps() -> None:
 
     changed: Any = [(Database, "write", written), (Path, "replace", replace)]
     changed += [(manifest_file, "json", SimpleNamespace(**{**vars(json), "dump": dump}))]
-    changed += [(m, "delete_directory", delete_directory) for m in (builder, gc, delta_deletions)]
+    changed += [
+        (m, "delete_directory", delete_directory) for m in (tables, temporary, gc, delta_deletions)
+    ]
     for owner, name, new in changed:
         assert hasattr(owner, name)
         setattr(owner, name, new)
@@ -609,8 +613,10 @@ def _warm_up() -> None:
         run.builder.plan(s.source_id for s in run.project.persisted)
         source = run.source("p")
         assert source.query
-        manifest_file = run.builder.manifest()
-        run.builder.load(*run.builder.statement(source.query, source.bindings, manifest_file))
+        manifest_file = run.builder.observer.manifest()
+        run.builder.reader.load(
+            *run.builder.reader.statement(source.query, source.bindings, manifest_file)
+        )
         run.collect()
         run.close()
 

@@ -275,7 +275,7 @@ class Life:
     def held(self) -> str | None:
         """Return the version that is held."""
         builder = self.builder()
-        held = builder.ingestion.find(builder.project.sources[0])
+        held = builder.observer.ingestion.find(builder.project.sources[0])
         builder.close()
         return held and held.version
 
@@ -296,7 +296,7 @@ class Life:
                     with builder.work(source) as work:
                         builder.publish(work)
                 except GoneError:
-                    builder.ingestion.sync(builder.project.sources[0], again=True)
+                    builder.observer.ingestion.sync(builder.project.sources[0], again=True)
                     return self.build()
         except Died:
             pass
@@ -307,7 +307,7 @@ class Life:
     def check(self) -> None:
         """Check that all sources equal their query over the whole table at one version."""
         builder = self.builder()
-        held = builder.ingestion.find(builder.project.sources[0])
+        held = builder.observer.ingestion.find(builder.project.sources[0])
         assert held is not None
         whole = self.lake.rows(held.version).cast(SCHEMA)
         with duckdb.connect() as db:

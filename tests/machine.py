@@ -50,7 +50,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from persist_assets.building.builder import Work
+from persist_assets.building.stages import PendingBuild
 from persist_assets.core.errors import (
     BuildError,
     CheckFailedError,
@@ -241,7 +241,7 @@ class Histories(RuleBasedStateMachine):
         self.ids = {s.name: s.build_id for s in run.project.sources}
         self.raws = {self.ids[name]: name for name in CONTENTS}
         for name, values in self.raw.items():
-            version = run.builder.find_version(run.source(name))
+            version = run.builder.observer.pins.find_version(run.source(name))
             assert version
             self.versions[name, version] = values
         for name in persisted(self.code):
@@ -502,11 +502,11 @@ class Histories(RuleBasedStateMachine):
             bad = self.guarded(name) and any(a == 7 for _, a in self.now(name))
             assert isinstance(outcome, CheckFailedError) == bad, (name, outcome)
             if isinstance(outcome, BuildError) and not bad:
-                seen = run.builder.manifest()
+                seen = run.builder.observer.manifest()
                 assert "its checks have not passed" in outcome.message, outcome
                 assert any(self.guarded(n) and self.ids[n] not in seen for n in ("p", "p2"))
             elif not bad:
-                assert isinstance(outcome, (Build, Work)), (name, outcome)
+                assert isinstance(outcome, (Build, PendingBuild)), (name, outcome)
 
     def do_promote(self, run: Run, target: str, names: Sequence[str], allow_stale: bool) -> None:
         result = run.promote(target, names, allow_stale)
@@ -823,7 +823,7 @@ def _instant(text: str) -> datetime:
 def _said(outcome: Any) -> str:
     if isinstance(outcome, Build):
         return outcome.action
-    return "parked" if isinstance(outcome, Work) else type(outcome).__name__
+    return "parked" if isinstance(outcome, PendingBuild) else type(outcome).__name__
 
 
 def explore(

@@ -733,7 +733,7 @@ class Keeping(Run):
     def some(self, name: str, last: int, n: int) -> dict[str, Any]:
         """Build some partitions, up to the one that so many come after."""
         source = self.source(name)
-        keys = self.builder.world([source]).keys[source.source_id]
+        keys = self.builder.observer.observe([source]).keys[source.source_id]
         end = len(keys) - last % len(keys)
         return {name: attempt(self._build, name, keys=keys[max(end - n, 0) : end])}
 
@@ -1249,7 +1249,7 @@ class Histories(RuleBasedStateMachine):
             if planned.action == "reuse":
                 self.check_table(source, snapshot, meant)
             elif KINDS[source.name].part and snapshot.partitions and planned.keys is not None:
-                order = mine.builder.world([source]).keys[source.source_id]
+                order = mine.builder.observer.observe([source]).keys[source.source_id]
                 filled = {k for f in snapshot.partitions.filled for k in expand(order, f.runs)}
                 self.check_table(source, snapshot, meant, filled - {*planned.keys})
         if run is None:
@@ -1301,11 +1301,11 @@ class Histories(RuleBasedStateMachine):
                 continue
             snapshot = manifest[source.build_id]
             if KINDS[name].closes is not None:
-                frame = builder.load_snapshot(snapshot)
+                frame = builder.reader.load_snapshot(snapshot)
             else:
                 stored = any(KINDS[n].part or KINDS[n].goes_on for n in KINDS.keys() & kind.reads)
-                read = builder.reading(source.bindings, manifest if stored else {})
-                frame = builder.merged(source, builder.compute(source, read))
+                read = builder.reader.reading(source.bindings, manifest if stored else {})
+                frame = builder.reader.merged(source, builder.reader.compute(source, read))
             if kind.part:
                 there = [r for r in frame.collect() if _is_in(kind.part, map(_instant, r), now)]
                 frame = self.spark.createDataFrame(there, frame.schema)

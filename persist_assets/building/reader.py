@@ -1,12 +1,12 @@
-"""What a run reads: raw tables as they were when it first looked, and what is built.
+"""What a run reads: the tables that are built, raw tables, and queries computed on the way.
 
     query ─► statement over tables and inlined sources ─► views of pinned versions ─► DataFrame
 
-A name that is not read from a table is computed on the way. What is too old is treated as its
-source says (`freshness.fallback`).
+A source without a table is computed as part of the query. A table past its freshness window is
+treated as its source says (`freshness.fallback`).
 
-Of external tables builds read the copies, which hold what the program's tables need. All other
-reading is given `routed` snapshots: it goes to the tables themselves for what the copies lack.
+Builds read copies of external tables, which hold what the program's tables need. All other readers
+get `routed` snapshots, which read the external table itself for whatever its copy lacks.
 """
 
 from __future__ import annotations
@@ -14,42 +14,31 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from functools import cached_property
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.analysis.predicates.terms import TRUE, as_text
 from persist_assets.core.dialect import char_size, quote
-from persist_assets.core.digests import FORMAT
 from persist_assets.core.errors import (
     BuildError,
+    ConflictError,
     GoneError,
-    PersistError,
     StaleError,
     StorageError,
     StrictError,
     did_you_mean,
 )
 from persist_assets.core.model.project import Needed
-from persist_assets.core.model.snapshots import RawVersion, Snapshot
-from persist_assets.core.partitions import keys as partition_keys
 from persist_assets.core.time_values import literal
 from persist_assets.engine.named_files import one_after_another, padded
 from persist_assets.engine.python_functions import call
 from persist_assets.engine.session import translated
-from persist_assets.external.coverage import copy_id, short, version_of, why_pending
-from persist_assets.external.ingestion import Ingestion
+from persist_assets.external.coverage import short
 from persist_assets.external.read_routing import Route, find_route
-from persist_assets.external.status import externals
 from persist_assets.planning.reasons import WHEN_OLD
 from persist_assets.planning.render import Statement, kept, substitute
-from persist_assets.planning.world import UNVERSIONED
-from persist_assets.storage.changes import version_of_same_rows
-from persist_assets.storage.delta_tables import has_snapshot
-from persist_assets.storage.raw import OF_DELTA, Pin, pin_raw
+from persist_assets.storage.raw import OF_DELTA, Pin, pin_raw, still_holds
 from persist_assets.storage.types import columns_of_struct
 
 if TYPE_CHECKING:
@@ -57,39 +46,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from persist_assets.core.model.annotations import Fallback
-    from persist_assets.core.model.project import Project
+    from persist_assets.building.observe import Observer
     from persist_assets.core.model.queries import BuildID, Query, SourceID
-    from persist_assets.core.model.snapshots import LocalCopy
+    from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.core.model.sources import Source
-    from persist_assets.core.settings.values import Settings
     from persist_assets.engine.python_functions import Since
     from persist_assets.engine.spark import Engine
-    from persist_assets.ledger.ledger import Ledger
-
+    from persist_assets.storage.delta_commit import Staged
 
 log = logging.getLogger(__name__)
-
-HasSnapshot = Callable[[str, Snapshot], bool]
-
-TO_COME = "external:"
-"""What the versions begin with that copies of external tables do not have yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class Looked:
-    """An external table as a run found it.
-
-    Attributes
-    ----------
-    newest
-        Its version to bring a copy to.
-    copy
-        What is held of it; None: nothing yet.
-    """
-
-    newest: str
-    copy: LocalCopy | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +64,12 @@ class Slice:
     Attributes
     ----------
     files
-        Of these files alone, absolute paths; None: of all.
+        Only the rows of these files, absolute paths; None: of all files.
     where
-        For which that holds, SQL; None: all.
+        Only the rows for which this SQL condition holds; None: all rows.
     groups
-        Those of its files that matter, read group by group, so that rows come in their order;
-        empty: all, in any.
+        The files to read, group by group, so that rows arrive in the groups' order; empty: all
+        files, in any order.
     """
 
     files: tuple[str, ...] | None = None
@@ -113,298 +78,32 @@ class Slice:
 
     @property
     def digest(self) -> str:
-        """A short text that no other slice has."""
+        """A short text that is different for every slice."""
         return sha256(repr((self.files, self.where, self.groups)).encode()).hexdigest()[:16]
 
 
 class Reader:
     """Reads the sources of one project in one environment during one run.
 
-    All raw tables are read at the versions they had when it first looked, so that everything
-    rests on the same data.
+    Python functions without parameters bring data from outside; a run calls each of them once, just
+    as it reads one version of a raw table.
 
     Parameters
     ----------
-    fed
-        Raw tables that assets of the same run may write: they are looked at when first read.
-    fallback
-        What readers get of every table that is older than it may be, instead of what its source
-        says.
-    clock
-        Returns the present instant, aware.
     local
-        External tables themselves are not read, but what is held of them or nothing.
-
-    Functions that bring data from outside are called once, as they are raw tables.
+        Read external tables from their copies only, or fail.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        project: Project,
-        ledger: Ledger,
-        engine: Engine,
-        *,
-        fed: Iterable[SourceID] = (),
-        fallback: Fallback | None = None,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        local: bool = False,
-    ) -> None:
-        self.settings, self.project, self.ledger, self.engine = settings, project, ledger, engine
-        self.fed = frozenset(fed)
-        self.fallback: Fallback | None = fallback
-        self.clock = clock
-        self.local = local
-        self.started_at = clock()
-        self._pins: dict[SourceID, Pin] = {}
-        self._looked: dict[SourceID, Looked] = {}
-        self._copies: dict[SourceID, LocalCopy] = {}
-        self._kept: dict[SourceID, LocalCopy] = {}
-        self._behind: dict[SourceID, str] = {}
-        self._synced: set[SourceID] = set()
-        self._unsynced: dict[SourceID, PersistError] = {}
-        self._whole: dict[SourceID, Route] = {}
-        self._absent: dict[SourceID, str] = {}
-        self._lock = threading.RLock()
+    def __init__(self, observer: Observer, engine: Engine, *, local: bool = False) -> None:
+        self.observer, self.engine, self.local = observer, engine, local
+        self.settings, self.project = observer.settings, observer.project
+        self.ledger, self.pins = observer.ledger, observer.pins
+        self.ingestion = observer.ingestion
         self._run = uuid.uuid4().hex[:12]
+        self._whole: dict[SourceID, Route] = {}
         self._called: dict[str, DataFrame] = {}
         self._calling: dict[str, threading.Lock] = {}
-
-    def pin(self, source: Source) -> Pin:
-        """Return the version of a raw table that this run reads.
-
-        Raises
-        ------
-        StorageError
-            There is no data.
-        """
-        assert source.raw is not None
-        with self._lock:
-            if source.source_id not in self._pins:
-                for other in self.project.sources:
-                    # Of external tables only those are asked that somebody wants.
-                    asked = other is source or (other.raw is not None and not other.external)
-                    if asked and other.source_id not in self.fed:
-                        self._look(other, required=other is source)
-                if source.source_id in self.fed:
-                    self._look(source, required=True)
-            return self._pins[source.source_id]
-
-    def find_version(self, source: Source) -> str | None:
-        """Return the version of a raw table that this run reads, None where there is no data."""
-        try:
-            return self.pin(source).version
-        except StorageError:
-            return None
-
-    @cached_property
-    def ingestion(self) -> Ingestion:
-        """What brings copies of external tables up to date, and reads them."""
-        given = (self.settings, self.project, self.ledger, self.engine)
-        return Ingestion(*given, self.started_at)
-
-    def sync(self, selected: Iterable[SourceID]) -> None:
-        """Bring the copies of external tables up to date that sources are computed from, once.
-
-        Raises
-        ------
-        StorageError
-            One cannot be read. So it is for all of a run.
-        """
-        for source in externals(self.project, selected):
-            with self._lock:
-                if source.source_id in self._unsynced:
-                    raise self._unsynced[source.source_id]
-                if source.source_id not in self._synced and source.source_id not in self.fed:
-                    own = copy_id(self.settings, source)  # which others may share
-                    shared = (self._copies[s] for s in self._synced if s in self._copies)
-                    copy = next((c for c in shared if c.copy_id == own), None)
-                    try:
-                        copy = copy or self.ingestion.sync(source)
-                    except PersistError as error:
-                        error.location = error.location or source.location
-                        self._unsynced[source.source_id] = error
-                        raise
-                    self._copies[source.source_id] = copy
-                    self._looked[source.source_id] = Looked(copy.version, copy)
-                    self._pins[source.source_id] = self.ingestion.pin(copy)
-                    self._synced.add(source.source_id)
-
-    def look(self, source: Source) -> Looked | None:
-        """Return an external table as this run found it, None where it cannot be reached.
-
-        It costs what telling its version costs: no rows are read.
-        """
-        return None if self.find_version(source) is None else self._looked.get(source.source_id)
-
-    def is_same(self, source: Source, since: str, until: str) -> bool:
-        """Whether a version of a raw table certainly has the rows of an earlier one."""
-        if since == until or source.external is None:
-            return since == until
-        return self.ingestion.is_same(source, since, until)
-
-    def copies(self, source: Source) -> list[tuple[Source, LocalCopy]]:
-        """Return the external tables that a source is computed from, and what this run has of them.
-
-        What it reads from tables of others is theirs to tell.
-        """
-        tables = sorted({n.table for n in self.project.needs if n.reader == source.source_id})
-        return [(self.project.by_id[t], self._copies[t]) for t in tables if t in self._synced]
-
-    def seen(self) -> dict[SourceID, dict[SourceID, str]]:
-        """Return of which versions of copies sources have rows: those since which they are so.
-
-        Of tables that share a copy, the later one.
-        """
-        last: dict[tuple[SourceID, str], tuple[int, str]] = {}
-        copies: dict[tuple[SourceID, SourceID], str] = {}
-        for need in self.project.needs:
-            copy = self._copies.get(need.table)
-            kept = self._kept.get(need.table) if copy is None else None
-            if kept is not None and need.predicate in kept.seen:
-                copy = kept  # others need more of it
-            if copy is not None:
-                committed = copy.seen.get(need.predicate, copy.committed)
-                pair = need.reader, copy.copy_id
-                last[pair] = max((committed, version_of(copy, committed)), last.get(pair, (0, "")))
-                copies[need.reader, need.table] = copy.copy_id
-        found: dict[SourceID, dict[SourceID, str]] = {}
-        for (reader, table), own in copies.items():
-            found.setdefault(reader, {})[table] = last[reader, own][1]
-        return found
-
-    def _pin(self, source: Source) -> Pin:
-        """Return the present version of a raw table.
-
-        Of a Delta table that is the one that published snapshots rest on, as long as no rows came
-        or went since. Of an external table it is its copy's, unless this has to be brought up to
-        date: then a version that is none of it stands for what is to come. It is the same as long
-        as the table and the program are. That the clock moves on brings rows to those alone who
-        read it.
-        """
-        assert source.raw is not None
-        if source.external is None:
-            place = self.settings.resolve(source.raw.location or "")
-            pin = pin_raw(source.raw, place)
-            same = version_of_same_rows(place, pin, self._known) if pin.commit is not None else None
-            return pin if same is None else replace(pin, version=same)
-        pending = self.ingestion.pending(source)
-        copy = self.ingestion.find(source)
-        self._looked[source.source_id] = Looked(pending.version, copy)
-        if copy is not None and pending.is_nothing:
-            self._copies[source.source_id] = copy
-            return self.ingestion.pin(copy)
-        if copy is not None and not pending.is_new and copy.format == FORMAT:
-            self._kept[source.source_id] = copy
-        self._behind[source.source_id] = why_pending(source, copy, pending)
-        held = copy and (sorted(copy.seen), copy.columns, copy.retired_at)
-        needs = sorted(self.ingestion.needs(source))
-        told = sha256(repr((needs, held)).encode()).hexdigest()[:8]
-        return Pin(f"{TO_COME}{pending.version}+{told}")
-
-    @cached_property
-    def _known(self) -> set[str]:
-        """The versions of raw data that published snapshots rest on."""
-        return self.ledger.fetch_current_versions()
-
-    def behind(self) -> dict[SourceID, str]:
-        """Return of the external tables whose copies have to be brought up to date what is new."""
-        return {s: told for s, told in self._behind.items() if s not in self._copies}
-
-    def raw_place(self, source: Source) -> tuple[str, str]:
-        """Return where the data of a raw table is, or its copy, and its format."""
-        assert source.raw is not None
-        if source.external is not None:
-            return self.ingestion.root(copy_id(self.settings, source)), "delta"
-        return self.settings.resolve(source.raw.location or ""), source.raw.format
-
-    def _look(self, source: Source, *, required: bool) -> None:
-        if source.source_id in self._pins or source.raw is None:
-            return
-        try:
-            pin = self._pin(source)
-        except StorageError as error:
-            self._absent[source.source_id] = error.message
-            if required:
-                raise StorageError(
-                    f"`{source.name}`: {error.message}", hint=error.hint, location=source.location
-                ) from error
-            return
-        if pin.version is None:
-            pin = replace(pin, version=f"{UNVERSIONED}{self.started_at.isoformat()}")
-        self._pins[source.source_id] = pin
-
-    def is_expired(self, source: Source, snapshot: Snapshot) -> bool:
-        """Whether a table is older than its source's freshness window lets it be.
-
-        Its age is that of the oldest of all that it rests on, as far as is known.
-        """
-        freshness = source.annotation.freshness
-        age = self.clock() - snapshot.known_at
-        return freshness is not None and age.total_seconds() > freshness.window_s
-
-    def _readable(
-        self, source: Source, snapshot: Snapshot, expired: Collection[SourceID] | None = None
-    ) -> Snapshot | None:
-        """Return what is read of a source, None where its query is computed instead.
-
-        Parameters
-        ----------
-        expired
-            The sources whose tables are older than they may be; None: the clock says it.
-
-        Raises
-        ------
-        StaleError
-            It is older than it may be, and its source says that it must not be read then.
-        """
-        old = self.is_expired(source, snapshot) if expired is None else source.source_id in expired
-        if not old:
-            return snapshot
-        assert source.annotation.freshness is not None
-        fallback = self.fallback or source.annotation.freshness.fallback
-        known = snapshot.known_at.isoformat(timespec="seconds")
-        told = f"the table of `{source.name}` is older than it may be: it is what was so at {known}"
-        if fallback == "fail":
-            raise StaleError(
-                told, hint=f"build it: persist build {source.key}", location=source.location
-            )
-        log.warning("%s; %s", told, WHEN_OLD[fallback])
-        return snapshot if fallback == "stale_ok" else None
-
-    def marks(self) -> dict[str, frozenset[str]]:
-        """Return what of snapshots must not be used: see `Ledger.fetch_tainted`."""
-        return self.ledger.fetch_tainted(*self.settings.environments)
-
-    def tainted(self, manifest: Mapping[BuildID, Snapshot]) -> dict[SourceID, frozenset[str]]:
-        """Return of which sources there is what must not be used, and which partitions of it."""
-        marks = self.marks()
-        found: dict[SourceID, frozenset[str]] = {}
-        for build_id, snapshot in manifest.items():
-            if (keys := marks.get(snapshot.build_uid)) is None:
-                continue
-            for source in self.project.by_build_id.get(build_id, ()):
-                partition = source.annotation.partition
-                if "" in keys and partition is not None:  # all of them
-                    keys = frozenset(partition_keys(partition, self.started_at))
-                found[source.source_id] = keys - {""}
-        return found
-
-    def is_there(self, snapshot: Snapshot, there: HasSnapshot = has_snapshot) -> bool:
-        """Whether the table of a snapshot is there; of a view, all that it reads."""
-        if snapshot.view is None:
-            return there(self.settings.table_root(snapshot.table), snapshot)
-        versions = {s.build_id: self.find_version(s) for s in self.project.sources if s.raw}
-        return all(
-            versions.get(leaf.raw) == leaf.version
-            if isinstance(leaf, RawVersion)
-            else leaf is not None and there(self.settings.table_root(leaf.table), leaf)
-            for leaf in beneath(self.find_written, snapshot)
-        )
-
-    def find_written(self, build_uid: str) -> Snapshot | None:
-        """Return the snapshot that a build wrote, unless it was collected, or None."""
-        return self.ledger.find_written(build_uid)
+        self._lock = threading.RLock()
 
     def statement(
         self,
@@ -475,7 +174,7 @@ class Reader:
         found: dict[SourceID, Snapshot | Route] = {**read}
         for table, some in wanted.items():
             source = self.project.by_id[table]
-            held = self._copies.get(table) or self.ingestion.find(source)
+            held = self.pins.find_copy(source)
             found[table] = find_route(self.ingestion, source, some, held, local=self.local)
         return found
 
@@ -513,7 +212,7 @@ class Reader:
         known: dict[SourceID, Snapshot | None] = {**(temporary or {})}
         through = self._readers_of(sliced, bindings, whole)
         known |= dict.fromkeys(through)
-        tainted = self.tainted(manifest)
+        tainted = self.observer.tainted(manifest)
 
         def built(source: Source) -> Snapshot | None:
             if source.source_id not in known:
@@ -541,6 +240,55 @@ class Reader:
                 hint="strict mode reads persisted sources from their tables only: build them first",
             )
         return read
+
+    def _readers_of(
+        self,
+        tables: Collection[SourceID],
+        bindings: Sequence[SourceID],
+        whole: Collection[SourceID],
+    ) -> set[SourceID]:
+        """Return what reads some of `tables`, below `bindings` and not below `whole`."""
+        found: set[SourceID] = set()
+        ends = {*tables, *whole}
+        for source in self.project.reach(bindings, lambda s: s.source_id in ends):
+            if not {*tables, *found}.isdisjoint(source.bindings):
+                found.add(source.source_id)
+        return found - ends
+
+    def _readable(
+        self, source: Source, snapshot: Snapshot, expired: Collection[SourceID] | None = None
+    ) -> Snapshot | None:
+        """Return what is read of a source, None where its query is computed instead.
+
+        Parameters
+        ----------
+        expired
+            The sources whose tables are older than they may be; None: the clock says it.
+
+        Raises
+        ------
+        StaleError
+            It is older than it may be, and its source says that it must not be read then.
+        """
+        old = (
+            self.observer.is_expired(source, snapshot)
+            if expired is None
+            else source.source_id in expired
+        )
+        if not old:
+            return snapshot
+        assert source.annotation.freshness is not None
+        fallback = self.observer.fallback or source.annotation.freshness.fallback
+        known = snapshot.known_at.isoformat(timespec="seconds")
+        message = (
+            f"the table of `{source.name}` is older than it may be: it is what was so at {known}"
+        )
+        if fallback == "fail":
+            raise StaleError(
+                message, hint=f"build it: persist build {source.key}", location=source.location
+            )
+        log.warning("%s; %s", message, WHEN_OLD[fallback])
+        return snapshot if fallback == "stale_ok" else None
 
     def stated(
         self,
@@ -582,11 +330,27 @@ class Reader:
     def _function_name(self, source: Source, read: Mapping[SourceID, Snapshot | Route]) -> str:
         """Return a name for a view of what a function returns in this run, of what it reads."""
         below = self.project.reach([source.source_id], lambda s: s.source_id in read)
-        told = repr(
+        names = repr(
             [(s.source_id, view_name(read[s.source_id])) for s in below if s.source_id in read]
         )
-        short = sha256(f"{source.source_id} {told}".encode()).hexdigest()[:12]
+        short = sha256(f"{source.source_id} {names}".encode()).hexdigest()[:12]
         return f"{source.key}@{self._run}-{short}"
+
+    def _raw_name(self, source: Source) -> str:
+        """Return a name for a view of a raw table that no other data has, of whichever project.
+
+        Copies of data may have one version, and projects beside each other mean other places by
+        one relative path.
+        """
+        assert source.raw is not None
+        if source.external is not None and not self.pins.is_synced(source):
+            return self._route_of_all(source).name
+        place = self.settings.resolve(source.raw.location or "")
+        pin = self.pins.pin(source)
+        is_own = pin.commit is None or (pin.version or "").startswith(f"{OF_DELTA}{pin.commit}:")
+        read = "" if is_own else f" {pin.commit}"
+        digest = sha256(f"{source.build_id} {source.definition} {place}{read}".encode()).hexdigest()
+        return f"{source.key}@{pin.version}-{digest[:12]}"
 
     def rows(self, source: Source, read: Mapping[SourceID, Snapshot | Route]) -> DataFrame:
         """Return the rows of a source, not yet computed: a snapshot's, raw ones, or as it says.
@@ -609,16 +373,16 @@ class Reader:
         """Return the rows of a raw table; of an external one, what a build reads of its copy."""
         assert source.raw is not None
         if source.external is None:
-            return self.engine.load_raw(source, self.pin(source))
-        if source.source_id in self._synced:
-            return self.engine.read_files("parquet", self.pin(source), source.columns, {})
+            return self.engine.load_raw(source, self.pins.pin(source))
+        if self.pins.is_synced(source):
+            return self.engine.read_files("parquet", self.pins.pin(source), source.columns, {})
         return self._load_route(source, self._route_of_all(source))
 
     def _route_of_all(self, source: Source) -> Route:
         """Return where all rows of an external table are, which no build of this run reads."""
         with self._lock:
             if source.source_id not in self._whole:
-                held = self._copies.get(source.source_id) or self.ingestion.find(source)
+                held = self.pins.find_copy(source)
                 self._whole[source.source_id] = find_route(
                     self.ingestion, source, [_whole(source)], held, local=self.local
                 )
@@ -676,11 +440,6 @@ class Reader:
         statement = self.stated(source.query, source.bindings, read, only, since)
         return self.load(statement, read, source.computed, only)
 
-    def forget(self) -> None:
-        """Let go of what functions returned and of views, which nobody reads after this run."""
-        self._called.clear()
-        self.engine.forget()
-
     def _returned(self, source: Source, read: Mapping[SourceID, Snapshot | Route]) -> DataFrame:
         """Return what a function returns; in one run it is called once for what it reads."""
         name = self._function_name(source, read)
@@ -708,35 +467,10 @@ class Reader:
             since,
         )
 
-    def _readers_of(
-        self,
-        tables: Collection[SourceID],
-        bindings: Sequence[SourceID],
-        whole: Collection[SourceID],
-    ) -> set[SourceID]:
-        """Return what reads some of `tables`, below `bindings` and not below `whole`."""
-        found: set[SourceID] = set()
-        ends = {*tables, *whole}
-        for source in self.project.reach(bindings, lambda s: s.source_id in ends):
-            if not {*tables, *found}.isdisjoint(source.bindings):
-                found.add(source.source_id)
-        return found - ends
-
-    def _raw_name(self, source: Source) -> str:
-        """Return a name for a view of a raw table that no other data has, of whichever project.
-
-        Copies of data may have one version, and projects beside each other mean other places by
-        one relative path.
-        """
-        assert source.raw is not None
-        if source.external is not None and source.source_id not in self._synced:
-            return self._route_of_all(source).name
-        place = self.settings.resolve(source.raw.location or "")
-        pin = self.pin(source)
-        is_own = pin.commit is None or (pin.version or "").startswith(f"{OF_DELTA}{pin.commit}:")
-        read = "" if is_own else f" {pin.commit}"
-        told = sha256(f"{source.build_id} {source.definition} {place}{read}".encode()).hexdigest()
-        return f"{source.key}@{pin.version}-{told[:12]}"
+    def forget(self) -> None:
+        """Let go of what functions returned and of views, which nobody reads after this run."""
+        self._called.clear()
+        self.engine.forget()
 
     def load(
         self,
@@ -769,7 +503,7 @@ class Reader:
         if part.groups:
             if snapshot is None and source.external is None:  # once, and not group by group
                 files = tuple(file for group in part.groups for file in group)
-                self.engine.check_rows(source.name, replace(self.pin(source), files=files))
+                self.engine.check_rows(source.name, replace(self.pins.pin(source), files=files))
             return one_after_another(
                 lambda files: self.load_slice(source, snapshot, Slice(files, part.where)),
                 part.groups,
@@ -783,7 +517,7 @@ class Reader:
         elif source.external is not None:
             rows = self.engine.read_files("parquet", Pin(None, part.files), source.columns, {})
         else:
-            rows = self.engine.load_raw(source, replace(self.pin(source), files=part.files))
+            rows = self.engine.load_raw(source, replace(self.pins.pin(source), files=part.files))
         return rows if part.where is None else rows.where(part.where)
 
     def load_snapshot(self, snapshot: Snapshot) -> DataFrame:
@@ -798,14 +532,14 @@ class Reader:
             return self.engine.load_snapshot(snapshot)
         raws = {s.build_id: s for s in self.project.sources if s.raw is not None}
         for leaf in snapshot.view.leaves:
-            read = leaf.build_uid and self.find_written(leaf.build_uid)
+            read = leaf.build_uid and self.observer.find_written(leaf.build_uid)
             source = raws.get(leaf.raw.raw) if leaf.raw else None
             if read:
                 self.engine.view(leaf.name, lambda s=read: self.load_snapshot(s))
-            elif leaf.raw and source and self.pin(source).version == leaf.raw.version:
+            elif leaf.raw and source and self.pins.pin(source).version == leaf.raw.version:
                 columns = {c.name: c for c in source.columns}
                 had = tuple(columns[name] for name in leaf.columns or columns)
-                shown, pin = replace(source, columns=had), self.pin(source)
+                shown, pin = replace(source, columns=had), self.pins.pin(source)
                 self.engine.view(leaf.name, lambda s=shown, p=pin: self.engine.load_raw(s, p))
             else:
                 raise StorageError(
@@ -814,12 +548,46 @@ class Reader:
                 )
         return self.engine.run(Statement(snapshot.view.sql, {}, ()), snapshot.columns)
 
+    def staged_rows(self, staged: Staged, kept: Sequence[str] = ()) -> DataFrame:
+        """Return the rows of files that are written, and of files of the table that stay.
+
+        Parameters
+        ----------
+        kept
+            The paths of the latter.
+        """
+        paths = (*kept, *(f.path for f in staged.files))
+        files = tuple(f"{staged.root}/{path}" for path in paths)
+        return self.engine.read_files("parquet", Pin(None, files), staged.columns, {})
+
+    def check_unchanged(self, leaves: Iterable[Source]) -> None:
+        """Raise where files of raw tables changed while rows were computed from them.
+
+        New files are no change: the next build reads them.
+
+        Raises
+        ------
+        ConflictError
+            Some changed.
+        """
+        for source in leaves:
+            if source.raw is None or self.pins.place(source)[1] == "delta":
+                continue
+            if self.pins.pin(source).files is None:
+                continue
+            now = pin_raw(source.raw, self.settings.resolve(source.raw.location or ""))
+            if not still_holds(self.pins.pin(source), now):
+                raise ConflictError(
+                    f"the data of `{source.name}` changed while it was being read",
+                    hint="run it again",
+                )
+
     def read(self, source: Source) -> DataFrame:
         """Return the rows that readers of a source see now: from its table, or computed."""
         if source.raw is not None:
             return self.rows(source, self.routed([source.source_id], {}))
         manifest = self.ledger.fetch_manifest(*self.settings.environments)
-        usable = source.persisted and source.source_id not in self.tainted(manifest)
+        usable = source.persisted and source.source_id not in self.observer.tainted(manifest)
         snapshot = manifest.get(source.build_id) if usable else None
         if snapshot is not None and (snapshot := self._readable(source, snapshot)) is not None:
             return self.load_snapshot(snapshot)
@@ -884,27 +652,3 @@ def view_name(snapshot: Snapshot | Route) -> str:
     if isinstance(snapshot, Route):
         return snapshot.name
     return f"{snapshot.table}@{snapshot.build_uid}"
-
-
-def beneath(
-    find_written: Callable[[str], Snapshot | None], snapshot: Snapshot
-) -> Iterable[Snapshot | RawVersion | None]:
-    """Yield what the rows of a snapshot are read from: its table, or what its query reads.
-
-    None stands for a table that was collected.
-
-    Parameters
-    ----------
-    find_written
-        Returns the snapshot that a build wrote, None if it was collected: `Ledger.find_written`.
-    """
-    if snapshot.view is None:
-        yield snapshot
-        return
-    for leaf in snapshot.view.leaves:
-        if leaf.build_uid is None:
-            yield leaf.raw
-        elif (read := find_written(leaf.build_uid)) is None:
-            yield None
-        else:
-            yield from beneath(find_written, read)

@@ -21,7 +21,8 @@ from persist_assets.external.status import externals
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 
-    from persist_assets.building.builder import Builder, Work
+    from persist_assets.building.builder import Builder
+    from persist_assets.building.stages import PendingBuild
     from persist_assets.core.model.queries import SourceID
     from persist_assets.core.model.sources import Source
 
@@ -40,16 +41,18 @@ class _Threads:
     """
 
     def __init__(self, size: int) -> None:
-        self._calls: SimpleQueue[tuple[Future[Work], Callable[[], Work]] | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Future[PendingBuild], Callable[[], PendingBuild]] | None] = (
+            SimpleQueue()
+        )
         self._threads = [
             threading.Thread(target=self._run, daemon=True, name=f"build_{n}") for n in range(size)
         ]
         for thread in self._threads:
             thread.start()
 
-    def submit(self, call: Callable[[], Work]) -> Future[Work]:
+    def submit(self, call: Callable[[], PendingBuild]) -> Future[PendingBuild]:
         """Call a function as soon as a thread is free."""
-        future: Future[Work] = Future()
+        future: Future[PendingBuild] = Future()
         self._calls.put((future, call))
         return future
 
@@ -104,7 +107,7 @@ class Pool:
         self._builder, self._forced, self._late = builder, forced, late
         self._asked, self._again = asked or {}, again or {}
         self._lock = threading.Lock()
-        self._begun: dict[SourceID, Future[Work]] = {}
+        self._begun: dict[SourceID, Future[PendingBuild]] = {}
         self._in_steps: set[SourceID] = set()
         self._readers: dict[SourceID, list[SourceID]] = {}
         self._missing: dict[SourceID, set[SourceID]] = {}
@@ -126,7 +129,7 @@ class Pool:
         for source in self._builder.project.sources:
             found: set[SourceID] = set()
             for upstream in (*source.bindings, *source.compared):
-                whole = upstream in chosen or upstream in self._builder.fed
+                whole = upstream in chosen or upstream in self._builder.observer.pins.fed
                 found |= {upstream} if whole else above[upstream]
             above[source.source_id] = found
             if source.source_id in chosen:
@@ -142,7 +145,7 @@ class Pool:
         builder = self._builder
         for table in externals(builder.project, self._missing):
             with suppress(PersistError):  # it is told where a source that needs it is built
-                builder.sync([table.source_id])
+                builder.observer.pins.sync([table.source_id])
         wanted = builder.settings.parallel
         if wanted == 1 or len(self._missing) < 2:
             return 1
@@ -160,7 +163,7 @@ class Pool:
         """Whether only the step of a source may build it, or its step does so already."""
         return source_id in self._late or source_id in self._in_steps
 
-    def _take(self, source_id: SourceID) -> Future[Work] | None:
+    def _take(self, source_id: SourceID) -> Future[PendingBuild] | None:
         """Return the build of a source that has begun, or None: its step has to build it.
 
         Dagster ignores dependencies through sources that are not selected, so it may call the step
@@ -196,16 +199,16 @@ class Pool:
                 stack += self._missing.get(ancestor, ())
         return [s for s in self._missing if s in found]
 
-    def _attempt(self, source_id: SourceID) -> Future[Work]:
+    def _attempt(self, source_id: SourceID) -> Future[PendingBuild]:
         """Build a source in this thread; its step gets the result, or the error."""
-        future: Future[Work] = Future()
+        future: Future[PendingBuild] = Future()
         try:
             future.set_result(self._park(source_id))
         except Exception as error:
             future.set_exception(error)
         return future
 
-    def _park(self, source_id: SourceID) -> Work:
+    def _park(self, source_id: SourceID) -> PendingBuild:
         builder = self._builder
         source = builder.project.by_id[source_id]
         force, keys = source_id in self._forced, self._asked.get(source_id)
@@ -221,7 +224,7 @@ class Pool:
                 if not self._missing[reader]:
                     self._begin(reader)
 
-    def park(self, source: Source) -> Work:
+    def park(self, source: Source) -> PendingBuild:
         """Do everything up to the publication of a source, or wait for it, and leave it parked.
 
         Raises
@@ -233,7 +236,7 @@ class Pool:
         return self._park(source.source_id) if begun is None else begun.result()
 
     @contextmanager
-    def work(self, source: Source, *, force: bool = False) -> Generator[Work]:
+    def work(self, source: Source, *, force: bool = False) -> Generator[PendingBuild]:
         """Do everything up to the publication of a source, or wait for it: see `Builder.work`.
 
         Raises

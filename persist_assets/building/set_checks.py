@@ -139,9 +139,9 @@ def basis(reader: Reader, check: Check, manifest: Mapping[BuildID, Snapshot]) ->
         elif known is not None:
             told.append(f"{source.build_id} {CONTENT}{known.content}")
         elif source.raw is not None:
-            told.append(f"{source.build_id} {reader.pin(source).version}")
+            told.append(f"{source.build_id} {reader.pins.pin(source).version}")
         elif source.volatile or source.reads_clock:
-            told.append(reader.started_at.isoformat())
+            told.append(reader.observer.started_at.isoformat())
     return sha256(" ".join(sorted(told)).encode()).hexdigest()[:16]
 
 

@@ -47,6 +47,11 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from persist_assets.building.builder import Builder
+    from persist_assets.building.observe import Observer
+    from persist_assets.building.reader import Reader
+    from persist_assets.core.model.annotations import Fallback
+    from persist_assets.core.wants import Request
+    from persist_assets.engine.spark import Engine
     from persist_assets.ledger.ledger import Ledger
 
 EXIT_CODES: Sequence[tuple[type[PersistError], int]] = (
@@ -144,14 +149,34 @@ class Invocation:
         return ledger
 
     @cached_property
-    def builder(self) -> "Builder":
-        """What plans and reads in a session of this process."""
-        from persist_assets.building.builder import Builder
+    def observer(self) -> "Observer":
+        """What there is now, and plans of it; starts no Spark."""
+        from persist_assets.building.observe import Observer
+
+        return Observer(self.settings, self.project, self.ledger)
+
+    @cached_property
+    def engine(self) -> "Engine":
+        """What computes rows, in a Spark session of this process."""
         from persist_assets.engine.session import create_session
         from persist_assets.engine.spark import Engine
 
-        engine = Engine(self.settings, lambda: create_session(self.settings))
-        return Builder(self.settings, self.project, self.ledger, engine)
+        return Engine(self.settings, lambda: create_session(self.settings))
+
+    def reader(self, *, fallback: "Fallback | None" = None, local: bool = False) -> "Reader":
+        """Return what reads rows; see `Observer` and `Reader` for the parameters."""
+        from persist_assets.building.observe import Observer
+        from persist_assets.building.reader import Reader
+
+        settings, engine = self.settings, self.engine
+        observer = Observer(settings, self.project, self.ledger, fallback=fallback, engine=engine)
+        return Reader(observer, engine, local=local)
+
+    def builder(self, request: "Request | None" = None) -> "Builder":
+        """Return a new builder, for a build request or for none."""
+        from persist_assets.building.builder import Builder
+
+        return Builder(self.settings, self.project, self.ledger, self.engine, request=request)
 
     @contextmanager
     def naming_errors(self, *names: str) -> Generator[None]:
@@ -188,7 +213,7 @@ class Invocation:
 
     def _states(self) -> dict[SourceID, State]:
         """Return what the tables of all persisted sources are to a plan."""
-        planned = self.builder.plan(s.source_id for s in self.project.persisted)
+        planned = self.observer.plan(s.source_id for s in self.project.persisted)
         return {step.source_id: state_of(step) for step in planned.steps}
 
     def close(self) -> None:

@@ -73,7 +73,7 @@ def _import(given: Invocation, file: Path, *, dry_run: bool, why: str | None) ->
     from persist_assets.operations.environments import import_manifest
 
     settings = given.settings
-    builder = given.builder if settings.views else None
+    builder = given.builder() if settings.views else None
     done = import_manifest(settings, given.ledger, file, dry_run=dry_run, why=why, builder=builder)
     moved = [
         {
@@ -138,7 +138,7 @@ def promote(
     given.env = source
     before = given.ledger.fetch_current(target)
     decided, change = environments.promote(
-        given.builder,
+        given.builder(),
         target,
         given.select(selection),
         allow_stale=allow_stale,
@@ -328,7 +328,7 @@ def rollback(
     if to is not None and run is not None:
         raise SettingsError("--to and --run exclude each other", hint="choose one of them")
 
-    builder = given.builder if given.settings.views else None
+    builder = given.builder() if given.settings.views else None
     change = environments.roll_back(
         given.settings, given.ledger, to=to, steps=steps, run=run, why=why, builder=builder
     )

@@ -27,7 +27,7 @@ from persist_assets.planning.selection import find_source
 @command("status", external_app)
 def status(given: Invocation, selection: SelectArgument = None) -> None:
     """Tell what is held of external tables, and what is new. Starts no Spark."""
-    _tell(given, [find_holding(given.builder.ingestion, s) for s in _chosen(given, selection)])
+    _tell(given, [find_holding(given.observer.ingestion, s) for s in _chosen(given, selection)])
 
 
 @command("sync", external_app)
@@ -42,7 +42,7 @@ def sync(
     ] = False,
 ) -> None:
     """Bring the copies of external tables up to date, as builds do before they read them."""
-    chosen, ingestion = _chosen(given, selection), given.builder.ingestion
+    chosen, ingestion = _chosen(given, selection), given.reader().ingestion
     before = {s.source_id: find_holding(ingestion, s) for s in chosen}
     for source in chosen:
         known = before[source.source_id]
@@ -179,7 +179,7 @@ def print_holding(found: Holding) -> None:
 
 def held_json(given: Invocation, source: Source) -> dict[str, Any]:
     """Return what is held of an external table, which is not asked."""
-    held = given.builder.ingestion.find(source)
+    held = given.observer.ingestion.find(source)
     return {
         "version": held.version if held else None,
         "held": held.predicate if held else None,

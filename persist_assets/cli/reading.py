@@ -82,7 +82,7 @@ def diff(
             )
         with quiet(given):
             changes, compared = compare_tables(
-                given.builder.load_snapshot,
+                given.reader().load_snapshot,
                 changes,
                 (tables[0], tables[1]),
                 key=_split(key),
@@ -238,17 +238,15 @@ def query(
         raise SettingsError(f"`{form}` is no format", hint="table, json or csv")
     if strict:
         given.settings = replace(given.settings, strict=True)
-    if fallback is not None:
-        known = {str(f): f for f in get_args(Fallback)}
-        if fallback not in known:
-            raise SettingsError(f"`{fallback}` is no fallback", hint=f"one of {', '.join(known)}")
-        given.builder.fallback = known[fallback]
+    known = {str(f): f for f in get_args(Fallback)}
+    if fallback is not None and fallback not in known:
+        raise SettingsError(f"unknown fallback `{fallback}`", hint=f"one of {', '.join(known)}")
     parsed, language = _parsed(given, asked, run)
-    given.builder.local = local
+    reader = given.reader(fallback=known[fallback] if fallback else None, local=local)
     bindings = given.loaded.bind(parsed, language)
     manifest = given.ledger.fetch_manifest(*given.settings.environments)
     needs = given.loaded.needs_of(parsed, bindings)
-    statement, read = given.builder.statement(parsed, bindings, manifest, needs=needs)
+    statement, read = reader.statement(parsed, bindings, manifest, needs=needs)
     called = [s for s in statement.views if given.project.by_id[s].query and s not in read]
     through = [s for s, found in read.items() if isinstance(found, Route)]
     route = [
@@ -261,8 +259,8 @@ def query(
         )
         return
     with quiet(given), _placed(given):
-        frame = given.builder.load(statement, read)
-        found = given.builder.engine.collect(frame, limit + 1)
+        frame = reader.load(statement, read)
+        found = given.engine.collect(frame, limit + 1)
         columns = [{"name": f.name, "type": f.dataType.simpleString()} for f in frame.schema.fields]
     rows = [[_cell(v) for v in row] for row in found[:limit]]
     truncated = len(found) > limit
@@ -328,7 +326,7 @@ def _route(
             "columns": list(found.columns),
         }
     if found is not None:
-        stale = given.builder.is_expired(given.project.by_id[source_id], found)
+        stale = given.observer.is_expired(given.project.by_id[source_id], found)
         return told | {"from": "table", "version": found.version, "stale": stale}
     origin = "inline" if source_id in inlined else "raw"
     return told | {"from": origin, "version": None, "stale": False}

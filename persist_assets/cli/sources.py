@@ -132,7 +132,7 @@ def plan(
     chosen = given.select(selection)
     asked, _ = _asked(given, chosen, _ends(partition, partition_range, first, last))
     compared = _against(given, against, chosen if selection else None) if against else None
-    planned = given.builder.plan(chosen, force=force, asked=asked)
+    planned = given.observer.plan(chosen, force=force, asked=asked)
     _warn_of_former_build_ids(given)
     absent = {
         r.source_id: r.message for s in planned.steps for r in s.reasons if r.code == "no-data"
@@ -140,7 +140,7 @@ def plan(
     for source_id, message in absent.items():
         place = given.project.by_id[source_id or ""].location
         print_problem(Problem("no-data", message, place, severity="warning"))
-    holdings = find_holdings(given.builder.ingestion, chosen)
+    holdings = find_holdings(given.observer.ingestion, chosen)
     if given.as_json:
         told = {"against": _against_json(against, *compared)} if compared else {}
         print_json(plan_document(given.project, planned, holdings) | told)
@@ -314,14 +314,14 @@ def rerun(
     found = find_source(given.project, source)
     if not found.persisted:
         raise NotFoundError(f"`{found.name}` has no table", hint="annotate it: --@ persist")
-    given.builder.span(found, first, last)
+    given.observer.span(found, first, last)
     since = given.ledger.position()
     from persist_assets.plugin.runs import run_again
 
     with quiet(given), _progress(given, given.project.persisted, since):
         result, chosen = run_again(
             given.settings,
-            given.builder,
+            given.observer,
             found,
             first,
             last,
@@ -387,7 +387,7 @@ def _asked(
     """Return the partitions of chosen sources in a range, and all there are."""
     if ends is None:
         return {}, {}
-    order, zone = given.builder.keys(), given.settings.timezone.key
+    order, zone = given.observer.keys(), given.settings.timezone.key
     some = next((order[s] for s in chosen if order.get(s)), ("?",))
     first, last = ends[0] or some[0], ends[1] or some[-1]
     return asked_for(given.project, chosen, order, zone, first, last), order

@@ -88,13 +88,13 @@ def want_add(
         source={"type": "cli", "user": _user(), "host": socket.gethostname()},
         comment=comment,
     )
-    want, warnings = check_want(given.builder, want)
+    want, warnings = check_want(given.observer, want)
     for warning in warnings:
         err.print(f"[yellow]warning[/]: {escape(warning)}", soft_wrap=True)
     (made,) = given.ledger.create_wants([want])
     if not no_wait:
         with quiet(given):
-            _, request = evaluate_now(given.builder, "want")
+            _, request = evaluate_now(given.observer, "want")
             while True:
                 request = request or _find_requested(given, made.want_id)
                 if request is None and not _is_built_by_others(given, made.want_id):
@@ -103,8 +103,8 @@ def want_add(
                     n = len(request.partitions)
                     err.print(f"building {n} partition{'s' * (n != 1)}: {request.reason}")
                     with suppress(ConflictError):  # somebody else was faster: it is awaited
-                        run_request(given.builder.anew(request), request)
-                _, request = evaluate_now(given.builder.anew(), "clock")
+                        run_request(given.builder(request), request)
+                _, request = evaluate_now(given.builder().observer, "clock")
     else:
         _warn_untaken(given)
     found = given.ledger.find_want(made.want_id)
@@ -258,12 +258,12 @@ def evaluate(
     from persist_assets.wants.upstreams import sync_all
 
     if request_id is None:
-        for synced in sync_all(given.builder):
+        for synced in sync_all(given.observer):
             if synced.problem is not None:
                 told = escape(f"{synced.graph}: {synced.problem}")
                 err.print(f"[yellow]warning[/]: {told}", soft_wrap=True)
-        make_wants(given.builder, "persist evaluate")
-        found, request = evaluate_now(given.builder, "manual", force=force)
+        make_wants(given.observer, "persist evaluate")
+        found, request = evaluate_now(given.observer, "manual", force=force)
     else:
         found, request = Evaluation(), given.ledger.find_request(request_id)
         if request is None or request.environment != given.settings.environment:
@@ -271,7 +271,7 @@ def evaluate(
     succeeded = True
     if (build or request_id) and request is not None:
         with quiet(given):
-            succeeded = run_request(given.builder.anew(request), request)
+            succeeded = run_request(given.builder(request), request)
     if given.as_json:
         print_json(evaluation_document(found, request))
     elif request is not None:
@@ -294,7 +294,7 @@ def taint(given: Invocation, ref: RefArgument) -> None:
     """Say that what there is of a partition, and of what follows from it, shall not be used."""
     from persist_assets.wants.requests import taint as record
 
-    refs = record(given.builder, ref, by=_user())
+    refs = record(given.observer, ref, by=_user())
     if given.as_json:
         print_json({"partition_refs": refs})
         return
@@ -312,7 +312,7 @@ def sla(
     """Tell which deadlines were missed, what was waited for, and how late it came."""
     from persist_assets.wants.requests import record_late
 
-    record_late(given.builder)
+    record_late(given.observer)
     now = datetime.now(UTC)
     misses = given.ledger.fetch_misses(given.settings.environment, limit=limit)
     told = [miss_document(miss, now) for miss in misses]
@@ -388,15 +388,21 @@ def _print_event(given: Invocation, event: Event) -> None:
 
 @command("explain")
 def explain(given: Invocation, ref: RefArgument) -> None:
-    """Tell how a partition came to be: its wants, its request, its run, its build, its code."""
+    """Explain a partition: its wants, request, run, build and code, and what a build would do."""
     from persist_assets.wants.requests import explained
 
-    told = explained(given.builder, ref)
+    document = explained(given.observer, ref)
     if given.as_json:
-        print_json(told)
+        print_json(document)
         return
-    for name, value in told.items():
+    stages = document.pop("stages")
+    for name, value in document.items():
         _print_chain(name, value)
+    if stages:
+        out.print("[bold]a build now[/]")
+    for stage in stages:
+        strategy = f"{stage['strategy']}: " if stage["strategy"] else ""
+        out.print(f"  {stage['stage']:22}{escape(strategy + stage['description'])}", soft_wrap=True)
 
 
 def _print_chain(name: str, value: Any) -> None:

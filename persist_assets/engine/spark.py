@@ -85,11 +85,6 @@ _SHOWN: WeakKeyDictionary[SparkSession, Counter[str]] = WeakKeyDictionary()
 _SHOWN_LOCK = threading.Lock()
 
 
-def no_session() -> SparkSession:
-    """Refuse to compute anything: the session of an engine that only plans."""
-    raise BuildError("a plan computes nothing")
-
-
 class Engine:
     """Computes sources in a Spark session.
 

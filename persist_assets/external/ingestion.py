@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import persist_assets.analysis.predicates as p
-from persist_assets.core.errors import StorageError, UnapprovedError
+from persist_assets.core.errors import BuildError, StorageError, UnapprovedError
 from persist_assets.external.connectors import connect
 from persist_assets.external.connectors.protocol import Pruned
 from persist_assets.external.coverage import (
@@ -60,13 +60,21 @@ class Ingestion:
     ----------
     now
         What the clock says to all that is read in a run, aware.
+    engine
+        Reads and writes rows; None: this only looks at what there is.
     """
 
     def __init__(
-        self, settings: Settings, project: Project, ledger: Ledger, engine: Engine, now: datetime
+        self,
+        settings: Settings,
+        project: Project,
+        ledger: Ledger,
+        now: datetime,
+        engine: Engine | None = None,
     ) -> None:
-        self.settings, self.project, self.ledger, self.engine = settings, project, ledger, engine
+        self.settings, self.project, self.ledger = settings, project, ledger
         self.now = now
+        self._engine = engine
         self.brought: dict[str, Brought] = {}
         """By copy, what was read and written for it so far."""
 
@@ -76,6 +84,19 @@ class Ingestion:
         place = self.settings.resolve(source.raw.location or "")
         zone = self.settings.timezone
         return connect(source.raw, place, source.columns, lambda: self.engine.session, zone)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine.
+
+        Raises
+        ------
+        BuildError
+            There is none: see `Ingestion`.
+        """
+        if self._engine is None:
+            raise BuildError("only a build reads rows of external tables")
+        return self._engine
 
     def root(self, copy_id: str) -> str:
         """Return the directory of a copy's table."""

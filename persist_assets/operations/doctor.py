@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from persist_assets.building.reader import beneath
+from persist_assets.building.observe import beneath
 from persist_assets.compiler.load import find_former_build_ids, load_project, require
 from persist_assets.core.errors import (
     PersistError,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from persist_assets.building.catalog_views import show
-from persist_assets.building.reader import beneath
+from persist_assets.building.observe import beneath
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import ConflictError, NotFoundError, SettingsError, StorageError
 from persist_assets.core.model.snapshots import Build, RawVersion, Snapshot

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from persist_assets.building.builder import TEMPORARY, temporary_lease
+from persist_assets.building.strategies.temporary import TEMPORARY, temporary_lease
 from persist_assets.core.errors import ConflictError, StorageError
 from persist_assets.core.settings.load import load_settings
 from persist_assets.external.coverage import COPIES, copy_id, copy_root

@@ -12,15 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from persist_assets.building.builder import Builder
-from persist_assets.core.errors import StorageError
-from persist_assets.engine.spark import Engine
+from persist_assets.building.observe import Observer
 from persist_assets.planning.world import UNVERSIONED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from pyspark.sql import SparkSession
 
     from persist_assets.core.model.plans import Plan, ReasonCode
     from persist_assets.core.model.project import Project
@@ -109,21 +105,17 @@ class Watch:
         PersistError
             It cannot be told; the next look tells it.
         """
-        # Raw data is looked at once in the life of a builder.
-        builder = Builder(self._settings, self._project, ledger, Engine(self._settings, _no_spark))
-        versions = [builder.find_version(s) for s in self._raws]
+        # An observer looks at raw data once.
+        observer = Observer(self._settings, self._project, ledger)
+        versions = [observer.pins.find_version(s) for s in self._raws]
         told = [None if v is None or v.startswith(UNVERSIONED) else v for v in versions]
         seen = (ledger.position(), told)
         if seen == self._seen:
             return None
-        found = due(self._project, builder.plan(self._sources))
+        found = due(self._project, observer.plan(self._sources))
         self._seen = seen
         return found
 
     def forget(self) -> None:
         """Let the next look tell all that is due, whether it is new or not."""
         self._seen = None
-
-
-def _no_spark() -> SparkSession:
-    raise StorageError("a look at what has changed starts no Spark")

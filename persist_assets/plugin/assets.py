@@ -17,8 +17,9 @@ from typing import Any
 
 import dagster as dg
 
-from persist_assets.building.builder import Builder, Work
+from persist_assets.building.builder import Builder
 from persist_assets.building.scheduler import Pool
+from persist_assets.building.stages import PendingBuild
 from persist_assets.compiler.load import load_project, nothing_collected, require, sound
 from persist_assets.core.errors import CheckFailedError, PersistError, SettingsError
 from persist_assets.core.model.checks import CheckResult
@@ -315,7 +316,7 @@ def _io_manager(runtime: Runtime) -> dg.IOManagerDefinition:
         if run and context.instance:
             # What is wrong is told by each step, which asks for the builder again.
             with suppress(PersistError):
-                report_raw_versions(context.instance, builder())
+                report_raw_versions(context.instance, builder().observer)
         try:
             yield PersistIOManager(builder)
         finally:
@@ -359,7 +360,7 @@ def _asset(runtime: Runtime, source: Source, spec: dg.AssetSpec) -> dg.AssetsDef
             pool = runtime.pool(run.run_id, lambda: _pool(runtime, builder, context))
             with pool.work(builder.project.by_id[source.source_id], force=force) as work:
                 yield from _results(source, work.checks, work.build.environment)
-                for told in copies_told(builder, work.source):
+                for told in copies_told(builder.observer, work.source):
                     if runtime.is_first(run.run_id, told.asset_key):
                         context.log_event(told)
                 yield _output(runtime, work)
@@ -400,7 +401,7 @@ def _pool(runtime: Runtime, builder: Builder, context: dg.AssetExecutionContext)
     sources = chosen if here else []
     forced = [s.source_id for s in sources if _is_forced(context.run, s)]
     parted = [s for s in chosen if s.annotation.partition]
-    asked = asked_by(context.run, parted, builder.keys())
+    asked = asked_by(context.run, parted, builder.observer.keys())
     again = {s: (a, b) for s, (a, b) in json.loads(context.run.tags.get(AGAIN_TAG, "{}")).items()}
     return Pool(builder, sources, forced=forced, asked=asked, again=again, late=runtime.late)
 
@@ -420,7 +421,7 @@ def _results(
     return (dg.AssetCheckResult(**told) for told in told_of_checks(source, results, environment))
 
 
-def _output(runtime: Runtime, work: Work) -> dg.Output[Work]:
+def _output(runtime: Runtime, work: PendingBuild) -> dg.Output[PendingBuild]:
     """Return what a step hands over, with what its materialization is tagged with."""
     environment = work.build.environment
     tags = {ENVIRONMENT_TAG: environment}

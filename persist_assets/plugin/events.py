@@ -12,8 +12,10 @@ from typing import Any
 
 import dagster as dg
 
-from persist_assets.building.builder import Builder, Work
-from persist_assets.building.reader import Looked
+from persist_assets.building.builder import Builder
+from persist_assets.building.observe import Observer
+from persist_assets.building.pins import Looked
+from persist_assets.building.stages import PendingBuild
 from persist_assets.core.model.checks import CheckResult
 from persist_assets.core.model.sources import Source
 from persist_assets.plugin.external import brought_metadata, looked_metadata
@@ -32,7 +34,7 @@ _UNTOLD, _NOWHERE = "INITIAL", "NULL"
 # ---------------------------------------------------------------------------------------- versions
 
 
-def code_version(runtime: Runtime, work: Work) -> str:
+def code_version(runtime: Runtime, work: PendingBuild) -> str:
     """Return the version of the code that a build is of.
 
     What Dagster knows of an asset is what its last materialization says, in whichever environment
@@ -45,7 +47,7 @@ def code_version(runtime: Runtime, work: Work) -> str:
     return work.source.build_id if own else f"{work.source.build_id}@{environment}"
 
 
-def data_version(work: Work) -> str:
+def data_version(work: PendingBuild) -> str:
     """Return the digest of what a build has computed, or found."""
     known = work.measured or work.snapshot
     assert known is not None
@@ -80,7 +82,7 @@ def fetch_seen(instance: dg.DagsterInstance, keys: Collection[dg.AssetKey]) -> d
 def told_of(
     runtime: Runtime,
     builder: Builder,
-    works: Sequence[Work],
+    works: Sequence[PendingBuild],
     instance: dg.DagsterInstance,
     seen: Mapping[str, Seen],
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.AssetObservation]:
@@ -121,12 +123,12 @@ def told_of(
         for told in told_of_checks(work.source, work.checks, work.build.environment):
             yield dg.AssetCheckEvaluation(**told)
         known |= fetch_seen(instance, [key])
-    found = (told for work in works for told in copies_told(builder, work.source))
+    found = (told for work in works for told in copies_told(builder.observer, work.source))
     yield from {told.asset_key: told for told in found}.values()
 
 
 def report_raw_versions(
-    instance: dg.DagsterInstance, builder: Builder, *, all_kinds: bool = True
+    instance: dg.DagsterInstance, observer: Observer, *, all_kinds: bool = True
 ) -> None:
     """Tell Dagster the versions of the raw tables that a run reads, where they are news to it.
 
@@ -139,32 +141,34 @@ def report_raw_versions(
     all_kinds
         Of all raw tables, and not of external tables alone.
     """
-    for source in builder.project.sources:
-        if source.raw is None or source.source_id in builder.fed:
+    for source in observer.project.sources:
+        if source.raw is None or source.source_id in observer.pins.fed:
             continue
         if source.external is None and not all_kinds:
             continue
-        looked = builder.look(source) if source.external is not None else None
-        version = looked.newest if looked else builder.find_version(source)
+        looked = observer.pins.look(source) if source.external is not None else None
+        version = looked.newest if looked else observer.pins.find_version(source)
         key = dg.AssetKey(source.asset_key)
         records = instance.fetch_materializations(key, limit=1).records
         event = records[0].asset_materialization if records else None
         told = ((event and event.tags) or {}).get(DATA_VERSION)
-        if version is not None and (told is None or not builder.is_same(source, told, version)):
-            tags = {DATA_VERSION: version, ENVIRONMENT_TAG: builder.settings.environment}
+        if version is not None and (
+            told is None or not observer.pins.is_same(source, told, version)
+        ):
+            tags = {DATA_VERSION: version, ENVIRONMENT_TAG: observer.settings.environment}
             metadata = looked_metadata(looked) if looked else None
             event = dg.AssetMaterialization(key, tags=tags, metadata=metadata)
             instance.report_runless_asset_event(event)
 
 
-def copies_told(builder: Builder, source: Source) -> Iterator[dg.AssetObservation]:
+def copies_told(observer: Observer, source: Source) -> Iterator[dg.AssetObservation]:
     """Yield what a run holds of the external tables that a source is computed from.
 
     It says no data version: what there is of a table was reported before the run began.
     """
-    for table, copy in builder.copies(source):
-        tags = {ENVIRONMENT_TAG: builder.settings.environment}
-        metadata = looked_metadata(Looked(copy.version, copy)) | brought_metadata(builder, copy)
+    for table, copy in observer.pins.copies(source):
+        tags = {ENVIRONMENT_TAG: observer.settings.environment}
+        metadata = looked_metadata(Looked(copy.version, copy)) | brought_metadata(observer, copy)
         yield dg.AssetObservation(dg.AssetKey(table.asset_key), metadata=metadata, tags=tags)
 
 

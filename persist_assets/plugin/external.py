@@ -5,8 +5,8 @@ from typing import Any
 
 import dagster as dg
 
-from persist_assets.building.builder import Builder
-from persist_assets.building.reader import Looked
+from persist_assets.building.observe import Observer
+from persist_assets.building.pins import Looked
 from persist_assets.core.model.project import Needed, Project
 from persist_assets.core.model.snapshots import LocalCopy
 from persist_assets.core.model.sources import Source
@@ -55,9 +55,9 @@ def looked_metadata(looked: Looked) -> dict[str, Any]:
     }
 
 
-def brought_metadata(builder: Builder, copy: LocalCopy) -> dict[str, Any]:
+def brought_metadata(observer: Observer, copy: LocalCopy) -> dict[str, Any]:
     """Return what a run read of an external table so far, and wrote to its copy."""
-    brought = _brought(builder, copy)
+    brought = _brought(observer, copy)
     return {
         "rows read": brought.rows,
         "bytes read": brought.bytes,
@@ -66,15 +66,15 @@ def brought_metadata(builder: Builder, copy: LocalCopy) -> dict[str, Any]:
     }
 
 
-def read_metadata(builder: Builder, source: Source) -> dict[str, Any]:
+def read_metadata(observer: Observer, source: Source) -> dict[str, Any]:
     """Return what the materialization of a source tells of external tables that it reads itself.
 
     Of which version its rows are, what is held of that here, and how much was read of the table
     and written to its copy in this run.
     """
     told: list[list[str]] = []
-    for table, copy in builder.copies(source):
-        now = _brought(builder, copy)
+    for table, copy in observer.pins.copies(source):
+        now = _brought(observer, copy)
         figures = [copy.rows, copy.bytes, now.rows, now.bytes, now.rows_written, now.bytes_written]
         named = [_code(table.key), _code(copy.version), _code(copy.predicate)]
         told.append([*named, *(f"{n:,}" for n in figures)])
@@ -85,8 +85,8 @@ def read_metadata(builder: Builder, source: Source) -> dict[str, Any]:
     return {"external tables": dg.MetadataValue.md(_table(names, told))}
 
 
-def _brought(builder: Builder, copy: LocalCopy) -> Brought:
-    return builder.ingestion.brought.get(copy.copy_id, Brought())
+def _brought(observer: Observer, copy: LocalCopy) -> Brought:
+    return observer.ingestion.brought.get(copy.copy_id, Brought())
 
 
 def _needs_table(project: Project, needs: Sequence[Needed]) -> str:

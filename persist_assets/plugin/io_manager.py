@@ -1,7 +1,7 @@
 """The IO manager: where tables are committed and published, and the manifest is emitted.
 
-Persisted sources hand over a `Work`: files that are written, measured and checked, and not yet
-visible to anybody. Ordinary assets hand over a Spark DataFrame: if their key is that of a raw
+Persisted sources hand over a `PendingBuild`: files that are written, measured and checked, which no
+reader sees yet. Ordinary assets hand over a Spark DataFrame: if their key is that of a raw
 table, its data is replaced, else it becomes a table of its own. Both kinds are read as Spark
 DataFrames.
 """
@@ -11,7 +11,8 @@ from typing import Any
 
 import dagster as dg
 
-from persist_assets.building.builder import Builder, Work
+from persist_assets.building.builder import Builder
+from persist_assets.building.stages import PendingBuild
 from persist_assets.core.errors import BuildError, SettingsError
 from persist_assets.core.model.columns import Column
 from persist_assets.core.model.snapshots import Snapshot
@@ -47,7 +48,7 @@ class PersistIOManager(dg.IOManager):
             It cannot be committed or published.
         """
         builder = self._builder()
-        if isinstance(obj, Work):
+        if isinstance(obj, PendingBuild):
             snapshot = builder.publish(obj)
             metadata = output_metadata(builder, obj, snapshot)
             context.add_output_metadata(metadata)
@@ -88,7 +89,7 @@ class PersistIOManager(dg.IOManager):
                 )
             root = builder.settings.resolve(source.raw.location or "")
             _check_columns(source, frame.columns)
-        staged, version = builder.write_frame(frame, root, name)
+        staged, version = builder.tables.write_frame(builder.engine, frame, root, name)
         return {
             "dagster/row_count": staged.rows,
             "dagster/column_schema": table_schema(staged.columns),
@@ -99,7 +100,7 @@ class PersistIOManager(dg.IOManager):
         }
 
 
-def output_metadata(builder: Builder, work: Work, snapshot: Snapshot) -> dict[str, Any]:
+def output_metadata(builder: Builder, work: PendingBuild, snapshot: Snapshot) -> dict[str, Any]:
     """Return what the materialization of a source that was published tells."""
     metadata: dict[str, Any] = {
         "dagster/row_count": snapshot.rows,
@@ -123,7 +124,7 @@ def output_metadata(builder: Builder, work: Work, snapshot: Snapshot) -> dict[st
         metadata["query"] = dg.MetadataValue.md(f"```sql\n{snapshot.view.sql}\n```")
     if snapshot.watermark is not None:
         metadata["watermark"] = snapshot.watermark
-    metadata |= read_metadata(builder, work.source)
+    metadata |= read_metadata(builder.observer, work.source)
     if work.measured is not None and work.measured.timeless:
         metadata["computed without a watermark"] = work.measured.timeless
     if work.step.keys is not None:

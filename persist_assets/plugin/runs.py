@@ -17,7 +17,7 @@ from typing import Any
 
 import dagster as dg
 
-from persist_assets.building.builder import Builder
+from persist_assets.building.observe import Observer
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core import errors
 from persist_assets.core.errors import PersistError, SettingsError, Terminated
@@ -25,7 +25,6 @@ from persist_assets.core.model.queries import SourceID
 from persist_assets.core.model.sources import Source
 from persist_assets.core.settings.load import find_root, load_settings
 from persist_assets.core.settings.values import Settings
-from persist_assets.engine.spark import Engine, no_session
 from persist_assets.operations.home import find_home, opened_alone, write_home
 from persist_assets.operations.recovery import open_ledger
 from persist_assets.planning.reach import reached_by, reached_within
@@ -230,16 +229,16 @@ def rerun(
     loaded = require(load_project(settings))
     ledger = open_ledger(settings)
     try:
-        builder = Builder(settings, loaded, ledger, Engine(settings, no_session))
+        observer = Observer(settings, loaded, ledger)
         found = find_source(loaded, source)
-        return run_again(settings, builder, found, low, high, cascade=cascade)[0]
+        return run_again(settings, observer, found, low, high, cascade=cascade)[0]
     finally:
         ledger.close()
 
 
 def run_again(
     settings: Settings,
-    builder: Builder,
+    observer: Observer,
     source: Source,
     low: str,
     high: str,
@@ -251,7 +250,7 @@ def run_again(
 
     Parameters
     ----------
-    builder
+    observer
         Of the same environment; it plans, and builds nothing.
     cascade
         Build all that reads the source too, as a whole; of partitions, those that are known to
@@ -267,19 +266,19 @@ def run_again(
     SettingsError
         The source has no such window, or a text is none of its column's type.
     """
-    span = builder.span(source, low, high)
-    project = builder.project
+    span = observer.span(source, low, high)
+    project = observer.project
     chosen, found = {source.source_id}, [source]
     asked = dict[SourceID, Collection[str]]()
     if source.annotation.partition is not None:
-        asked[source.source_id] = builder.keys_between(source, low, high)
-        there = builder.keys()[source.source_id]
+        asked[source.source_id] = observer.keys_between(source, low, high)
+        there = observer.keys()[source.source_id]
         if not asked[source.source_id]:
             raise SettingsError(
                 f"`{source.key}` has no partition from {low} to {high}",
                 hint=f"it has {there[0]} to {there[-1]}" if there else "it has none",
             )
-    order, zone = builder.keys(), builder.settings.timezone.key
+    order, zone = observer.keys(), observer.settings.timezone.key
     if cascade:
         for reader in project.persisted:
             inputs = {s.source_id for s in project.inputs(reader)}

@@ -16,6 +16,7 @@ from typing import Any
 import dagster as dg
 
 from persist_assets.building.builder import Builder
+from persist_assets.building.observe import Observer
 from persist_assets.building.scheduler import Pool
 from persist_assets.compiler.load import find_former_build_ids, load_project, require, sound
 from persist_assets.core.errors import ConflictError, SettingsError
@@ -23,7 +24,7 @@ from persist_assets.core.model.project import Project
 from persist_assets.core.model.queries import SourceID
 from persist_assets.core.settings.load import load_settings
 from persist_assets.core.settings.values import Settings
-from persist_assets.engine.spark import Engine, no_session
+from persist_assets.engine.spark import Engine
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.operations.gc import Collected, collect
 from persist_assets.operations.recovery import open_ledger
@@ -166,16 +167,15 @@ class Runtime:
                 self._ledger = open_ledger(self.settings)
             return self._ledger
 
-    def planner(self) -> Builder:
-        """Return a builder that looks at everything as it is now, and computes nothing.
+    def observer(self) -> Observer:
+        """Return a new observer of everything as it is now.
 
         Raises
         ------
         LedgerError
             The ledger cannot be opened.
         """
-        engine = Engine(self.settings, no_session)
-        return Builder(self.settings, self.project, self._open_ledger(), engine, fed=self.fed)
+        return Observer(self.settings, self.project, self._open_ledger(), fed=self.fed)
 
     def collect(self, run: dg.DagsterRun) -> list[Collected]:
         """Delete what nobody needs, in the environment of a run: see `collector.collect`."""

@@ -39,15 +39,15 @@ def stale_sensor(runtime: Runtime, name: str) -> dg.SensorDefinition:
 
     def evaluate(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         try:
-            builder = runtime.planner()
-            planned = builder.plan([s.source_id for s in runtime.project.persisted])
-            report_raw_versions(context.instance, builder, all_kinds=False)
-            manifest = builder.manifest()
+            observer = runtime.observer()
+            planned = observer.plan([s.source_id for s in runtime.project.persisted])
+            report_raw_versions(context.instance, observer, all_kinds=False)
+            manifest = observer.manifest()
             planned = without_clocks(planned, manifest, runtime.settings.timezone)
         except PersistError as error:
             yield dg.SkipReason(str(error))
             return
-        requests = [*run_requests(runtime.project, planned, builder.keys(), manifest)]
+        requests = [*run_requests(runtime.project, planned, observer.keys(), manifest)]
         if not requests:
             yield dg.SkipReason("everything is up to date")
         yield from requests

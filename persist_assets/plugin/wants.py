@@ -12,7 +12,8 @@ from typing import Any
 
 import dagster as dg
 
-from persist_assets.building.builder import Builder, Work
+from persist_assets.building.observe import Observer
+from persist_assets.building.stages import PendingBuild
 from persist_assets.core.errors import ConflictError, PersistError
 from persist_assets.core.model.snapshots import Event
 from persist_assets.core.model.sources import Source
@@ -59,8 +60,8 @@ def request_job(runtime: Runtime, name: str) -> dg.JobDefinition:
                     f"the request {request_id} has failed: {request.error}; what it was for is "
                     "wanted still, and requested again"
                 )
-            made, published = builder.anew(request), list[Work]()
-            report_raw_versions(context.instance, made)
+            made, published = builder.anew(request), list[PendingBuild]()
+            report_raw_versions(context.instance, made.observer)
             seen = fetch_seen(context.instance, {k for deps in runtime.deps.values() for k in deps})
             if not run_request(made, request, run_id=run.run_id, tell=published.extend):
                 ended = builder.ledger.find_request(request_id)
@@ -99,8 +100,8 @@ def wants_sensor(runtime: Runtime, name: str, job: dg.JobDefinition) -> dg.Senso
     ) -> Iterator[dg.RunRequest | dg.SkipReason]:
         told: list[str] = []
         try:
-            builder = runtime.planner()
-            requests = _turn(builder, context, told)
+            observer = runtime.observer()
+            requests = _turn(observer, context, told)
         except PersistError as error:
             yield dg.SkipReason(str(error))
             return
@@ -121,27 +122,29 @@ def wants_sensor(runtime: Runtime, name: str, job: dg.JobDefinition) -> dg.Senso
     )
 
 
-def _turn(builder: Builder, context: dg.SensorEvaluationContext, told: list[str]) -> list[Request]:
+def _turn(
+    observer: Observer, context: dg.SensorEvaluationContext, told: list[str]
+) -> list[Request]:
     """Do what is due about wants, and return the requests that runs are wanted of."""
-    ledger, environment = builder.ledger, builder.settings.environment
+    ledger, environment = observer.ledger, observer.settings.environment
     cursor = _cursor(context.cursor)
-    now = builder.clock()
+    now = observer.clock()
     cursor.setdefault("told", ledger.position())  # of what was before nobody needs to hear
     record_dead(ledger, environment, now)
-    _fail_lost(builder, context.instance)
-    synced = sync_all(builder)
+    _fail_lost(observer, context.instance)
+    synced = sync_all(observer)
     told += [f"{s.graph}: {s.problem}" for s in synced if s.problem]
-    make_wants(builder, "sensor")
+    make_wants(observer, "sensor")
     position, due = ledger.position(), cursor.get("due")
     arrived = any(s.available for s in synced)
     came = due is not None and datetime.fromisoformat(due) <= now
     if arrived or came or position != cursor.get("idx"):
-        evaluate_now(builder, "upstream" if arrived else "clock")
-        dues = [d for d in (next_due(builder), next_window(builder)) if d is not None]
+        evaluate_now(observer, "upstream" if arrived else "clock")
+        dues = [d for d in (next_due(observer), next_window(observer)) if d is not None]
         cursor["idx"] = position
         cursor["due"] = min(dues).isoformat() if dues else None
-    _tell_late(builder, context, cursor, told)
-    _show(context.instance, builder, synced)
+    _tell_late(observer, context, cursor, told)
+    _show(context.instance, observer, synced)
     text = json.dumps(cursor, sort_keys=True)
     if text != context.cursor:
         context.update_cursor(text)
@@ -157,10 +160,10 @@ def _cursor(text: str | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _fail_lost(builder: Builder, instance: dg.DagsterInstance) -> None:
+def _fail_lost(observer: Observer, instance: dg.DagsterInstance) -> None:
     """Record the requests as failed whose runs have ended and had not begun them."""
-    ledger = builder.ledger
-    for request in ledger.fetch_requests(builder.settings.environment, is_open=True):
+    ledger = observer.ledger
+    for request in ledger.fetch_requests(observer.settings.environment, is_open=True):
         if request.state == "requested":
             runs = instance.get_runs(dg.RunsFilter(tags={REQUEST_TAG: request.request_id}))
             if runs and all(run.is_finished for run in runs):
@@ -168,13 +171,13 @@ def _fail_lost(builder: Builder, instance: dg.DagsterInstance) -> None:
 
 
 def _tell_late(
-    builder: Builder, context: dg.SensorEvaluationContext, cursor: dict[str, Any], told: list[str]
+    observer: Observer, context: dg.SensorEvaluationContext, cursor: dict[str, Any], told: list[str]
 ) -> None:
     """Tell of missed deadlines since the last time: Dagster as checks, and whom the settings name.
 
     Whoever does not answer is told again in the next turn; nobody waits for that.
     """
-    ledger, environment = builder.ledger, builder.settings.environment
+    ledger, environment = observer.ledger, observer.settings.environment
     since, head = cursor["told"], ledger.position()
     late: list[Miss] | None = None
     while since < head:
@@ -183,14 +186,16 @@ def _tell_late(
             if event.data.get("environment") != environment:
                 continue
             document = event_document(event.idx, event.at, event.kind, event.data)
-            problem = tell(builder.settings.webhook, document) if builder.settings.webhook else None
+            problem = (
+                tell(observer.settings.webhook, document) if observer.settings.webhook else None
+            )
             if problem is not None:
                 told.append(f"[sla] webhook: {problem}")
                 cursor["told"] = event.idx - 1
                 return
             if late is None:  # those of now, which are what each of these events is reported with
                 late = ledger.fetch_misses(environment, only_open=True)
-            _report(context.instance, builder, event, late)
+            _report(context.instance, observer, event, late)
         if following <= since:
             break
         since = following
@@ -198,11 +203,11 @@ def _tell_late(
 
 
 def _report(
-    instance: dg.DagsterInstance, builder: Builder, event: Event, misses: Sequence[Miss]
+    instance: dg.DagsterInstance, observer: Observer, event: Event, misses: Sequence[Miss]
 ) -> None:
     """Report a deadline that was missed, or met late, as what came of a check."""
     ref = str(event.data.get("partition_ref"))
-    for source in builder.project.persisted:
+    for source in observer.project.persisted:
         if is_due(source) and _is_of(source, ref):
             instance.report_runless_asset_event(
                 dg.AssetCheckEvaluation(
@@ -215,9 +220,9 @@ def _report(
             )
 
 
-def _late(builder: Builder, source: Source) -> list[dict[str, Any]]:
+def _late(observer: Observer, source: Source) -> list[dict[str, Any]]:
     """Return the deadlines of a source that were missed and are not met yet."""
-    misses = builder.ledger.fetch_misses(builder.settings.environment, only_open=True)
+    misses = observer.ledger.fetch_misses(observer.settings.environment, only_open=True)
     return [
         {
             "partition_ref": miss.partition_ref,
@@ -243,8 +248,8 @@ def sla_check(runtime: Runtime, source: Source) -> dg.AssetChecksDefinition:
     """Return the check that no deadline of a source was missed that is not met since."""
 
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        builder = runtime.planner()
-        late = _late(builder, source)
+        observer = runtime.observer()
+        late = _late(observer, source)
         return dg.AssetCheckResult(
             passed=not late, metadata={"late": dg.MetadataValue.json(late[:100])}
         )
@@ -277,16 +282,16 @@ def others(runtime: Runtime, there: Collection[tuple[str, ...]]) -> dict[dg.Asse
     }
 
 
-def _show(instance: dg.DagsterInstance, builder: Builder, synced: Sequence[Synced]) -> None:
+def _show(instance: dg.DagsterInstance, observer: Observer, synced: Sequence[Synced]) -> None:
     """Tell Dagster what has become available elsewhere, of what annotations need.
 
     That has no data version: nothing is out of date because there is more of it.
     """
     needs = {
         key: needed
-        for source in builder.project.persisted
+        for source in observer.project.persisted
         for key, needed in needed_elsewhere(source).items()
-        if tuple(key.path) not in builder.project.by_key
+        if tuple(key.path) not in observer.project.by_key
     }
     for of in synced:
         for ref in of.available[-_SHOWN:]:
@@ -309,7 +314,7 @@ def wants_schedule(
 
     def evaluate(context: dg.ScheduleEvaluationContext) -> dg.SkipReason:
         try:
-            made = make_wants(runtime.planner(), name)
+            made = make_wants(runtime.observer(), name)
         except PersistError as error:
             return dg.SkipReason(str(error))
         return dg.SkipReason(f"{len(made)} wants were made: the sensor builds what they ask for")

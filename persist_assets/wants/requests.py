@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from persist_assets.building.explain import stages_of
+from persist_assets.building.explain import stages_of
 from persist_assets.building.scheduler import Pool
 from persist_assets.core.errors import (
     ConflictError,
@@ -47,7 +49,9 @@ from persist_assets.planning.world import is_history, older_code
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from persist_assets.building.builder import Builder, Work
+    from persist_assets.building.builder import Builder
+    from persist_assets.building.observe import Observer
+    from persist_assets.building.stages import PendingBuild
     from persist_assets.core.model.project import Project
     from persist_assets.core.model.queries import BuildID, SourceID
     from persist_assets.core.model.snapshots import Snapshot
@@ -86,7 +90,7 @@ class Place:
     key: str | None
 
 
-def resolve(builder: Builder, ref: PartitionRef) -> Place:
+def resolve(observer: Observer, ref: PartitionRef) -> Place:
     """Return what a reference names: a persisted source, or a partition there is or will be.
 
     Raises
@@ -94,16 +98,16 @@ def resolve(builder: Builder, ref: PartitionRef) -> Place:
     NotFoundError
         There is no such source or partition.
     """
-    project = builder.project
+    project = observer.project
     named = project.find_named(ref)
     if named is not None:
-        return Place(named[0], _key(builder, *named, ref))
+        return Place(named[0], _key(observer, *named, ref))
     known = [name for s in project.persisted for name in (s.key, s.name)]
     found = did_you_mean(ref, known) or did_you_mean(ref.rpartition("/")[0], known)
     raise NotFoundError(f"`{ref}` names no persisted source", hint=found)
 
 
-def _key(builder: Builder, source: Source, key: str, ref: PartitionRef) -> str | None:
+def _key(observer: Observer, source: Source, key: str, ref: PartitionRef) -> str | None:
     partition = source.annotation.partition
     if partition is None:
         if key:
@@ -114,8 +118,8 @@ def _key(builder: Builder, source: Source, key: str, ref: PartitionRef) -> str |
         return None
     if not key:
         return None
-    if not is_key(partition, key, builder.started_at + _AHEAD):
-        there = builder.keys()[source.source_id]
+    if not is_key(partition, key, observer.started_at + _AHEAD):
+        there = observer.keys()[source.source_id]
         some = f"there are those from {there[0]} to {there[-1]}" if there else None
         raise NotFoundError(
             f"`{source.name}` has no partition `{key}`", hint=did_you_mean(key, there) or some
@@ -142,28 +146,28 @@ class _Asked:
     asked: Mapping[SourceID, Collection[str]]
 
 
-def _places(builder: Builder, refs: Iterable[PartitionRef]) -> dict[PartitionRef, Place]:
+def _places(observer: Observer, refs: Iterable[PartitionRef]) -> dict[PartitionRef, Place]:
     """Return what references name, of those that name something that can be built by now."""
     found: dict[PartitionRef, Place] = {}
     for ref in dict.fromkeys(refs):
         try:
-            place = resolve(builder, ref)
+            place = resolve(observer, ref)
         except NotFoundError:
             continue  # it was there when it was wanted
         partition = place.source.annotation.partition
         if (
             place.key is not None
             and partition is not None
-            and not is_key(partition, place.key, builder.started_at)
+            and not is_key(partition, place.key, observer.started_at)
         ):
             continue  # its window has not ended
         found[ref] = place
     return found
 
 
-def _asked(builder: Builder, refs: Iterable[PartitionRef]) -> _Asked:
-    project, order = builder.project, builder.keys()
-    places = _places(builder, refs)
+def _asked(observer: Observer, refs: Iterable[PartitionRef]) -> _Asked:
+    project, order = observer.project, observer.keys()
+    places = _places(observer, refs)
     wanted: dict[SourceID, set[str]] = {}
     for place in places.values():
         source_id = place.source.source_id
@@ -172,7 +176,7 @@ def _asked(builder: Builder, refs: Iterable[PartitionRef]) -> _Asked:
             wanted.setdefault(source_id, set()).update(all_there_are)
     sources = {p.source.source_id for p in places.values()}
     chosen = frozenset(sources | _above(project, sources))
-    asked = with_needed(project, chosen, wanted, order, builder.settings.timezone.key)
+    asked = with_needed(project, chosen, wanted, order, observer.settings.timezone.key)
     return _Asked(places, chosen, asked)
 
 
@@ -182,10 +186,10 @@ def _above(project: Project, sources: Iterable[SourceID]) -> set[SourceID]:
     return {s.source_id for s in reached if s.persisted}
 
 
-def find_current(builder: Builder, refs: Iterable[PartitionRef]) -> set[PartitionRef]:
+def find_current(observer: Observer, refs: Iterable[PartitionRef]) -> set[PartitionRef]:
     """Return which partitions are there as they would be built now, of those that can be built."""
-    told = _asked(builder, refs)
-    planned = builder.plan(told.chosen, asked=told.asked)
+    told = _asked(observer, refs)
+    planned = observer.plan(told.chosen, asked=told.asked)
     steps = {step.source_id: step for step in planned.steps}
     found: set[PartitionRef] = set()
     for ref, place in told.places.items():
@@ -199,7 +203,7 @@ def find_current(builder: Builder, refs: Iterable[PartitionRef]) -> set[Partitio
 
 
 def evaluate_now(
-    builder: Builder, trigger: str, *, force: bool = False
+    observer: Observer, trigger: str, *, force: bool = False
 ) -> tuple[Evaluation, Request | None]:
     """Decide what is to be done about the wants of an environment, and record it.
 
@@ -216,10 +220,10 @@ def evaluate_now(
     evaluation, request
         What was decided, and the build request that was made, if any.
     """
-    ledger, environment = builder.ledger, builder.settings.environment
-    now = builder.clock()
+    ledger, environment = observer.ledger, observer.settings.environment
+    now = observer.clock()
     record_dead(ledger, environment, now)
-    record_late(builder)
+    record_late(observer)
     open_requests = {request_id for request_id, *_ in ledger.fetch_open_requests(environment)}
     wants = [
         want
@@ -227,14 +231,14 @@ def evaluate_now(
         if want.state not in UNDER_WAY or want.request_id in open_requests
     ]
     refs = {want.partition_ref for want in wants if want.state not in UNDER_WAY}
-    current = find_current(builder, refs) if refs else set[str]()
+    current = find_current(observer, refs) if refs else set[str]()
     needed = {d for want in wants for d in want.external_dependencies}
     found = evaluate(
         wants,
         now,
         current=current,
-        available=find_available(builder, needed),
-        unbuildable=_not_yet(builder, refs),
+        available=find_available(observer, needed),
+        unbuildable=_not_yet(observer, refs),
         force=force,
     )
     told = found.satisfied or found.expired or found.partitions
@@ -244,7 +248,7 @@ def evaluate_now(
     return found, request
 
 
-def taint(builder: Builder, ref: PartitionRef, *, by: str) -> list[PartitionRef]:
+def taint(observer: Observer, ref: PartitionRef, *, by: str) -> list[PartitionRef]:
     """Record that what there is of a partition shall not be used, nor what was computed from it.
 
     Until they are built again their rows are computed for whoever reads them.
@@ -261,8 +265,8 @@ def taint(builder: Builder, ref: PartitionRef, *, by: str) -> list[PartitionRef]
     SettingsError
         It names a history, of which nobody could compute what it was.
     """
-    project, order = builder.project, builder.keys()
-    place = resolve(builder, ref)
+    project, order = observer.project, observer.keys()
+    place = resolve(observer, ref)
     if place.source.keeps_history:
         raise SettingsError(
             f"`{place.source.name}` keeps a history, which cannot be computed again",
@@ -283,7 +287,7 @@ def taint(builder: Builder, ref: PartitionRef, *, by: str) -> list[PartitionRef]
             log.warning("`%s` keeps a history: what it has of it stays", reader.name)
             continue
         for upstream in above:
-            keys, zone = spoilt[upstream.source_id], builder.settings.timezone.key
+            keys, zone = spoilt[upstream.source_id], observer.settings.timezone.key
             reached |= {*reached_by(project, reader, upstream, keys, order, zone)}
         if above:
             spoilt[reader.source_id] = [k for k in order.get(reader.source_id, ()) if k in reached]
@@ -316,8 +320,8 @@ def taint(builder: Builder, ref: PartitionRef, *, by: str) -> list[PartitionRef]
         present = {s.build_uid for b, s in manifest.items() if b in project.by_build_id}
         return Taint(refs, _with_readers(marks, kept, present))
 
-    taint = builder.ledger.taint(builder.settings.environments, decide, by=by)
-    export_manifest(builder.settings, builder.ledger)
+    taint = observer.ledger.taint(observer.settings.environments, decide, by=by)
+    export_manifest(observer.settings, observer.ledger)
     return [*taint.refs]
 
 
@@ -366,30 +370,30 @@ def _with_readers(
     return found
 
 
-def _not_yet(builder: Builder, refs: Iterable[PartitionRef]) -> set[PartitionRef]:
+def _not_yet(observer: Observer, refs: Iterable[PartitionRef]) -> set[PartitionRef]:
     """Return the partitions that cannot be built: their windows go on, or they are gone."""
-    return {*refs} - _places(builder, refs).keys()
+    return {*refs} - _places(observer, refs).keys()
 
 
-def next_due(builder: Builder) -> datetime | None:
+def next_due(observer: Observer) -> datetime | None:
     """Return when time alone may change what is to be done about the wants, after an evaluation.
 
     Then one is late or given up, a pause ends, or the window of a partition does.
     """
-    now, dues = builder.clock(), set[datetime]()
-    wants = builder.ledger.fetch_active(builder.settings.environment)
+    now, dues = observer.clock(), set[datetime]()
+    wants = observer.ledger.fetch_active(observer.settings.environment)
     for want in wants:
         dues |= {d for d in (want.retry_at, want.expires_at, want.deadline) if d is not None}
-    for ref in _not_yet(builder, {want.partition_ref for want in wants}):
+    for ref in _not_yet(observer, {want.partition_ref for want in wants}):
         with suppress(NotFoundError):
-            place = resolve(builder, ref)
+            place = resolve(observer, ref)
             partition = place.source.annotation.partition
             if place.key is not None and partition is not None:
                 dues.add(window_end(partition, place.key))
     return min((due for due in dues if due > now), default=None)
 
 
-def check_want(builder: Builder, want: Want) -> tuple[Want, list[str]]:
+def check_want(observer: Observer, want: Want) -> tuple[Want, list[str]]:
     """Return a want whose reference is spelled in full, and what is odd about it.
 
     Raises
@@ -400,7 +404,7 @@ def check_want(builder: Builder, want: Want) -> tuple[Want, list[str]]:
         A text, a time or a duration cannot be, or what it needs is of no graph.
     """
     _check_texts(want)
-    place = resolve(builder, want.partition_ref)
+    place = resolve(observer, want.partition_ref)
     warnings: list[str] = []
     for name, seconds in (("ttl", want.ttl_s), ("sla", want.sla_s)):
         if seconds is not None and not 0 <= seconds <= LONGEST_S:
@@ -422,7 +426,7 @@ def check_want(builder: Builder, want: Want) -> tuple[Want, list[str]]:
             raise SettingsError(
                 f"`{needed}` names no graph", hint="for example users:data/users/2024-01-01"
             )
-    warnings += warn_unknown(builder.settings, want.external_dependencies)
+    warnings += warn_unknown(observer.settings, want.external_dependencies)
     return replace(want, partition_ref=ref_of(place.source.key, place.key)), warnings
 
 
@@ -446,22 +450,24 @@ def _check_texts(want: Want) -> None:
             raise SettingsError(f"{name} has characters that no text has", hint="write it in UTF-8")
 
 
-def explained(builder: Builder, ref: PartitionRef) -> dict[str, Any]:
+def explained(observer: Observer, ref: PartitionRef) -> dict[str, Any]:
     """Return the chain from a partition to its wants, request, run, build, inputs and code.
+
+    Its `stages` are those of a build that would start now.
 
     Raises
     ------
     NotFoundError
         The reference names nothing.
     """
-    place, ledger = resolve(builder, ref), builder.ledger
-    source, environment = place.source, builder.settings.environment
+    place, ledger = resolve(observer, ref), observer.ledger
+    source, environment = place.source, observer.settings.environment
     full = ref_of(source.key, place.key)
     wants = ledger.fetch_wants(environment, refs=[full], limit=5)
     build_uid = ledger.find_available_build(environment, full)
     builds = ledger.fetch_builds(build_uid=build_uid) if build_uid else []
     build = next(iter(builds), None)
-    names = {s.build_id: s.name for s in builder.project.sources}
+    names = {s.build_id: s.name for s in observer.project.sources}
     requests = [r for w in wants if w.request_id and (r := ledger.find_request(w.request_id))]
     location = source.location
     return {
@@ -494,18 +500,22 @@ def explained(builder: Builder, ref: PartitionRef) -> dict[str, Any]:
             "path": location.path,
             "line": location.line,
         },
+        "stages": [
+            {"stage": s.name, "strategy": s.strategy, "description": s.description}
+            for s in (stages_of(observer, source, place.key) if source.persisted else ())
+        ],
     }
 
 
-def find_available(builder: Builder, refs: Collection[PartitionRef]) -> set[PartitionRef]:
+def find_available(observer: Observer, refs: Collection[PartitionRef]) -> set[PartitionRef]:
     """Return which of some partitions are available, of this graph's and of others'."""
-    environment, found = builder.settings.environment, set[str]()
+    environment, found = observer.settings.environment, set[str]()
     by_graph: dict[str, dict[str, PartitionRef]] = {}
     for ref in refs:
         graph, name = split_graph(ref)
         by_graph.setdefault(graph, {})[name] = ref
     for graph, names in by_graph.items():
-        there = builder.ledger.fetch_available(environment, graph, refs=[*names])
+        there = observer.ledger.fetch_available(environment, graph, refs=[*names])
         found.update(names[name] for name in there)
     return found
 
@@ -535,26 +545,26 @@ def find_untaken(ledger: Ledger, environment: str, now: datetime) -> str | None:
     )
 
 
-def record_late(builder: Builder) -> int:
+def record_late(observer: Observer) -> int:
     """Record the wants that missed their deadlines, and whose fault that is; return how many."""
-    n, now = 0, builder.clock()
-    environment = builder.settings.environment
-    while late := builder.ledger.fetch_late(environment, now, limit=_LATE_AT_ONCE):
-        recorded = _record_late(builder, late)
+    n, now = 0, observer.clock()
+    environment = observer.settings.environment
+    while late := observer.ledger.fetch_late(environment, now, limit=_LATE_AT_ONCE):
+        recorded = _record_late(observer, late)
         n += recorded
         if len(late) < _LATE_AT_ONCE or not recorded:
             break
     return n
 
 
-def _record_late(builder: Builder, late: Sequence[Want]) -> int:
+def _record_late(observer: Observer, late: Sequence[Want]) -> int:
     """Record which wants missed their deadlines, and whose fault that is; return how many."""
-    ledger, environment = builder.ledger, builder.settings.environment
-    available = find_available(builder, {d for want in late for d in want.external_dependencies})
+    ledger, environment = observer.ledger, observer.settings.environment
+    available = find_available(observer, {d for want in late for d in want.external_dependencies})
     graphs = {split_graph(d)[0] for want in late for d in want.external_dependencies} - {""}
     problems = {graph: ledger.find_upstream_problem(environment, graph) for graph in graphs}
     running = {b.source_id for b, *_ in ledger.fetch_under_way()}
-    names = [s.key for s in builder.project.persisted if s.source_id in running]
+    names = [s.key for s in observer.project.persisted if s.source_id in running]
     requests = {i: ledger.find_request(i) for i in {want.request_id for want in late} if i}
     told = [
         (
@@ -581,7 +591,7 @@ def run_request(
     request: Request,
     *,
     run_id: str | None = None,
-    tell: Callable[[Sequence[Work]], None] | None = None,
+    tell: Callable[[Sequence[PendingBuild]], None] | None = None,
 ) -> bool:
     """Build what a request asks for; all of it becomes visible, or nothing.
 
@@ -606,7 +616,7 @@ def run_request(
     holder = f"{run_id or 'a request'}, process {os.getpid()}"
     with ledger.lease(_lease(request_id), holder, wait_s=0):
         ledger.start_request(request_id, run_id)
-        told = _asked(builder, request.partitions)
+        told = _asked(builder.observer, request.partitions)
         pool: Pool | None = None
         building: Source | None = None
         try:

@@ -18,7 +18,7 @@ from persist_assets.core.wants import Want, ref_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from persist_assets.building.builder import Builder
+    from persist_assets.building.observe import Observer
     from persist_assets.core.model.annotations import Cadence, Wanted
     from persist_assets.core.model.sources import Source
 
@@ -33,7 +33,7 @@ _SHORTEST_S: Mapping[Cadence, int] = {
 _LOOKED_AT = timedelta(days=5 * 366)
 
 
-def make_wants(builder: Builder, by: str) -> list[Want]:
+def make_wants(observer: Observer, by: str) -> list[Want]:
     """Record the wants of annotations whose time has ended, and return those that were not there.
 
     Parameters
@@ -42,26 +42,26 @@ def make_wants(builder: Builder, by: str) -> list[Want]:
         Who does it, for the audit.
     """
     made: list[Want] = []
-    ledger = builder.ledger
-    for source in builder.project.persisted:
+    ledger = observer.ledger
+    for source in observer.project.persisted:
         said = source.annotation.want
         if said is None:
             continue
-        last = ledger.find_last_want_id(_beginning(builder, source))
-        due = [*_due(builder, source, said, by, last)]
+        last = ledger.find_last_want_id(_beginning(observer, source))
+        due = [*_due(observer, source, said, by, last)]
         with suppress(ConflictError):  # made meanwhile, when the annotation said otherwise
             made += ledger.create_wants(due) if due else ()
     return made
 
 
-def next_window(builder: Builder) -> datetime | None:
+def next_window(observer: Observer) -> datetime | None:
     """Return when the next window of an annotation ends, None where there is none."""
     ends: list[datetime] = []
-    for source in builder.project.persisted:
+    for source in observer.project.persisted:
         said = source.annotation.want
         if said is not None:
-            zone = _zone(builder, source)
-            begin = _containing(builder.started_at.astimezone(zone), said.every)
+            zone = _zone(observer, source)
+            begin = _containing(observer.started_at.astimezone(zone), said.every)
             ends.append(following(begin, said.every).replace(tzinfo=zone))
     return min(ends, default=None)
 
@@ -105,28 +105,28 @@ def deadline_cron(every: Cadence, sla_s: int, timezone: str, now: datetime) -> s
             return f"{time} {1 + days} * *"
 
 
-def _beginning(builder: Builder, source: Source) -> str:
-    return f"{builder.settings.environment}:{source.key}@"
+def _beginning(observer: Observer, source: Source) -> str:
+    return f"{observer.settings.environment}:{source.key}@"
 
 
-def _zone(builder: Builder, source: Source) -> ZoneInfo:
+def _zone(observer: Observer, source: Source) -> ZoneInfo:
     partition, said = source.annotation.partition, source.annotation.want
     if partition is not None and partition.time is not None:
         return ZoneInfo(partition.timezone)
-    return ZoneInfo("UTC") if said and said.every == "hourly" else builder.settings.timezone
+    return ZoneInfo("UTC") if said and said.every == "hourly" else observer.settings.timezone
 
 
 def _due(
-    builder: Builder, source: Source, said: Wanted, by: str, last: str | None
+    observer: Observer, source: Source, said: Wanted, by: str, last: str | None
 ) -> Iterator[Want]:
     """Yield the wants of windows that have ended since the last one of which there is one."""
-    zone, form = _zone(builder, source), FORMATS[said.every]
-    first = _beginning(builder, source)
+    zone, form = _zone(observer, source), FORMATS[said.every]
+    first = _beginning(observer, source)
     known = last.removeprefix(first).partition("/")[0] if last is not None else None
     partition = source.annotation.partition
     time = partition.time if partition is not None else None
-    keys = builder.keys().get(source.source_id, ()) if time is not None else ()
-    for begin in _ended(builder.started_at.astimezone(zone), said.every, known):
+    keys = observer.keys().get(source.source_id, ()) if time is not None else ()
+    for begin in _ended(observer.started_at.astimezone(zone), said.every, known):
         window = begin.strftime(form)
         end = following(begin, said.every).replace(tzinfo=zone)
         if partition is None or time is None:
@@ -141,8 +141,8 @@ def _due(
             yield Want(
                 f"{first}{window}{extra}",
                 ref_of(source.key, key),
-                builder.settings.environment,
-                builder.started_at,
+                observer.settings.environment,
+                observer.started_at,
                 data_timestamp=end,
                 ttl_s=said.ttl_s,
                 sla_s=said.sla_s,

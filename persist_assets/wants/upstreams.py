@@ -23,7 +23,7 @@ from persist_assets.wants.http import NoAnswer, ask, object_of, said_in, token_o
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from persist_assets.building.builder import Builder
+    from persist_assets.building.observe import Observer
     from persist_assets.core.settings.values import Upstream
     from persist_assets.core.wants import PartitionRef
 
@@ -85,13 +85,13 @@ class _Page:
     beneath: PartitionRef = ""
 
 
-def sync_all(builder: Builder, *, environ: Mapping[str, str] = os.environ) -> list[Synced]:
+def sync_all(observer: Observer, *, environ: Mapping[str, str] = os.environ) -> list[Synced]:
     """Read every other graph of the settings; never raises for what one of them does."""
-    return [sync(builder, u, environ=environ) for u in builder.settings.upstreams]
+    return [sync(observer, u, environ=environ) for u in observer.settings.upstreams]
 
 
 def sync(
-    builder: Builder, upstream: Upstream, *, environ: Mapping[str, str] = os.environ
+    observer: Observer, upstream: Upstream, *, environ: Mapping[str, str] = os.environ
 ) -> Synced:
     """Read what another graph has told since it was read last, and record it.
 
@@ -102,7 +102,7 @@ def sync(
     LedgerError
         Ours cannot be written.
     """
-    ledger, environment = builder.ledger, builder.settings.environment
+    ledger, environment = observer.ledger, observer.settings.environment
     name = upstream.name
     kept = ledger.fetch_cursor(environment, name)
     known = ledger.find_upstream_problem(environment, name)
@@ -129,7 +129,7 @@ def sync(
                 if not keep(page, problem if page.reset else known):
                     return Synced(name, tuple(available), problem)  # somebody else has read on
                 available |= dict.fromkeys(r for r, s in page.told.items() if s == "available")
-        circles = find_circles(ledger, builder.settings, upstream, environ=environ)
+        circles = find_circles(ledger, observer.settings, upstream, environ=environ)
         problem = problem or tell_circles(circles)
     except NoAnswer as error:
         problem = str(error)

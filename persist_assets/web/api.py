@@ -297,7 +297,7 @@ async def list_misses(graph: Graph, caller: Caller, given: Mapping[str, Any]) ->
     """Answer which deadlines were missed, the latest first."""
 
     def act() -> list[dict[str, Any]]:
-        record_late(graph.builder())
+        record_late(graph.observer())
         found = graph.ledger.fetch_misses(
             graph.settings.environment, limit=given.get("limit", MOST)
         )
@@ -310,10 +310,10 @@ async def show_plan(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> A
     """Answer what a build of everything would do now."""
 
     def act() -> dict[str, Any]:
-        builder = graph.builder()
-        chosen = [s.source_id for s in builder.project.persisted]
-        holdings = find_holdings(builder.ingestion, chosen)
-        return plan_document(builder.project, builder.plan(chosen), holdings)
+        observer = graph.observer()
+        chosen = [s.source_id for s in observer.project.persisted]
+        holdings = find_holdings(observer.ingestion, chosen)
+        return plan_document(observer.project, observer.plan(chosen), holdings)
 
     return await graph.plan(act)
 

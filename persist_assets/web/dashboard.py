@@ -292,11 +292,11 @@ class _Pages:
     def _keys(self) -> list[str]:
         """Return what can be asked for: sources, and the newest partition of each."""
         try:
-            builder = self._graph.builder()
+            observer = self._graph.observer()
         except PersistError:
             return []
-        order, found = builder.keys(), list[str]()
-        for source in builder.project.persisted[:_SOURCES]:
+        order, found = observer.keys(), list[str]()
+        for source in observer.project.persisted[:_SOURCES]:
             some = order.get(source.source_id)
             found.append(ref_of(source.key, some[-1] if some else None))
         return found
@@ -380,7 +380,7 @@ class _Pages:
         """Show which deadlines were missed, and whose fault that was."""
 
         def act() -> list[dict[str, Any]]:
-            record_late(self._graph.builder())
+            record_late(self._graph.observer())
             found = self._graph.ledger.fetch_misses(self._graph.settings.environment, limit=_SHOWN)
             return [miss_document(miss, self._graph.clock()) for miss in found]
 
@@ -391,10 +391,10 @@ class _Pages:
         """Show which partitions there are, and which of them are not there yet."""
 
         def act() -> list[tuple[str, list[tuple[str, str]], int]]:
-            builder, ledger = self._graph.builder(), self._graph.ledger
-            environment, order = self._graph.settings.environment, builder.keys()
+            observer, ledger = self._graph.observer(), self._graph.ledger
+            environment, order = self._graph.settings.environment, observer.keys()
             found: list[tuple[str, list[tuple[str, str]], int]] = []
-            for source in builder.project.persisted[:_SOURCES]:
+            for source in observer.project.persisted[:_SOURCES]:
                 keys: Sequence[str | None] = order.get(source.source_id, (None,))
                 cells = {ref_of(source.key, key): key or "all" for key in keys[-_CELLS:]}
                 there, wanted = ledger.fetch_states(environment, [*cells])

@@ -18,12 +18,11 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from persist_assets.building.builder import Builder
+from persist_assets.building.observe import Observer
 from persist_assets.compiler.load import load_project, sound
 from persist_assets.core.errors import PersistError
 from persist_assets.core.settings.keys import SETTINGS_FILE
 from persist_assets.core.settings.user import make_private
-from persist_assets.engine.spark import Engine, no_session
 from persist_assets.wants.requests import TAKERS, check_want, evaluate_now, find_untaken
 from persist_assets.wants.schedules import make_wants
 from persist_assets.wants.upstreams import sync_all
@@ -92,7 +91,7 @@ class Graph:
         self._compiling = threading.Lock()
         self._asking = ThreadPoolExecutor(2, "persist-ask")
         self._project: tuple[object, Project] | None = None
-        self._looking: asyncio.Future[Builder] | None = None
+        self._looking: asyncio.Future[Observer] | None = None
         self._position = 0
         self._moved, self._awaited, self._wanted = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -142,8 +141,8 @@ class Graph:
 
     # ------------------------------------------------------------------------------- sources
 
-    def builder(self) -> Builder:
-        """Return what plans, and computes nothing; it looks at sources and data anew.
+    def observer(self) -> Observer:
+        """Return a new observer of the sources and data as they are now.
 
         Called in the threads that plan or glance. Sources with errors are left out, as with
         ``--keep-going``: the others' wants can wait for no editor.
@@ -159,8 +158,7 @@ class Graph:
                 project = load_project(self.settings)
                 self._project = (seen, sound(project))
             project = self._project[1]
-        engine = Engine(self.settings, no_session)
-        return Builder(self.settings, project, self.ledger, engine, clock=self.clock)
+        return Observer(self.settings, project, self.ledger, clock=self.clock)
 
     async def project(self) -> Project | None:
         """Return the sources as they are now, or as they were last seen where compiling takes long.
@@ -168,7 +166,7 @@ class Graph:
         None where there are none, and nobody has seen any.
         """
         if self._looking is None or self._looking.done():  # who gave up left it for the next
-            self._looking = asyncio.ensure_future(self.glance(self.builder))
+            self._looking = asyncio.ensure_future(self.glance(self.observer))
         with suppress(TimeoutError, PersistError):
             async with asyncio.timeout(_SOON_S):
                 await asyncio.shield(self._looking)
@@ -204,7 +202,7 @@ class Graph:
         """
 
         def record() -> tuple[Want, Sequence[str], bool]:
-            checked, warnings = check_want(self.builder(), want)
+            checked, warnings = check_want(self.observer(), want)
             there = self.ledger.find_want(checked.want_id)
             (made,) = self.ledger.create_wants([checked])
             return made, [*warnings, *self.find_problems()], there is None
@@ -226,7 +224,7 @@ class Graph:
         def act() -> tuple[Evaluation, Request | None]:
             began = time.monotonic()
             try:
-                return evaluate_now(self.builder(), trigger, force=force)
+                return evaluate_now(self.observer(), trigger, force=force)
             finally:
                 self.evaluations += 1
                 self.evaluation_s += time.monotonic() - began
@@ -270,12 +268,12 @@ class Graph:
 
     async def _look_around(self) -> str:
         """Read other graphs, make the wants that are due, and return what is to be evaluated by."""
-        builder = await self.plan(self.builder)
-        synced = await self.read(lambda: sync_all(builder))  # may take long, and plans nothing
+        observer = await self.plan(self.observer)
+        synced = await self.read(lambda: sync_all(observer))  # may take long, and plans nothing
         for of in synced:
             if of.problem is not None:
                 log.warning("action=sync graph=%s problem=%s", of.graph, of.problem)
-        await self.plan(lambda: make_wants(builder, "persist serve"))
+        await self.plan(lambda: make_wants(observer, "persist serve"))
         return "upstream" if any(of.available for of in synced) else "clock"
 
     def _next_request(self) -> Request | None:

@@ -230,9 +230,9 @@ def test_every_table_equals_the_query_run_directly_on_the_raw_data(
         else:
             same = over_all[source.name]
             assert same.query is not None
-            statement, read = plain.statement(same.query, same.bindings, {})
+            statement, read = plain.reader.statement(same.query, same.bindings, {})
             assert not read, "the comparison must not read any of our tables"
-            direct = plain.load(statement, read, same.columns)
+            direct = plain.reader.load(statement, read, same.columns)
         ours = builder.read(source)
         assert [c.lower() for c in direct.columns] == [c.lower() for c in ours.columns]
         if source.name in ("flights", "route_delays", "cancelled", "weather", "delayed"):
@@ -542,8 +542,10 @@ def malloy_rows(
     loaded = load(builder.settings)
     project, query = loaded.project, loaded.query(path, **asked)
     manifest = {} if inline else builder.ledger.fetch_manifest("dev")
-    statement, read = builder.statement(query, resolve_query(project, query, "malloy"), manifest)
-    rows = [tuple(r) for r in builder.load(statement, read).collect()]
+    statement, read = builder.reader.statement(
+        query, resolve_query(project, query, "malloy"), manifest
+    )
+    rows = [tuple(r) for r in builder.reader.load(statement, read).collect()]
     return rows, [s.partition("@")[0] for s in read]
 
 

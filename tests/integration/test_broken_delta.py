@@ -124,7 +124,7 @@ def test_a_broken_file_is_named_and_what_is_published_stays(
         builder.build(v)
     assert str(file) in raised.value.message
     assert sorted(r.id for r in enter(root).read(v).collect()) == [1, 2]
-    copy = builder.ingestion.find(builder.project.sources[0])
+    copy = builder.observer.ingestion.find(builder.project.sources[0])
     assert copy is not None
     assert copy.rows == 2
     if breaks in (cut_checkpoint, cut_data):

@@ -229,9 +229,9 @@ def test_strict_mode_reads_tables_only_and_lists_what_is_missing(
     query = parse_query("SELECT * FROM q JOIN p ON true")
     bindings = [named(builder, n).source_id for n in ("q", "p")]
     with pytest.raises(StrictError, match="not built in `dev`: m/p, m/q"):
-        builder.statement(query, bindings, {})
+        builder.reader.statement(query, bindings, {})
     assert build_all(builder) == {"p": "built", "q": "built"}
-    builder.statement(query, bindings, builder.ledger.fetch_manifest("dev"))
+    builder.reader.statement(query, bindings, builder.ledger.fetch_manifest("dev"))
 
 
 @pytest.mark.proves("M10")
@@ -243,7 +243,7 @@ def test_environments_have_manifests_of_their_own(make_builder: Callable[..., Bu
         load_settings(builder.settings.root), builder.project, builder.ledger, builder.engine
     )
     assert prod.ledger.fetch_manifest("prod") == {}
-    statement, read = prod.statement(
+    statement, read = prod.reader.statement(
         parse_query("SELECT * FROM p"),
         [named(prod, "p").source_id],
         prod.ledger.fetch_manifest("prod"),
@@ -485,8 +485,8 @@ def test_texts_that_are_too_long_for_statistics_are_kept(
     query = "SELECT a, repeat(b, 5000) AS text, IF(a > 1, repeat(b, 5000), b) AS one FROM t"
     builder = make_builder(f"{raw}CREATE VIEW p AS {query};")
     builder.build(named(builder, "p"))
-    snapshot = builder.manifest()[named(builder, "p").build_id]
-    rows = {(row.a, row.text, row.one) for row in builder.load_snapshot(snapshot).collect()}
+    snapshot = builder.observer.manifest()[named(builder, "p").build_id]
+    rows = {(row.a, row.text, row.one) for row in builder.reader.load_snapshot(snapshot).collect()}
     assert rows == {
         (1, "x" * 5000, "x"),
         (2, "y" * 5000, "y" * 5000),
@@ -612,7 +612,7 @@ def test_data_that_changes_while_it_is_read_is_refused(
     make_builder: Callable[..., Builder],
 ) -> None:
     builder = make_builder()
-    builder.pin(named(builder, "t"))
+    builder.observer.pins.pin(named(builder, "t"))
     time_before = (builder.settings.root / "raw" / "t" / "part-0.parquet").stat().st_mtime_ns
     write(builder.settings.root, [(9, "n")])
     assert (
@@ -627,7 +627,7 @@ def test_files_that_come_while_data_is_read_are_for_the_next_build(
     make_builder: Callable[..., Builder],
 ) -> None:
     builder = make_builder()
-    builder.pin(named(builder, "t"))
+    builder.observer.pins.pin(named(builder, "t"))
     file = builder.settings.root / "raw" / "t" / "part-0.parquet"
     file.with_name("part-1.parquet").write_bytes(file.read_bytes())
     first = builder.build(named(builder, "p")).snapshot

@@ -199,7 +199,7 @@ def test_what_is_not_published_says_where_it_fails(make: Make) -> None:
     ) in str(caught.value)
     with pytest.raises(CheckFailedError, match=r"not_null_n \(2 rows in 2024-01-03\)"):
         builder.build(named(builder), keys=["2024-01-02", "2024-01-03"])
-    assert builder.manifest() == {}
+    assert builder.observer.manifest() == {}
 
 
 def test_functions_tell_partitions_where_their_rows_do(make: Make) -> None:
@@ -257,12 +257,12 @@ def v(f):
 def judge(builder: Builder) -> dict[str, dict[str, Any]]:
     """Return which partitions fail which check, told from the rows of the table."""
     source = named(builder)
-    snapshot = builder.manifest()[source.build_id]
+    snapshot = builder.observer.manifest()[source.build_id]
     assert snapshot.partitions is not None
-    order = builder.keys()[source.source_id]
+    order = builder.observer.keys()[source.source_id]
     there = {k for f in snapshot.partitions.filled for k in expand(order, f.runs)}
     rows: dict[str, list[Any]] = {key: [] for key in order if key in there}
-    for row in builder.load_snapshot(snapshot).collect():
+    for row in builder.reader.load_snapshot(snapshot).collect():
         rows[str(row.day)].append(row)
     found: dict[str, dict[str, Any]] = {
         n: {} for n in ("row_count", "unique_o", "freshness_ts", "function_few", "function_small")
@@ -329,10 +329,10 @@ def test_a_partition_that_fails_keeps_others_from_being_published(make: Make) ->
     root = builder.settings.root
     put(root, (1, "a", 1), (2, "a", 1), (4, "a", 1))
     assert built(builder, "v", 1, 2)["row_count"].passed
-    before = builder.manifest()
+    before = builder.observer.manifest()
     with pytest.raises(CheckFailedError, match=r"failed row_count \(0 rows in 2024-01-03\); it"):
         built(make(root=root), "v", 3, 4)
-    assert builder.manifest() == before
+    assert builder.observer.manifest() == before
 
 
 def test_a_warning_of_a_partition_that_stays_blocks_once_it_is_an_error(make: Make) -> None:

@@ -18,11 +18,10 @@ from conftest import ROOT
 from serving import READ, SOURCES, TOKENS, WRITE, Served, serving, write_data
 from test_upstreams import Other
 
-from persist_assets.building.builder import Builder
+from persist_assets.building.observe import Observer
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.settings.load import load_settings
 from persist_assets.core.wants import Want
-from persist_assets.engine.spark import Engine, no_session
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.operations.doctor import examine
 from persist_assets.wants.cycles import HOPS, Search, find_circles
@@ -67,10 +66,10 @@ class Graphs:
             for way in find_circles(self.ledgers[n], settings, upstream, environ=environ)
         ]
 
-    def builder(self, n: int) -> Builder:
+    def observer(self, n: int) -> Observer:
         settings = self.settings[n]
         project = require(load_project(settings))
-        return Builder(settings, project, self.ledgers[n], Engine(settings, no_session))
+        return Observer(settings, project, self.ledgers[n])
 
     def synced(self, n: int) -> int:
         return len(self.ledgers[n].list_events(kinds=["upstream-synced"])[0])
@@ -153,7 +152,7 @@ def test_two_graphs_that_wait_for_each_other_are_told_so_once(graphs: Graphs) ->
     done = persist(graphs.settings[0].root, "evaluate")
     assert f"warning: after0: {problem}\n" in done.stderr
     before = graphs.synced(0)
-    sync_all(graphs.builder(0), environ={"PERSIST_TOKEN_OTHERS": READ})
+    sync_all(graphs.observer(0), environ={"PERSIST_TOKEN_OTHERS": READ})
     assert graphs.synced(0) == before
     assert told_by_doctor(graphs, 0) == [f"the graph `after0`: {problem}"]
     (late,) = graphs.ledgers[0].fetch_misses("dev")
@@ -171,7 +170,7 @@ def test_two_graphs_that_wait_for_each_other_are_told_so_once(graphs: Graphs) ->
         "circle": [DAY, f"before1:{TOTAL}", f"after0:{DAY}"],
     }
     graphs.ledgers[1].cancel_want(theirs, by="test")
-    (after, _) = sync_all(graphs.builder(0), environ={"PERSIST_TOKEN_OTHERS": READ})
+    (after, _) = sync_all(graphs.observer(0), environ={"PERSIST_TOKEN_OTHERS": READ})
     assert after.problem is None
     assert told_by_doctor(graphs, 0) == []
 

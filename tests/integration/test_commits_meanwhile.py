@@ -201,7 +201,7 @@ def meanwhile(do: Callable[[], None]) -> Callable[..., Engine]:
 
 def check(builder: Builder, others: Others) -> int:
     """Check that all sources are those of the version that is held, and return its number."""
-    held = builder.ingestion.find(builder.project.by_key["m", "events"])
+    held = builder.observer.ingestion.find(builder.project.by_key["m", "events"])
     assert held is not None
     rows = others.rows(held)
     expected: dict[str, Counter[Any]] = {

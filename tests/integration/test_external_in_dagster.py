@@ -285,7 +285,7 @@ def test_what_is_wanted_of_external_tables_is_built_at_their_newest_version(
         """Do what `persist serve` and its processes do of a want."""
         ledger.create_wants([Want(name, "m/odd", "dev", datetime.now(UTC))])
         planner = enter(root)
-        evaluate_now(planner, "want")
+        evaluate_now(planner.observer, "want")
         for request in ledger.fetch_requests("dev", is_open=True):
             assert run_request(enter(root).anew(request), request)
         (made,) = (w for w in ledger.fetch_wants("dev") if w.want_id == name)

@@ -88,16 +88,16 @@ def ask(root: Path, builder: Builder, sql: str) -> tuple[list[int], Route]:
     bindings = resolve_query(loaded.project, query)
     manifest = builder.ledger.fetch_manifest(*builder.settings.environments)
     needs = loaded.needs_of(query, bindings)
-    statement, read = builder.statement(query, bindings, manifest, needs=needs)
+    statement, read = builder.reader.statement(query, bindings, manifest, needs=needs)
     (route,) = (found for found in read.values() if isinstance(found, Route))
-    return ids(builder.load(statement, read)), route
+    return ids(builder.reader.load(statement, read)), route
 
 
 @pytest.mark.proves("F22")
 def test_what_no_table_reads_is_never_partial(root: Path, enter: Callable[..., Builder]) -> None:
     builder = enter(root)
     build(builder, "invoices")
-    held = builder.ingestion.find(named(builder, "t"))
+    held = builder.observer.ingestion.find(named(builder, "t"))
     assert held is not None
     assert held.rows == 3
     # In the run that built, and in one after it: the copy is up to date, and has no deposits.
@@ -108,7 +108,7 @@ def test_what_no_table_reads_is_never_partial(root: Path, enter: Callable[..., B
         assert {r.note for r in reader.read(named(reader, "t")).collect()} == {"n"}
         assert ids(reader.read(named(reader, "invoices"))) == [1, 2, 3]
         assert ids(reader.read(named(reader, "few"))) == []
-        bare = reader.compute(named(reader, "deposits"), {})
+        bare = reader.reader.compute(named(reader, "deposits"), {})
         assert reader is builder or ids(bare) == [6, 7], "no build has brought what it reads"
 
 
@@ -147,10 +147,10 @@ def test_a_query_is_answered_here_only_if_the_copy_has_all_of_it(
     # What has a table is read from it, and what it reads has no route.
     query = parse_query("select * from invoices")
     manifest = later.ledger.fetch_manifest(*later.settings.environments)
-    _, read = later.statement(query, resolve_query(later.project, query), manifest)
+    _, read = later.reader.statement(query, resolve_query(later.project, query), manifest)
     assert not any(isinstance(r, Route) for r in read.values())
 
-    later.local = True
+    later.reader.local = True
     assert asked("select id from some") == ([1, 2, 3], "local", "1")
     for sql, lacks in [
         ("select id from t", "rows: asked for TRUE, held category IN ('invoices', 'loans')"),
@@ -178,7 +178,7 @@ def test_a_plan_says_what_is_to_be_brought(root: Path, enter: Callable[..., Buil
     more = "--@ persist\ncreate view v as select id from t where category = 'deposits';"
     (root / "sources" / "n.sql").write_text(more)
     assert planned()["invoices"] == ("reuse", [])
-    (read,) = [find_holding(b.ingestion, named(b, "t")) for b in (enter(root),)]
+    (read,) = [find_holding(b.observer.ingestion, named(b, "t")) for b in (enter(root),)]
     assert (read.why, read.read) == ("more rows of `t` are needed", Pruned(1, 2, 2, ANY))
     before = enter(root).ledger.position()
     build(enter(root), "v")
@@ -232,7 +232,7 @@ def test_what_goes_with_a_run_is_checked_as_a_whole(
     )
     builder = enter(root)
     build(builder, "w")
-    held = builder.ingestion.find(named(builder, "t"))
+    held = builder.observer.ingestion.find(named(builder, "t"))
     assert held is not None
     assert held.rows == 3, "what the table of `w` needs, and no more"
     assert ids(builder.read(named(builder, "w"))) == [1, 2, 3]

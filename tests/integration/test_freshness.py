@@ -208,7 +208,7 @@ def test_what_is_recorded_is_what_was_read_when_a_table_gets_too_old_meanwhile(
 
     late.ledger.record_started = slowly  # type: ignore[method-assign]
     late.build("q")
-    p, q = (late.builder.manifest()[late.source(n).build_id] for n in "pq")
+    p, q = (late.builder.observer.manifest()[late.source(n).build_id] for n in "pq")
     assert q.as_of == p.as_of
     assert q.inputs[0].version == f"content:{p.content}"
     assert late.rows("q") == [5]

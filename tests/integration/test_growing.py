@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from growing import ONE, PLAIN, Data, anew, check, kind_of, put, sources
 
 from persist_assets.building.builder import Builder
-from persist_assets.building.strategies import incremental
+from persist_assets.building.strategies import in_place
 from persist_assets.core.errors import BuildError, CheckFailedError
 from persist_assets.operations.environments import roll_back
 from persist_assets.operations.gc import collect
@@ -172,7 +172,7 @@ def test_rows_that_came_meet_all_rows_of_another_table_made_of_theirs(make_build
     again = make_builder(root=root)
     done = [built(again, name)[0] for name in ("u", "above", "w", "last", "q")]
     assert done[-1] == "added", done
-    table = again.load_snapshot(again.manifest()[named(again, "q").build_id])
+    table = again.reader.load_snapshot(again.observer.manifest()[named(again, "q").build_id])
     (row,) = table.where("x = 'z'").collect()
     assert (row.m, row["at"].date()) == ("b", datetime(2024, 1, 1).date())
 
@@ -225,7 +225,7 @@ def test_raw_data_that_is_put_back_and_written_on_is_computed_anew(
     again = make_builder(root=builder.settings.root)
     how, snapshot = built(again)
     assert how == "whole"
-    rows = sorted(row.ts for row in again.load_snapshot(snapshot).collect())
+    rows = sorted(row.ts for row in again.reader.load_snapshot(snapshot).collect())
     assert rows == [1, 99, 100][: 3 if more else 2]
 
 
@@ -247,8 +247,8 @@ def test_files_outside_of_the_windows_stay_as_they_are(make_builder: Make) -> No
 def test_small_files_are_written_together(
     make_builder: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(incremental, "_MOST_PARTS", 4)
-    monkeypatch.setattr(incremental, "_FEWEST_MERGED", 3)
+    monkeypatch.setattr(in_place, "_MOST_PARTS", 4)
+    monkeypatch.setattr(in_place, "_FEWEST_MERGED", 3)
     builder = make_builder(PLAIN)
     root = builder.settings.root
     most = 0
@@ -666,7 +666,7 @@ def test_two_last_rows_of_a_key_are_an_error_unless_said_otherwise(make_builder:
     builder = make_builder(root=root)
     assert named(builder, "q").build_id != first.build_id
     _, snapshot = built(builder)
-    assert [r.x for r in builder.load_snapshot(snapshot).collect()] == ["b"]
+    assert [r.x for r in builder.reader.load_snapshot(snapshot).collect()] == ["b"]
 
 
 @pytest.mark.proves("P17", "P18")

@@ -101,7 +101,7 @@ def check(builder: Builder, lake: Written) -> None:
     assert read(builder, "invoices") == invoices
     n = Counter(r["category"] for r in whole if r["category"] in ("invoices", "deposits"))
     assert read(builder, "counts") == sorted(n.items())
-    held = builder.ingestion.find(builder.project.by_key["m", "events"])
+    held = builder.observer.ingestion.find(builder.project.by_key["m", "events"])
     assert held is not None
     assert held.version == lake.head()
     assert held.rows == sum(n.values())
@@ -114,13 +114,13 @@ def test_a_table_is_brought_once_and_its_appends_are_followed(
     builder = enter(root)
     assert build(builder) == {"invoices": "build", "counts": "build"}
     check(builder, lake)
-    held = builder.ingestion.find(builder.project.sources[0])
+    held = builder.observer.ingestion.find(builder.project.sources[0])
     assert held is not None
     assert held.columns == ("category", "id"), "the others stay where they are"
     with away(lake, *data(lake)):
         builder = enter(root)
         assert build(builder) == {"invoices": "reuse", "counts": "reuse"}
-        assert builder.ingestion.pending(builder.project.sources[0]).is_nothing
+        assert builder.observer.ingestion.pending(builder.project.sources[0]).is_nothing
     old = data(lake)
     lake.put(rows((5, "deposits", 2), (6, "loans", 2)))
     lake.put(rows((7, "loans", 3)))
@@ -210,7 +210,7 @@ def test_of_a_second_week_only_the_second_is_read(
 
     def planned() -> Pruned | None:
         builder = enter(root)
-        return find_holding(builder.ingestion, builder.project.by_key["m", "events"]).read
+        return find_holding(builder.observer.ingestion, builder.project.by_key["m", "events"]).read
 
     found = planned()
     assert found is not None
@@ -267,7 +267,7 @@ def test_partitions_that_are_made_otherwise_are_followed(
         check_all(builder)
         assert told(builder)[-1]["inserted"] == 2
     again = enter(root)
-    again.ingestion.sync(again.project.by_key["m", "events"], again=True)
+    again.observer.ingestion.sync(again.project.by_key["m", "events"], again=True)
     build(builder := enter(root))
     check_all(builder)
 

@@ -96,7 +96,7 @@ def test_the_programs_of_the_proposal(enter: Make, make_project: Callable[..., P
     assert ids(first, "v1") == [1, 2]
     (begun,) = told(first)
     assert (begun["written"], begun["version"].split(":")[1]) == (2, "1")
-    held = first.ingestion.find(first.project.sources[0])
+    held = first.observer.ingestion.find(first.project.sources[0])
     assert held is not None
     # The program changes, and while it is being brought the table does.
     (root / "sources" / "m.sql").write_text(TABLE + V1 + V2)
@@ -118,7 +118,7 @@ def test_the_programs_of_the_proposal(enter: Make, make_project: Callable[..., P
     third = enter(root)
     build(third)
     assert told(third)[-1]["retired"] == 3
-    now = third.ingestion.find(third.project.sources[0])
+    now = third.observer.ingestion.find(third.project.sources[0])
     assert now is not None
     assert now.rows == 3
     assert "invoices" not in now.predicate
@@ -148,7 +148,7 @@ def test_who_sees_nothing_of_a_change_is_not_built(
     table.optimize.compact()
     assert build(enter(root)) == {"n": "reuse", "m": "reuse"}
     now = enter(root)
-    assert now.ingestion.pending(now.project.sources[0]).is_nothing
+    assert now.observer.ingestion.pending(now.project.sources[0]).is_nothing
     (root / "sources" / "m.sql").write_text(TABLE + some + others + V1)
     assert build(enter(root)) == {"n": "reuse", "m": "reuse", "v1": "build"}
     builder = enter(root)
@@ -192,13 +192,13 @@ def test_what_is_large_is_not_read_before_it_is_approved(
         (root / "persist.toml").write_text(f"approve_above = {most}\n{settings}")
         builder = enter(root)
         source = builder.project.sources[0]
-        return builder, find_holding(builder.ingestion, source)
+        return builder, find_holding(builder.observer.ingestion, source)
 
     builder, found = start(small - 1)
     assert found.approval
     with pytest.raises(UnapprovedError, match=rf"1 of 2 files .* {small} bytes"):
         build(builder)
-    assert builder.ingestion.find(builder.project.sources[0]) is None
+    assert builder.observer.ingestion.find(builder.project.sources[0]) is None
     builder, found = start()
     assert not found.approval
     assert build(builder) == {"n": "build"}
@@ -210,14 +210,14 @@ def test_what_is_large_is_not_read_before_it_is_approved(
     with pytest.raises(UnapprovedError) as raised:
         build(builder)
     assert raised.value.hint == "approve it: persist external sync m/external_table --approve"
-    held = builder.ingestion.find(source)
+    held = builder.observer.ingestion.find(source)
     assert held is not None
     assert held.rows == 1
     # An environment that does not need them is not asked to approve them.
     needs = builder.ledger.fetch_needs(held.copy_id)
     assert [text for text, _ in needs["dev"][1]] == ["category = 'a'"]
     builder, _ = start()
-    builder.ingestion.sync(source, approved=True)
+    builder.observer.ingestion.sync(source, approved=True)
     builder, found = start()
     assert (found.approval, found.why) == (False, None)
     assert build(builder) == {"n": "reuse", "m": "build"}
@@ -235,13 +235,13 @@ def test_what_is_large_is_not_read_before_it_is_approved(
     with pytest.raises(UnapprovedError):
         build(builder)
     builder, _ = start()
-    builder.ingestion.sync(source, approved=True)
+    builder.observer.ingestion.sync(source, approved=True)
     assert build(start()[0]) == {"n": "build", "m": "build"}
 
 
 def _held_values(builder: Builder, source: Any) -> dict[str, bool]:
     """Return of the columns of a copy whether its files have values of them."""
-    paths = builder.ingestion.pin(builder.ingestion.find(source)).files
+    paths = builder.observer.ingestion.pin(builder.observer.ingestion.find(source)).files
     rows = pa.concat_tables(pq.read_table(path) for path in paths)
     assert all(rows[name].null_count in (0, len(rows)) for name in rows.column_names)
     return {name: rows[name].null_count == 0 for name in rows.column_names}
@@ -275,7 +275,7 @@ def test_columns_that_nobody_reads_are_brought_if_that_is_said(
     build(enter(root))
     builder = enter(root)
     source = builder.project.sources[0]
-    copy = builder.ingestion.find(source)
+    copy = builder.observer.ingestion.find(source)
     assert copy is not None
     assert (list(copy.columns), copy.rows) == (held, 1)
     values = _held_values(builder, source)
@@ -284,7 +284,7 @@ def test_columns_that_nobody_reads_are_brought_if_that_is_said(
     found: dict[str, str] = {}
     for column in ("ts", "x"):
         needed = Needed("q", source.source_id, "category = 'a'", (column,))
-        found[column] = find_route(builder.ingestion, source, [needed], copy).origin
+        found[column] = find_route(builder.observer.ingestion, source, [needed], copy).origin
     assert found == {c: "local" if c in held else "forwarded" for c in found}
     # A row that comes later has these columns too.
     later = there.slice(0, 1).set_column(0, "id", pa.array([3], pa.int64()))
@@ -321,10 +321,10 @@ def test_a_plan_says_what_is_read_and_the_run_reads_that(
         """Build, and return what a plan foretold, and what was read and written then."""
         builder = enter(root)
         source = builder.project.sources[0]
-        foretold = find_holding(builder.ingestion, source)
+        foretold = find_holding(builder.observer.ingestion, source)
         build(builder)
-        (brought,) = [*builder.ingestion.brought.values()] or [None]
-        assert find_holding(builder.ingestion, source).why is None
+        (brought,) = [*builder.observer.ingestion.brought.values()] or [None]
+        assert find_holding(builder.observer.ingestion, source).why is None
         return foretold, brought
 
     def sizes(version: int) -> int:
@@ -360,7 +360,10 @@ def test_a_plan_says_what_is_read_and_the_run_reads_that(
     assert (brought.bytes, brought.rows) == (foretold.read.bytes, 1) == (sizes(0), 1)
     last = told(enter(root))[-1]
     assert (last["why"], last["read"], last["read_bytes"]) == (foretold.again, 1, sizes(0))
-    assert follow() == (find_holding(enter(root).ingestion, enter(root).project.sources[0]), None)
+    assert follow() == (
+        find_holding(enter(root).observer.ingestion, enter(root).project.sources[0]),
+        None,
+    )
 
 
 def test_a_plan_says_that_a_table_cannot_be_followed(
@@ -370,15 +373,15 @@ def test_a_plan_says_that_a_table_cannot_be_followed(
     root = make_project({"m.sql": program + "create materialized view v as select id from external_table"})  # fmt: skip
     put(root, (1, "a", 1))
     builder = enter(root)
-    first = find_holding(builder.ingestion, builder.project.sources[0])
+    first = find_holding(builder.observer.ingestion, builder.project.sources[0])
     assert first.read is not None
     assert first.read.bytes == 0  # what is there at the start stays there
     build(builder)
-    assert [(b.rows, b.bytes) for b in builder.ingestion.brought.values()] == [(0, 0)]
+    assert [(b.rows, b.bytes) for b in builder.observer.ingestion.brought.values()] == [(0, 0)]
     shutil.rmtree(root / "lake")
     put(root, (1, "a", 1))
     builder = enter(root)
-    found = find_holding(builder.ingestion, builder.project.sources[0])
+    found = find_holding(builder.observer.ingestion, builder.project.sources[0])
     assert found.problem is not None
     assert "cannot be followed to version" in found.problem.message
     assert "another table" in found.problem.message
@@ -399,7 +402,7 @@ def test_a_primary_key_that_is_broken_is_told_and_nothing_changes(
     builder = enter(root)
     with pytest.raises(StorageError, match=r"2 rows of id = 2, its primary key"):
         build(builder)
-    held = builder.ingestion.find(builder.project.sources[0])
+    held = builder.observer.ingestion.find(builder.project.sources[0])
     assert held is not None
     assert held.rows == 2
     deltalake.DeltaTable(str(root / "lake")).delete("category = 'c'")
@@ -433,18 +436,18 @@ def test_of_rows_that_are_held_only_columns_that_lack_are_read(
     wider = one.format("x, ts", "'a', 'b', 'c'" if change == "a column and rows" else "'a', 'c'")
     (root / "sources" / "m.sql").write_text(table + wider)
     if change == "a broken copy":
-        held = builder.ingestion.find(source)
+        held = builder.observer.ingestion.find(source)
         assert held is not None
-        for file in Path(builder.ingestion.root(held.copy_id)).rglob("*.parquet"):
+        for file in Path(builder.observer.ingestion.root(held.copy_id)).rglob("*.parquet"):
             if "_delta_log" not in file.parts:
                 pq.write_table(pq.read_table(file).slice(1), file)
                 file.with_name(f".{file.name}.crc").unlink()
         with pytest.raises(BuildError, match="other keys than the table: bring it anew by"):
             build(enter(root))
-        assert builder.ingestion.find(source) == held
-        enter(root).ingestion.sync(source, again=True)
+        assert builder.observer.ingestion.find(source) == held
+        enter(root).observer.ingestion.sync(source, again=True)
     scans = Scans(spark, "(category,")
-    (builder := enter(root)).ingestion.sync(builder.project.sources[0])
+    (builder := enter(root)).observer.ingestion.sync(builder.project.sources[0])
     *_, plans = scans.told()
     found = sorted(
         sorted(text.split(",")) for text in re.findall(r"ReadSchema: struct<(.*?)>", str(plans))
@@ -467,12 +470,12 @@ def test_the_clock_alone_gives_rows_up(enter: Make, make_project: Callable[..., 
     at = datetime.now(UTC) - timedelta(days=30)
     build(enter(root, clock=lambda: at))
     builder = enter(root, clock=lambda: at)
-    held = builder.ingestion.find(builder.project.sources[0])
+    held = builder.observer.ingestion.find(builder.project.sources[0])
     assert held is not None
     assert held.rows == 10
     at += timedelta(days=60)
     build(enter(root, clock=lambda: at))
-    after = builder.ingestion.find(builder.project.sources[0])
+    after = builder.observer.ingestion.find(builder.project.sources[0])
     assert after is not None
     assert after.rows == 8
     assert after.bytes < held.bytes
@@ -493,7 +496,7 @@ def test_a_version_that_is_gone_is_told_and_read_anew_only_when_asked_for(
         build(enter(root))
     assert "persist external sync" in (raised.value.hint or "")
     builder = enter(root)
-    builder.ingestion.sync(builder.project.sources[0], again=True)
+    builder.observer.ingestion.sync(builder.project.sources[0], again=True)
     build(enter(root))
     assert _rows(enter(root)) == [("a", 2)]
 
@@ -651,7 +654,7 @@ def test_rows_are_counted_of_which_no_column_is_needed(
             deltalake.DeltaTable(root / "lake").delete("id in (3, 4, 5)")
         builder = enter(root)
         build(builder)
-        copy = builder.ingestion.find(builder.project.sources[0])
+        copy = builder.observer.ingestion.find(builder.project.sources[0])
         assert copy is not None
         assert (copy.columns, copy.rows) == (("id",), wanted)
         source = builder.project.persisted[0]
@@ -671,7 +674,7 @@ def test_where_most_of_a_copy_changes_it_is_brought_anew(
     for number in range(2, 12):
         put(root, (number, "a", number))
         now = enter(root)
-        now.ingestion.sync(now.project.sources[0])
+        now.observer.ingestion.sync(now.project.sources[0])
     table = deltalake.DeltaTable(str(root / "lake"))
     table.update(updates={"category": "'c'"}, predicate="category = 'a'")
     if not may_be_read:  # then from the rows that are held
@@ -803,13 +806,13 @@ def test_what_a_copy_has_no_use_for_is_deleted(
     collect(*gone, clock=lambda: later)
     collect(*gone, removed=True)
     (held,) = after.ledger.fetch_copies()
-    assert Path(after.ingestion.root(held.copy_id)).is_dir()
+    assert Path(after.observer.ingestion.root(held.copy_id)).is_dir()
     tried = collect(*gone, removed=True, dry_run=True, clock=lambda: later)
     assert [c.table for c in tried if c.table.startswith(COPIES)] == [f"{COPIES}/{held.copy_id}"]
-    assert Path(after.ingestion.root(held.copy_id)).is_dir()
+    assert Path(after.observer.ingestion.root(held.copy_id)).is_dir()
     collect(*gone, removed=True, clock=lambda: later)
     assert after.ledger.fetch_copies() == []
-    assert not Path(after.ingestion.root(held.copy_id)).exists()
+    assert not Path(after.observer.ingestion.root(held.copy_id)).exists()
     (root / "sources" / "m.sql").write_text(text)
     put(root, (3, "a", 1))
     assert build(enter(root)) == {"n": "build"}  # the versions of another copy say nothing

@@ -83,13 +83,15 @@ class Run:
 
     def statement(self, name: str) -> Any:
         source = self.source(name)
-        return self.builder.statement(source.query, source.bindings, self.builder.manifest())[0]
+        return self.builder.reader.statement(
+            source.query, source.bindings, self.builder.observer.manifest()
+        )[0]
 
     def inline(self, name: str) -> list[Any]:
         """Return the rows of a source's own query with everything in it computed anew."""
         source = self.source(name)
-        statement, read = self.builder.statement(source.query, source.bindings, {})
-        return sorted(map(tuple, self.builder.load(statement, read).collect()), key=repr)
+        statement, read = self.builder.reader.statement(source.query, source.bindings, {})
+        return sorted(map(tuple, self.builder.reader.load(statement, read).collect()), key=repr)
 
     def rows(self, name: str) -> list[Any]:
         return sorted(map(tuple, self.builder.read(self.source(name)).collect()), key=repr)
@@ -99,8 +101,10 @@ class Run:
         loaded = load(self.settings)
         project, query = loaded.project, loaded.query("sources/model.malloy", **asked)
         bindings = resolve_query(project, query, "malloy")
-        statement, read = self.builder.statement(query, bindings, self.builder.manifest())
-        rows = sorted(map(tuple, self.builder.load(statement, read).collect()), key=repr)
+        statement, read = self.builder.reader.statement(
+            query, bindings, self.builder.observer.manifest()
+        )
+        rows = sorted(map(tuple, self.builder.reader.load(statement, read).collect()), key=repr)
         return rows, statement.inlined
 
     def close(self) -> None:
@@ -158,7 +162,7 @@ def test_what_is_built_is_read_and_the_rest_is_inlined_in_each_environment(
 ) -> None:
     prod = run(environment="prod")
     prod.build("by_carrier", "doubled")
-    table = prod.builder.manifest()[prod.source("by_carrier").build_id].table
+    table = prod.builder.observer.manifest()[prod.source("by_carrier").build_id].table
     for environment, inlined in (("prod", ()), ("test", ()), ("dev", ("by_carrier",))):
         now = run(environment=environment)
         for name in ("plain", "doubled", "reader"):

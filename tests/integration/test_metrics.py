@@ -92,7 +92,7 @@ def test_each_source_is_told_of(
     with pytest.raises(CheckFailedError):
         small.build(small.project.by_id["small@sources/m.sql"])
     for key in ("2024-01-01", "2024-01-02"):
-        taint(start(), f"m/daily/{key}", by="test")
+        taint(start().observer, f"m/daily/{key}", by="test")
     later = metrics()
     assert later["failed_builds"] == {"größe": 0, "daily": 0, "small": 1}
     assert later["tainted"] == {"größe": 0, "daily": 2, "small": 0}

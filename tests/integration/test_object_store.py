@@ -282,7 +282,7 @@ def test_a_project_lives_in_a_bucket(project: Path, bucket: str) -> None:
     assert root == f"{bucket}/wh/{source.table}"
     ledger = Ledger(settings.ledger)
     builder = Builder(settings, load_project(settings), ledger, Engine(settings, no_spark))
-    world = builder.world([source])
+    world = builder.observer.observe([source])
     build = Build(
         "one", source.source_id, source.build_id, source.definition, "dev", "run", "started",
         "built", datetime.now(UTC), digests=source.digests,

@@ -10,13 +10,12 @@ import pytest
 from commands import persist
 from serving import SOURCES, write_data
 
-from persist_assets.building.builder import Builder
+from persist_assets.building.observe import Observer
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.errors import NotFoundError, PersistError, SettingsError
 from persist_assets.core.settings.load import load_settings
 from persist_assets.core.settings.values import Upstream
 from persist_assets.core.wants import Want
-from persist_assets.engine.spark import Engine, no_session
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.wants.requests import LONGEST_S, check_want
 
@@ -29,14 +28,14 @@ WEST, EAST = (timezone(timedelta(hours=h)) for h in (-12, 14))
 
 
 @pytest.fixture
-def builder(make_project: Callable[..., Path]) -> Iterator[Builder]:
+def observer(make_project: Callable[..., Path]) -> Iterator[Observer]:
     root = make_project({"m.sql": SOURCES})
     write_data(root)
     settings = load_settings(root)
     settings = replace(settings, upstreams=(Upstream("users", "http://127.0.0.1:1", ("**",)),))
     ledger = Ledger(settings.ledger)
     project = require(load_project(settings))
-    yield Builder(settings, project, ledger, Engine(settings, no_session), clock=lambda: NOW)
+    yield Observer(settings, project, ledger, clock=lambda: NOW)
     ledger.close()
 
 
@@ -70,16 +69,16 @@ REFUSED: list[tuple[dict[str, Any], type[PersistError], str]] = [
 ]
 
 
-def test_a_want_that_cannot_be_is_refused_with_what_to_do(builder: Builder) -> None:
+def test_a_want_that_cannot_be_is_refused_with_what_to_do(observer: Observer) -> None:
     for how, kind, told in REFUSED:
         with pytest.raises(kind) as caught:
-            check_want(builder, a_want(**how))
+            check_want(observer, a_want(**how))
         assert told in f"{caught.value} {caught.value.hint}", how
 
 
-def test_what_is_odd_about_a_want_is_told(builder: Builder) -> None:
+def test_what_is_odd_about_a_want_is_told(observer: Observer) -> None:
     def warnings(**how: Any) -> list[str]:
-        return check_want(builder, a_want(**how))[1]
+        return check_want(observer, a_want(**how))[1]
 
     assert warnings(sla_s=0, ttl_s=0) == warnings(sla_s=LONGEST_S) == []
     assert warnings(sla_s=3600, ttl_s=60) == ["it is given up (ttl) before it is late (sla)"]

@@ -77,7 +77,7 @@ def build(builder: Builder, *names: str, force: bool = False) -> list[str]:
 
 
 def tainted(builder: Builder) -> set[str]:
-    return {s.partition("@")[0] for s in builder.tainted(builder.manifest())}
+    return {s.partition("@")[0] for s in builder.observer.tainted(builder.observer.manifest())}
 
 
 def test_who_reads_rows_that_were_built_anew_is_built(
@@ -127,7 +127,7 @@ def test_what_is_tainted_while_others_compute_from_it_gives_nothing(
         pytest.raises(ConflictError, match="was tainted meanwhile"),
         builder.work(named(builder, "r")) as work,
     ):
-        taint(enter(root), "m/p", by="me")
+        taint(enter(root).observer, "m/p", by="me")
         builder.publish(work)
     assert build(enter(root), "p", "r") == ["built", "built"]
 
@@ -142,8 +142,8 @@ def test_a_taint_is_of_the_table_and_of_all_that_was_computed_from_it(
     build(builder, *names)
     promote(builder, "prod", [named(builder, n).source_id for n in names])
     prod = enter(root, "prod")
-    assert sorted(taint(prod, "m/p", by="me")) == ["m/p", "m/r"]
-    assert sorted(taint(prod, "m/q", by="me")) == ["m/of_same", "m/q", "m/same"]
+    assert sorted(taint(prod.observer, "m/p", by="me")) == ["m/p", "m/r"]
+    assert sorted(taint(prod.observer, "m/q", by="me")) == ["m/of_same", "m/q", "m/same"]
     assert tainted(prod) == {*names}
     # Who has none of it does not take it from there.
     assert build(enter(root, "qa"), "p", "q") == ["built", "built"]
@@ -161,7 +161,7 @@ def test_a_rollback_knows_what_was_tainted_then(
     (tmp_path / "more").write_text("10")
     build(enter(root), "p", "r", "parted", force=True)
     (bad, *_) = builder.ledger.fetch_history("dev")
-    taint(enter(root), "m/p", by="me")
+    taint(enter(root).observer, "m/p", by="me")
     assert tainted(enter(root)) == {"p", "r", "parted"}
     roll_back(builder.settings, builder.ledger, to=good.change_id)
     assert tainted(enter(root)) == set()
@@ -190,7 +190,7 @@ def test_rows_stay_tainted_whatever_they_are_called_and_whenever_they_are_meant_
     builder = enter(root)
     manifest = builder.settings.manifest_path
     assert len(json.loads(manifest.read_text())["entries"]) == 2
-    taint(builder, "m/q", by="me")
+    taint(builder.observer, "m/q", by="me")
     assert [*json.loads(manifest.read_text())["entries"]] == [named(builder, "r").build_id]
     # Another meaning has rows of its own, and is gone again.
     file.write_text(text.replace("SELECT a FROM t;", "SELECT a + 1 AS a FROM t;"))
@@ -210,26 +210,26 @@ def test_partitions_stay_tainted_until_they_are_built_themselves(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build(enter(root), "p", "parted")
-    taint(enter(root), "m/parted/1", by="me")
+    taint(enter(root).observer, "m/parted/1", by="me")
     builder = enter(root)
     parted = named(builder, "parted")
-    assert builder.tainted(builder.manifest()) == {parted.source_id: {"1"}}
+    assert builder.observer.tainted(builder.observer.manifest()) == {parted.source_id: {"1"}}
     assert builder.build(parted, keys=["0"], force=True).action == "built"
     builder = enter(root)
-    assert builder.tainted(builder.manifest()) == {parted.source_id: {"1"}}
+    assert builder.observer.tainted(builder.observer.manifest()) == {parted.source_id: {"1"}}
     # What is parked of it is so too, for builds of its run.
     work = builder.park(parted, keys=["0"], force=True)
-    assert builder.tainted(builder.manifest()) == {parted.source_id: {"1"}}
+    assert builder.observer.tainted(builder.observer.manifest()) == {parted.source_id: {"1"}}
     with builder.resume(work) as work:
         builder.publish(work)
     assert enter(root).plan([parted.source_id]).steps[0].keys == ("1",)
     # And what is tainted while others are built.
     builder = enter(root)
     with builder.work(parted, keys=["1"]) as work:
-        taint(enter(root), "m/parted/0", by="me")
+        taint(enter(root).observer, "m/parted/0", by="me")
         builder.publish(work)
     builder = enter(root)
-    assert builder.tainted(builder.manifest()) == {parted.source_id: {"0"}}
+    assert builder.observer.tainted(builder.observer.manifest()) == {parted.source_id: {"0"}}
     assert build(enter(root), "parted", "parted") == ["built", "reused"]
     assert tainted(enter(root)) == set()
 
@@ -240,7 +240,7 @@ def test_of_a_partition_that_is_not_there_nothing_is_tainted(
     builder = enter(root)
     build(builder, "p")
     assert builder.build(named(builder, "parted"), keys=["0"]).action == "built"
-    assert taint(enter(root), "m/parted/1", by="me") == ["m/parted/1"]
+    assert taint(enter(root).observer, "m/parted/1", by="me") == ["m/parted/1"]
     assert tainted(enter(root)) == set()
 
 
@@ -250,12 +250,12 @@ def test_of_a_table_that_is_tainted_as_a_whole_partitions_are_good_one_by_one(
     builder = enter(root)
     build(builder, "p", "parted")
     parted = named(builder, "parted")
-    uid = builder.manifest()[parted.build_id].build_uid
+    uid = builder.observer.manifest()[parted.build_id].build_uid
     builder.ledger.taint(["dev"], lambda *_: Taint({}, {uid: [""]}), by="me")
-    assert builder.tainted(builder.manifest()) == {parted.source_id: {"0", "1"}}
+    assert builder.observer.tainted(builder.observer.manifest()) == {parted.source_id: {"0", "1"}}
     assert builder.build(parted, keys=["0"]).action == "built"
     builder = enter(root)
-    assert builder.tainted(builder.manifest()) == {parted.source_id: {"1"}}
+    assert builder.observer.tainted(builder.observer.manifest()) == {parted.source_id: {"1"}}
     assert builder.build(parted, keys=["1"]).action == "built"
     assert tainted(enter(root)) == set()
 
@@ -269,13 +269,13 @@ def test_the_very_rows_of_a_partition_are_tainted_in_every_snapshot(
     parted = named(builder, "parted")
     builder.build(parted, keys=["0"], force=True)
     (newer, *_) = builder.ledger.fetch_history("dev")
-    taint(enter(root), "m/parted/1", by="me")
+    taint(enter(root).observer, "m/parted/1", by="me")
     roll_back(builder.settings, builder.ledger, to=both.change_id)
-    assert builder.tainted(builder.manifest()) == {parted.source_id: {"1"}}
+    assert builder.observer.tainted(builder.observer.manifest()) == {parted.source_id: {"1"}}
     # Of the other one the two have different rows.
-    taint(enter(root), "m/parted/0", by="me")
+    taint(enter(root).observer, "m/parted/0", by="me")
     roll_back(builder.settings, builder.ledger, to=newer.change_id)
-    assert builder.tainted(builder.manifest()) == {parted.source_id: {"1"}}
+    assert builder.observer.tainted(builder.observer.manifest()) == {parted.source_id: {"1"}}
 
 
 def test_what_was_computed_from_tainted_rows_is_so_though_the_project_means_something_else_now(
@@ -288,7 +288,7 @@ def test_what_was_computed_from_tainted_rows_is_so_though_the_project_means_some
     build(enter(root), "p", "r")
     file.write_text(text)
     assert build(enter(root), "p", "r") == ["reused", "built"]
-    taint(enter(root), "m/p", by="me")
+    taint(enter(root).observer, "m/p", by="me")
     file.write_text(other)
     assert tainted(enter(root)) == {"p", "r"}
     assert build(enter(root), "p", "r") == ["built", "built"]
@@ -307,7 +307,7 @@ def test_what_is_parked_is_not_published_of_what_was_tainted_meanwhile(
     builder.park(named(builder, "parted"), keys=["0"], force=True)
     work = builder.park(named(builder, "last"), force=True)
     assert work.used and tainted(builder) == set()
-    taint(enter(root), "m/parted/1", by="me")
+    taint(enter(root).observer, "m/parted/1", by="me")
     assert tainted(builder) == {"parted"}  # of what it would read now
     request = Request("x", "dev", (), (), "test", "manual", "started", builder.clock())
     with pytest.raises(ConflictError, match=r"changed while|tainted meanwhile"):
@@ -325,7 +325,7 @@ def test_what_was_read_counts_though_it_was_built_again_meanwhile(
         pytest.raises(ConflictError, match="`r` was computed from was tainted meanwhile"),
         builder.work(named(builder, "r"), force=True) as work,
     ):
-        taint(enter(root), "m/p", by="me")
+        taint(enter(root).observer, "m/p", by="me")
         assert build(enter(root), "p") == ["built"]
         builder.publish(work)
     assert tainted(enter(root)) == {"r"}
@@ -346,7 +346,7 @@ def test_what_was_read_by_a_temporary_table_counts(
         pytest.raises(ConflictError, match="`last` was computed from was tainted meanwhile"),
         builder.work(named(builder, "last")) as work,
     ):
-        taint(enter(root), "m/p", by="me")
+        taint(enter(root).observer, "m/p", by="me")
         builder.publish(work)
     builder.close()
 
@@ -360,7 +360,7 @@ def test_an_import_brings_what_is_known_of_the_rows(
     build(builder, "q")
     kept = tmp_path / "kept.json"
     kept.write_text(builder.settings.manifest_path.read_text())
-    taint(builder, "m/q", by="me")
+    taint(builder.observer, "m/q", by="me")
     prod = enter(root, "prod")
     import_manifest(prod.settings, prod.ledger, kept)
     assert tainted(enter(root, "prod")) == {"q", "same"}
@@ -374,7 +374,7 @@ def test_a_promotion_brings_what_is_known_of_the_rows(
     builder = enter(root)
     q = named(builder, "q").source_id
     build(builder, "q")
-    taint(enter(root), "m/q", by="me")
+    taint(enter(root).observer, "m/q", by="me")
     decided, _ = promote(enter(root), "prod", [q])
     (refused,) = decided.refused
     assert "tainted" in refused.reason
@@ -398,7 +398,7 @@ def test_what_is_taken_from_elsewhere_is_not_tainted_there_meanwhile(
         qa.work(named(qa, "q")) as work,
     ):
         assert work.build.action == "reused"
-        taint(enter(root), "m/q", by="me")
+        taint(enter(root).observer, "m/q", by="me")
         qa.publish(work)
     assert build(enter(root, "qa"), "q") == ["built"]
 
@@ -409,7 +409,7 @@ def test_what_others_go_on_with_is_not_read_where_it_was_tainted_and_built_again
     settings = root / "persist.toml"
     settings.write_text(f'{settings.read_text()}\n[env.prod]\n[env.dev]\nreads = "prod"\n')
     assert build(enter(root, "prod"), "q") == ["built"]
-    assert taint(enter(root), "m/q", by="me") == ["m/q", "m/same"]
+    assert taint(enter(root).observer, "m/q", by="me") == ["m/q", "m/same"]
     assert build(enter(root), "q") == ["built"]
     assert build(enter(root, "prod"), "q") == ["reused"]  # later than that
     assert tainted(enter(root)) == set()
@@ -426,8 +426,8 @@ def test_what_is_tainted_is_not_replaced_by_what_is_older(
     assert dev.build(parted, keys=["0"]).action == "built"
     pq.write_table(pa.table({"a": pa.array([3], pa.int32())}), root / "raw" / "1.parquet")
     assert build(enter(root, "prod"), "p", "q", "parted") == ["built", "built", "built"]
-    assert taint(enter(root), "m/q", by="me") == ["m/q", "m/same"]
-    assert taint(enter(root), "m/parted/1", by="me") == ["m/parted/1"]
+    assert taint(enter(root).observer, "m/q", by="me") == ["m/q", "m/same"]
+    assert taint(enter(root).observer, "m/parted/1", by="me") == ["m/parted/1"]
     builder = enter(root)
     assert tainted(builder) == {"q", "same", "parted"}
     assert sorted(r.a for r in builder.read(q).collect()) == [1, 2, 3]
@@ -435,7 +435,7 @@ def test_what_is_tainted_is_not_replaced_by_what_is_older(
     # Of the same data, too.
     assert build(builder, "q") == ["built"]
     assert build(enter(root, "prod"), "q", force=True) == ["built"]
-    assert taint(enter(root), "m/q", by="me") == ["m/q", "m/same"]
+    assert taint(enter(root).observer, "m/q", by="me") == ["m/q", "m/same"]
     assert build(enter(root), "q") == ["built"]
 
 
@@ -445,7 +445,9 @@ def test_a_run_is_asked_for_again_where_data_is_again_what_it_was(
     def asked() -> list[str | None]:
         builder = enter(root)
         planned = builder.plan([named(builder, "q").source_id])
-        made = run_requests(builder.project, planned, builder.keys(), builder.manifest())
+        made = run_requests(
+            builder.project, planned, builder.observer.keys(), builder.observer.manifest()
+        )
         return [request.run_key for request in made]
 
     (first,) = asked()

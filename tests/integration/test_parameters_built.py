@@ -245,7 +245,7 @@ def test_partitions_are_as_from_scratch_in_whatever_runs_they_are_built(
     builder = make_builder(text)
     root = builder.settings.root
     add(root, *range(12), None)
-    keys = builder.keys()[named(builder).source_id]
+    keys = builder.observer.keys()[named(builder).source_id]
     for number in range(6):
         builder = make_builder(root=root)
         source = named(builder)
@@ -257,7 +257,7 @@ def test_partitions_are_as_from_scratch_in_whatever_runs_they_are_built(
         there = {k for g in snapshot.partitions.filled for k in expand(keys, g.runs)}
         rows, _ = anew(builder, source)
         wanted = Counter({r: n for r, n in rows.items() if str(r.day) in there})
-        found = Counter(builder.load_snapshot(snapshot).collect())
+        found = Counter(builder.reader.load_snapshot(snapshot).collect())
         if chosen is None:
             assert there == {*keys}
             assert found == wanted, f"{found - wanted} too many, {wanted - found} gone"

@@ -79,7 +79,7 @@ def named(builder: Builder, name: str) -> Source:
 
 
 def order(builder: Builder, source: Source) -> tuple[str, ...]:
-    return builder.keys()[source.source_id]
+    return builder.observer.keys()[source.source_id]
 
 
 def built(
@@ -97,7 +97,7 @@ def built(
 def check(builder: Builder, name: str) -> None:
     """Compare the rows of partitions that are there with those that computing anew gives."""
     source = named(builder, name)
-    snapshot = builder.manifest()[source.build_id]
+    snapshot = builder.observer.manifest()[source.build_id]
     assert snapshot.partitions is not None
     there = {k for f in snapshot.partitions.filled for k in expand(order(builder, source), f.runs)}
     rows, _ = anew(builder, source)
@@ -106,7 +106,7 @@ def check(builder: Builder, name: str) -> None:
     ends = {"daily": 1, "weekly": 7}[partition.dimensions[0].every or ""]
     covered = {(date.fromisoformat(key) + timedelta(n)) for key in there for n in range(ends)}
     wanted = Counter({row: n for row, n in rows.items() if row[0] in covered})
-    found = Counter(builder.load_snapshot(snapshot).collect())
+    found = Counter(builder.reader.load_snapshot(snapshot).collect())
     assert found == wanted, name
     assert sum(found.values()) == snapshot.rows
 
@@ -126,7 +126,7 @@ def test_partitions_meet_all_rows_of_another_table_made_of_theirs(
     if there:
         built(builder, "last")
     _, snapshot = built(builder, "q", ["2024-01-03"])
-    assert [tuple(r) for r in builder.load_snapshot(snapshot).collect()] == [(day(2), 10, 5)]
+    assert [tuple(r) for r in builder.reader.load_snapshot(snapshot).collect()] == [(day(2), 10, 5)]
 
 
 @pytest.mark.proves("K8", "P18", "P31")
@@ -243,7 +243,7 @@ def test_another_environment_starts_from_what_there_is(make_builder: Make) -> No
     computed, snapshot = built(dev, "daily")
     assert computed == ["2024-01-03"]
     check(dev, "daily")
-    assert snapshot.table != prod.manifest()[snapshot.build_id].table
+    assert snapshot.table != prod.observer.manifest()[snapshot.build_id].table
 
 
 @pytest.mark.proves("K8")
@@ -271,13 +271,13 @@ def test_random_histories_of_partitions(make_builder: Make, seed: int) -> None:
             built(again, "daily")
             built(again, "weekly")
             check(again, "weekly")
-        if again.manifest()[named(again, "daily").build_id].partitions:
+        if again.observer.manifest()[named(again, "daily").build_id].partitions:
             # Those that are not stale have the rows of now.
             step = again.plan([named(again, "daily").source_id]).steps[0]
-            snapshot = again.manifest()[step.build_id]
+            snapshot = again.observer.manifest()[step.build_id]
             rows, _ = anew(again, named(again, "daily"))
             stale = {date.fromisoformat(key) for key in step.keys or ()}
-            found = Counter(again.load_snapshot(snapshot).collect())
+            found = Counter(again.reader.load_snapshot(snapshot).collect())
             assert {r: n for r, n in found.items() if r[0] not in stale} == {
                 r: n for r, n in rows.items() if r[0] not in stale and day(0) <= r[0] < day(28)
             }

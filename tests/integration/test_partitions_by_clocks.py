@@ -115,8 +115,10 @@ def test_partitions_have_the_rows_of_the_query(
     def check(there: Iterable[str]) -> None:
         builder = start()
         source = builder.project.by_id["s@sources/m.sql"]
-        snapshot = builder.manifest()[source.build_id]
-        told = builder.load_snapshot(snapshot).selectExpr("unix_micros(ts)", "CAST(at AS STRING)")
+        snapshot = builder.observer.manifest()[source.build_id]
+        told = builder.reader.load_snapshot(snapshot).selectExpr(
+            "unix_micros(ts)", "CAST(at AS STRING)"
+        )
         found = Counter(r[0] for r in told.collect())
         wanted = Counter(
             (ts - datetime(1970, 1, 1, tzinfo=UTC)) // LAST
@@ -128,7 +130,7 @@ def test_partitions_have_the_rows_of_the_query(
 
     rows = around(zone, *days)
     put(root, rows)
-    order = start().keys()["s@sources/m.sql"]
+    order = start().observer.keys()["s@sources/m.sql"]
     busy = [k for k in dict.fromkeys(key(row) for row in sorted(rows)) if k in order]
     assert len(busy) > 2
     middle = len(busy) // 2

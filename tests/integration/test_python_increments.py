@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from growing import ONE, kind_of, put
 
-from persist_assets.building.builder import Builder, Work
+from persist_assets.building.builder import Builder
+from persist_assets.building.stages import PendingBuild
 from persist_assets.core.errors import BuildError
 
 if TYPE_CHECKING:
@@ -42,7 +43,9 @@ def make(make_project: Callable[..., Path], enter: Callable[..., Builder]) -> Ma
     return builder
 
 
-def build(builder: Builder, name: str = "f", *, force: bool = False) -> tuple[str, Snapshot, Work]:
+def build(
+    builder: Builder, name: str = "f", *, force: bool = False
+) -> tuple[str, Snapshot, PendingBuild]:
     source = next(s for s in builder.project.sources if s.name == name)
     with builder.work(source, force=force) as work:
         snapshot = builder.publish(work)
@@ -50,7 +53,7 @@ def build(builder: Builder, name: str = "f", *, force: bool = False) -> tuple[st
 
 
 def texts(builder: Builder, snapshot: Snapshot) -> list[str]:
-    return sorted(r.x for r in builder.load_snapshot(snapshot).collect())
+    return sorted(r.x for r in builder.reader.load_snapshot(snapshot).collect())
 
 
 @pytest.mark.proves("P6", "P8", "P9", "P35")

@@ -86,7 +86,10 @@ def query(builder: Builder, sql: str) -> list[tuple[Any, ...]]:
     bindings = resolve_query(builder.project, parsed)
     manifest = builder.ledger.fetch_manifest(*builder.settings.environments)
     return sorted(
-        tuple(r) for r in builder.load(*builder.statement(parsed, bindings, manifest)).collect()
+        tuple(r)
+        for r in builder.reader.load(
+            *builder.reader.statement(parsed, bindings, manifest)
+        ).collect()
     )
 
 

@@ -57,7 +57,7 @@ def test_a_window_is_computed_again_and_nothing_else_is(
     how, snapshot = build(before, "f", "2024-01-02", "2024-01-03")
     assert how == "windows"
     assert snapshot.watermark == "2024-01-06T00:00:00Z"
-    rows = before.load_snapshot(snapshot).orderBy("ts").collect()
+    rows = before.reader.load_snapshot(snapshot).orderBy("ts").collect()
     assert [r.said for r in rows] == ["old", "new", "new", "old", "old", "old"]
     assert [r.x for r in rows] == [f"d{day}" for day in range(6)]
     assert all(f.stat().st_mtime_ns == at for f, at in files.items())
@@ -65,7 +65,7 @@ def test_a_window_is_computed_again_and_nothing_else_is(
     assert build(enter(root), "f", "2020-01-01", "2020-01-02")[1].rows == 6
     put(root, 7, (9, "d9"))
     how, snapshot = build(enter(root), "f", "2024-01-01T00:00:00Z", "2024-01-01T00:00:00Z")
-    rows = before.load_snapshot(snapshot).orderBy("ts").collect()
+    rows = before.reader.load_snapshot(snapshot).orderBy("ts").collect()
     assert [r.said for r in rows] == ["new", "new", "new", "old", "old", "new", "new"]
     assert snapshot.watermark == "2024-01-10T00:00:00Z"
 
@@ -113,4 +113,4 @@ def test_what_is_no_window_is_refused(
     with pytest.raises(SettingsError, match=said) as refused:
         build(builder, name, *window)
     assert refused.value.hint
-    assert not builder.manifest()
+    assert not builder.observer.manifest()

@@ -368,19 +368,21 @@ def test_copies_are_up_to_date_after_commits_that_change_no_rows(
     assert build(builder) == {"n": "whole", "young": "whole"}
     external = builder.project.by_key["m", "external_table"]
     assert watch.look(builder.ledger)
-    held = builder.ingestion.find(external)
+    held = builder.observer.ingestion.find(external)
     for step in (optimize, add_column, set_properties, record_changes, order):
         step(root)
         builder = make(root)
         assert stale(builder) == {}, step.__name__
-        assert builder.ingestion.pending(external).is_nothing
+        assert builder.observer.ingestion.pending(external).is_nothing
         assert watch.look(builder.ledger) is None, step.__name__
-        assert builder.is_same(external, held.version, builder.look(external).newest)
+        assert builder.observer.pins.is_same(
+            external, held.version, builder.observer.pins.look(external).newest
+        )
     assert build(make(root)) == {"n": "reused", "young": "reused"}
     table(root).vacuum(0, dry_run=False, enforce_retention_duration=False)
     write_deltalake(root / "t", some((7, "b")), mode="append", schema_mode="merge")
     builder = make(root)
-    assert not builder.ingestion.pending(external).is_nothing
+    assert not builder.observer.ingestion.pending(external).is_nothing
     assert build(builder) == {"n": "reused", "young": "added"}
     assert [row[0] for row in read(make(root), "young")] == [0, 1, 2, 3, 4, 5, 7]
     # What went is gone, whatever was written anew after.
@@ -407,7 +409,7 @@ def test_copies_grow_after_their_version_was_written_anew_and_vacuumed(
     table(root).vacuum(0, dry_run=False, enforce_retention_duration=False)
     (root / "sources" / "m.sql").write_text(declared + EXTERNAL)
     builder = make(root)
-    external, ingestion = builder.project.by_key["m", "external_table"], builder.ingestion
+    external, ingestion = builder.project.by_key["m", "external_table"], builder.observer.ingestion
     ahead = ingestion.ahead(external, ingestion.find(external), ingestion.pending(external))
     assert (ahead.read.files, ahead.again) == (1, None)
     assert build(builder) == {"n": "reused", "young": "whole"}
@@ -439,13 +441,15 @@ def test_copies_of_iceberg_tables_are_up_to_date_after_compaction_and_changes_of
     builder = make(root)
     assert build(builder) == {"n": "whole", "young": "whole"}
     external = builder.project.by_key["m", "external_table"]
-    held = builder.ingestion.find(external)
+    held = builder.observer.ingestion.find(external)
     for step in (lake.compact, column, property_, lake.compact):
         step()
         builder = make(root)
         assert stale(builder) == {}
-        assert builder.ingestion.pending(external).is_nothing
-        assert builder.is_same(external, held.version, builder.look(external).newest)
+        assert builder.observer.ingestion.pending(external).is_nothing
+        assert builder.observer.pins.is_same(
+            external, held.version, builder.observer.pins.look(external).newest
+        )
     assert build(make(root)) == {"n": "reused", "young": "reused"}
     lake.put(some((7, "b")).append_column("more", pa.array(["x"])))
     assert build(make(root)) == {"n": "reused", "young": "added"}

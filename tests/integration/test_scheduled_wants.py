@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from persist_assets.building.builder import Builder
+from persist_assets.building.observe import Observer
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.settings.load import load_settings
-from persist_assets.engine.spark import Engine, no_session
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.wants.schedules import make_wants, next_window
 
@@ -43,12 +42,12 @@ class Graph:
         self.now = datetime(2024, 2, 5, 6, tzinfo=UTC)
         self.ledger = Ledger(self.settings.ledger, clock=lambda: self.now)
 
-    def builder(self) -> Builder:
-        project, engine = require(load_project(self.settings)), Engine(self.settings, no_session)
-        return Builder(self.settings, project, self.ledger, engine, clock=lambda: self.now)
+    def observer(self) -> Observer:
+        project = require(load_project(self.settings))
+        return Observer(self.settings, project, self.ledger, clock=lambda: self.now)
 
     def made(self) -> dict[str, Want]:
-        return {w.partition_ref: w for w in make_wants(self.builder(), "a test")}
+        return {w.partition_ref: w for w in make_wants(self.observer(), "a test")}
 
 
 @pytest.fixture
@@ -74,7 +73,7 @@ def test_each_window_is_wanted_once_when_it_has_ended(graph: Graph) -> None:
     assert graph.made() == {}
     graph.now = datetime(2024, 2, 5, 22, 59, 59, tzinfo=UTC)
     assert graph.made() == {}
-    assert next_window(graph.builder()) == datetime(2024, 2, 5, 23, tzinfo=UTC)
+    assert next_window(graph.observer()) == datetime(2024, 2, 5, 23, tzinfo=UTC)
     graph.now += timedelta(seconds=1)
     assert graph.made().keys() == {"m/daily/2024-02-05"}
 
@@ -88,7 +87,7 @@ def test_what_was_missed_is_made_up_for(graph: Graph) -> None:
 
 
 def test_those_who_make_them_at_once_make_each_once(graph: Graph) -> None:
-    builders = [graph.builder() for _ in range(4)]
+    builders = [graph.observer() for _ in range(4)]
     threads = [threading.Thread(target=make_wants, args=(b, "x")) for b in builders]
     for thread in threads:
         thread.start()

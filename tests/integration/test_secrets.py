@@ -158,7 +158,7 @@ def test_a_secret_is_nowhere_after_builds_and_their_failures(
     events, known = (reader.project.by_key["m", n] for n in ("events", "known"))
     frame = reader.read(known)
     assert sorted(r.id for r in frame.collect()) == [3, 4, 5]
-    said += [repr(frame.schema), repr(reader.ingestion.find(events))]
+    said += [repr(frame.schema), repr(reader.observer.ingestion.find(events))]
     # Dagster is told of it, also of a run that fails.
     (tmp_path / "home").mkdir()
     with dg.DagsterInstance.local_temp(str(tmp_path / "home")) as instance:

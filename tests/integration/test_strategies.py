@@ -69,7 +69,7 @@ class Run:
         return [[r.code for r in s.reasons] for s in steps]
 
     def stored(self, name: str) -> Any:
-        return self.builder.manifest()[self.source(name).build_id]
+        return self.builder.observer.manifest()[self.source(name).build_id]
 
     def files(self, of: str = "*") -> int:
         return len([*self.root.rglob(f".persist/warehouse/{of}/**/*.parquet")])

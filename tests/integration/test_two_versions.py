@@ -53,7 +53,7 @@ def named(builder: Builder, name: str) -> Source:
 
 
 def snapshots(builder: Builder) -> dict[str, Snapshot]:
-    there = builder.manifest()
+    there = builder.observer.manifest()
     found = {s.name: there.get(s.build_id) for s in builder.project.persisted}
     return {name: snapshot for name, snapshot in found.items() if snapshot is not None}
 
@@ -145,7 +145,7 @@ def test_what_is_wanted_together_is_published_at_once_or_not_at_all(
         """Ask for sources, and run the request that is made; return what it is for."""
         now = datetime.now(UTC)
         ledger.create_wants([Want(uuid.uuid4().hex, f"m/{n}", "dev", now) for n in names])
-        _, request = evaluate_now(enter(root), "want", force=True)
+        _, request = evaluate_now(enter(root).observer, "want", force=True)
         assert request is not None
         return sorted(request.partitions), run_request(enter(root).anew(request), request)
 

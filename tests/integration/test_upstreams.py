@@ -22,12 +22,11 @@ import sqlalchemy as sa
 from conftest import wait_for
 from serving import READ, TOKENS, serving
 
-from persist_assets.building.builder import Builder
+from persist_assets.building.observe import Observer
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.settings.load import load_settings
 from persist_assets.core.settings.values import Upstream
 from persist_assets.core.wants import Want, event_document
-from persist_assets.engine.spark import Engine, no_session
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.tables import events as events_table
 from persist_assets.operations.doctor import examine
@@ -119,13 +118,13 @@ class Ours:
         self.ledger = Ledger(self.settings.ledger)
         self.upstream = Upstream("users", other.url, ("data/users/*",))
 
-    def builder(self) -> Builder:
+    def observer(self) -> Observer:
         project = require(load_project(self.settings))
         settings = replace(self.settings, upstreams=(self.upstream,))
-        return Builder(settings, project, self.ledger, Engine(settings, no_session))
+        return Observer(settings, project, self.ledger)
 
     def sync(self, **environ: str) -> tuple[Sequence[str], str | None]:
-        found = sync(self.builder(), self.upstream, environ=environ)
+        found = sync(self.observer(), self.upstream, environ=environ)
         return found.available, found.problem
 
     def there(self) -> set[str]:
@@ -219,15 +218,17 @@ def test_only_what_was_asked_for_counts(ours: Ours, other: Other) -> None:
 @pytest.mark.proves("D14")
 def test_only_what_became_available_unblocks_a_want(ours: Ours, other: Other) -> None:
     (need,) = days(1)
-    want = Want("w", "m/a", "dev", ours.builder().clock(), external_dependencies=(f"users:{need}",))
+    want = Want(
+        "w", "m/a", "dev", ours.observer().clock(), external_dependencies=(f"users:{need}",)
+    )
     ours.ledger.create_wants([want])
     other.happens("partition-failed", need)
     assert ours.sync() == ((), None)
-    assert find_available(ours.builder(), {f"users:{need}"}) == set()
-    assert evaluate_now(ours.builder(), "clock")[1] is None
+    assert find_available(ours.observer(), {f"users:{need}"}) == set()
+    assert evaluate_now(ours.observer(), "clock")[1] is None
     other.happens("partition-available", need)
     assert ours.sync() == ((need,), None)
-    _, request = evaluate_now(ours.builder(), "upstream")
+    _, request = evaluate_now(ours.observer(), "upstream")
     assert request is not None
     assert (request.partitions, request.trigger) == (("m/a",), "upstream")
     other.happens("partition-tainted", need)

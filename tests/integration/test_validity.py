@@ -89,7 +89,7 @@ def build(builder: Builder, name: str = "p", *, force: bool = False) -> Snapshot
 
 
 def rows_of(builder: Builder, snapshot: Snapshot) -> list[Row]:
-    found = [row.asDict() for row in builder.load_snapshot(snapshot).collect()]
+    found = [row.asDict() for row in builder.reader.load_snapshot(snapshot).collect()]
     for row in found:
         for name in ("valid_from", "valid_to", "at"):
             if row.get(name) is not None:
@@ -207,7 +207,7 @@ def test_random_histories_are_what_python_says(make: Make) -> None:
             if step:
                 assert (snapshot.version > before) == (n > 0), said
             if step > 3:
-                frame = builder.load_snapshot(snapshot)
+                frame = builder.reader.load_snapshot(snapshot)
                 seen = builder.engine.measure(frame, (), None, name).content
                 assert seen == snapshot.content, said
             tally[work.build.action if step else "first"] += 1
@@ -238,7 +238,7 @@ def test_versions_can_be_read_by_version_and_by_time(make: Make) -> None:
     ]
     assert by_version == [["one", "same"], ["same", "two"], ["same", "three"]]
     assert [told(builder, s)[-1] for s in made] == [(2, "same", 0.0, None)] * 3
-    frame = builder.load_snapshot(made[-1])
+    frame = builder.reader.load_snapshot(made[-1])
     for n, (before, now) in enumerate(pairwise(by_version), 1):
         for instant, expected in ((day(n) - TICK, before), (day(n), now)):
             at = f"TIMESTAMP'{instant.isoformat()}'"
@@ -489,7 +489,7 @@ def test_a_history_that_is_gone_is_not_begun_anew_in_silence(make: Make) -> None
 def overtaken(make: Make, root: Path) -> None:
     """See a run refused that read its data before another one read newer data, and wrote."""
     late = make(root=root, at=1)
-    late.pin(named(late, "t"))
+    late.observer.pins.pin(named(late, "t"))
     put(root, (1, "c"))
     build(make(root=root, at=2))
     with pytest.raises(ConflictError, match="went on since this run began"):
@@ -731,15 +731,15 @@ def test_tables_that_share_rows_are_tainted_together(make: Make) -> None:
     build(builder)
     (second, *_) = builder.ledger.fetch_history("dev")
     p = named(builder, "p")
-    taint(builder, p.key, by="me")
+    taint(builder.observer, p.key, by="me")
     # Whichever of the two builds wrote what is wrong, it is not read.
     roll_back(builder.settings, builder.ledger, to=first.change_id)
-    assert p.source_id in builder.tainted(builder.manifest())
+    assert p.source_id in builder.observer.tainted(builder.observer.manifest())
     builder = make(root=root, at=2)
     build(builder)
-    assert p.source_id not in builder.tainted(builder.manifest())
+    assert p.source_id not in builder.observer.tainted(builder.observer.manifest())
     roll_back(builder.settings, builder.ledger, to=second.change_id)
-    assert p.source_id in builder.tainted(builder.manifest())
+    assert p.source_id in builder.observer.tainted(builder.observer.manifest())
 
 
 def test_a_table_does_not_go_on_from_tainted_rows(make: Make) -> None:
@@ -747,7 +747,7 @@ def test_a_table_does_not_go_on_from_tainted_rows(make: Make) -> None:
     root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
     write_deltalake(str(root / "raw"), rows_at((1, "a", 0)))
     build(builder)
-    taint(builder, named(builder, "p").key, by="me")
+    taint(builder.observer, named(builder, "p").key, by="me")
     write_deltalake(str(root / "raw"), rows_at((2, "b", 1)), mode="append")
     code.write_text(GOING_ON.replace("id, a, at", "id, upper(a) AS a, at"))
     builder = make(root=root, at=1)

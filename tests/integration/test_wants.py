@@ -64,7 +64,7 @@ class Graph:
         return self.ledger.create_wants([want])[0].want_id
 
     def evaluate(self, trigger: str = "want") -> tuple[Evaluation, Request | None]:
-        return evaluate_now(self.builder(), trigger)
+        return evaluate_now(self.builder().observer, trigger)
 
     def step(self) -> bool | None:
         """Evaluate, and build what is asked for; None: nothing is."""
@@ -178,13 +178,13 @@ class Day:
     def morning(self, hour: int, minute: int = 0) -> None:
         """Make the wants that are due, as a schedule does."""
         self.ours.now = at(hour, minute)
-        make_wants(self.ours.builder(), "a schedule")
+        make_wants(self.ours.builder().observer, "a schedule")
 
     def look(self, hour: int, minute: int, built: datetime | None = None) -> bool | None:
         """Read the other graph and decide, as a sensor does; build what is to be built."""
         ours = self.ours
         ours.now = at(hour, minute)
-        synced = sync(ours.builder(), self.users, environ={})
+        synced = sync(ours.builder().observer, self.users, environ={})
         assert synced.problem is None
         _, request = ours.evaluate("upstream" if synced.available else "clock")
         if request is None:
@@ -250,8 +250,8 @@ def test_what_arrives_late_is_built_and_known_to_be_late(day: Day) -> None:
     day.morning(6)
     assert day.look(9, 0) is None
     day.ours.now = at(9, 30)
-    assert record_late(day.ours.builder()) == 1
-    assert record_late(day.ours.builder()) == 0
+    assert record_late(day.ours.builder().observer) == 1
+    assert record_late(day.ours.builder().observer) == 0
     day.arrive(11, 0)
     assert day.look(11, 1) is True
     assert day.told() == [
@@ -281,7 +281,7 @@ def test_a_partition_tells_how_it_came_to_be(day: Day) -> None:
     day.morning(6)
     day.arrive(8, 30)
     assert day.look(8, 31) is True
-    told = json.loads(json.dumps(explained(day.ours.builder(), WANTED)))
+    told = json.loads(json.dumps(explained(day.ours.builder().observer, WANTED)))
     (want,), request, build = told["wants"], told["request"], told["build"]
     assert want["source"]["type"] == "schedule"
     assert want["external_dependencies"] == [f"users:{NEEDED}"]
@@ -368,7 +368,7 @@ def test_what_is_tainted_is_not_read_until_it_is_built_again_nor_what_follows_fr
 
     rows, built = read()
     assert built == {*by_name}
-    refs = taint(builder, "m/daily/2024-01-03", by="me")
+    refs = taint(builder.observer, "m/daily/2024-01-03", by="me")
     assert sorted(refs) == ["m/daily/2024-01-03", "m/total", "m/twice/2024-01-03"]
     assert read() == (rows, {"apart"})
     everything = builder.plan([s.source_id for s in by_name.values()])
@@ -379,7 +379,7 @@ def test_what_is_tainted_is_not_read_until_it_is_built_again_nor_what_follows_fr
         "total": ("build", None),
         "apart": ("reuse", None),
     }
-    taint(builder, "m/daily", by="me")
+    taint(builder.observer, "m/daily", by="me")
     alone = graph.builder()
     with pytest.raises(BuildError, match=r"twice lacks 4 partitions \(2024-01-01 to 2024-01-04\)"):
         alone.build(by_name["total"])
@@ -390,4 +390,4 @@ def test_what_is_tainted_is_not_read_until_it_is_built_again_nor_what_follows_fr
     assert {a.state for a in graph.ledger.fetch_availability("dev")} == {"available"}
     assert read() == (rows, built)
     with pytest.raises(NotFoundError, match="no partition"):
-        taint(builder, "m/daily/2024-02-30", by="me")
+        taint(builder.observer, "m/daily/2024-02-30", by="me")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from persist_assets.building.strategies.incremental import last_of
+from persist_assets.building.strategies.in_place import last_of
 from persist_assets.core.time_values import earlier, greatest
 from persist_assets.storage.delta_tables import Live
 

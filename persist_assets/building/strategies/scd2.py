@@ -14,25 +14,34 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from persist_assets.building.strategies.in_place import continue_table
+from persist_assets.building.strategies.strategy import Scope
+from persist_assets.building.strategies.whole import write_table
 from persist_assets.core.dialect import quote
 from persist_assets.core.errors import BuildError
 from persist_assets.core.model.annotations import VALID_FROM, VALID_TO
+from persist_assets.core.model.snapshots import merge_as_of
 from persist_assets.core.time_values import TIMES, literal
 from persist_assets.engine.session import translated
 from persist_assets.planning.increments import mismatch
+from persist_assets.planning.inputs import own_marks
 from persist_assets.storage.types import columns_of_struct, delta_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Generator, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from pyspark.sql import DataFrame
 
+    from persist_assets.building.stages import Computed
+    from persist_assets.building.strategies.strategy import Task
     from persist_assets.core.model.annotations import Validity
     from persist_assets.core.model.columns import Column
+    from persist_assets.core.model.queries import SourceID
+    from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.core.model.sources import Source
 
 _MOST_SHOWN = 3
@@ -58,6 +67,39 @@ class Turn:
     changed: DataFrame
     n: int
     versions: DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The versions of the rows: those that ended stay, those of now are compared with the rows."""
+
+    name: ClassVar[str] = "history"
+
+    def scope(self, task: Task) -> Scope:
+        """Return all rows."""
+        return Scope()
+
+    def write(
+        self, task: Task, scope: Scope, frame: DataFrame, read: Mapping[SourceID, Snapshot]
+    ) -> Computed | Snapshot:
+        """Write the versions that begin, end or are corrected; reuse the history if none is."""
+        source, started, history = task.source, task.started, task.step.history
+        validity, reader = source.annotation.validity, task.reader
+        assert validity is not None
+        past = None if history is None else reader.load_snapshot(history)
+        with turn(source, frame, past, reader.observer.started_at) as turned:
+            alike = history is not None and history.columns == columns_of(turned.versions)
+            if history is None or not started.is_within or not alike:
+                return write_table(task, turned.versions)
+            if turned.n:
+                key = identified_by(validity)
+                return continue_table(
+                    task, history, None, turned.changed, key, lambda rows, _: rows
+                )
+            as_of = merge_as_of([task.step.as_of, own_marks(history.as_of, source)])
+            return replace(
+                history, as_of=as_of, inputs=started.inputs, current_at=started.current_at
+            )
 
 
 def identified_by(validity: Validity) -> tuple[str, ...]:

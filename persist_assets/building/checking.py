@@ -1,0 +1,178 @@
+"""The checks of one build: which there are, and their answers for written or reused rows."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from persist_assets.analysis.functions import CLOCK, SPECIAL_DATETIMES
+from persist_assets.building.partition_checks import Parted
+from persist_assets.building.set_checks import again, asked, bound, check_columns
+from persist_assets.core.model.checks import CheckResult
+from persist_assets.core.partitions import filled_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from persist_assets.building.reader import Reader
+    from persist_assets.building.stages import Computed, PendingBuild
+    from persist_assets.core.model.checks import Check
+    from persist_assets.core.model.columns import Column
+    from persist_assets.core.model.snapshots import Partitions, Snapshot
+    from persist_assets.core.model.sources import Source
+    from persist_assets.planning.world import World
+
+log = logging.getLogger(__name__)
+
+
+class Checking:
+    """Asks the checks of builds.
+
+    Parameters
+    ----------
+    changing
+        Tables may get other columns, whatever ``on_schema_change`` says.
+    """
+
+    def __init__(self, reader: Reader, *, changing: bool = False) -> None:
+        self.reader, self.changing = reader, changing
+        self.settings, self.project = reader.settings, reader.project
+        self.ledger, self.engine = reader.ledger, reader.engine
+
+    def checks_of(self, source: Source) -> tuple[Check, ...]:
+        """Return the checks of a source, and blocking ones of other sources with its table."""
+        own = {c.definition for c in source.checks if c.blocking}
+        sharing = (s for s in self.project.by_build_id[source.build_id] if s is not source)
+        others = [
+            replace(c, name=f"{other.key}:{c.name}")
+            for other in sharing
+            for c in other.checks
+            if c.blocking and c.definition not in own
+        ]
+        return bound((*source.checks, *others), self.reader.observer.clock())
+
+    def check_columns(
+        self, source: Source, checks: Sequence[Check], columns: Sequence[Column]
+    ) -> None:
+        """Raise where columns are not those promised or published; see `set_checks`."""
+        check_columns(source, checks, columns, self._published(source))
+
+    def ask(
+        self,
+        work: PendingBuild,
+        computed: Computed,
+        world: World,
+        checks: Sequence[Check],
+        frame: DataFrame,
+    ) -> tuple[CheckResult, ...]:
+        """Return the answers of all checks of rows that are written.
+
+        Parameters
+        ----------
+        frame
+            The rows of a view, which are not written.
+        """
+        source, staged = work.source, computed.staged
+
+        def written() -> DataFrame:
+            return self.reader.staged_rows(staged) if staged else frame
+
+        def every() -> DataFrame:
+            return self.reader.staged_rows(staged, computed.kept) if staged else frame
+
+        results = asked(
+            self.reader,
+            source,
+            checks,
+            computed.measured.checks,
+            every,
+            world.manifest,
+            self._parted(work, world, work.step.partitions, written),
+        )
+        return (*results, *_passed(self.project.guards(source)))
+
+    def ask_again(
+        self, work: PendingBuild, present: Snapshot, world: World
+    ) -> tuple[CheckResult, ...]:
+        """Return the answers for a table that is there; ask those that may have changed.
+
+        Raises
+        ------
+        CheckFailedError, BuildError
+            Its columns are not those promised or published.
+        """
+        source, reader = work.source, self.reader
+        before = {c.name: c for c in self.ledger.fetch_checks(present.build_uid)}
+        checks = self.checks_of(source)
+        columns = present.columns or self.engine.columns(
+            reader.load_snapshot(present), present.table
+        )
+        self.check_columns(source, checks, columns)
+        results = None
+        if not any(_reads_clock(c) for c in checks):
+            results = again(reader, source, checks, before, world.manifest)
+        if results is None:
+            rows = reader.load_snapshot(present)
+            alone = self.engine.audit(rows, [c for c in checks if c.alone], present.table)
+            parted = self._parted(work, world, present.partitions, lambda: rows)
+            results = asked(reader, source, checks, alone, lambda: rows, world.manifest, parted)
+        return (*results, *_passed(self.project.guards(source)))
+
+    def has_new_guards(self, source: Source, present: Snapshot) -> bool:
+        """Whether checks of temporary tables below a table were not asked when it was built."""
+        before = {c.name: c for c in self.ledger.fetch_checks(present.build_uid)}
+        guards = self.project.guards(source)
+        return any(
+            c.name not in before or before[c.name].definition != c.definition for c in guards
+        )
+
+    def _published(self, source: Source) -> Snapshot | None:
+        """Return what readers of a source see now, whatever it meant when that was built."""
+        if source.annotation.on_schema_change == "sync" or self.changing:
+            return None
+        current = self.ledger.fetch_current(*self.settings.environments, source_id=source.source_id)
+        build = current.get(source.source_id)
+        return build.snapshot if build else None
+
+    def _parted(
+        self,
+        work: PendingBuild,
+        world: World,
+        partitions: Partitions | None,
+        load: Callable[[], DataFrame],
+    ) -> Parted | None:
+        """Return the partitions whose rows a build checks; None of an unpartitioned source.
+
+        Parameters
+        ----------
+        partitions
+            Those of its table.
+        load
+            Returns the rows of those that are computed; of a reused table all rows.
+        """
+        source, base, keys = work.source, work.step.base, work.step.keys
+        partition = source.annotation.partition
+        if partition is None or partitions is None:
+            return None
+        order = world.keys[source.source_id]
+        filled = filled_keys(order, partitions.filled)
+        before: dict[str, CheckResult] = {}
+        if work.snapshot is None and base is not None:
+            before = {c.name: c for c in self.ledger.fetch_checks(base.build_uid)}
+        every = tuple(key for key in order if key in filled)
+        computed = every if base is None or work.snapshot is not None else keys or ()
+        return Parted(partition, every, computed, before, load, self.settings.timezone.key)
+
+
+def _reads_clock(check: Check) -> bool:
+    """Whether a check may have another answer later, on the same rows."""
+    words = re.findall(r"\w+", (check.expression or "").lower())
+    return not CLOCK.union(SPECIAL_DATETIMES).isdisjoint(words)
+
+
+def _passed(checks: Iterable[Check]) -> tuple[CheckResult, ...]:
+    return tuple(CheckResult(c.name, True, c.blocking, 0, c.definition) for c in checks)

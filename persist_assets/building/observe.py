@@ -1,0 +1,540 @@
+"""What a run can know of the world before it computes anything, and the plans that follow from it.
+
+    ledger (manifest, history, taints) ─┐
+    raw and external tables (pins)      ├─► observe ─► World ─► plan ─► Plan
+    tables in the warehouse             ┘
+
+Nothing here starts an engine or reads rows. A plan is a pure function of the `World`: see
+`planning.planner`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from persist_assets.building.pins import Pins
+from persist_assets.core.errors import SettingsError
+from persist_assets.core.model.plans import Change
+from persist_assets.core.model.snapshots import RawVersion, Snapshot
+from persist_assets.core.partitions import boxes, expand, reached
+from persist_assets.core.partitions import keys as partition_keys
+from persist_assets.core.time_values import TIMES, is_ordered, parsed
+from persist_assets.external.ingestion import Ingestion
+from persist_assets.planning.increments import merged_spans, parted_by, time_type
+from persist_assets.planning.inputs import CONTENT, inputs, rests_alike
+from persist_assets.planning.planner import plan
+from persist_assets.planning.world import World, is_history
+from persist_assets.storage.changes import delta_change, listings_of, raw_change
+from persist_assets.storage.delta_tables import has_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from persist_assets.core.model.annotations import Fallback
+    from persist_assets.core.model.plans import Plan
+    from persist_assets.core.model.project import Project
+    from persist_assets.core.model.queries import BuildID, SourceID
+    from persist_assets.core.model.snapshots import AsOf, Build
+    from persist_assets.core.model.sources import Source
+    from persist_assets.core.settings.values import Settings
+    from persist_assets.core.time_values import Span
+    from persist_assets.engine.spark import Engine
+    from persist_assets.ledger.ledger import Ledger
+    from persist_assets.ledger.taints import Kept
+
+HasSnapshot = Callable[[str, Snapshot], bool]
+"""Tells whether a snapshot is in the table at a path: `has_snapshot`, or the dearer `is_whole`."""
+
+_MOST_AGES = 64
+"""How many sets of partitions of different ages are looked at for changes since they were built."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unpublished:
+    """A finished build of this run that later builds of the run read, and nobody else does.
+
+    Attributes
+    ----------
+    kept
+        The rows of another snapshot that it kept.
+    """
+
+    snapshot: Snapshot
+    kept: Kept | None
+
+
+class Observer:
+    """Looks at the world for one run: one project, in one environment.
+
+    Raw tables keep the versions they had when the run first looked at them (`Pins`). The ledger
+    and the warehouse are looked at whenever they are asked.
+
+    Parameters
+    ----------
+    fed
+        Raw tables that assets of the same run may write.
+    fallback
+        What readers get of tables older than their freshness window, instead of what each source
+        says.
+    clock
+        Returns the present instant, aware.
+    engine
+        Computes rows of external tables, for those who go on to read or build; None: nothing that
+        only observes needs it.
+
+    Attributes
+    ----------
+    started_at
+        When the run started: the instant of everything in it that reads the clock.
+    unpublished
+        By source, the finished builds of this run that are not published yet.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        project: Project,
+        ledger: Ledger,
+        *,
+        fed: Iterable[SourceID] = (),
+        fallback: Fallback | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        engine: Engine | None = None,
+    ) -> None:
+        self.settings, self.project, self.ledger = settings, project, ledger
+        self.fallback: Fallback | None = fallback
+        self.clock = clock
+        self.started_at = clock()
+        self.ingestion = Ingestion(settings, project, ledger, self.started_at, engine)
+        self.pins = Pins(self.ingestion, fed, self.started_at)
+        self._unpublished: dict[SourceID, Unpublished] = {}
+        self._lock = threading.RLock()
+
+    # ------------------------------------------------------------------------------------ plans
+
+    def plan(
+        self,
+        selected: Iterable[SourceID],
+        *,
+        force: bool = False,
+        asked: Mapping[SourceID, Collection[str]] | None = None,
+        again: Mapping[SourceID, Span] | None = None,
+        there: HasSnapshot = has_snapshot,
+    ) -> Plan:
+        """Return what building `selected` would do.
+
+        Parameters
+        ----------
+        force
+            Build sources that are up to date, too.
+        asked
+            The partitions to build, of sources that do not want all of theirs.
+        again
+            The values of time columns whose rows are computed again; see `span`.
+        there
+            Tells which tables are there.
+        """
+        names = [*selected]
+        world = self.observe((self.project.by_id[s] for s in names), there)
+        return plan(self.project, names, world, force=force, asked=asked, again=again)
+
+    def observe(self, sources: Iterable[Source], there: HasSnapshot = has_snapshot) -> World:
+        """Return everything that a plan of `sources` has to know.
+
+        Parameters
+        ----------
+        there
+            Tells which tables are there.
+        """
+        manifest = self.manifest()
+        sources = tuple(sources)
+        reached = self.project.reach((s.source_id for s in sources), lambda _: False)
+        raws = [s for s in reached if s.raw is not None]
+        versions = {s.source_id: v for s in raws if (v := self.pins.find_version(s)) is not None}
+        world = World(
+            environment=self.settings.environment,
+            manifest=manifest,
+            versions=versions,
+            day=self.started_at.astimezone(self.settings.timezone).date().isoformat(),
+            instant=self.started_at.isoformat(),
+            history=self._history(sources),
+            missing=[
+                source.build_id
+                for source in sources
+                if (snapshot := manifest.get(source.build_id))
+                and not self.is_there(snapshot, there)
+            ],
+            absent=dict(self.pins.absent),
+            elsewhere=self._elsewhere(sources, manifest, there),
+            expired={
+                source.source_id: self.fallback or source.annotation.freshness.fallback
+                for source in (*sources, *reached)
+                if source.annotation.freshness
+                and (snapshot := manifest.get(source.build_id))
+                and self.is_expired(source, snapshot)
+            },
+            keys=self.keys(),
+            zone=self.settings.timezone.key,
+            tainted=self.tainted(manifest),
+            seen=self.pins.seen(),
+            behind=self.pins.pending(),
+        )
+        world = replace(
+            world,
+            aged=self._aged(sources, world),
+            latest=self._latest(sources, manifest, there),
+        )
+        return replace(world, changes=self._changes(sources, world))
+
+    def keys(self) -> dict[SourceID, tuple[str, ...]]:
+        """Return the partitions that every partitioned source has, in order."""
+        return {
+            source.source_id: partition_keys(partition, self.started_at)
+            for source in self.project.persisted
+            if (partition := source.annotation.partition) is not None
+        }
+
+    def inputs(self, source: Source) -> AsOf:
+        """Return what rows of a source would be computed from directly, now."""
+        return inputs(self.project, source, self.observe([source])) or ()
+
+    # ----------------------------------------------------------------------------- spans of time
+
+    def span(self, source: Source, low: str, high: str) -> Span:
+        """Return the values of a source's time column from one text to another, both included.
+
+        A day stands for all times of it.
+
+        Raises
+        ------
+        SettingsError
+            A text is not of the column's type, the first comes after the second, or the source is
+            not incremental.
+        """
+        column, known = source.annotation.time_column, self.manifest().get(source.build_id)
+        partition = source.annotation.partition
+        timed = partition.time if partition else source.annotation.refresh == "incremental"
+        if not timed or column is None:
+            raise SettingsError(
+                f"`{source.name}` has no windows that could be computed again",
+                hint="that is for refresh=incremental with a watermark, and for partitions",
+                location=source.location,
+            )
+        kind = time_type(source, known)
+        if kind is None or not is_ordered(kind):
+            raise SettingsError(
+                f"the type of `{column}` is not known before `{source.name}` is built",
+                hint=f"build it first: persist build {source.key}",
+            )
+        ends = (
+            parsed(low, kind, self.settings.timezone),
+            parsed(high, kind, self.settings.timezone, end=True),
+        )
+        for text, value in zip((low, high), ends, strict=True):
+            if value is None:
+                raise SettingsError(
+                    f"`{text}` is no {kind}, which `{column}` is",
+                    hint="write 2024-01-31, or 2024-01-31T12:00" if kind in TIMES else None,
+                )
+        if ends[0] > ends[1]:  # pyright: ignore[reportOperatorIssue, reportOptionalOperand]
+            raise SettingsError(f"`{low}` comes after `{high}`", hint="give the earlier one first")
+        return ends  # pyright: ignore[reportReturnType]
+
+    def keys_between(self, source: Source, low: str, high: str) -> frozenset[str]:
+        """Return the partitions that may have rows with times between two texts; see `span`."""
+        known = self.manifest().get(source.build_id)
+        partition, columns = source.annotation.partition, parted_by(source, known)
+        assert partition is not None
+        order = self.keys()[source.source_id]
+        return reached(partition, columns[0][1], order, [self.span(source, low, high)])
+
+    # ----------------------------------------------------------------------------- what is built
+
+    def manifest(self) -> dict[BuildID, Snapshot]:
+        """Return what builds of this run read: the environment's tables and its own unpublished."""
+        manifest = self.ledger.fetch_manifest(*self.settings.environments)
+        with self._lock:
+            own = [(s, u.snapshot) for s, u in self._unpublished.items()]
+        return manifest | {self.project.by_id[s].build_id: snapshot for s, snapshot in own}
+
+    def hold(self, source_id: SourceID, build: Unpublished) -> None:
+        """Let builds of this run read a finished build before it is published."""
+        with self._lock:
+            self._unpublished[source_id] = build
+
+    def release(self, source_id: SourceID) -> None:
+        """Forget a finished build: it is published, or never will be."""
+        with self._lock:
+            self._unpublished.pop(source_id, None)
+
+    def marks(self) -> dict[str, frozenset[str]]:
+        """Return the tainted partitions by snapshot, including this run's unpublished builds."""
+        marks = self.ledger.fetch_tainted(*self.settings.environments)
+        with self._lock:
+            unpublished = [*self._unpublished.values()]
+        for build in unpublished:
+            uid, kept = build.snapshot.build_uid, build.kept
+            if kept and (left := kept.tainted(marks.get(kept.snapshot_uid, ()))):
+                marks[uid] = marks.get(uid, frozenset()) | left
+        return marks
+
+    def tainted(self, manifest: Mapping[BuildID, Snapshot]) -> dict[SourceID, frozenset[str]]:
+        """Return the sources with tainted tables, and their tainted partitions."""
+        marks = self.marks()
+        tainted: dict[SourceID, frozenset[str]] = {}
+        for build_id, snapshot in manifest.items():
+            if (keys := marks.get(snapshot.build_uid)) is None:
+                continue
+            for source in self.project.by_build_id.get(build_id, ()):
+                partition = source.annotation.partition
+                if "" in keys and partition is not None:  # the whole table
+                    keys = frozenset(partition_keys(partition, self.started_at))
+                tainted[source.source_id] = keys - {""}
+        return tainted
+
+    def find_written(self, build_uid: str) -> Snapshot | None:
+        """Return the snapshot that a build wrote, None where it was collected."""
+        with self._lock:
+            own = [u.snapshot for u in self._unpublished.values()]
+        unpublished = (s for s in own if s.build_uid == build_uid)
+        return next(unpublished, None) or self.ledger.find_written(build_uid)
+
+    def is_there(self, snapshot: Snapshot, there: HasSnapshot = has_snapshot) -> bool:
+        """Whether the table of a snapshot is there; of a view, everything that it reads."""
+        if snapshot.view is None:
+            return there(self.settings.table_root(snapshot.table), snapshot)
+        raws = (s for s in self.project.sources if s.raw)
+        versions = {s.build_id: self.pins.find_version(s) for s in raws}
+        return all(
+            versions.get(leaf.raw) == leaf.version
+            if isinstance(leaf, RawVersion)
+            else leaf is not None and there(self.settings.table_root(leaf.table), leaf)
+            for leaf in beneath(self.find_written, snapshot)
+        )
+
+    def is_expired(self, source: Source, snapshot: Snapshot) -> bool:
+        """Whether a table is older than its source's freshness window.
+
+        Its age is that of the oldest data that it rests on, as far as that is known.
+        """
+        freshness = source.annotation.freshness
+        age = self.clock() - snapshot.known_at
+        return freshness is not None and age.total_seconds() > freshness.window_s
+
+    def _history(self, sources: Iterable[Source]) -> dict[SourceID, Build]:
+        """Return the last build of every source; of one never built here, the one it reads."""
+        history = self.ledger.fetch_last_builds(self.settings.environment)
+        if any(s.source_id not in history for s in sources):
+            history = self.ledger.fetch_current(*self.settings.environments) | history
+        return history
+
+    def _elsewhere(
+        self,
+        sources: Sequence[Source],
+        manifest: Mapping[BuildID, Snapshot],
+        there: HasSnapshot,
+    ) -> dict[BuildID, list[Snapshot]]:
+        """Return the tables of sources in other environments that are there and not tainted."""
+        everywhere = self.ledger.fetch_elsewhere(*self.settings.environments)
+        tainted = self.ledger.fetch_tainted() if everywhere else {}
+        return {
+            source.build_id: [
+                snapshot
+                for snapshot in everywhere.get(source.build_id, ())
+                if snapshot != manifest.get(source.build_id)
+                and snapshot.build_uid not in tainted
+                and self.is_there(snapshot, there)
+            ]
+            for source in sources
+        }
+
+    def latest(self, source: Source) -> Snapshot | None:
+        """Return the snapshot that a source would continue although its meaning changed."""
+        manifest = self.ledger.fetch_manifest(*self.settings.environments)
+        return self._latest([source], manifest).get(source.source_id)
+
+    def _latest(
+        self,
+        sources: Iterable[Source],
+        manifest: Mapping[BuildID, Snapshot],
+        there: HasSnapshot = has_snapshot,
+    ) -> dict[SourceID, Snapshot]:
+        """Return the snapshots that sources would continue although their meaning changed.
+
+        A history continues one of an environment that is read, too; other tables do not.
+        """
+        latest: dict[SourceID, Snapshot] = {}
+        wanted = [s for s in sources if s.keeps_history or s.annotation.goes_on]
+        own = self.settings.environment
+        current = self.ledger.fetch_current(own) if wanted else {}
+        read = self.ledger.fetch_current(*self.settings.environments) if wanted else {}
+        tainted = self.marks() if wanted else {}
+        for source in wanted:
+            builds = current if not source.keeps_history else read
+            last = builds.get(source.source_id)
+            build_id = last.build_id if last else source.build_id
+            snapshot = self.ledger.find_snapshot(own, build_id)
+            if source.keeps_history:
+                # Another source of the same meaning may have continued what both have.
+                shared = self.ledger.find_snapshot(own, source.build_id)
+                own_ones = [s for s in (snapshot, shared) if s and is_history(s)]
+                read_ones = [s for s in (manifest.get(build_id),) if s and is_history(s)]
+                snapshot = max(own_ones or read_ones, key=lambda s: s.built_at, default=None)
+            elif snapshot is not None and (
+                snapshot.view or snapshot.build_uid in tainted or not self.is_there(snapshot, there)
+            ):
+                continue
+            if snapshot is not None:
+                latest[source.source_id] = snapshot
+        return latest
+
+    # ----------------------------------------------------------------------------- what changed
+
+    @cached_property
+    def listings(self) -> str:
+        """The directory with the listings of raw data that builds of this ledger keep."""
+        return listings_of(self.settings.warehouse, self.ledger.log_id())
+
+    def _changes(
+        self, sources: Iterable[Source], world: World
+    ) -> dict[SourceID, dict[SourceID, Change | None]]:
+        """Return the changes of the tables read by sources whose own tables can be continued."""
+        changes: dict[SourceID, dict[SourceID, Change | None]] = {}
+        for source in sources:
+            annotation = source.annotation
+            if annotation.refresh != "incremental" or source.build_id in world.missing:
+                continue
+            sharing = (s.annotation for s in self.project.by_build_id[source.build_id])
+            if len({(a.refresh, a.time_column) for a in sharing}) > 1:
+                continue  # the table is kept in two ways
+            own = self.ledger.find_snapshot(self.settings.environment, source.build_id)
+            seen = world.manifest.get(source.build_id)
+            if own is None and seen is None and annotation.goes_on:
+                own = seen = world.latest.get(source.source_id)
+            if own is None or own != seen or own.view is not None:
+                continue
+            if own.time_column != annotation.time_column:
+                continue
+            reads = source.growth.reads if source.growth else ()
+            changes[source.source_id] = {
+                s: self._change(s, own.as_of, world, own.inputs) for s in sorted(reads)
+            }
+        return changes
+
+    def _aged(
+        self, sources: Iterable[Source], world: World
+    ) -> dict[tuple[SourceID, AsOf, AsOf], dict[SourceID, Change | None]]:
+        """Return the changes of the tables that partitions follow from, since they were built."""
+        changes: dict[tuple[SourceID, AsOf, AsOf], dict[SourceID, Change | None]] = {}
+        for source in sources:
+            if source.annotation.partition is None or source.growth is None:
+                continue
+            own = world.manifest.get(source.build_id)
+            for table in (own, *world.elsewhere.get(source.build_id, ())):
+                for group in table.partitions.filled if table and table.partitions else ():
+                    age = (source.source_id, group.as_of, group.inputs)
+                    if age not in changes and len(changes) < _MOST_AGES:
+                        changes[age] = {
+                            s: self._change(s, group.as_of, world, group.inputs)
+                            for s in sorted(source.growth.reads)
+                        }
+        return changes
+
+    def _change(
+        self, source_id: SourceID, as_of: AsOf, world: World, computed_from: AsOf = ()
+    ) -> Change | None:
+        """Return the change of a table since rows of an as_of were computed from it.
+
+        Parameters
+        ----------
+        computed_from
+            What these rows were computed from directly, as far as that is known.
+        """
+        source = self.project.by_id.get(source_id)
+        if source is None:
+            return None
+        if source.raw is None:
+            return self._change_of_table(source, as_of, world, computed_from)
+        if self.pins.find_version(source) is None:
+            return None
+        then = [v.version for v in as_of if v.raw == source.build_id]
+        if len(then) != 1:
+            return None
+        place, form = self.pins.place(source)
+        return raw_change(self.listings, place, then[0], self.pins.pin(source), form)
+
+    def _change_of_table(
+        self, source: Source, as_of: AsOf, world: World, computed_from: AsOf
+    ) -> Change | None:
+        """Return the change of a persisted source's table.
+
+        Its rows then are those of any snapshot that rests on the same data and, where that is
+        known, has the same content.
+        """
+        rows = {v.version for v in computed_from if v.raw == source.build_id}
+
+        def is_then(snapshot: Snapshot) -> bool:
+            same = not rows or CONTENT + snapshot.content in rows
+            return same and rests_alike(snapshot, as_of)
+
+        now = world.readable(source)
+        if now is None or now.view is not None:
+            return None
+        if is_then(now):
+            return Change()
+        for build in self.ledger.fetch_succeeded(source.build_id):
+            then = build.snapshot
+            if then and then.table == now.table and is_then(then):
+                root = self.settings.table_root(now.table)
+                change = delta_change(root, then.version, now.version)
+                return change and self._within(source, then, now, change, world)
+        return None
+
+    def _within(
+        self, source: Source, then: Snapshot, now: Snapshot, change: Change, world: World
+    ) -> Change:
+        """Return a change of a partitioned table, limited to the partitions built since."""
+        partition, columns = source.annotation.partition, parted_by(source, now)
+        if partition is None or not columns or not (change.added or change.lost):
+            return change
+        order, built = world.keys[source.source_id], set[str]()
+        step: Snapshot | None = now
+        while step is not None and step.build_uid != then.build_uid:
+            if step.partitions is None or step.partitions.base is None:
+                return change
+            built.update(expand(order, step.partitions.built))
+            step = self.find_written(step.partitions.base)
+        if step is None:
+            return change
+        spans = boxes(partition, [kind for _, kind in columns], built, order)
+        within = {columns[0][0].lower(): merged_spans(box[0] for box in spans)}
+        return replace(change, within=within)
+
+
+def beneath(
+    find_written: Callable[[str], Snapshot | None], snapshot: Snapshot
+) -> Iterable[Snapshot | RawVersion | None]:
+    """Yield what the rows of a snapshot are read from: its table, or what its view reads.
+
+    None stands for a table that was collected.
+
+    Parameters
+    ----------
+    find_written
+        Returns the snapshot that a build wrote, None where it was collected: `Ledger.find_written`.
+    """
+    if snapshot.view is None:
+        yield snapshot
+        return
+    for leaf in snapshot.view.leaves:
+        if leaf.build_uid is None:
+            yield leaf.raw
+        elif (read := find_written(leaf.build_uid)) is None:
+            yield None
+        else:
+            yield from beneath(find_written, read)

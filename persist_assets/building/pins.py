@@ -1,0 +1,256 @@
+"""The versions of raw and external tables that one run reads.
+
+    first look ─► one pin per raw table ─► everything in the run reads these versions
+
+The invariant: within a run a table has one version, so everything that the run plans, computes and
+publishes rests on the same data. Looking needs no engine; bringing copies of external tables up to
+date (`sync`) does.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from persist_assets.core.digests import FORMAT
+from persist_assets.core.errors import PersistError, StorageError
+from persist_assets.external.coverage import copy_id, version_of, why_pending
+from persist_assets.external.status import externals
+from persist_assets.planning.world import UNVERSIONED
+from persist_assets.storage.changes import version_of_same_rows
+from persist_assets.storage.raw import Pin, pin_raw
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+
+    from persist_assets.core.model.queries import SourceID
+    from persist_assets.core.model.snapshots import LocalCopy
+    from persist_assets.core.model.sources import Source
+    from persist_assets.external.ingestion import Ingestion
+
+TO_COME = "external:"
+"""The prefix of versions that a copy of an external table does not hold yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """An external table as a run found it.
+
+    Attributes
+    ----------
+    newest
+        The version that its copy will be brought to.
+    copy
+        The copy that is held; None: there is none yet.
+    """
+
+    newest: str
+    copy: LocalCopy | None
+
+
+class Pins:
+    """The versions of raw tables and of copies of external tables that one run reads.
+
+    Parameters
+    ----------
+    ingestion
+        Finds copies of external tables; one that has an engine can bring them up to date.
+    fed
+        Raw tables that assets of the same run may write: they are pinned when first read.
+    started_at
+        When the run started, aware. It stands for the version of data that has none.
+
+    Attributes
+    ----------
+    absent
+        Why raw tables cannot be read, by SourceID.
+    """
+
+    def __init__(self, ingestion: Ingestion, fed: Iterable[SourceID], started_at: datetime) -> None:
+        self.ingestion, self.fed, self.started_at = ingestion, frozenset(fed), started_at
+        self.settings, self.project = ingestion.settings, ingestion.project
+        self.ledger = ingestion.ledger
+        self.absent: dict[SourceID, str] = {}
+        self._pins: dict[SourceID, Pin] = {}
+        self._looked: dict[SourceID, Looked] = {}
+        self._copies: dict[SourceID, LocalCopy] = {}
+        self._usable: dict[SourceID, LocalCopy] = {}
+        self._pending: dict[SourceID, str] = {}
+        self._synced: set[SourceID] = set()
+        self._unsynced: dict[SourceID, PersistError] = {}
+        self._lock = threading.RLock()
+
+    # ------------------------------------------------------------------------------- raw tables
+
+    def pin(self, source: Source) -> Pin:
+        """Return the version of a raw table that this run reads.
+
+        Raises
+        ------
+        StorageError
+            There is no data.
+        """
+        assert source.raw is not None
+        with self._lock:
+            if source.source_id not in self._pins:
+                for other in self.project.sources:
+                    # External tables are asked only when somebody wants them.
+                    wanted = other is source or (other.raw is not None and not other.external)
+                    if wanted and other.source_id not in self.fed:
+                        self._look(other, required=other is source)
+                if source.source_id in self.fed:
+                    self._look(source, required=True)
+            return self._pins[source.source_id]
+
+    def find_version(self, source: Source) -> str | None:
+        """Return the version of a raw table that this run reads, None where there is no data."""
+        try:
+            return self.pin(source).version
+        except StorageError:
+            return None
+
+    def place(self, source: Source) -> tuple[str, str]:
+        """Return the path and the format of a raw table, or of the copy of an external one."""
+        assert source.raw is not None
+        if source.external is not None:
+            return self.ingestion.root(copy_id(self.settings, source)), "delta"
+        return self.settings.resolve(source.raw.location or ""), source.raw.format
+
+    def is_same(self, source: Source, since: str, until: str) -> bool:
+        """Whether a version of a raw table certainly has the rows of an earlier one."""
+        if since == until or source.external is None:
+            return since == until
+        return self.ingestion.is_same(source, since, until)
+
+    def _look(self, source: Source, *, required: bool) -> None:
+        if source.source_id in self._pins or source.raw is None:
+            return
+        try:
+            pin = self._present(source)
+        except StorageError as error:
+            self.absent[source.source_id] = error.message
+            if required:
+                raise StorageError(
+                    f"`{source.name}`: {error.message}", hint=error.hint, location=source.location
+                ) from error
+            return
+        if pin.version is None:
+            pin = replace(pin, version=f"{UNVERSIONED}{self.started_at.isoformat()}")
+        self._pins[source.source_id] = pin
+
+    def _present(self, source: Source) -> Pin:
+        """Return the present version of a raw table.
+
+        For a Delta table, this is the version that published snapshots rest on, as long as no rows
+        came or went since. For an external table, it is its copy's version. If the copy has to be
+        brought up to date, a version that no copy has stands for the one to come: it stays the
+        same as long as the table and the program do. (Time passing alone matters only to readers
+        of the clock.)
+        """
+        assert source.raw is not None
+        if source.external is None:
+            place = self.settings.resolve(source.raw.location or "")
+            pin = pin_raw(source.raw, place)
+            same = version_of_same_rows(place, pin, self._known) if pin.commit is not None else None
+            return pin if same is None else replace(pin, version=same)
+        pending = self.ingestion.pending(source)
+        copy = self.ingestion.find(source)
+        self._looked[source.source_id] = Looked(pending.version, copy)
+        if copy is not None and pending.is_nothing:
+            self._copies[source.source_id] = copy
+            return self.ingestion.pin(copy)
+        if copy is not None and not pending.is_new and copy.format == FORMAT:
+            self._usable[source.source_id] = copy
+        self._pending[source.source_id] = why_pending(source, copy, pending)
+        held = copy and (sorted(copy.seen), copy.columns, copy.retired_at)
+        needs = sorted(self.ingestion.needs(source))
+        digest = sha256(repr((needs, held)).encode()).hexdigest()[:8]
+        return Pin(f"{TO_COME}{pending.version}+{digest}")
+
+    @cached_property
+    def _known(self) -> set[str]:
+        """The versions of raw data that published snapshots rest on."""
+        return self.ledger.fetch_current_versions()
+
+    # -------------------------------------------------------------------------- external tables
+
+    def sync(self, selected: Iterable[SourceID]) -> None:
+        """Bring the copies of the external tables that sources are computed from up to date, once.
+
+        Raises
+        ------
+        StorageError
+            A table cannot be read. The error is the same for the whole run.
+        """
+        for source in externals(self.project, selected):
+            with self._lock:
+                if source.source_id in self._unsynced:
+                    raise self._unsynced[source.source_id]
+                if source.source_id not in self._synced and source.source_id not in self.fed:
+                    own = copy_id(self.settings, source)  # tables may share a copy
+                    shared = (self._copies[s] for s in self._synced if s in self._copies)
+                    copy = next((c for c in shared if c.copy_id == own), None)
+                    try:
+                        copy = copy or self.ingestion.sync(source)
+                    except PersistError as error:
+                        error.location = error.location or source.location
+                        self._unsynced[source.source_id] = error
+                        raise
+                    self._copies[source.source_id] = copy
+                    self._looked[source.source_id] = Looked(copy.version, copy)
+                    self._pins[source.source_id] = self.ingestion.pin(copy)
+                    self._synced.add(source.source_id)
+
+    def is_synced(self, source: Source) -> bool:
+        """Whether this run has brought the copy of an external table up to date."""
+        return source.source_id in self._synced
+
+    def look(self, source: Source) -> Looked | None:
+        """Return an external table as this run found it, None where it cannot be reached.
+
+        This reads the table's version only, no rows.
+        """
+        return None if self.find_version(source) is None else self._looked.get(source.source_id)
+
+    def find_copy(self, source: Source) -> LocalCopy | None:
+        """Return the copy of an external table that this run reads, None where there is none."""
+        return self._copies.get(source.source_id) or self.ingestion.find(source)
+
+    def copies(self, source: Source) -> list[tuple[Source, LocalCopy]]:
+        """Return the external tables that a source is computed from, and this run's copies of them.
+
+        External tables below other tables that it reads belong to those.
+        """
+        tables = sorted({n.table for n in self.project.needs if n.reader == source.source_id})
+        return [(self.project.by_id[t], self._copies[t]) for t in tables if t in self._synced]
+
+    def seen(self) -> Mapping[SourceID, Mapping[SourceID, str]]:
+        """Return the copies' versions since which readers of external tables see the same rows.
+
+        The outer key is the reader, the inner one the table. Of tables that share a copy, the later
+        version counts.
+        """
+        last: dict[tuple[SourceID, str], tuple[int, str]] = {}
+        copies: dict[tuple[SourceID, SourceID], str] = {}
+        for need in self.project.needs:
+            copy = self._copies.get(need.table)
+            usable = self._usable.get(need.table) if copy is None else None
+            if usable is not None and need.predicate in usable.seen:
+                copy = usable  # only other readers need more of it
+            if copy is not None:
+                committed = copy.seen.get(need.predicate, copy.committed)
+                pair = need.reader, copy.copy_id
+                last[pair] = max((committed, version_of(copy, committed)), last.get(pair, (0, "")))
+                copies[need.reader, need.table] = copy.copy_id
+        versions: dict[SourceID, dict[SourceID, str]] = {}
+        for (reader, table), own in copies.items():
+            versions.setdefault(reader, {})[table] = last[reader, own][1]
+        return versions
+
+    def pending(self) -> dict[SourceID, str]:
+        """Return why copies of external tables have to be brought up to date."""
+        return {s: why for s, why in self._pending.items() if s not in self._copies}

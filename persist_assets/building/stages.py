@@ -1,0 +1,166 @@
+"""The stages of a build, as values: each is made from those before it, and never changes.
+
+    Started ─► Computed ─► checks ─► Snapshot (committed) ─► Publication
+    what it     files in    no        a version of the        readers
+    will do     the table   blocking  table, which no         see it
+                directory   failure   reader knows yet
+
+`PendingBuild` is the handle that carries a build from one stage to the next, and its lease with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from persist_assets.core.wants import ref_of
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from persist_assets.core.model.checks import CheckResult
+    from persist_assets.core.model.columns import Column
+    from persist_assets.core.model.plans import Step
+    from persist_assets.core.model.snapshots import AsOf, Build, Snapshot, View
+    from persist_assets.core.model.sources import Source
+    from persist_assets.core.wants import PartitionRef
+    from persist_assets.engine.row_metrics import Measured
+    from persist_assets.ledger.ledger import Lease
+    from persist_assets.ledger.taints import Kept
+    from persist_assets.storage.delta_commit import Staged
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What a build will do, planned under its lease.
+
+    Attributes
+    ----------
+    table
+        The name of the table that it writes.
+    inputs
+        What its rows are computed from directly.
+    current_at
+        When all its data was last known to be current.
+    before
+        What readers of the environment itself saw when it started.
+    latest
+        What a history would have continued then.
+    kept
+        The rows of another snapshot that it keeps.
+    """
+
+    source: Source
+    step: Step
+    table: str
+    inputs: AsOf
+    current_at: datetime
+    before: Snapshot | None = None
+    latest: Snapshot | None = None
+    kept: Kept | None = None
+
+    @property
+    def is_within(self) -> bool:
+        """Whether it continues the environment's own table in place."""
+        return self.before is not None and self.before == self.step.goes_on_from
+
+    @property
+    def refs(self) -> tuple[PartitionRef, ...]:
+        """References to the partitions that it builds; of an unpartitioned table, to the table."""
+        return tuple(ref_of(self.source.key, key) for key in self.step.keys or (None,))
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """Rows that are written as files, or described by a stored query; measured, not committed.
+
+    Attributes
+    ----------
+    measured
+        Metrics and check results of all rows that the table will have.
+    staged
+        The files written; None for a view.
+    view
+        The stored query, if the source is a view.
+    base
+        The snapshot that is continued in place; None: the files written are the whole table.
+    kept
+        The paths of the base's files that stay.
+    parts
+        The builds that wrote those.
+    bytes
+        Of all files that the table will have.
+    """
+
+    columns: tuple[Column, ...]
+    measured: Measured
+    staged: Staged | None = None
+    view: View | None = None
+    base: Snapshot | None = None
+    kept: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class PendingBuild:
+    """A build up to its publication.
+
+    Whoever opened it with `Builder.work` owns its lease until the block ends. A parked build has
+    given its lease back; `Builder.resume` and `Builder.publish_parked` take a new one. Nothing here
+    survives its process: Dagster's steps can hand it to each other only in one process.
+
+    Attributes
+    ----------
+    build
+        Its record in the ledger.
+    computed
+        None: not computed yet, or a table is reused.
+    checks
+        The results of its checks; no blocking one has failed once it is handed out.
+    snapshot
+        What will be published: of a reused table at once, of a built one after its commit.
+    used, taken
+        The snapshots that its rows were computed from, and the one of another environment that it
+        reuses.
+    inherited
+        Readers see the snapshot already, in an environment that theirs reads.
+    state
+        ``parked``: it waits for its publication, without its lease.
+    """
+
+    started: Started
+    build: Build
+    lease: Lease
+    computed: Computed | None = None
+    checks: tuple[CheckResult, ...] = ()
+    snapshot: Snapshot | None = None
+    used: frozenset[str] = frozenset()
+    taken: frozenset[str] = frozenset()
+    inherited: bool = False
+    state: Literal["open", "parked", "published"] = "open"
+
+    @property
+    def source(self) -> Source:
+        """The source that it builds."""
+        return self.started.source
+
+    @property
+    def step(self) -> Step:
+        """The step of the plan that it carries out."""
+        return self.started.step
+
+    @property
+    def table(self) -> str:
+        """The name of the table that it writes."""
+        return self.started.table
+
+    @property
+    def measured(self) -> Measured | None:
+        """Metrics of its rows; None where a table is reused."""
+        return self.computed and self.computed.measured
+
+    @property
+    def staged(self) -> Staged | None:
+        """The files that it wrote; None where there are none."""
+        return self.computed and self.computed.staged

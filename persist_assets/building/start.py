@@ -1,0 +1,162 @@
+"""The start of a build: its step, what it will write and keep, and what stops it at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from persist_assets.building.stages import Started
+from persist_assets.building.strategies.incremental import check_fits
+from persist_assets.core.errors import BuildError, ConflictError, GoneError
+from persist_assets.core.model.plans import Increment
+from persist_assets.core.partitions import between, filled_keys
+from persist_assets.ledger.taints import Kept
+from persist_assets.planning.age import unchecked
+from persist_assets.planning.inputs import inputs
+from persist_assets.planning.planner import plan
+from persist_assets.planning.reach import lacking
+from persist_assets.planning.reasons import what_lacks
+from persist_assets.planning.world import UNVERSIONED
+from persist_assets.storage.delta_tables import is_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from datetime import datetime
+
+    from persist_assets.building.observe import Observer
+    from persist_assets.building.tables import Tables
+    from persist_assets.core.model.plans import Step
+    from persist_assets.core.model.sources import Source
+    from persist_assets.planning.world import World
+
+
+def plan_step(
+    observer: Observer,
+    tables: Tables,
+    source: Source,
+    world: World,
+    *,
+    force: bool,
+    keys: Collection[str] | None,
+    again: tuple[str, str] | None,
+) -> Step:
+    """Return the step that the build carries out."""
+    order = world.keys.get(source.source_id, ())
+    unknown = sorted({*keys} - {*order}) if keys is not None else []
+    if unknown:
+        between(source.name, order, unknown[0], unknown[0])
+    for upstream in observer.project.inputs(source):
+        if upstream.raw is not None:
+            observer.pins.pin(upstream)
+    asked = {} if keys is None else {source.source_id: keys}
+    spans = {} if again is None else {source.source_id: observer.span(source, *again)}
+    (step,) = plan(
+        observer.project, [source.source_id], world, force=force, asked=asked, again=spans
+    ).steps
+    if step.snapshot is None and step.base is not None and tables.is_own(step.base):
+        step = replace(step, increment=Increment(step.base))
+    return step
+
+
+def start(observer: Observer, tables: Tables, source: Source, step: Step, world: World) -> Started:
+    """Return what the build will do."""
+    before = observer.ledger.find_snapshot(observer.settings.environment, source.build_id)
+    base = before if before == step.goes_on_from else None
+    continued = step.snapshot or base
+    kept = None
+    if stays_of := step.base or step.goes_on_from:
+        order, had = world.keys.get(source.source_id, ()), stays_of.partitions
+        stays = filled_keys(order, had.filled) if had else frozenset(("",))
+        stays = stays.difference(step.keys or ())
+        own = step.base is None or stays_of == world.manifest.get(source.build_id)
+        kept = Kept(stays_of.build_uid, stays, own=own)
+    return Started(
+        source=source,
+        step=step,
+        table=continued.table if continued else tables.name_for(source),
+        inputs=inputs(observer.project, source, world) or (),
+        current_at=_current_at(observer, source, world, step),
+        before=before,
+        latest=world.latest.get(source.source_id),
+        kept=kept,
+    )
+
+
+def _current_at(observer: Observer, source: Source, world: World, step: Step) -> datetime:
+    """Return when all data that a step rests on was last known to be current."""
+    present = step.snapshot
+    if (
+        present
+        and present.as_of == step.as_of
+        and any(v.version.startswith(UNVERSIONED) for v in present.as_of)
+    ):
+        # Data without a version was current when it was read.
+        return present.known_at
+    reached = observer.project.reach(
+        source.bindings,
+        lambda s: s.raw is not None or (s.persisted and world.readable(s) is not None),
+    )
+    tables = (world.readable(s) for s in reached if s.persisted)
+    return min((observer.started_at, *(t.known_at for t in tables if t)))
+
+
+def check_inputs(observer: Observer, started: Started, world: World) -> None:
+    """Raise where the source reads sources that are not built and have to be.
+
+    Raises
+    ------
+    BuildError
+        Checks that guard it have not passed, or partitions that it reads are missing.
+    """
+    source, project = started.source, observer.project
+    guarded = unchecked(project, source, world)
+    if guarded:
+        names = ", ".join(f"`{s.key}`" for s in guarded)
+        raise BuildError(
+            f"`{source.name}` reads {names}, which is not built: its checks have not passed",
+            hint=f"build what it reads too: persist build +{source.key}",
+        )
+    missing = lacking(project, source, world, started.step.keys)
+    if missing:
+        parts = [what_lacks(project.by_id[s], world, some) for s, some in missing.items()]
+        raise BuildError(
+            f"`{source.name}` reads partitions that are not there: {'; '.join(parts)}",
+            hint=f"build what it reads too: persist build +{source.key}",
+        )
+
+
+def check_base(observer: Observer, started: Started, run_id: str | None) -> None:
+    """Check that the base table still exists and has the columns of this build.
+
+    Raises
+    ------
+    BuildError
+        It has other columns.
+    GoneError
+        The table that holds a history is gone.
+    ConflictError
+        A history was continued since this run began, perhaps from newer data than the run's.
+    """
+    source, history = started.source, started.step.history
+    increment = started.step.increment
+    if increment is not None and not started.is_within and source.columns:
+        check_fits(source, increment.base, source.columns)
+    if history is None:
+        return
+    if not observer.is_there(history, is_whole):
+        raise GoneError(
+            f"the table {history.table} is gone, and the history of `{source.name}` with it",
+            hint="bring its files back; or begin anew: on_change=rebuild and --full-refresh",
+            location=source.location,
+        )
+    others = (
+        build
+        for build_id in {history.build_id, source.build_id}
+        for build in observer.ledger.fetch_succeeded(build_id)
+        if build.environment in observer.settings.environments
+        and (build.run_id is None or build.run_id != run_id)
+    )
+    if any(build.started_at > observer.started_at for build in others):
+        raise ConflictError(
+            f"the history of `{source.name}` went on since this run began", hint="run it again"
+        )

@@ -1,0 +1,339 @@
+"""Continuing a table in place: some files stay, the others are written again.
+
+    the rows computed ─────────► files written ─┬─► one version of the table
+    files that hold none of them ─► kept as is ─┘
+    metrics of the base − rows replaced + rows written ─► metrics of the whole
+
+The invariant: the files kept and the files written are together the rows that computing everything
+would give, and so are their metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from persist_assets.building.stages import Computed
+from persist_assets.building.strategies.windows import Window, meets
+from persist_assets.core.dialect import quote
+from persist_assets.core.errors import GoneError
+from persist_assets.core.object_stores import spark_pattern
+from persist_assets.core.time_values import (
+    Value,
+    from_spark,
+    from_statistics,
+    from_text,
+    greatest,
+    is_ordered,
+    overlap,
+    spelled,
+    to_text,
+)
+from persist_assets.engine.row_metrics import combined, of_snapshot
+from persist_assets.engine.session import translated
+from persist_assets.engine.spark import Beside
+from persist_assets.planning.increments import time_type
+from persist_assets.storage.delta_tables import find_table, live_files
+from persist_assets.storage.raw import Pin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from persist_assets.building.strategies.strategy import Task
+    from persist_assets.core.model.checks import Check, CheckResult
+    from persist_assets.core.model.columns import Column
+    from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.engine.spark import Engine
+    from persist_assets.storage.delta_tables import Live
+
+_MOST_PARTS = 32
+"""From so many builds' files on, small ones are written together."""
+_FEWEST_MERGED = 8
+_CUT = timedelta(milliseconds=2)
+"""By how much less a file's greatest time may be than another's that holds no later one."""
+
+
+def continue_table(
+    task: Task,
+    base: Snapshot,
+    window: Window | None,
+    frame: DataFrame,
+    key: Sequence[str],
+    merged: Callable[[DataFrame, DataFrame], DataFrame],
+    bounds: Sequence[str] = (),
+) -> Computed:
+    """Write the files that a table has besides those that it keeps of its base.
+
+    Parameters
+    ----------
+    base
+        The snapshot that is continued.
+    window
+        The rows that are replaced; None: rows are only added.
+    frame
+        The rows computed: those added, or all rows of the window and maybe others.
+    key
+        Rows replace those with the same values of these columns; empty: none.
+    merged
+        Returns what to write, of the rows computed and those with the same keys.
+    bounds
+        Where files of a partitioned table begin; empty: rows arrive in order. See `Engine.write`.
+
+    Raises
+    ------
+    GoneError
+        The base is gone.
+    """
+    engine, name, checks = task.reader.engine, task.source.name, task.checks
+    root = engine.settings.table_root(base.table)
+    table = find_table(root, base.version)
+    if table is None:
+        raise GoneError(
+            f"version {base.version} of the table {root} is gone", hint="build it again"
+        )
+    live = live_files(table)
+    touched = _small(live)
+    on_rows = [c for c in checks if c.on_rows]
+    if window is not None:
+        frame = frame.where(window.condition)
+        if not key:
+            touched |= {f.path for f in live.values() if meets(f, window)}
+    with ExitStack() as held:
+        if key:
+            held.callback(frame.persist().unpersist)
+            touched |= _having(engine, root, live, frame, key, base.columns, name)
+        there = _read(engine, base, sorted(touched))
+        gone, rows = None, frame
+        beside = Beside(there, window.condition if window and not key else None)
+        if key:
+            old, others = _by_key(frame, key)(there)
+            gone = engine.measure(old, on_rows, None, name) if touched else None
+            rows, beside = merged(frame, old), Beside(others)
+        staged, added = engine.write(
+            rows,
+            base.table,
+            task.build_uid,
+            on_rows,
+            task.time_column,
+            name,
+            beside=beside if touched else None,
+            bounds=bounds,
+        )
+    before = {c.name: c for c in task.reader.ledger.fetch_checks(base.build_uid)}
+    measured = combined(of_snapshot(base, tuple(before.values())), gone or added.gone, added)
+    stay = {path: file for path, file in live.items() if path not in touched}
+    every = (*sorted(stay), *(f.path for f in staged.files))
+    unanswered = [c for c in checks if not c.on_rows or not _is_known(c, before)]
+    if unanswered:
+        answers = engine.audit(_read(engine, base, every), unanswered, name)
+        results = {r.name: r for r in (*measured.checks, *answers)}
+        measured = replace(measured, checks=tuple(results[c.name] for c in checks))
+    if task.time_column is not None:
+        kind = time_type(task.source, base)
+        replaced = bool(key) or _replaces(window, task.time_column, base.watermark, kind)
+        watermark = _watermark(base.watermark, added.watermark, replaced, kind)
+        if watermark is None:
+            watermark = _find_watermark(task, base, stay, added.watermark, kind, every)
+        measured = replace(measured, watermark=watermark)
+    return Computed(
+        staged.columns,
+        measured,
+        staged,
+        base=base,
+        kept=tuple(sorted(stay)),
+        parts=tuple(sorted({path.partition("/")[0] for path in stay})),
+        bytes=staged.bytes + sum(file.bytes for file in stay.values()),
+    )
+
+
+def _read(engine: Engine, base: Snapshot, paths: Iterable[str]) -> DataFrame:
+    """Return the rows of files of a table."""
+    root = engine.settings.table_root(base.table)
+    files = tuple(f"{root}/{path}" for path in paths)
+    return engine.read_files("parquet", Pin(None, files), base.columns, {})
+
+
+def _find_watermark(
+    task: Task,
+    base: Snapshot,
+    stay: Mapping[str, Live],
+    added: str | None,
+    kind: str | None,
+    every: Iterable[str],
+) -> str | None:
+    """Return the watermark of a table by its files' statistics; where these do not tell, its rows.
+
+    Parameters
+    ----------
+    added
+        The watermark of the rows written.
+    every
+        The paths of all files that the table will have.
+    """
+    engine, column = task.reader.engine, task.time_column or ""
+
+    def ask(files: Sequence[Live]) -> str | None:
+        rows = _read(engine, base, (f.path for f in files))
+        return engine.greatest(rows, column, task.source.name)
+
+    try:
+        return last_of([stay[path] for path in sorted(stay)], added, column, kind, ask)
+    except ValueError:
+        return engine.greatest(_read(engine, base, every), column, task.source.name)
+
+
+def _small(live: Mapping[str, Live]) -> set[str]:
+    """Return the files that are written again because there are too many small ones."""
+    sizes: dict[str, int] = {}
+    for file in live.values():
+        part = file.path.partition("/")[0]
+        sizes[part] = sizes.get(part, 0) + file.bytes
+    if len(sizes) < _MOST_PARTS:
+        return set()
+    chosen, total = set[str](), 0
+    for part, size in sorted(sizes.items(), key=lambda item: item[1]):
+        if len(chosen) >= _FEWEST_MERGED and size > total:
+            break
+        chosen.add(part)
+        total += size
+    return {path for path in live if path.partition("/")[0] in chosen}
+
+
+_Split = Callable[["DataFrame"], tuple["DataFrame", "DataFrame"]]
+"""Divides rows into those that are replaced and those that stay."""
+
+
+def _by_key(frame: DataFrame, key: Sequence[str]) -> _Split:
+    """Return what tells rows that have a key of `frame` from the others."""
+    from pyspark.sql import functions as F
+
+    keys = frame.selectExpr(*map(quote, key)).distinct().alias("new")
+    same = F.expr(" AND ".join(f"old.{quote(k)} <=> new.{quote(k)}" for k in key))
+
+    def split(rows: DataFrame) -> tuple[DataFrame, DataFrame]:
+        old = rows.alias("old")
+        return old.join(keys, same, "left_semi"), old.join(keys, same, "left_anti")
+
+    return split
+
+
+def _having(
+    engine: Engine,
+    root: str,
+    live: Mapping[str, Live],
+    frame: DataFrame,
+    key: Sequence[str],
+    columns: Sequence[Column],
+    name: str,
+) -> set[str]:
+    """Return the files that have rows of a key that `frame` has too.
+
+    Those whose statistics cannot tell are looked into.
+    """
+    kinds = {c.name.lower(): c.type or "" for c in columns}
+    told = [k for k in key if is_ordered(kinds[k.lower()])]
+    asked = [
+        text
+        for n, k in enumerate(told)
+        for text in (
+            f"{spelled(f'min({quote(k)})', kinds[k.lower()])} AS low{n}",
+            f"{spelled(f'max({quote(k)})', kinds[k.lower()])} AS high{n}",
+            f"count_if({quote(k)} IS NULL) > 0 AS nulls{n}",
+        )
+    ]
+    with translated(f"computing `{name}`"):
+        found = frame.selectExpr("count(1) AS n", *asked).collect()[0]
+    if not found["n"]:
+        return set()
+    maybe = {*live}
+    for n, k in enumerate(told):
+        kind = kinds[k.lower()]
+        ends = [from_spark(found[f"{end}{n}"] or "", kind) for end in ("low", "high")]
+        if ends[0] is not None and ends[1] is not None:
+            span = Window(((k, kind),), (((ends[0], ends[1]),),), found[f"nulls{n}"])
+            maybe = {path for path in maybe if meets(live[path], span)}
+    if not maybe:
+        return set()
+    files = tuple(f"{root}/{path}" for path in sorted(maybe))
+    with translated(f"looking for the keys of `{name}`"):
+        there = engine.session.read.parquet(*map(spark_pattern, files))
+        rows = there.selectExpr(*map(quote, key), "_metadata.file_path AS `persist.file`")
+        old, _ = _by_key(frame, key)(rows)
+        places = [row[0] for row in old.select("`persist.file`").distinct().collect()]
+    return {"/".join(unquote(place).rsplit("/", 2)[1:]) for place in places}
+
+
+def _is_known(check: Check, before: Mapping[str, CheckResult]) -> bool:
+    """Whether it is known how many rows failed a check before."""
+    return check.name in before and before[check.name].definition == check.definition
+
+
+def _watermark(
+    before: str | None, added: str | None, replaced: bool, kind: str | None
+) -> str | None:
+    """Return the greatest value of all rows, None where the rows have to be asked.
+
+    Those in files that stay are of `before` at most, and some row is of it unless it was replaced.
+    """
+    if before is None or kind is None:
+        return added if before is None and not replaced else None
+    old = from_text(before, kind)
+    new = from_text(added, kind) if added is not None else None
+    if old is not None and new is not None and new >= old:  # pyright: ignore[reportOperatorIssue]
+        return added
+    return before if not replaced and old is not None else None
+
+
+def _replaces(window: Window | None, column: str, before: str | None, kind: str | None) -> bool:
+    """Whether rows that had the greatest value of the time column may be among those replaced."""
+    if window is None:
+        return False
+    value = from_text(before, kind) if before is not None and kind is not None else None
+    names = [(name.lower(), of) for name, of in window.columns]
+    if value is None or (column.lower(), kind) not in names:
+        return True
+    place = names.index((column.lower(), kind or ""))
+    return any(overlap((value, value), box[place]) for box in window.boxes)
+
+
+def last_of(
+    files: Iterable[Live],
+    others: str | None,
+    column: str,
+    kind: str | None,
+    ask: Callable[[Sequence[Live]], str | None],
+) -> str | None:
+    """Return the greatest value of a column, as text: of files, and what it is of other rows.
+
+    Parameters
+    ----------
+    ask
+        Returns it of files whose statistics do not tell. Those of times may be cut off.
+
+    Raises
+    ------
+    ValueError
+        Which is the greatest cannot be told here.
+    """
+    name = column.lower()
+    known: list[tuple[Value, Live]] = []
+    unknown: list[Live] = []
+    for file in files:
+        value = from_statistics(file.greatest.get(name), kind or "")
+        if value is None:
+            unknown.append(file)
+        else:
+            known.append((value, file))
+    last = max((value for value, _ in known), default=None)  # pyright: ignore[reportArgumentType]
+    found = others
+    if isinstance(last, datetime):
+        unknown += [f for value, f in known if value > last - _CUT]  # pyright: ignore[reportOperatorIssue]
+    elif last is not None:
+        found = greatest((others, to_text(last)), kind or "")
+    return greatest((found, ask(unknown)), kind or "") if unknown else found

@@ -1,0 +1,114 @@
+"""Which files of the tables that a build reads can hold rows that matter to it, by statistics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from persist_assets.building.reader import Slice
+from persist_assets.core.errors import BuildError
+from persist_assets.planning.increments import column_type, in_order, meeting
+from persist_assets.storage.changes import delta_pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from persist_assets.building.strategies.strategy import Task
+    from persist_assets.building.strategies.windows import Window
+    from persist_assets.core.model.columns import ColumnRef
+    from persist_assets.core.model.plans import Piece
+    from persist_assets.core.model.queries import SourceID
+    from persist_assets.core.model.snapshots import Snapshot
+
+
+def slices_of(task: Task, window: Window) -> dict[SourceID, Slice]:
+    """Return the rows to read for a window, without files that hold none of them."""
+    source, settings = task.source, task.reader.settings
+    slices = {s: Slice(where=test) for s, test in window.leaves.items()}
+    spans = [box[0] for box in window.boxes]
+    zone, kind = settings.timezone.key, window.columns[0][1]
+    for trace in source.windows.traces if source.windows else ():
+        source_id = trace.column.source_id
+        pieces = _pieces(task, trace.column)
+        if source_id in slices and pieces is not None and not slices[source_id].groups:
+            leaf = column_type(task.reader.project.by_id[source_id].columns, trace.column.column)
+            some = meeting(pieces, trace, leaf, kind, zone, spans, nulls=window.nulls)
+            if len(some) < len(pieces):
+                files = tuple(piece.path for piece in some)
+                slices[source_id] = replace(slices[source_id], groups=(files,))
+    return slices
+
+
+def ordered_slices(task: Task, slices: Mapping[SourceID, Slice]) -> dict[SourceID, Slice]:
+    """Return the table that rows are computed from one by one, in groups of files by their times.
+
+    Read in these groups, the rows arrive in the order of the partitions. Empty where the files do
+    not allow it.
+    """
+    source, windows = task.source, task.source.windows
+    if windows is None or source.growth is None or len(source.growth.reads) != 1:
+        return {}
+    (source_id,) = source.growth.reads
+    if frozenset((source_id,)) not in source.growth.sums or not windows.traces:
+        return {}
+    traced = windows.traces[0].column
+    pieces = _pieces(task, traced)
+    if pieces is None:
+        return {}
+    column, part = traced.column, slices.get(source_id, Slice())
+    chosen = {path for files in part.groups for path in files}
+    pieces = [p for p in pieces if not part.groups or p.path in chosen]
+    kind = column_type(task.reader.project.by_id[source_id].columns, column)
+    groups = in_order(pieces, column, kind)
+    return {source_id: replace(part, groups=groups)} if groups else {}
+
+
+def without_shared(
+    task: Task, read: Mapping[SourceID, Snapshot], slices: Mapping[SourceID, Slice]
+) -> dict[SourceID, Slice]:
+    """Return slices of tables without those that something else reads all rows of.
+
+    `Growth.reads` treats each of its tables on its own. One that is not read from its table is
+    computed, perhaps from others of which only slices would be read.
+
+    Raises
+    ------
+    BuildError
+        Rows cannot be added without such a slice.
+    """
+    source, project = task.source, task.reader.project
+    tables = source.growth.reads if source.growth else ()
+    known = [project.by_id[s] for s in tables if s in project.by_id]
+    computed = [s.source_id for s in known if s.source_id not in read and s.raw is None]
+    below = project.reach(computed, lambda s: s.source_id in read)
+    shared = {s.source_id for s in below} & slices.keys()
+    if any(slices[s].files is not None for s in shared):
+        names = ", ".join(sorted(f"`{project.by_id[s].name}`" for s in computed))
+        raise BuildError(
+            f"`{source.name}` cannot go on: {names} cannot be read from its table any more",
+            hint="build again",
+            location=source.location,
+        )
+    return {s: part for s, part in slices.items() if s not in shared}
+
+
+def _pieces(task: Task, column: ColumnRef) -> tuple[Piece, ...] | None:
+    """Return the files of a table that the source reads itself, with their statistics of a column.
+
+    None where there are no statistics.
+    """
+    source_id, name = column.source_id, column.column
+    project, pins, world = task.reader.project, task.reader.pins, task.world
+    leaf = project.by_id.get(source_id)
+    if leaf is None or leaf not in project.inputs(task.source):
+        return None
+    table = world.readable(leaf) if leaf.raw is None else None
+    if leaf.raw is not None and source_id in world.versions:
+        root, form = pins.place(leaf)
+        commit = pins.pin(leaf).commit  # a copy's version says it
+        if form == "delta":
+            number = int(world.versions[source_id].split(":")[1]) if commit is None else commit
+            return delta_pieces(root, number, name)
+    if table is not None and table.view is None:
+        return delta_pieces(task.reader.settings.table_root(table.table), table.version, name)
+    return None

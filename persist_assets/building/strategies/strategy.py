@@ -1,0 +1,118 @@
+"""The ways to compute the rows of a build, and what they have in common.
+
+A build asks its strategy twice: which rows to read (`scope`), then to write what was computed of
+them (`write`). In between, the query runs over the rows in scope, the same way for all strategies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from persist_assets.building.reader import Reader, Slice
+    from persist_assets.building.stages import Computed, Started
+    from persist_assets.building.strategies.windows import Window
+    from persist_assets.core.model.checks import Check
+    from persist_assets.core.model.plans import Step
+    from persist_assets.core.model.queries import SourceID
+    from persist_assets.core.model.snapshots import Snapshot
+    from persist_assets.core.model.sources import Source
+    from persist_assets.engine.python_functions import Since
+    from persist_assets.planning.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a strategy works on.
+
+    Attributes
+    ----------
+    build_uid
+        The build: the directory for its files.
+    checks
+        The checks that are answered by the rows alone, while these are written.
+    time_column
+        The column whose greatest value is the table's watermark, if it has one.
+    """
+
+    reader: Reader
+    started: Started
+    world: World
+    build_uid: str
+    checks: Sequence[Check]
+    time_column: str | None
+
+    @property
+    def source(self) -> Source:
+        """The source to compute."""
+        return self.started.source
+
+    @property
+    def step(self) -> Step:
+        """The step of the plan."""
+        return self.started.step
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The rows that a build computes, and those that it reads for them.
+
+    Attributes
+    ----------
+    window
+        The rows of its table that are computed; None: all, or only rows that are added.
+    slices
+        The tables of which only some rows are read.
+    since
+        The lower end of what is computed, for queries that ask for it.
+    is_ordered
+        The slices are read group by group, so that rows arrive in the order of the partitions.
+    reads_temporary
+        The run's temporary tables are read; else they are computed as part of the query.
+    """
+
+    window: Window | None = None
+    slices: Mapping[SourceID, Slice] = field(default_factory=dict["SourceID", "Slice"])
+    since: Since | None = None
+    is_ordered: bool = False
+    reads_temporary: bool = True
+
+
+class Strategy(Protocol):
+    """A way to compute the rows of a build.
+
+    Attributes
+    ----------
+    name
+        What `persist explain` calls it.
+    """
+
+    name: ClassVar[str]
+
+    def scope(self, task: Task) -> Scope:
+        """Return which rows are computed, and which are read for them."""
+        ...
+
+    def write(
+        self, task: Task, scope: Scope, frame: DataFrame, read: Mapping[SourceID, Snapshot]
+    ) -> Computed | Snapshot:
+        """Write the rows that were computed.
+
+        Parameters
+        ----------
+        frame
+            The rows of the source's query over the rows in scope.
+        read
+            The snapshots that the query reads.
+
+        Returns
+        -------
+        Computed | Snapshot
+            What was written; or a snapshot to reuse, where the rows are those that it has already.
+        """
+        ...
