@@ -243,8 +243,15 @@ SPARKS = {
 }
 
 
+@pytest.fixture(scope="module")
+def spark(one_spark: Any) -> Any:
+    """The Spark session; another file of tests may have left it in another time zone."""
+    one_spark.conf.set("spark.sql.session.timeZone", "UTC")
+    return one_spark
+
+
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def one_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The one Spark session of the test process, as a project would make it."""
     need(shutil.which("java"), "install Java 17: apt-get install openjdk-17-jre-headless")
     from persist_assets.core.settings.load import load_settings

@@ -77,8 +77,8 @@ def fails(answer: httpx.Response, status: int) -> dict[str, Any]:
     return told
 
 
-def all_events(client: httpx.Client, **filters: Any) -> list[dict[str, Any]]:
-    found, since = [], 0
+def all_events(client: httpx.Client, since: int = 0, **filters: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
     while True:
         page = client.get(EVENTS, params={"since_idx": since, **filters}).json()
         found += page["events"]
@@ -93,6 +93,7 @@ def all_events(client: httpx.Client, **filters: Any) -> list[dict[str, Any]]:
 @pytest.mark.proves("D3", "D4")
 def test_a_want_over_http_has_all_its_fields_and_the_servers_time(served: Served) -> None:
     with served.client() as client:
+        since = client.get(EVENTS).json()["head"]
         asked = {
             "partition_ref": "m/daily/2024-01-02",
             "want_id": "daily/2024-01-02",
@@ -127,7 +128,7 @@ def test_a_want_over_http_has_all_its_fields_and_the_servers_time(served: Served
             "comment",
         )
         assert {bare[name] for name in unset} == {None}
-        created = [e["want_id"] for e in all_events(client, kinds="want-created")]
+        created = [e["want_id"] for e in all_events(client, since, kinds="want-created")]
         assert sorted(created) == sorted({"daily/2024-01-02", bare["want_id"]})
 
 
