@@ -175,8 +175,6 @@ _LOTS_OF_FRAMES = frozenset(
 )
 """Methods of frames that take some rows, of no order that is known."""
 _CALLS_OF_SPARK = re.compile(r"pyspark\.sql\.(?:connect\.)?functions(?:\.builtin)?\.(\w+)")
-
-
 _TIME_OF_DAY = re.compile(r"[\x00-\x20]*(?:T\d|\d{1,2}:)")
 
 

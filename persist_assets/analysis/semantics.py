@@ -491,7 +491,6 @@ def _taken(declaration: Declaration, names: Iterable[str]) -> list[Problem]:
 LOTS = VOLATILE | SESSION | {"limit", "tablesample"}
 """What may give other rows each time: functions, and LIMIT without ORDER BY."""
 
-
 _TELLING = LOTS | CLOCK
 """Operators and functions that are worth looking for."""
 

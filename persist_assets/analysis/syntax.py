@@ -39,7 +39,6 @@ BINARY: Mapping[type[exp.Expr], str] = {
 }
 """Operators of two operands, as the algebra calls them."""
 
-
 FUNCTIONS: Mapping[type[exp.Expr], str] = {
     exp.First: "first",
     exp.Last: "last",

@@ -121,7 +121,6 @@ PASSES: tuple[Callable[[Compilation], None], ...] = (
     check_annotations,
 )
 
-
 DRAFT_PASSES: tuple[Callable[[Compilation], None], ...] = (
     resolve_names,
     put_in_order,

@@ -17,7 +17,6 @@ EXPORTS = (
 )
 """What this package offers to the code of users."""
 
-
 ROOTS = ("", "src/")
 """Where modules of a project are imported from, relative to its root."""
 

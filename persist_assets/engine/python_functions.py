@@ -193,7 +193,6 @@ def _narwhals(name: str, source: Source) -> Any:
 _MADE_UP = re.compile(r"_persist_[0-9a-f]{32}\.")
 """What names of modules begin with, within a call."""
 
-
 _FROM_ROOT = "modules of a project are imported from its root, or relatively: from ._other import …"
 
 

@@ -287,8 +287,6 @@ _DISK_TROUBLE = re.compile(
     r"[^\n:]*(?:Read-only file system|Permission denied|AccessDenied|Mkdirs failed"
     r"|[Nn]ot a directory|File too large|Input/output error)[^\n]*"
 )
-
-
 _WRITTEN_TO = re.compile(r"writing rows to (?:file:(?://)?)?(\S+?)\.(?=\s|$)")
 _BETWEEN_STAGES = re.compile(r"DiskBlockObjectWriter|SpillWriter|DiskStore|\.shuffle\.|blockmgr-")
 
@@ -316,16 +314,12 @@ _LOST = re.compile(
     r"StatusCode\.UNAVAILABLE|RETRIES_EXCEEDED|INVALID_HANDLE\.SESSION|SESSION_NOT_SAME"
 )
 
-
 _BROKEN_FILE = re.compile(
     r"\[FAILED_READ_FILE[.\w]*\]\s*Encountered error while reading file (?:file://)?(\S+?)\."
     r"(?=\s|$)\s*(.*?)\s*(?:SQLSTATE|$)",
     re.MULTILINE,
 )
-
-
 _GONE_FILE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (?:file:)?(\S+?)\.?(?:\s|$)")
-
 
 _NO_FILE_SYSTEM = re.compile(
     r'No FileSystem for scheme "(\w+)"|Class org\S*\.fs\.(\w+)\.\S+ not found'

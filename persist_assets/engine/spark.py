@@ -78,8 +78,6 @@ _ROWS_OF_A_FILE = 250_000
 _BYTES_OF_A_FILE = 6 * 2**20
 """As many a file of such a table is to have, as Spark counts them."""
 _LEAST_TASKS = "spark.sql.files.minPartitionNum"
-
-
 _SHOWN: WeakKeyDictionary[SparkSession, Counter[str]] = WeakKeyDictionary()
 """How many engines of this process have views in a session, by their names."""
 _SHOWN_LOCK = threading.Lock()

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 COPIES = ".external"
 """The directory of a warehouse that copies are in."""
 
-
 AHEAD = timedelta(days=7)
 """How long what is held stays enough of rows that are needed once the clock has moved on."""
 

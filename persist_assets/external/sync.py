@@ -40,29 +40,19 @@ if TYPE_CHECKING:
     from persist_assets.storage.delta_commit import Staged
 
 log = logging.getLogger(__name__)
-
-
 _BATCH = timedelta(days=1)
 """How long rows that nobody needs any more are kept at least, unless the program changes."""
 
-
 _FILE, _NET, _READ = "_persist_file", "_persist_net", "_persist_read"
-
-
 _HERE, _THERE = "_persist_here", "_persist_there"
-
-
 _TELLING = ("timestamp", "bigint", "timestamp_ntz", "int", "date", "string")
 """Types of columns of which two tell most rows from others, the best first."""
-
 
 _FEW_FILES = 3
 """So many files are written anew without a look at which of them have to be."""
 
-
 _MOST_FILES_ANEW = 8
 """So many files of a copy are written anew rather than all of it, however few it has."""
-
 
 _MOST_FILES, _FEWEST_ROWS, _MOST_ROWS = 200, 50_000, 1_000_000
 """A copy has about so many files, as whoever changes a row of one writes it anew; and so many rows

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Row
 
 PROJECTIONS = (wants, build_requests, availability, sla_misses, upstreams)
-
-
 _Change = Callable[["Connection", Sequence[Event]], None]
 """Lets the tables say what they do after events of one kind."""
 

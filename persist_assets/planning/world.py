@@ -23,25 +23,20 @@ if TYPE_CHECKING:
 CLOCK = "clock"
 """The name under which the clock stands in an as_of, for sources that read it."""
 
-
 DRAW = "draw:"
 """What the names begin with under which draws stand in an as_of: which build of a source that
 draws lots its readers rest on."""
-
 
 PARTITIONS = "partitions:"
 """What the names begin with under which partitioned tables stand in an as_of: which partitions
 there were, and of what."""
 
-
 OLDER = "older:"
 """What the names begin with under which it stands in an as_of that some rows are of older code:
 the build is named whose table a source went on from when it came to mean something else."""
 
-
 NO_DATA = "no data"
 """The version of a raw table whose data is not there."""
-
 
 UNVERSIONED = "unversioned:"
 """What the made-up versions of data without versions begin with."""

@@ -59,7 +59,6 @@ these."""
 AGAIN_TAG = "persist/again"
 """A run with this tag computes rows again: JSON, by SourceID from where to where."""
 
-
 _PARTED: ContextVar[bool] = ContextVar("parted", default=True)
 
 

@@ -30,11 +30,8 @@ if TYPE_CHECKING:
     from persist_assets.core.model.columns import Column
 
 log = logging.getLogger(__name__)
-
-
 _STATISTICS_COLUMNS = 32
 """As in Delta itself: the leading columns get statistics."""
-
 
 _TEXT_STATISTICS = 64
 """Longer texts get no greatest value; a cut-off one would be too small."""

@@ -23,11 +23,8 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
-
-
 _OWN = re.compile(r"[0-9a-f]{32}")
 """The names of the directories that builds write to: their uids."""
-
 
 _LOG_FILE = re.compile(
     r"_last_checkpoint|_commit_[^/]*|(_sidecars/|_staged_commits/)?\d{20}\.[^/]*|_sidecars/[^/]*"

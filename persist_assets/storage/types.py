@@ -105,8 +105,6 @@ def type_of_arrow(kind: Any, what: str) -> str:
 
 
 _REFUSED = ("void", "variant", "time", "interval", "calendarinterval", "geometry", "geography")
-
-
 _COLLATIONS = "__COLLATIONS"
 """Where the collations of a column's strings stand, in its metadata."""
 

@@ -6,11 +6,8 @@ is raised; and a token goes to whom it is given to, nowhere else.
 
 from __future__ import annotations
 
-import http.client
 import json
-import time
-import urllib.error
-import urllib.request
+from time import monotonic as _now
 from typing import TYPE_CHECKING, Any, cast
 
 from persist_assets.core.errors import SettingsError
@@ -58,62 +55,50 @@ def tell(url: str, document: Mapping[str, Any]) -> str | None:
     return None if 200 <= status < 300 else f"it answers {status}{said_in(answer)}"
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
-    """Follows nobody elsewhere: a token is for whom it is given to."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        return None
-
-
 def ask(
-    url: str, token: str | None, given: bytes | None = None, *, within_s: float = TIMEOUT_S
+    url: str, token: str | None, content: bytes | None = None, *, within_s: float = TIMEOUT_S
 ) -> tuple[int, Any]:
-    """Return the status and the JSON of an answer, None where that is none.
+    """Return the status and the JSON of an answer; None instead of what is not JSON.
+
+    Redirects are not followed: a token is meant for one host.
 
     Parameters
     ----------
-    given
-        A document in JSON that is sent along.
+    content
+        A document in JSON to POST; None: GET.
 
     Raises
     ------
     NoAnswer
-        Nobody answers, not in time, or too much.
+        There is no answer, not in time, or it is too long.
     UntrustedError
         See `trust.permit`.
     """
+    import httpx
+
     permit(url)
-    asked = urllib.request.Request(url, given, {"Accept": "application/json"})
-    if given is not None:
-        asked.add_header("Content-Type", "application/json")
+    headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
+    if content is not None:
+        headers["Content-Type"] = "application/json"
     if token is not None:
-        asked.add_header("Authorization", f"Bearer {token}")
-    deadline = time.monotonic() + within_s
+        headers["Authorization"] = f"Bearer {token}"
+    method, body, deadline = "GET" if content is None else "POST", bytearray(), _now() + within_s
     try:
-        try:
-            answer = urllib.request.build_opener(_Stay).open(asked, timeout=within_s)
-        except urllib.error.HTTPError as error:
-            answer = error
-        with answer:
-            text = bytearray()
-            while some := answer.read1(1 << 16):
-                text += some
-                if len(text) > _MOST_BYTES:
+        with httpx.stream(
+            method, url, content=content, headers=headers, timeout=within_s
+        ) as response:
+            for chunk in response.iter_raw():
+                body += chunk
+                if len(body) > _MOST_BYTES:
                     raise NoAnswer("its answer is too long")
-                if time.monotonic() > deadline:
+                if _now() > deadline:
                     raise NoAnswer(f"its answer takes longer than {within_s:g} seconds")
-            status = answer.status or 0
-            length = answer.headers.get("Content-Length", "")
-            if length.isdecimal() and len(text) < int(length):
-                raise NoAnswer("its answer broke off")
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
-        text = str(reason) or type(reason).__name__
-        raise NoAnswer(f"it does not answer: {text}") from error
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+        raise NoAnswer(f"it does not answer: {error or type(error).__name__}") from error
     try:
-        return status, json.loads(text)
+        return response.status_code, json.loads(body)
     except (ValueError, RecursionError):
-        return status, None
+        return response.status_code, None
 
 
 def object_of(answer: Any) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from persist_assets.building.explain import stages_of
-from persist_assets.building.explain import stages_of
 from persist_assets.building.scheduler import Pool
 from persist_assets.core.errors import (
     ConflictError,

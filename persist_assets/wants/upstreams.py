@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard, cast
 from urllib.parse import urlencode
 
 from persist_assets.core.wants import matcher
-from persist_assets.wants.cycles import find_circles, tell_circles
+from persist_assets.wants.cycles import describe_cycles, find_cycles
 from persist_assets.wants.http import NoAnswer, ask, object_of, said_in, token_of
 
 if TYPE_CHECKING:
@@ -129,8 +129,8 @@ def sync(
                 if not keep(page, problem if page.reset else known):
                     return Synced(name, tuple(available), problem)  # somebody else has read on
                 available |= dict.fromkeys(r for r, s in page.told.items() if s == "available")
-        circles = find_circles(ledger, observer.settings, upstream, environ=environ)
-        problem = problem or tell_circles(circles)
+        cycles = find_cycles(ledger, observer.settings, upstream, environ=environ)
+        problem = problem or describe_cycles(cycles)
     except NoAnswer as error:
         problem = str(error)
     if known != problem:

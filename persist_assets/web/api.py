@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
-import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +37,7 @@ from persist_assets.core.wants import (
 )
 from persist_assets.external.status import find_holdings
 from persist_assets.ledger.manifest_file import fetch_document
-from persist_assets.wants.cycles import WITHIN_S, Search
+from persist_assets.wants.cycles import waits_document
 from persist_assets.wants.requests import LONGEST_S, record_late
 from persist_assets.web import documents
 from persist_assets.web.access import Refused
@@ -48,8 +46,6 @@ from persist_assets.web.requests import (
     ALL,
     LIMIT,
     MOST,
-    MOST_MS,
-    MOST_VALUES,
     NOBODY,
     SCHEMAS,
     Answer,
@@ -241,22 +237,11 @@ async def evaluate(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> An
 
 
 async def show_waits(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> Answer:
-    """Answer what a wanted partition waits for, and whether that waits for it."""
+    """Answer what a wanted partition waits for."""
     ref, settings = given["partition_ref"], graph.settings
-    within_s = given.get("within_ms", WITHIN_S * 1000) / 1000
-    search = Search(graph.ledger, settings, time.monotonic() + within_s, os.environ)
-
-    def act() -> dict[str, Any]:
-        wants = graph.ledger.fetch_wants(
-            settings.environment, states=ACTIVE, refs=[ref], limit=MOST_VALUES
-        )
-        missing = dict.fromkeys(needed for want in wants for needed in search.find_missing(want))
-        is_meant = given.get("environment", settings.environment) == settings.environment
-        way = search.find_way(ref, tuple(given.get("via", ()))) if is_meant else None
-        circle = None if way is None else [*way]
-        return {"partition_ref": ref, "waits_for": [*missing], "circle": circle}
-
-    return await graph.ask(act)
+    if given.get("environment", settings.environment) != settings.environment:
+        return {"partition_ref": ref, "waits_for": [], "graphs": []}
+    return await graph.read(lambda: waits_document(graph.ledger, settings, ref))
 
 
 # ----------------------------------------------------------------------------------- what there is
@@ -429,14 +414,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "GET",
         f"{PREFIX}/waits",
         "read",
-        "What a wanted partition waits for; and the way back, where that waits for it in the end.",
+        "What a wanted partition waits for: what every want of it lacks.",
         show_waits,
         documents.WAITS,
         (
             Param("partition_ref", "text", "Of this graph.", True),
-            Param("via", "texts", "What the way has passed before: places, as graphs tell them."),
-            Param("environment", "text", "A circle counts only of this one."),
-            Param("within_ms", "whole", "No longer is looked for a circle.", most=MOST_MS),
+            Param("environment", "text", "Empty where the service serves another one."),
         ),
     ),
     Endpoint(

@@ -90,7 +90,13 @@ EVENTS = record(
     }
 )
 WAITS = record(
-    {"partition_ref": TEXT, "waits_for": several(TEXT), "circle": maybe(several(TEXT))},
+    {
+        "partition_ref": TEXT,
+        "waits_for": several(TEXT),
+        "graphs": several(
+            record({"name": TEXT, "log_id": maybe(TEXT), "environment": maybe(TEXT)})
+        ),
+    },
 )
 EVALUATION = record(
     {

@@ -89,7 +89,6 @@ class Graph:
         self._planning = ThreadPoolExecutor(1, "persist-plan")
         self._glancing = ThreadPoolExecutor(1, "persist-glance")
         self._compiling = threading.Lock()
-        self._asking = ThreadPoolExecutor(2, "persist-ask")
         self._project: tuple[object, Project] | None = None
         self._looking: asyncio.Future[Observer] | None = None
         self._position = 0
@@ -115,7 +114,7 @@ class Graph:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-        for pool in (self._reading, self._planning, self._glancing, self._asking):
+        for pool in (self._reading, self._planning, self._glancing):
             pool.shutdown(wait=False, cancel_futures=True)
 
     # ------------------------------------------------------------------------------- threads
@@ -134,10 +133,6 @@ class Graph:
     async def plan(self, act: Callable[[], Result]) -> Result:
         """Return what something answers that looks at sources and data; one at a time."""
         return await asyncio.get_running_loop().run_in_executor(self._planning, act)
-
-    async def ask(self, act: Callable[[], Result]) -> Result:
-        """Return what others may have to be asked for; two at a time, and nobody else waits."""
-        return await asyncio.get_running_loop().run_in_executor(self._asking, act)
 
     # ------------------------------------------------------------------------------- sources
 

@@ -27,28 +27,14 @@ if TYPE_CHECKING:
 MOST = 1000
 """So many rows are in one answer at most."""
 
-
 ALL = "*"
 """The events of this environment are those of all."""
 
-
 _LONGEST_TEXT = 2000
-
-
 MOST_VALUES = 100
-
-
 _MOST_STARS = 10
-
-
-MOST_MS = 10_000
-
-
 _LARGEST = 2**53
-
-
 Kind = Literal["text", "texts", "pattern", "patterns", "whole", "flag", "instant", "state"]
-
 
 _TEXT = {
     "type": "string",
@@ -56,7 +42,6 @@ _TEXT = {
     "maxLength": _LONGEST_TEXT,
     "pattern": r"^[^\u0000-\u0008\u000b-\u001f]*$",
 }
-
 
 SCHEMAS: Mapping[Kind, Mapping[str, Any]] = {
     "text": _TEXT,
@@ -117,8 +102,6 @@ class Endpoint:
 
 
 LIMIT = Param("limit", "whole", f"At most so many, {MOST} at most.", most=MOST)
-
-
 NOBODY: Any = None
 
 

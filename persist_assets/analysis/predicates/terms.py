@@ -34,17 +34,10 @@ class Term:
 
 
 TRUE, FALSE = Term("true"), Term("false")
-
-
 NOW, TODAY = Term("now"), Term("current_date")
-
-
 Value = date | datetime | int
-
-
 FLIPPED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 """Comparisons, with those that say the same when the other side comes first."""
-
 
 NEGATED = {
     **{"=": "<>", "<>": "=", "<": ">=", ">=": "<", "<=": ">", ">": "<="},
@@ -53,20 +46,15 @@ NEGATED = {
     **{"and": "or", "or": "and"},
 }
 
-
 LITERALS = frozenset(
     ("integer", "decimal", "double", "string", "boolean", "date", "timestamp", "instant", "ntz")
 )
 """Kinds of literals. A `timestamp` is told in the session's time zone, an `instant` in UTC."""
 
-
 _LISTED = frozenset(("integer", "string", "date"))
 """Kinds of which IN is a chain of =. (Of -0.0 and of decimals of several scales it need not be.)"""
 
-
 VARIABLES = frozenset(("column", "ref", "out"))
-
-
 CALM = "2012"
 """Since then no time zone has moved its clock past a midnight and back, or left out a day."""
 
@@ -177,10 +165,7 @@ UNITS = {
 }
 """Units of intervals: how many of which of those that are told apart."""
 
-
 _MOST = {"MONTHS": 12_000, "DAYS": 366_000, "HOURS": 10**7, "MINUTES": 10**8, "SECONDS": 10**9}
-
-
 SECONDS = {"DAYS": 86_400, "HOURS": 3600, "MINUTES": 60, "SECONDS": 1}
 
 
@@ -277,17 +262,13 @@ def disjuncts(term: Term) -> tuple[Term, ...]:
 
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-
 _WORDS = frozenset(
     {w.upper() for phrase in SPARK.tokenizer_class.KEYWORDS for w in phrase.split()}
     | {w.upper() for w in SparkParser.FUNCTIONS}
     | {"CURRENT_DATE", "CURRENT_TIMESTAMP", "NOW", "LOCALTIMESTAMP", "CURRENT_USER", "USER"}
 )
-
-
 OF_TEXT = frozenset(("lower", "upper", "length"))
 """Functions of a text that are NULL for NULL and never raise."""
-
 
 CALLS = OF_TEXT | frozenset(
     ("date_trunc", "trunc", "year", "month", "dayofmonth", "quarter", "hour", "minute", "second")
@@ -373,8 +354,6 @@ def _quoted(text: str) -> str:
 
 
 _DATE = r"\d{4}-\d{2}-\d{2}"
-
-
 _TIME = re.compile(rf"({_DATE})(?:[ T](\d{{2}}:\d{{2}})(?::(\d{{2}})(\.\d{{1,6}})?)?(\+00:00|Z)?)?")
 
 

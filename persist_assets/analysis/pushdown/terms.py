@@ -29,23 +29,14 @@ if TYPE_CHECKING:
 
 
 _PARTS = frozenset(("year", "month", "dayofmonth", "quarter", "hour", "minute", "second"))
-
-
 _OF_DAYS = frozenset(("year", "month", "dayofmonth", "quarter"))
-
 
 _UNIT_NAMES = {
     **{u: u for u in UNIT_DAYS},
     **{"dd": "day", "mon": "month", "mm": "month", "yyyy": "year", "yy": "year"},
 }
-
-
 _MAY_RAISE = frozenset(("cast", "/", "div", "mod", "%", "+", "-", "*", "element_at", "[]"))
-
-
 _MAX_NESTED = 20
-
-
 Typed = tuple[Term, str]
 
 

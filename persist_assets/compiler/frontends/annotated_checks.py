@@ -174,7 +174,6 @@ def read_check(tag: Tag, what: str) -> tuple[Check, ...]:
 _OF_MANY_ROWS = ("unique", "row_count", "freshness", "function")
 """Kinds of checks that may say something else of partitions than of all rows together."""
 
-
 _OF_COLUMNS = ("not_null", "unique")
 """Kinds of checks whose value is columns, which a property of that name may hold as well."""
 

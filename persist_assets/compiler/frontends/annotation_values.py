@@ -83,7 +83,6 @@ IDENTIFIER = re.compile(r"[^\W\d]\w*")
 """A name of a source or column that needs no quotes anywhere: the guard of every name that
 becomes part of a path or a statement."""
 
-
 _TABLE_NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*){0,2}")
 
 
@@ -221,17 +220,9 @@ def one_of(known: Sequence[str], tag: Tag, what: str) -> str:
 
 
 _GROUP = re.compile(r"[A-Za-z0-9_]+")
-
-
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
-
-
 _TEAM = re.compile(r"team:[A-Za-z0-9_]+")
-
-
 _TAG_KEY = re.compile(r"(?:[A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}")
-
-
 _TAG_VALUE = re.compile(r"[A-Za-z0-9_.-]{0,63}")
 
 

@@ -107,11 +107,9 @@ _WRITING = frozenset(
     """.split()
 )
 
-
 _CHANGING = re.compile(
     r"\s*(insert|create|drop|alter|merge|delete|update|truncate|replace)\s", re.IGNORECASE
 )
-
 
 _REMOVING = frozenset(
     ("os", n) for n in "remove unlink rename replace mkdir makedirs rmdir removedirs".split()
@@ -164,7 +162,6 @@ def _session_change(node: ast.AST) -> str:
 
 
 _FROM = re.compile(r"\b(?:from|join)\s+[\w`]", re.IGNORECASE)
-
 
 _READING = re.compile(
     r"pandas\.read_\w+|polars\.(?:read|scan)_\w+|requests\.\w+|httpx\.\w+|urllib\.request\.\w+"

@@ -13,14 +13,8 @@ if TYPE_CHECKING:
 
 
 _BY_VALUE = frozenset("eval exec compile globals locals vars __import__".split())
-
-
 _LOOKING = frozenset(("importlib", "inspect", "runpy", "pkgutil", "gc", "ctypes"))
-
-
 _OF_SYS = frozenset(("sys.modules", "sys._getframe"))
-
-
 OF_FUNCTIONS = frozenset(("__builtins__", "__closure__", "__code__", "__dict__", "__globals__"))
 
 

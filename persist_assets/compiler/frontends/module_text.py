@@ -19,14 +19,10 @@ if TYPE_CHECKING:
 Find = Callable[[str], str | None]
 """Returns the text of a file by its path relative to the project root, None where there is none."""
 
-
 DECORATORS = ("source", "model", "table", "incremental_table")
 """What of this package's stands above functions."""
 
-
 _HOMES = ([PACKAGE], [PACKAGE, "decorators"])
-
-
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 

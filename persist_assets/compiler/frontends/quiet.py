@@ -23,10 +23,8 @@ _PURE = frozenset(
 )
 """Builtins that change nothing of what they are given."""
 
-
 _CALLING = frozenset(("filter", "map"))
 """Those that call their first argument. What is a `key` is called too."""
-
 
 _CHANGING = re.compile(
     r"(__|add|append|basic|chdir|clear|config|delattr|disable|enable|exec|eval|filterwarnings|insert"

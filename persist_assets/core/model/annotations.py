@@ -23,7 +23,6 @@ SchemaChange = Literal["fail", "append", "sync"]
 """What becomes of rows whose columns are others than those of the table that is published: nothing,
 they are published if columns were only added, or always."""
 
-
 Fallback = Literal["live", "stale_ok", "fail"]
 """What reads a table that is older than it may be: the query inline, it all the same, nothing."""
 
@@ -116,7 +115,6 @@ class Partitioning:
 Refresh = Literal["full", "incremental", "snapshot"]
 """What a build makes: all rows anew, those that are not what they were, or new versions of rows
 beside the old ones."""
-
 
 VALID_FROM, VALID_TO = "valid_from", "valid_to"
 """The columns that a history has besides those of its query: from when until when a row was so."""

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 Scalar = str | int | float | bool
 
-
 CheckKind = Literal[
     "columns",
     "not_null",

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
 
 
 SourceID = str
-
-
 BuildID = str
 
 

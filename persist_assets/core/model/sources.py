@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 FILE_FORMATS = ("parquet", "orc", "csv", "json", "text")
 """Formats of plain files, listed and pinned by name, size and time of change."""
 
-
 ReadMode = Literal["snapshot", "follow", "snapshot_and_follow"]
 
 

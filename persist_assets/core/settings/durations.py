@@ -28,10 +28,7 @@ def read_duration(key: str, given: Mapping[str, Any], default: int, meaning: str
 
 
 _EXAMPLES = {"keep": "7 days", "store_timeout": "60s", "store_retry": "5m"}
-
-
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
-
 
 _UNITS = {
     unit: seconds

@@ -9,23 +9,17 @@ if TYPE_CHECKING:
 
 
 SETTINGS_FILE = "persist.toml"
-
-
 KEEP_GOING = "PERSIST_KEEP_GOING"
 """The environment variable that, when ``true``, lets what is right be built in spite of errors."""
-
 
 CACHE = "PERSIST_CACHE"
 """The environment variable that names the user's cache directory (`user_cache`)."""
 
-
 OUT_OF_PROJECT = "it leads out of the project"
 """The reason why a link among the sources is not followed."""
 
-
 STATE = ".persist"
 """The directory in the project root of everything that no setting puts elsewhere."""
-
 
 KEYS: Mapping[str, type] = {
     "sources": str,
@@ -50,7 +44,6 @@ KEYS: Mapping[str, type] = {
 }
 """The keys of `persist.toml` and the kinds of their values."""
 
-
 ENV_KEYS: Mapping[str, type] = {
     "reads": str,
     "raw": dict,
@@ -63,10 +56,8 @@ ENV_KEYS: Mapping[str, type] = {
 }
 """The keys of `[env.NAME]`; those that the project has too are said otherwise there."""
 
-
 MALLOY_KEYS: Mapping[str, type] = {"connection": str, "givens": dict, "virtual": dict}
 """The keys of `[malloy]` and the kinds of their values."""
-
 
 UPSTREAM_KEYS: Mapping[str, type] = {
     "url": str,
@@ -77,10 +68,8 @@ UPSTREAM_KEYS: Mapping[str, type] = {
 }
 """The keys of `[upstream.NAME]` and the kinds of their values."""
 
-
 SLA_KEYS: Mapping[str, type] = {"webhook": str}
 """The keys of `[sla]` and the kinds of their values."""
-
 
 SPARK_KEYS: Mapping[str, type] = {
     "shared": bool,

@@ -18,14 +18,12 @@ if TYPE_CHECKING:
 
 TIMEZONE = "spark.sql.session.timeZone"
 
-
 SPARK_FIXED: Mapping[str, str] = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.ansi.enabled": "true",
 }
 """What every session is given unless the project says otherwise. INT96 timestamps have no
 statistics; ANSI mode makes wrong data an error instead of a wrong number."""
-
 
 SPARK_LOCAL: Mapping[str, str] = {
     "spark.master": "local[*]",
@@ -41,13 +39,11 @@ SPARK_LOCAL: Mapping[str, str] = {
 }
 """Defaults that change no result."""
 
-
 SPARK_LOOPBACK: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
 """Without a cluster nobody but this machine has to reach the driver."""
-
 
 _HARMLESS = (
     "spark.sql.adaptive.",
@@ -145,7 +141,6 @@ _HARMLESS = (
 """Settings of `spark.sql.` that cannot change which rows a query has: names, and with a dot at the
 end all names that begin so. Any other of `spark.sql.` can change rows."""
 
-
 NEVER_COUNTED = (
     "spark.app.",
     "spark.connect.",
@@ -188,7 +183,6 @@ NEVER_COUNTED = (
 """The beginnings of settings that were never part of BuildIDs, not even when any setting counted
 that was not in this list. It tells which settings old BuildIDs may hold, so do not extend it."""
 
-
 REFUSED: Mapping[str, str] = {
     "spark.sql.caseSensitive": "false",
     "spark.sql.groupByAliases": "true",
@@ -210,7 +204,6 @@ REFUSED: Mapping[str, str] = {
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
 }
 """Settings that change what a query says. It is analysed as Spark reads it by default."""
-
 
 FIELD_IDS = "spark.sql.parquet.fieldId.read.enabled"
 """What finds columns by ids where a schema has ids, as only that of an Iceberg table does."""

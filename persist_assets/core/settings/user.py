@@ -31,7 +31,6 @@ def user_cache(environ: Mapping[str, str] = os.environ) -> Path:
 SECRETS = ("PERSIST_TOKEN_", "PERSIST_SECRET_")
 """What the names of variables begin with whose values a project may send elsewhere."""
 
-
 ALLOWED = "PERSIST_ALLOW_ENV"
 """The environment variable that lists more of them, commas between them."""
 

@@ -25,7 +25,6 @@ _SPARK: Mapping[str, str] = {
     "aws_endpoint": "endpoint",
 }
 
-
 _ICEBERG: Mapping[str, str] = {
     "aws_access_key_id": "s3.access-key-id",
     "aws_secret_access_key": "s3.secret-access-key",

@@ -259,8 +259,6 @@ def _column(node: Any, columns: Mapping[str, Span]) -> Span | None:
 
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
-
-
 _Bounds = tuple[Any, Any]
 
 

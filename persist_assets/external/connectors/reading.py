@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 FILE, ROW = "_persist_file", "_persist_row"
 """The columns that say from which file a row is, and its number there."""
 
-
 _SAFE = re.compile(r"[A-Za-z0-9._=+-]+")
 """Names of files that Spark spells as the logs of tables do."""
 
