@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 # What computes in the session of the test process.
 ON_SPARK := $(addprefix tests/integration/test_,builder.py dagster.py environments.py pool.py)
+# The files that take longest come first, so that both processes end at the same time.
+IN_TWO = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 export DAGSTER_HOME := $(CURDIR)/.persist/dagster
 export PYTHONUTF8 := 1
 
@@ -12,10 +14,10 @@ BUNDLE := $(BRIDGE)/dist/bridge.cjs
 
 TEST_NODE := tests/node/node_modules/.package-lock.json
 
-.PHONY: help setup bridge test-tools demo ui quick test nightly bench lint types acceptance lock clean
+.PHONY: help setup bridge test-tools demo ui quick test test-all nightly bench lint types acceptance lock clean
 
 help: ## Show this list.
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 setup: $(VENV)/installed ## Make the environment, and nothing else.
 	@$(MAKE) --no-print-directory -s bridge || echo "Malloy files will not compile, those of the demo neither; all else works"
@@ -47,17 +49,18 @@ ui: setup ## Start Dagster's UI on the demo.
 quick: test-tools ## Run the tests that need no Spark and search nothing at random.
 	$(BIN)/python -m pytest -n 2 -m "not spark and not random" $(PYTEST_OPTIONS) tests/unit
 
-# The files that take longest come first, so that both processes end at the same time.
-test: test-tools ## Run all tests, in two processes.
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
-		$(PYTEST_OPTIONS) tests/e2e tests/integration tests/unit
+test: test-tools ## Run all tests but the slow ones, in two processes.
+	$(IN_TWO) -m "not slow" $(PYTEST_OPTIONS) tests/e2e tests/integration tests/unit
+
+test-all: test-tools ## Run all tests, as CI does.
+	$(IN_TWO) $(PYTEST_OPTIONS) tests/e2e tests/integration tests/unit
 
 # The order follows from the date, so that it is another one each day and can be repeated.
 nightly: test-tools ## Run random queries and TPC-H against Spark, tests on each kind of it, and all tests in random order.
 	PERSIST_TEST_SPARK=local PERSIST_TEST_BY_NIGHT=1 $(BIN)/python -m pytest -s tests/nightly
 	PERSIST_TEST_SPARK=local-cluster $(BIN)/python -m pytest $(ON_SPARK)
 	PERSIST_TEST_SPARK=shared $(BIN)/python -m pytest $(ON_SPARK)
-	PERSIST_TEST_BY_NIGHT=1 $(MAKE) test PYTEST_OPTIONS="--random-order --random-order-seed=$$(date +%Y%m%d)"
+	PERSIST_TEST_BY_NIGHT=1 $(MAKE) test-all PYTEST_OPTIONS="--random-order --random-order-seed=$$(date +%Y%m%d)"
 
 bench: setup ## Measure speed and reuse, and write docs/benchmarks.md (OPTIONS=--small: only run everything).
 	$(BIN)/python benchmarks/run.py $(OPTIONS)

@@ -53,6 +53,7 @@ def refusal(*arguments: str, cwd: Path) -> str:
     return done.stderr
 
 
+@pytest.mark.slow
 def test_a_broken_file_stops_only_commands_that_need_it(
     made: Callable[[dict[str, str]], Path],
 ) -> None:
@@ -72,6 +73,7 @@ def test_a_broken_file_stops_only_commands_that_need_it(
     assert "nobody" in refusal("query", "SELECT id FROM nobody", "--sql", cwd=root)
 
 
+@pytest.mark.slow
 def test_a_query_of_malloy_needs_its_file_and_what_that_reads(
     made: Callable[[dict[str, str]], Path],
 ) -> None:

@@ -121,6 +121,7 @@ def shot(page: Any, name: str) -> None:
     page.screenshot(path=ARTIFACTS / f"{name}.png")
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K3", "K4", "K12")
 def test_the_graph_the_button_the_metadata_and_an_edit(served: tuple[Path, str], page: Any) -> None:
     root, url = served
@@ -199,6 +200,7 @@ def test_the_graph_the_button_the_metadata_and_an_edit(served: tuple[Path, str],
     shot(page, "edited")
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K9")
 def test_a_table_older_than_its_window_fails_its_freshness(served: tuple[Path, str]) -> None:
     root, url = served

@@ -27,6 +27,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.proves("H3")
 def test_it_opens_is_up_to_date_and_goes_on(root: Path) -> None:
     plan = document("plan", cwd=root)

@@ -112,6 +112,7 @@ def test_plan_tells_steps_in_order_with_reasons(root: Path) -> None:
     assert told["external"] == []
 
 
+@pytest.mark.slow
 def test_options_may_stand_before_and_after_the_command(root: Path) -> None:
     for arguments in (
         ("--project", str(root), "--env", "prod", "plan", "--json"),
@@ -122,6 +123,7 @@ def test_options_may_stand_before_and_after_the_command(root: Path) -> None:
     assert told["environment"] == "stage"
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P36")
 def test_selections(root: Path) -> None:
     def chosen(*patterns: str) -> list[str]:
@@ -289,6 +291,7 @@ def test_every_command_has_help() -> None:
 # --------------------------------------------------------------------------------------- with Spark
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K6", "M8", "M15")
 def test_build_show_query_and_manifest(root: Path) -> None:
     built = printed(persist("build", "--json", cwd=root))
@@ -356,6 +359,7 @@ def test_build_show_query_and_manifest(root: Path) -> None:
     assert runs[built["run_id"]] == "SUCCESS"
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K11", "P26")
 def test_a_build_that_fails_says_what_and_ends_with_one(root: Path) -> None:
     (root / "sources" / "m.sql").write_text(SOURCES.replace("not_null=[a]", 'expr="a > 1"'))
@@ -373,6 +377,7 @@ def test_a_build_that_fails_says_what_and_ends_with_one(root: Path) -> None:
     assert not (root / ".persist" / "manifests" / "dev.json").exists()
 
 
+@pytest.mark.slow
 def test_a_build_that_the_disk_stops_is_told_and_done_when_there_is_one(root: Path) -> None:
     (root / "full").write_text("a file where the warehouse should be")
     (root / "persist.toml").write_text('warehouse = "full/warehouse"\n')
@@ -401,6 +406,7 @@ defs = load_sources("sources")
 """
 
 
+@pytest.mark.slow
 def test_a_ledger_that_turns_read_only_during_a_build_is_told(root: Path) -> None:
     printed(persist("build", "p", "--json", cwd=root))
     (root / "definitions.py").write_text(READ_ONLY)
@@ -414,6 +420,7 @@ def test_a_ledger_that_turns_read_only_during_a_build_is_told(root: Path) -> Non
     assert rows == [[2]]
 
 
+@pytest.mark.slow
 def test_what_stopped_a_build_is_told(root: Path) -> None:
     (root / "sources" / "n.sql").write_text(
         "CREATE TABLE gone (a INT) USING delta LOCATION 'raw/gone';\n"
@@ -438,6 +445,7 @@ def test_what_stopped_a_build_is_told(root: Path) -> None:
     assert "there is no Delta table at" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P36")
 def test_a_project_with_definitions_of_its_own_is_built_by_them(root: Path) -> None:
     (root / "definitions.py").write_text(
@@ -491,6 +499,7 @@ def other(t):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S27")
 @pytest.mark.parametrize(
     ("file", "names", "number"),

@@ -73,6 +73,7 @@ def actions(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
     return {b["source_id"].partition("@")[0]: b["action"] for b in told["builds"]}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P25", "P26", "K11")
 def test_what_breaks_midway_is_told_and_changes_nothing(root: Path) -> None:
     done = persist("build", cwd=root)
@@ -128,6 +129,7 @@ def test_what_breaks_midway_is_told_and_changes_nothing(root: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P25")
 def test_other_columns_are_published_when_that_is_asked_for(root: Path) -> None:
     assert persist("build", "p", cwd=root).returncode == 0
@@ -150,6 +152,7 @@ def test_a_breach_that_is_certain_is_told_before_anything_runs(root: Path) -> No
         assert "    retyped  a int → bigint" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P26")
 def test_a_warning_is_shown_with_a_row_that_fails(root: Path) -> None:
     warned = SQL.replace("{ max=50 } }", "{ max=1 } severity=warn }")
@@ -163,6 +166,7 @@ def test_a_warning_is_shown_with_a_row_that_fails(root: Path) -> None:
     assert 'for example {"a": 2, "b": "y"}' in shown
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P26")
 def test_partitions_in_which_checks_fail_are_told(root: Path) -> None:
     head = "--@ persist partition { b=[x, y, z] }\n"

@@ -27,6 +27,7 @@ def shot(page: Any, name: str) -> None:
     page.screenshot(path=ARTIFACTS / f"{name}.png")
 
 
+@pytest.mark.slow
 @pytest.mark.proves("D4", "D34")
 def test_a_want_is_made_seen_and_taken_back_in_the_dashboard(
     make_shared_project: Callable[..., Path], page: Any
@@ -130,6 +131,7 @@ def test_pages_work_without_javascript_and_readers_get_no_forms(
         assert client.get("/").status_code == 303
 
 
+@pytest.mark.slow
 @pytest.mark.proves("D34")
 def test_what_is_wanted_in_the_dashboard_is_built(
     make_shared_project: Callable[..., Path], page: Any

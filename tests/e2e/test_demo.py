@@ -210,6 +210,7 @@ def close(a: Any, b: Any) -> bool:
     return a == b
 
 
+@pytest.mark.slow
 def test_every_table_equals_the_query_run_directly_on_the_raw_data(
     built: Builder, plain: Builder, by_hand: Any
 ) -> None:
@@ -295,6 +296,7 @@ def test_inputs_come_before_their_readers(builder: Builder) -> None:
                 assert position[upstream.source_id] < position[source.source_id]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K5")
 @pytest.mark.parametrize(
     "command",
@@ -335,6 +337,7 @@ def test_dagsters_own_commands_build_the_demo(
     assert len([e for e in manifest["entries"].values() if "buildId" not in e]) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K13")
 def test_a_failed_run_is_taken_up_where_it_failed(flights: Path, tmp_path: Path) -> None:
     root = tmp_path / "again"
@@ -436,6 +439,7 @@ def test_the_month_is_one_run(month: tuple[Path, pa.Table, pa.Table]) -> None:
         assert len(instance.get_materialized_partitions(DAILY)) == 31
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K8", "P8", "P19")
 def test_pythons_sources_go_on_when_the_data_does(
     month: tuple[Path, pa.Table, pa.Table], spark: Any
@@ -505,6 +509,7 @@ def printed(command: str, nth: int = 0) -> str:
     return block.split("```")[0].split("\n$ ")[0].strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "before", "after", "nth"),
     [
@@ -549,6 +554,7 @@ def malloy_rows(
     return rows, [s.partition("@")[0] for s in read]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("M18")
 @pytest.mark.parametrize(
     ("command", "file", "asked"),

@@ -78,6 +78,7 @@ def root(make_project: Callable[..., Path]) -> Path:
     return make_project({"m.sql": SOURCES})
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K21")
 def test_a_diff_of_environments_tells_sources_columns_and_rows(root: Path, spark: Any) -> None:
     nan = float("nan")

@@ -22,6 +22,7 @@ CREATE VIEW worst AS SELECT max(mean_delay) AS greatest FROM daily;
 """
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P30")
 def test_a_source_is_found_and_its_links_work(
     make_shared_project: Callable[..., Path], page: Any

@@ -89,6 +89,7 @@ def test_what_external_tables_there_are_is_found_by_what_reads_them(root: Path) 
     assert (planned["read"], planned["error"]) == (None, gone["error"])
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F3", "F13", "F22")
 def test_what_is_needed_is_told_held_and_asked(root: Path) -> None:
     first = external(root)
@@ -173,6 +174,7 @@ def test_what_is_needed_is_told_held_and_asked(root: Path) -> None:
     assert error["message"].startswith("`events`: the copy of version 2 may lack rows: asked for")
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F3", "F13", "F22")
 def test_an_iceberg_table_is_told_held_and_asked(make_shared_project: Callable[..., Path]) -> None:
     program = SOURCES.replace("delta_table_input", "iceberg_input").replace('events"}', 'n/t"}')

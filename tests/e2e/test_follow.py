@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P28")
 def test_every_row_is_once_in_the_table_whenever_followers_are_killed(
     make_project: Callable[..., Path],
@@ -21,6 +22,7 @@ def test_every_row_is_once_in_the_table_whenever_followers_are_killed(
     kill_while_data_grows(make_project({"m.sql": SOURCES}), seconds=0, kills=1, seed=5)
 
 
+@pytest.mark.slow
 def test_a_follower_waits_for_data_and_tries_again_what_failed(
     make_project: Callable[..., Path],
 ) -> None:

@@ -30,6 +30,7 @@ def put(root: Path, **rows: str) -> None:
     pq.write_table(table, root / "raw" / "a.parquet")
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P19")
 def test_a_history_goes_on_whatever_is_asked_for(make_shared_project: Callable[..., Path]) -> None:
     root = make_shared_project({"m.sql": TEXT})

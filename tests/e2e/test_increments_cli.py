@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P8", "P9", "P10", "P15", "P21")
 def test_a_table_grows_and_says_up_to_where(make_shared_project: Callable[..., Path]) -> None:
     root = make_shared_project({"m.sql": PLAIN})
@@ -70,6 +71,7 @@ def test_a_table_grows_and_says_up_to_where(make_shared_project: Callable[..., P
     assert "2024-01-07T00:00:00Z, 2 without" in persist("state", cwd=root).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P20", "P21")
 def test_what_is_selected_is_built_from_scratch_and_nothing_else(
     make_shared_project: Callable[..., Path],
@@ -126,6 +128,7 @@ except TypeError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P13", "P14")
 def test_a_window_is_computed_again_and_with_it_what_reads_it(
     make_shared_project: Callable[..., Path],
@@ -164,6 +167,7 @@ def test_a_window_is_computed_again_and_with_it_what_reads_it(
         assert (refused.returncode, said in refused.stderr) == (2, True), refused.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P13")
 def test_partitions_follow_from_a_window_of_a_table(
     make_shared_project: Callable[..., Path],
@@ -189,6 +193,7 @@ def test_partitions_follow_from_a_window_of_a_table(
     assert "`m/d` has no partition from 2020-01-01 to 2020-01-02" in refused.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K8")
 def test_some_partitions_are_built_and_no_others(make_shared_project: Callable[..., Path]) -> None:
     root = make_shared_project({"m.sql": PLAIN + READERS})
@@ -212,6 +217,7 @@ def test_some_partitions_are_built_and_no_others(make_shared_project: Callable[.
         assert (refused.returncode, said in refused.stderr) == (code, True), refused.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K8", "P22")
 def test_a_range_of_partitions_goes_over_a_change_of_clocks(
     make_shared_project: Callable[..., Path],

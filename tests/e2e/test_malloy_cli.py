@@ -42,6 +42,7 @@ def root(make_shared_project: Callable[..., Path]) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_what_a_file_holds_and_what_would_run(root: Path) -> None:
     told = document("show", "carriers.malloy", cwd=root)
     assert told["path"] == "sources/carriers.malloy"
@@ -68,6 +69,7 @@ def test_what_a_file_holds_and_what_would_run(root: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.proves("M18")
 def test_rows_of_queries_with_what_is_nested_in_them(root: Path) -> None:
     before = document("query", "carriers.malloy:whole", cwd=root)
@@ -85,6 +87,7 @@ def test_rows_of_queries_with_what_is_nested_in_them(root: Path) -> None:
     assert "[{distance: 5}, {distance: 9}]" in shown.stdout
 
 
+@pytest.mark.slow
 def test_what_is_right_is_built_beside_what_is_wrong(root: Path) -> None:
     broken = MODEL.replace("by_carrier", "broken").replace("aggregate: n", "aggregate: nn", 1)
     (root / "sources" / "broken.malloy").write_text(broken)
@@ -104,6 +107,7 @@ def test_what_is_right_is_built_beside_what_is_wrong(root: Path) -> None:
     assert "sources/unchecked.sql:2:" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S16")
 def test_two_hundred_files_in_chains_of_fifty_are_checked_at_once_when_warm(
     root: Path,

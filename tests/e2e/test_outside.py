@@ -83,6 +83,7 @@ print(json.dumps([said, sorted(names)]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.proves("M11")
 def test_others_read_by_name_what_the_environment_reads(
     make_project: Callable[..., Path], tmp_path: Path
@@ -140,6 +141,7 @@ print(json.dumps(said))
 """
 
 
+@pytest.mark.slow
 def test_others_see_what_readers_read_whoever_built_it(
     make_project: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -163,6 +165,7 @@ def test_others_see_what_readers_read_whoever_built_it(
     assert said[3:] == [[["a"], [6]]] * 2, "two sources of one meaning"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "says"),
     [

@@ -103,6 +103,7 @@ def shared(root: Path, more: str = "") -> str:
     return f'ledger = "sqlite:///{root}/shared/ledger.db"\nenvironment = "NAME_dev"\n{more}'
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K16")
 @pytest.mark.parametrize("ledger", ["own", "shared"])
 def test_two_projects_with_the_same_names_mistake_no_table_for_another(
@@ -136,6 +137,7 @@ def write_workspace(place: Path, *roots: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K16")
 @pytest.mark.parametrize("ledger", ["own", "shared"])
 def test_two_projects_are_locations_of_one_workspace(

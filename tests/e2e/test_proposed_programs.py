@@ -50,6 +50,7 @@ def asked(root: Path) -> tuple[list[tuple[Any, ...]], dict[str, str]]:
     return sorted(rows), {r["source_id"].split("@")[0]: r["from"] for r in told["route"]}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F1", "F20", "F22")
 def test_the_programs_of_the_proposal_have_their_rows(make_project: Callable[..., Path]) -> None:
     table, v2 = TABLE.replace("s3://...", "lake"), V2.replace("view v1", "view v2")

@@ -61,6 +61,7 @@ def test_what_is_wrong_is_said_with_its_place(root: Path) -> None:
     assert "narwhals.LazyFrame" in done.stderr
 
 
+@pytest.mark.slow
 def test_from_plan_to_rows(root: Path) -> None:
     assert [s["action"] for s in document("plan", cwd=root)["steps"]] == ["build", "build"]
     statement = document("query", "SELECT * FROM late_by_carrier", "--sql", cwd=root)
@@ -90,6 +91,7 @@ def test_from_plan_to_rows(root: Path) -> None:
     assert [s["action"] for s in document("plan", cwd=root)["steps"]] == ["reuse", "reuse"]
 
 
+@pytest.mark.slow
 def test_what_a_function_selects_is_shown(root: Path) -> None:
     text = """from persist_assets import table
 
@@ -149,6 +151,7 @@ def swapped(flights: DataFrame) -> DataFrame:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S5")
 def test_what_spark_warns_of_data_is_told(root: Path) -> None:
     (root / "delays.csv").write_text("b,a\n1,2\n")

@@ -132,6 +132,7 @@ def test_it_starts_once_says_where_it_is_and_keeps_its_token(places: Path) -> No
     assert token not in shown.stdout
 
 
+@pytest.mark.slow
 def test_a_build_is_the_same_with_a_server_and_without(places: Path) -> None:
     shared, classic = (persist(places, name, "build")["builds"] for name in ("one", "classic"))
     assert [b["action"] for b in shared] == ["built", "built"]
@@ -212,6 +213,7 @@ def foreign(tmp_path: Path) -> Iterator[str]:
         process.wait(30)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S13")
 def test_a_build_in_a_server_that_somebody_else_started_is_the_same(
     places: Path, foreign: str
@@ -250,6 +252,7 @@ def test_projects_share_it_and_see_nothing_of_each_other_and_strangers_nothing(
     assert client.returncode == 0, err
 
 
+@pytest.mark.slow
 def test_who_uses_it_when_it_dies_says_so_and_the_next_one_starts_it_again(places: Path) -> None:
     before = persist(places, "one", "spark", "start")
     user = run(places, "-m", "persist_assets.cli", "--project", str(places / "one"), "query", SLOW)
@@ -274,6 +277,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S27")
 def test_a_server_whose_cancelled_job_does_not_end_is_replaced(places: Path) -> None:
     before = persist(places, "one", "spark", "start")
@@ -296,6 +300,7 @@ def test_a_server_whose_cancelled_job_does_not_end_is_replaced(places: Path) -> 
     assert persist(places, "one", "spark", "status")["pid"] != before["pid"]
 
 
+@pytest.mark.slow
 def test_a_jvm_without_its_supervisor_is_swept_and_a_server_without_clients_ends(
     places: Path,
 ) -> None:

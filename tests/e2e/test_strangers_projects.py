@@ -278,6 +278,7 @@ class Visitor:
 NAMES = ("postgres", "store", "upstream", "webhook", "connect", "external")
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S7", "S30")
 @pytest.mark.parametrize(
     ("ledger", "leave"), [("a file outside", ()), *((name, BROKEN) for name in LEDGERS)]
@@ -335,6 +336,7 @@ def test_links_in_place_of_what_is_written_are_refused(
     assert state(outside) == before
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S30")
 def test_what_the_user_trusts_is_reached(tmp_path: Path, listeners: Listeners) -> None:
     outside, root = tmp_path / "outside", tmp_path / "clone"

@@ -265,6 +265,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
         yield Both(theirs, ours, ledger)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K10", "D14")
 def test_what_one_deployment_materializes_the_other_builds_on(both: Both) -> None:
     before = {run["runId"] for run in both.runs()}
@@ -303,6 +304,7 @@ def test_what_one_deployment_materializes_the_other_builds_on(both: Both) -> Non
     assert shown["assetMaterializations"] == [expected]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("D14")
 def test_a_run_that_is_terminated_and_a_daemon_that_is_killed_lose_nothing(both: Both) -> None:
     before = len(both.runs())

@@ -27,6 +27,7 @@ def kinds(root: Path, since: int = 0) -> list[str]:
     return [e["kind"] for e in told["events"]]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("D15", "D32", "D33", "D35", "D36", "D1")
 def test_what_is_asked_for_is_built_at_once_and_told_of(root: Path) -> None:
     made = document("want", "add", REF, "--comment", "for the board", cwd=root)
@@ -56,6 +57,7 @@ def test_what_is_asked_for_is_built_at_once_and_told_of(root: Path) -> None:
     assert kinds(root, head) == ["evaluation"]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("D38")
 def test_the_command_line_and_the_service_leave_the_same_in_the_log(root: Path) -> None:
     needs = "users:data/users"

@@ -58,6 +58,7 @@ def build(clone: Path, *options: str, **variables: str) -> subprocess.CompletedP
     )
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S21")
 def test_a_clone_is_built_into_a_wheel_that_compiles_malloy_without_npm(
     clone: Path, make_project: Callable[..., Path]

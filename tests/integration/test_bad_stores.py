@@ -143,6 +143,7 @@ def filled(bucket: str) -> str:
     return bucket
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S18")
 @pytest.mark.parametrize("asking", ASKS)
 def test_a_store_that_throttles_is_asked_again_and_a_line_says_so(
@@ -156,6 +157,7 @@ def test_a_store_that_throttles_is_asked_again_and_a_line_says_so(
     assert f"{filled} throttles requests: trying again in" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S18")
 def test_a_store_that_goes_on_throttling_is_an_error_that_names_the_reason(
     filled: str, proxy: Proxy
@@ -195,6 +197,7 @@ CREATE VIEW p AS SELECT count(*) AS n FROM t;
 """
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S24")
 @pytest.mark.parametrize("scheme", ["gs", "s3"])
 @pytest.mark.parametrize("form", ["parquet", "delta"])

@@ -8,6 +8,7 @@ import pytest
 from bare_names import CASES, COLUMNS, ROWS
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S2")
 def test_spark_takes_bare_names_for_what_we_take_them(spark: Any) -> None:
     for name, rows in ROWS.items():

@@ -118,6 +118,7 @@ def test_what_is_persisted_is_read_by_its_source_id_and_malloys_sql_inlines_it()
     assert "FROM flights" in (sources["no_table"].sql or "")
 
 
+@pytest.mark.slow
 def test_build_ids_are_those_of_malloys_own_builder() -> None:
     node = need_node()
     numbers = """##! experimental.persistence

@@ -789,6 +789,7 @@ made.build(project.by_id["p@sources/m.sql"])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P23")
 @pytest.mark.parametrize(
     "point",
@@ -829,6 +830,7 @@ def test_a_killed_build_leaves_readers_alone_and_the_next_one_repairs(
     )
 
 
+@pytest.mark.slow
 def test_runs_leave_no_views_in_the_session_but_those_that_others_read(
     make_builder: Callable[..., Builder], spark: Any
 ) -> None:

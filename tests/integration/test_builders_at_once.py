@@ -45,6 +45,7 @@ ledger.close()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.proves("M14")
 def test_of_two_processes_that_build_one_source_one_builds_and_the_other_waits_and_reuses(
     ledger_url: str, make_project: Callable[..., Path]

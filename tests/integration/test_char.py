@@ -40,6 +40,7 @@ QUERIES = {
 }
 
 
+@pytest.mark.slow
 def test_rows_equal_those_of_a_table_of_spark(
     spark: Any, enter: Callable[..., Builder], make_project: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -119,6 +119,7 @@ def days(**found: Any) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------- where rows fail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("every", "kind", "zone"),
     [
@@ -286,6 +287,7 @@ def judge(builder: Builder) -> dict[str, dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P26", "P18")
 @pytest.mark.parametrize("seed", range(2))
 def test_partitions_that_stay_keep_what_came_of_them(make: Make, seed: int) -> None:
@@ -348,6 +350,7 @@ def test_a_warning_of_a_partition_that_stays_blocks_once_it_is_an_error(make: Ma
     assert built(make(root=root), "v", 2, 3)["row_count"].passed
 
 
+@pytest.mark.slow
 def test_a_check_that_is_new_is_asked_of_all_partitions(make: Make) -> None:
     builder = make(v("not_null=n"))
     root = builder.settings.root

@@ -218,6 +218,7 @@ def check(builder: Builder, others: Others) -> int:
     return int(held.version.split(":")[1])
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F14", "F18", "F19", "F23")
 @pytest.mark.parametrize("kind", ["delta", "feed", "iceberg"])
 def test_what_is_committed_before_rows_are_read_is_of_the_next_build(
@@ -264,6 +265,7 @@ def test_what_is_committed_before_rows_are_read_is_of_the_next_build(
     assert build(enter(root)) == {"v": "reuse", "c": "reuse", "w": "reuse"}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F18", "F19")
 @pytest.mark.parametrize("kind", ["delta", "feed"])
 def test_nothing_is_lost_or_doubled_while_others_do_not_stop(

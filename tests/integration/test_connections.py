@@ -60,6 +60,7 @@ def test_a_head_that_does_not_end_is_refused_in_bounded_memory(served: Served, g
     assert served.memory() - before < 20 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S9")
 def test_a_head_that_does_not_come_ends_its_connection(served: Served) -> None:
     began = time.monotonic()
@@ -77,6 +78,7 @@ def test_a_head_that_does_not_come_ends_its_connection(served: Served) -> None:
         assert client.get("/health").status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S9")
 def test_ordinary_clients_are_answered_beside_slow_and_greedy_ones(served: Served) -> None:
     host, port = address_of(served)

@@ -186,6 +186,7 @@ def test_files_are_read_in_the_order_of_a_column(spark: Any, tmp_path: Path) -> 
     assert days(order="noise") == days(), "files overlap"
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F11")
 def test_a_predicate_means_in_the_table_what_it_means_behind_a_full_scan(
     spark: Any, tmp_path: Path

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 N_EVENTS = 500
 
 
+@pytest.mark.slow
 @pytest.mark.proves("D37", "D25")
 def test_no_event_is_lost_or_doubled_whatever_is_killed_or_cut(
     make_project: Callable[..., Path],

@@ -279,6 +279,7 @@ def test_an_edit_changes_the_code_version_of_the_affected_assets_only(
 # ------------------------------------------------------------------------------ beside other assets
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K7")
 def test_ordinary_assets_read_sources_and_feed_them(
     make_project: Callable[..., Path],
@@ -332,6 +333,7 @@ def test_an_asset_may_not_write_a_source(
     assert "only raw tables declared USING delta" in str(failure.event_specific_data)
 
 
+@pytest.mark.slow
 def test_a_schedule_that_is_off_deletes_what_nobody_needs(
     root: Path, load: Callable[..., dg.Definitions], instance: dg.DagsterInstance
 ) -> None:

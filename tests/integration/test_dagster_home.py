@@ -57,6 +57,7 @@ def databases(root: Path) -> list[Path]:
     return [home / "history" / "runs.db", home / "history" / "runs" / "index.db"]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S23")
 def test_processes_that_open_a_fresh_home_at_once_share_it(
     make_project: Callable[..., Path],
@@ -73,6 +74,7 @@ def test_processes_that_open_a_fresh_home_at_once_share_it(
     assert [len(revisions(database)) for database in databases(root)] == [1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S23")
 def test_doctor_finds_and_repairs_a_home_with_two_revisions(
     make_project: Callable[..., Path],

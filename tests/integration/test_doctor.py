@@ -100,6 +100,7 @@ def delete_log(table: Path, snapshot: Snapshot) -> str:
     return f"version 0 of the table {table} is gone"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", [delete_file, cut_file_off, delete_directory, delete_log])
 def test_a_table_that_was_harmed_is_found_told_and_built_again(
     root: Path, enter: Callable[..., Builder], harm: Callable[[Path, Snapshot], str]
@@ -338,6 +339,7 @@ def test_the_command_tells_what_it_looked_at_and_ends_with_zero_if_all_is_well(r
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_spark_is_started_when_that_is_asked_for(root: Path) -> None:
     need(shutil.which("java"), "install Java 17: apt-get install openjdk-17-jre-headless")
     done = persist("doctor", "--spark", "--json", cwd=root)

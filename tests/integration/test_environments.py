@@ -352,6 +352,7 @@ def test_a_promotion_that_was_decided_upon_older_tables_is_not_done(
     assert dev.ledger.fetch_manifest("prod") == {}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K20")
 def test_a_thousand_sources_are_promoted_and_rolled_back_in_a_second_each(tmp_path: Path) -> None:
     ledger = Ledger(f"sqlite:///{tmp_path}/l.db")

@@ -158,6 +158,7 @@ def test_an_external_table_is_an_asset_that_says_what_is_needed_of_it(
     assert "NOW()" in needed[1].upper() or "CURRENT_TIMESTAMP" in needed[1].upper()
 
 
+@pytest.mark.slow
 def test_new_versions_are_followed_and_cost_what_they_change(
     root: Path,
     load: Callable[..., dg.Definitions],

@@ -91,6 +91,7 @@ STEPS: Sequence[Step] = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F14")
 @pytest.mark.parametrize("by", [[], ["c"]])
 def test_each_version_is_made_of_the_one_before(spark: Any, tmp_path: Path, by: list[str]) -> None:

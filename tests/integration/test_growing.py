@@ -59,6 +59,7 @@ DAILY = ONE + (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P8", "P34")
 def test_random_histories_equal_a_build_from_scratch(
     make_builder: Make, make_project: Callable[..., Path]
@@ -133,6 +134,7 @@ def test_where_no_row_has_a_time_there_is_no_watermark_until_one_has(
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", ["SELECT x FROM t", "SELECT x, count(*) AS n FROM t GROUP BY x"])
 @pytest.mark.proves("P8", "P22")
 def test_texts_are_in_the_order_that_spark_has_of_them(make_builder: Make, query: str) -> None:
@@ -148,6 +150,7 @@ def test_texts_are_in_the_order_that_spark_has_of_them(make_builder: Make, query
         assert told == ["a", "zz", "é", "\U0001f600", "\U0001f600"][number]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P8", "P34")
 def test_rows_that_came_meet_all_rows_of_another_table_made_of_theirs(make_builder: Make) -> None:
     builder = make_builder(f"""{ONE}
@@ -244,6 +247,7 @@ def test_files_outside_of_the_windows_stay_as_they_are(make_builder: Make) -> No
     assert (how, third.parts, third.rows) == ("windows", (first.build_uid,), 3)
 
 
+@pytest.mark.slow
 def test_small_files_are_written_together(
     make_builder: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +278,7 @@ def add(root: Path, *rows: tuple[int | None, str]) -> None:
     write_deltalake(str(root / "raw"), pa.table(columns), mode="append")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["TIMESTAMP", "DATE"])
 def test_the_watermark_falls_when_the_newest_rows_go(make_builder: Make, kind: str) -> None:
     text, day = STAMPED, 86_400_000_000
@@ -297,6 +302,7 @@ def test_the_watermark_falls_when_the_newest_rows_go(make_builder: Make, kind: s
         assert told == [f"{week}3Z", f"{week}2Z", f"{week}1Z", "2024-01-02T00:00:00Z", None]
 
 
+@pytest.mark.slow
 def test_what_goes_is_measured_with_what_comes(make_builder: Make) -> None:
     builder = make_builder(STAMPED)
     root = builder.settings.root
@@ -369,6 +375,7 @@ def test_a_failed_increment_leaves_everything_as_it_was(make_builder: Make) -> N
     assert (how, snapshot.rows) == ("added", 2)
 
 
+@pytest.mark.slow
 def test_checks_count_the_rows_of_all_files(make_builder: Make) -> None:
     checked = DAILY.replace(
         "\nCREATE VIEW q",
@@ -484,6 +491,7 @@ def test_times_before_what_is_assumed_are_warned_of(
         assert ("new files of t hold times before 2024-01-10" in caplog.text) == is_late
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P35")
 def test_what_one_source_assumes_is_not_what_another_has(make_builder: Make) -> None:
     query = "SELECT max(ts) AS ts, x FROM t GROUP BY x;\n"

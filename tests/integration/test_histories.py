@@ -44,6 +44,7 @@ def zygote() -> Iterator[Zygote]:
     made.close()
 
 
+@pytest.mark.slow
 @pytest.mark.proves("M13")
 def test_random_histories_lose_nothing_that_is_needed_and_keep_nothing_else(
     zygote: Zygote,
@@ -82,6 +83,7 @@ def is_right(run: Run, snapshot: Snapshot) -> bool:
     return sha256(repr(rows).encode()).hexdigest() == snapshot.content
 
 
+@pytest.mark.slow
 @pytest.mark.proves("M13")
 def test_readers_lose_nothing_while_others_collect_build_promote_and_die(
     tmp_path: Path, zygote: Zygote

@@ -243,6 +243,7 @@ def _day(file: Path) -> int:
     return (at - MONDAY).days
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F11", "F14")
 def test_partitions_that_are_made_otherwise_are_followed(
     root: Path, lake: Written, enter: Make
@@ -317,6 +318,7 @@ def test_columns_that_become_others_are_read_anew_without_new_rows(
     assert read(builder, "invoices") == [(5,)]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F19", "F23", "F24")
 def test_after_every_step_all_sources_equal_their_query_over_the_whole_table(
     make_project: Callable[..., Path], enter: Make

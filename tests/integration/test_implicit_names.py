@@ -8,6 +8,7 @@ import pytest
 from implicit import names, recorded
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S1")
 def test_recorded_names_are_those_of_spark(spark: Any) -> None:
     record = recorded()

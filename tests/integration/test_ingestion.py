@@ -85,6 +85,7 @@ def ids(builder: Builder, name: str) -> list[int]:
     return sorted(row.id for row in builder.read(source).collect())
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F12", "F13", "F15", "F16", "F17", "F18", "F20", "F21")
 def test_the_programs_of_the_proposal(enter: Make, make_project: Callable[..., Path]) -> None:
     root = make_project({"m.sql": TABLE + V1})
@@ -124,6 +125,7 @@ def test_the_programs_of_the_proposal(enter: Make, make_project: Callable[..., P
     assert "invoices" not in now.predicate
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F16", "F24")
 def test_who_sees_nothing_of_a_change_is_not_built(
     enter: Make, make_project: Callable[..., Path]
@@ -310,6 +312,7 @@ def test_of_names_for_one_copy_each_says_which_columns_it_brings(
     assert copy.columns == ("category", "id", "ts")
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F13", "F17")
 def test_a_plan_says_what_is_read_and_the_run_reads_that(
     enter: Make, make_project: Callable[..., Path]
@@ -501,6 +504,7 @@ def test_a_version_that_is_gone_is_told_and_read_anew_only_when_asked_for(
     assert _rows(enter(root)) == [("a", 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F19", "F23", "F24")
 @pytest.mark.parametrize("keyed", [False, True])
 def test_after_every_step_all_sources_equal_their_query_over_the_whole_table(
@@ -511,6 +515,7 @@ def test_after_every_step_all_sources_equal_their_query_over_the_whole_table(
     assert deaths
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F18", "F19")
 @pytest.mark.parametrize("of", [DeltaLake, IcebergLake])
 def test_files_of_versions_before_the_one_that_is_held_may_go(
@@ -641,6 +646,7 @@ def test_a_filter_of_the_start_is_none_of_what_comes_later(
         build(enter(root))
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F19")
 def test_rows_are_counted_of_which_no_column_is_needed(
     enter: Make, make_project: Callable[..., Path]
@@ -662,6 +668,7 @@ def test_rows_are_counted_of_which_no_column_is_needed(
     assert told(builder)[-1]["deleted"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F16", "F20")
 @pytest.mark.parametrize("may_be_read", [True, False])
 def test_where_most_of_a_copy_changes_it_is_brought_anew(
@@ -713,6 +720,7 @@ def test_a_table_that_is_put_back_and_written_on_is_read_anew(
     assert why in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F23")
 def test_values_that_look_alike_are_followed_apart(
     enter: Make, make_project: Callable[..., Path]
@@ -778,6 +786,7 @@ def test_a_copy_is_of_one_store_and_of_one_meaning(
     assert copy_id(settings, one) == copy_id(replace(moved, spark=settings.spark), one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", [False, True])
 def test_what_a_copy_has_no_use_for_is_deleted(
     enter: Make, make_project: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, named: bool

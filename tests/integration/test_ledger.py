@@ -399,6 +399,7 @@ def test_machines_whose_clocks_are_wrong_agree_on_when_a_lease_expires(open_ledg
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P11")
 def test_eight_processes_lose_no_event(open_ledger: Open, ledger_url: str) -> None:
     script = """

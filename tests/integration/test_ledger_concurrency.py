@@ -22,6 +22,7 @@ Open = Callable[..., Ledger]
 STAGES = 5
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P11")
 def test_eight_processes_lose_nothing_build_nothing_twice_and_end(
     ledger_url: str, tmp_path: Path
@@ -81,6 +82,7 @@ def moving(url: str, times: int, n: int) -> list[subprocess.Popen[str]]:
     return running
 
 
+@pytest.mark.slow
 def test_readers_never_see_tables_of_two_states_while_four_processes_promote_and_roll_back(
     open_ledger: Open, ledger_url: str
 ) -> None:

@@ -72,6 +72,7 @@ def restarting(server: Postgres, caplog: pytest.LogCaptureFixture) -> Iterator[C
         thread.join()
 
 
+@pytest.mark.slow
 def test_a_killed_database_is_told_in_time_and_the_same_ledger_goes_on_when_it_is_back(
     ledger: Ledger, server: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +130,7 @@ ledger.close()
 """
 
 
+@pytest.mark.slow
 def test_a_database_that_is_killed_under_load_loses_nothing_and_repeats_nothing(
     ledger: Ledger, server: Postgres, url: str
 ) -> None:

@@ -52,6 +52,7 @@ def test_each_file_of_a_chain_is_compiled_once(compiled: Compile, how: str) -> N
     assert calls == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["import", "table"])
 def test_a_chain_costs_about_what_as_many_files_cost_that_do_not_read_each_other(
     compiled: Compile, how: str

@@ -131,6 +131,7 @@ def edit(root: Path, file: str, before: str, after: str) -> None:
     path.write_text(text.replace(before, after))
 
 
+@pytest.mark.slow
 @pytest.mark.proves("M6", "M15")
 def test_a_malloy_runtime_compiles_to_the_tables_of_an_exported_manifest(
     root: Path, enter: Callable[..., Builder], runtime: Callable[..., Any]

@@ -150,6 +150,7 @@ def about(number: float) -> Any:
     return pytest.approx(number, rel=1e-13, abs=1e-15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUERIES)
 def test_a_query_has_the_rows_it_has_on_duckdb(engines: Engines, name: str) -> None:
     expected = engines.duck.sql(engines.sql(name, engines.for_duck)).to_arrow_table()

@@ -585,6 +585,7 @@ def test_a_compiler_that_dies_over_a_file_is_a_problem_of_that_file(
     assert "by_carrier" in {s.name for s in project.sources}
 
 
+@pytest.mark.slow
 def test_a_query_that_does_not_compile_is_a_problem_with_its_place(
     make_project: Callable[..., Path],
 ) -> None:

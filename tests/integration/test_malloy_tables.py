@@ -140,6 +140,7 @@ def run(make_project: Callable[..., Path], spark: Any) -> Iterator[Callable[...,
         one.close()
 
 
+@pytest.mark.slow
 @pytest.mark.proves("M2", "M19")
 def test_both_kinds_are_built_and_read_back_equal_to_their_queries(run: Callable[..., Run]) -> None:
     now = run()
@@ -156,6 +157,7 @@ def test_both_kinds_are_built_and_read_back_equal_to_their_queries(run: Callable
     assert before["doubled"] == [("AA", 4), ("UA", 2), (None, 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("M8", "M10")
 def test_what_is_built_is_read_and_the_rest_is_inlined_in_each_environment(
     run: Callable[..., Run],
@@ -185,6 +187,7 @@ def test_what_is_built_is_read_and_the_rest_is_inlined_in_each_environment(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.proves("M9")
 def test_strict_tells_all_that_is_missing_before_anything_runs(run: Callable[..., Run]) -> None:
     now = run(strict=True)
@@ -200,6 +203,7 @@ def test_strict_tells_all_that_is_missing_before_anything_runs(run: Callable[...
     assert now.query(text=ask)[0] == [("AA",), ("UA",), (None,)]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("M18")
 def test_queries_by_name_and_by_text_have_the_rows_they_have_inline(
     run: Callable[..., Run],
@@ -237,6 +241,7 @@ source: kept is planes -> { group_by: plane, carrier }
 """
 
 
+@pytest.mark.slow
 def test_malloy_reads_a_history_of_its_own_as_a_table(run: Callable[..., Run]) -> None:
     sources = run().settings.root / "sources"
     (sources / "model.malloy").write_text(MODEL + KEPT)
@@ -272,6 +277,7 @@ def day(n: int) -> date:
     return date(2024, 1, 1) + timedelta(n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "hows", "wanted"),
     [

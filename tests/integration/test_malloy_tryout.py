@@ -70,6 +70,7 @@ def sql(root: Path, file: str, run: str) -> str:
 # -------------------------------------------------------------------------------------------- docs
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_docs_are_true(make_project: Make) -> None:
     text = (ROOT / "docs" / "malloy.md").read_text()
     blocks = re.findall(r"^```\w+\n(?:--|//) sources/(\S+)\n(.*?)^```", text, re.M | re.S)

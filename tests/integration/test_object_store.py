@@ -196,6 +196,7 @@ def test_builds_and_whole_tables_are_deleted_from_a_bucket(bucket: str) -> None:
 # --------------------------------------------------------------------------- raw tables on S3
 
 
+@pytest.mark.slow
 def test_raw_files_of_a_bucket_are_pinned_by_name_size_and_time(bucket: str) -> None:
     raw, where = RawTable("parquet", "t"), f"{bucket}/raw/t é"
     with pytest.raises(StorageError, match="there is no data at"):
@@ -269,6 +270,7 @@ def project(make_project: Callable[..., Path], bucket: str, server: Server) -> P
     return make_project({"m.sql": SOURCES.format(bucket=bucket)}, settings)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P36")
 def test_a_project_lives_in_a_bucket(project: Path, bucket: str) -> None:
     (t, p) = told(project, "check")["sources"]
@@ -394,6 +396,7 @@ def test_wrong_credentials_are_told(bucket: str, server: Server) -> None:
         server.ask("POST", "/moto-api/reset-auth", b"inf")
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_nobody_serves_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
@@ -477,6 +480,7 @@ CREATE VIEW q AS SELECT b, sum(a) AS s FROM p GROUP BY b;
 """
 
 
+@pytest.mark.slow
 def test_a_warehouse_is_a_file_uri_with_any_name(
     make_project: Callable[..., Path], tmp_path: Path, spark: Any
 ) -> None:

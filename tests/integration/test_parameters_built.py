@@ -95,6 +95,7 @@ def row(day: int) -> tuple[int, str]:
     return day, f"d{day:02}"
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P8", "P9", "P34")
 @pytest.mark.parametrize("kind", BY_DAY)
 def test_random_histories_equal_a_build_from_scratch(make_builder: Make, kind: str) -> None:
@@ -150,6 +151,7 @@ def test_what_can_be_proven_rests_on_no_parameter(make_builder: Make, more: str)
     assert built(make_builder(root=root)) == "windows"
 
 
+@pytest.mark.slow
 def test_rows_without_a_time_that_follow_from_any_are_not_lost(make_builder: Make) -> None:
     text = by_day("timestamp").replace("max(ts)", "max(CASE WHEN x <> 'none' THEN ts END)")
     builder = make_builder(text)
@@ -168,6 +170,7 @@ def test_rows_without_a_time_that_follow_from_any_are_not_lost(make_builder: Mak
     assert any(">= timestamp_micros" in sql for sql in builder.engine.ran)  # pyright: ignore
 
 
+@pytest.mark.slow
 def test_a_merge_key_takes_what_is_new(make_builder: Make) -> None:
     text = ONE + (
         "--@ persist refresh=incremental watermark=ts assume=exact merge_key=x { on_tie=greatest }\n"
@@ -232,6 +235,7 @@ def add(root: Path, *days: int | None) -> None:
     write_deltalake(str(root / "f"), table, mode="append")
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P18")
 @pytest.mark.parametrize("how", DAILY)
 def test_partitions_are_as_from_scratch_in_whatever_runs_they_are_built(

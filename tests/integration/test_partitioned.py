@@ -129,6 +129,7 @@ def test_partitions_meet_all_rows_of_another_table_made_of_theirs(
     assert [tuple(r) for r in builder.reader.load_snapshot(snapshot).collect()] == [(day(2), 10, 5)]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K8", "P18", "P31")
 def test_a_backfill_is_one_build_and_partitions_are_computed_alone(make_builder: Make) -> None:
     builder = make_builder(RAW + DAILY + WEEKLY + TOTAL)
@@ -246,6 +247,7 @@ def test_another_environment_starts_from_what_there_is(make_builder: Make) -> No
     assert snapshot.table != prod.observer.manifest()[snapshot.build_id].table
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K8")
 @pytest.mark.parametrize("seed", [1])
 def test_random_histories_of_partitions(make_builder: Make, seed: int) -> None:

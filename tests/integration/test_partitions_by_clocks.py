@@ -77,6 +77,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K8", "P22")
 @pytest.mark.parametrize("case", CASES)
 def test_partitions_have_the_rows_of_the_query(

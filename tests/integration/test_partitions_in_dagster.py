@@ -106,6 +106,7 @@ def test_partitions_follow_from_those_of_what_they_read(
     assert "daily lacks 4 partitions (2024-01-11 to 2024-01-14)" in str(said)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K8")
 def test_the_sensor_asks_for_what_a_change_can_reach(
     load: Callable[..., dg.Definitions], instance: dg.DagsterInstance, root: Path

@@ -361,6 +361,7 @@ def test_a_run_that_ends_does_not_wait_for_others(make_builder: Callable[..., Bu
 # ------------------------------------------------------------------------------ what is not a source
 
 
+@pytest.mark.slow
 def test_what_an_asset_feeds_begins_after_it(
     make_builder: Callable[..., Builder], run: Callable[..., Any], spark: Any
 ) -> None:

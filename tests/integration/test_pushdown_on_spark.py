@@ -15,6 +15,7 @@ from shapes import TRAPS, WIDE, program
 import persist_assets.analysis.predicates as p
 
 
+@pytest.mark.slow
 @pytest.mark.proves("F3")
 def test_programs_are_the_same_over_what_they_need(spark: Any) -> None:
     assert hunt(OnSpark(spark), drawn_seed(), 5)["programs"] == 5

@@ -56,6 +56,7 @@ def texts(builder: Builder, snapshot: Snapshot) -> list[str]:
     return sorted(r.x for r in builder.reader.load_snapshot(snapshot).collect())
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P6", "P8", "P9", "P35")
 def test_a_function_is_asked_for_what_is_new(make: Make) -> None:
     builder = make(FILTERED)

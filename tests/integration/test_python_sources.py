@@ -226,6 +226,7 @@ def all_of_it(v):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K18")
 def test_a_column_that_a_function_does_not_select_rebuilds_nothing(
     make: Callable[..., Builder],
@@ -475,6 +476,7 @@ def test_functions_of_one_run_are_called_at_once(make: Callable[..., Builder]) -
     assert (rows(builder, "x"), rows(builder, "y")) == ([(1, "x"), (3, "x")], [(2, "y")])
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S27")
 def test_functions_that_hang_are_left_behind_when_their_run_ends(
     make: Callable[..., Builder],

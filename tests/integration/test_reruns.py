@@ -41,6 +41,7 @@ def build(builder: Builder, name: str, *again: str) -> tuple[str, Snapshot]:
     return kind_of(work), snapshot
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P13", "P15")
 def test_a_window_is_computed_again_and_nothing_else_is(
     enter: Make, make_project: Callable[..., Path], tmp_path: Path
@@ -70,6 +71,7 @@ def test_a_window_is_computed_again_and_nothing_else_is(
     assert snapshot.watermark == "2024-01-10T00:00:00Z"
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P13", "P15")
 def test_reruns_between_changes_of_the_data_equal_a_build_from_scratch(
     enter: Make, make_project: Callable[..., Path]

@@ -80,6 +80,7 @@ def test_without_a_key_rows_count_as_often_as_they_are_there(frame: Callable[...
     assert found.removed_rows == ({"a": 1, "b": "x"}, {"a": 1, "b": "x"}, {"a": 3, "b": "z"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [[], ["id"]])
 def test_nothing_differs_between_equal_and_between_empty_tables(
     frame: Callable[..., Any], key: list[str]

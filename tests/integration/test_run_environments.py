@@ -269,6 +269,7 @@ def test_ordinary_assets_have_tables_in_each_environment(
     assert "doubled has no table yet in `same`" in str(event.event_specific_data)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K20")
 def test_a_launched_run_with_a_tag_has_that_environment_s_spark(root: Path, tmp_path: Path) -> None:
     """A job with the tag, in a process of its own, with the session that the project makes."""

@@ -169,6 +169,7 @@ def root(make_project: Callable[..., Path]) -> Path:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S31", "P8")
 def test_nothing_is_stale_after_commits_that_change_no_rows(root: Path, make: Make) -> None:
     builder = make(root)
@@ -193,6 +194,7 @@ def test_nothing_is_stale_after_commits_that_change_no_rows(root: Path, make: Ma
     assert stale(make(root)) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S31", "P8")
 def test_what_came_before_files_were_written_anew_is_an_increment(root: Path, make: Make) -> None:
     build(make(root))
@@ -273,6 +275,7 @@ def test_stored_views_show_the_columns_that_they_were_stored_over(
     assert [len(row) for row in read(make(root), "everything")] == [3, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S31", "P18")
 def test_rows_that_are_put_back_are_those_of_their_version(root: Path, make: Make) -> None:
     build(make(root))
@@ -307,6 +310,7 @@ def test_a_log_that_is_put_back_and_written_on_is_another(root: Path, make: Make
     assert read(make(root), "total") == [(4,)]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S31")
 @pytest.mark.parametrize(
     "how", ["cleaned", "more rows", "recorded", "unknown", "partly", "deleted"]
@@ -356,6 +360,7 @@ def some(*told: tuple[int, str]) -> pa.Table:
     return pa.Table.from_pylist(named, SCHEMA)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S31", "F16")
 def test_copies_are_up_to_date_after_commits_that_change_no_rows(
     make_project: Callable[..., Path], make: Make
@@ -416,6 +421,7 @@ def test_copies_grow_after_their_version_was_written_anew_and_vacuumed(
     assert [row[0] for row in read(make(root), "young")] == [*range(6)]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S31", "F18")
 def test_copies_of_iceberg_tables_are_up_to_date_after_compaction_and_changes_of_metadata(
     make_project: Callable[..., Path], make: Make

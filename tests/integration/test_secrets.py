@@ -127,6 +127,7 @@ class IcebergLake:
         self.table.delete([number])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", [DeltaLake, IcebergLake])
 def test_a_secret_is_nowhere_after_builds_and_their_failures(
     make_project: Callable[..., Path],
@@ -204,6 +205,7 @@ def iceberg_in(bucket: str, server: Server, tmp_path: Path) -> str:
     return f"{bucket}/berg"
 
 
+@pytest.mark.slow
 def test_a_secret_opens_a_store_and_is_in_nothing_that_commands_say(
     make_project: Callable[..., Path],
     secrets: Mapping[str, str],

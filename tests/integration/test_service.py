@@ -553,6 +553,7 @@ def test_events_are_those_of_the_served_environment_unless_all_are_asked_for(
     ledger.cancel_want("of-prod", by="test", why=None)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("S11")
 def test_behind_a_declared_proxy_clients_are_told_apart_and_cookies_are_secure(
     tmp_path: Path,
@@ -722,6 +723,7 @@ def test_the_service_imports_no_dagster_and_no_spark() -> None:
 # --------------------------------------------------------------------------------------- its end
 
 
+@pytest.mark.slow
 def test_sigterm_answers_those_who_wait_and_ends_it(tmp_path: Path) -> None:
     answers: list[httpx.Response] = []
     with serving(make_root(tmp_path / "ending")) as service, service.client(None) as client:

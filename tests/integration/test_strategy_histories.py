@@ -20,6 +20,7 @@ def zygote() -> Iterator[Zygote]:
     made.close()
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P8", "P9", "P15", "P23", "P34", "K8")
 def test_random_histories_of_every_strategy_equal_a_build_from_scratch(
     spark: Any, zygote: Zygote
@@ -32,6 +33,7 @@ def test_random_histories_of_every_strategy_equal_a_build_from_scratch(
     assert tally.killed.total() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P23")
 # The fourth transaction publishes, of a table of versions the fifth.
 @pytest.mark.parametrize(

@@ -369,6 +369,7 @@ def dagster(tmp_path: Path) -> Iterator[tuple[str, dg.DagsterInstance]]:
         server.wait(30)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K10")
 def test_what_a_stock_dagster_materializes_is_available(
     ours: Ours, dagster: tuple[str, dg.DagsterInstance], monkeypatch: pytest.MonkeyPatch

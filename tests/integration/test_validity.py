@@ -165,6 +165,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P19")
 def test_random_histories_are_what_python_says(make: Make) -> None:
     views = (
@@ -218,6 +219,7 @@ def test_random_histories_are_what_python_says(make: Make) -> None:
 # -------------------------------------------------------------------------------------- one by one
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P19")
 def test_versions_can_be_read_by_version_and_by_time(make: Make) -> None:
     builder = make()
@@ -281,6 +283,7 @@ def test_several_rows_of_one_key_are_refused(make: Make) -> None:
         build(make(root=root, at=1))
 
 
+@pytest.mark.slow
 def test_a_build_asked_for_keeps_the_history(make: Make) -> None:
     builder = make()
     root = builder.settings.root
@@ -307,6 +310,7 @@ READERS = PLAIN + (
 )
 
 
+@pytest.mark.slow
 def test_readers_rest_on_the_table_and_never_compute_it(make: Make) -> None:
     builder = make(READERS)
     root = builder.settings.root
@@ -344,6 +348,7 @@ def test_readers_rest_on_the_table_and_never_compute_it(make: Make) -> None:
     assert work.build.action == "reused"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["before", "after"])
 def test_a_killed_build_leaves_no_trace_in_the_history(make: Make, where: str) -> None:
     builder = make()
@@ -401,6 +406,7 @@ builder.build(next(s for s in project.sources if s.name == "p"))
 """
 
 
+@pytest.mark.slow
 def test_a_history_goes_on_when_its_query_changes(make: Make) -> None:
     builder = make()
     root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
@@ -516,6 +522,7 @@ CREATE VIEW older AS SELECT one FROM u;
 JOINED = "FROM t CROSS JOIN older"
 
 
+@pytest.mark.slow
 def test_a_history_knows_who_went_on_with_it_though_it_reads_older_tables(make: Make) -> None:
     builder = make(WITH_OLDER.replace("FROM t", JOINED))
     root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
@@ -543,6 +550,7 @@ def test_a_history_knows_who_went_on_with_it_though_it_reads_older_tables(make: 
     ]
 
 
+@pytest.mark.slow
 def test_a_parked_history_that_another_run_overtook_is_computed_again(make: Make) -> None:
     builder = make()
     root = builder.settings.root
@@ -559,6 +567,7 @@ def test_a_parked_history_that_another_run_overtook_is_computed_again(make: Make
     assert told(waiting, snapshot) == [(1, "a", 0.0, 1.0), (1, "b", 1.0, None)]
 
 
+@pytest.mark.slow
 def test_a_history_that_went_on_elsewhere_meanwhile_is_not_published(make: Make) -> None:
     builder = make()
     root, code = builder.settings.root, builder.settings.root / "sources" / "m.sql"
@@ -600,6 +609,7 @@ def test_a_table_that_kept_nothing_is_no_history(make: Make) -> None:
     assert told(builder, build(builder)) == [(1, "a", 1.0, 3.0), (1, "b", 3.0, None)]
 
 
+@pytest.mark.slow
 def test_rolling_back_and_collecting_keep_what_is_shown(make: Make) -> None:
     builder = make(settings='keep = "1 hour"\n')
     root = builder.settings.root
@@ -633,6 +643,7 @@ def f(t):
 """
 
 
+@pytest.mark.slow
 def test_a_function_may_keep_a_history(make: Make) -> None:
     builder = make(RAW, f=PYTHON.format(columns="'id', 'a', 'at'"))
     root = builder.settings.root
@@ -664,6 +675,7 @@ GOING_ON = RAW + (
 )
 
 
+@pytest.mark.slow
 def test_a_table_goes_on_with_new_code_and_says_so(make: Make) -> None:
     settings = "[env.prod]\n"
     builder = make(GOING_ON, settings=settings)
@@ -704,6 +716,7 @@ def test_a_table_goes_on_with_new_code_and_says_so(make: Make) -> None:
     assert build(builder, "reader").build_uid != read.build_uid
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P8")
 def test_what_reads_a_table_of_older_code_is_computed_anew_when_that_may_have_none_any_more(
     make: Make,
@@ -787,6 +800,7 @@ def test_what_was_computed_without_a_table_of_older_code_follows_that_once_it_is
     assert texts(make(root=root, at=9), *NAMES) == [["B", "a"]] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.proves("P8")
 def test_what_reads_a_table_of_older_code_follows_it_when_that_is_computed_anew(make: Make) -> None:
     builder = make(READ, at=9)

@@ -152,6 +152,7 @@ def test_a_run_fails_with_its_request_and_the_next_one_builds_the_rest(
     assert location.states() == {"m/total": "satisfied", "m/bad": "failing"}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("D18")
 def test_a_thousand_idle_turns_start_and_write_nothing(locate: Callable[..., Location]) -> None:
     location = locate()
@@ -212,6 +213,7 @@ def tags(location: Location, name: str) -> dict[str, str]:
     return {k: v for k, v in (told.tags or {}).items() if k not in pointers}
 
 
+@pytest.mark.slow
 @pytest.mark.proves("K19")
 def test_what_a_request_built_is_as_fresh_to_dagster_as_what_an_ordinary_run_did(
     locate: Callable[..., Location],
@@ -336,6 +338,7 @@ CREATE VIEW bad AS SELECT max(1 / (n - 2)) AS n FROM f;
 """
 
 
+@pytest.mark.slow
 @pytest.mark.proves("D1", "D4")
 def test_whoever_asks_for_a_build_and_however_there_is_a_want_and_no_build_without(
     locate: Callable[..., Location], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

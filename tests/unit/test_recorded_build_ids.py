@@ -17,6 +17,7 @@ def test_the_build_ids_of_all_golden_pairs_are_the_recorded_ones() -> None:
     assert of_pairs() == recorded()["pairs"]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("H2")
 def test_the_build_ids_of_a_thousand_generated_sources_are_the_recorded_ones(
     tmp_path: Path,

@@ -31,6 +31,7 @@ def test_a_query_is_analysed_and_digested_within_a_second(suite: str, title: str
     has_taken(took_s, within_s=1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.random
 def test_edits_that_keep_the_meaning_keep_build_ids() -> None:
     n, lost = 0, list[str]()
