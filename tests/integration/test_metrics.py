@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from persist_assets.building.builder import Builder
+    from persist_assets.building.observe import Observer
 
 START = datetime(2024, 6, 1, 12, tzinfo=UTC)
 SQL = f"""{ONE}
@@ -111,9 +112,9 @@ class Counting(Graph):
 
     looks = 0
 
-    def builder(self) -> Builder:
+    def observer(self) -> Observer:
         self.looks += 1
-        return super().builder()
+        return super().observer()
 
 
 @pytest.mark.proves("P29")

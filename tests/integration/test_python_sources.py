@@ -564,7 +564,7 @@ def test_data_from_outside_is_read_again_when_its_window_is_over(
 def test_strict_mode_counts_what_functions_read(make: Callable[..., Builder]) -> None:
     text = f"{IMPORTS}@table\ndef f(t): return t\n@model\ndef m(f): return f\n"
     builder = make({"a.py": text, "v.sql": "CREATE VIEW v AS SELECT * FROM m"})
-    builder.settings = replace(builder.settings, strict=True)
+    builder.reader.settings = replace(builder.settings, strict=True)
     with pytest.raises(StrictError, match="not built in `dev`: a/f"):
         query(builder, "SELECT * FROM v")
     builder.build(named(builder, "f"))
