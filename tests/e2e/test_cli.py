@@ -186,7 +186,7 @@ def test_query_shows_its_statement_without_spark(root: Path) -> None:
         (["frobnicate"], 2, "No such command"),
         (["plan", "--nonsense"], 2, "No such option"),
         (["check", "--project", "/nowhere"], 2, "there is no directory /nowhere"),
-        (["plan", "--env", "a/b"], 2, "is not a name for an environment"),
+        (["plan", "--env", "a/b"], 2, "invalid environment name"),
     ],
 )
 def test_what_is_wrong_has_a_sentence_and_an_exit_code(

@@ -167,7 +167,7 @@ def test_a_store_that_goes_on_throttling_is_an_error_that_names_the_reason(
             proxy.misbehave(act)
             with pytest.raises(StorageError) as caught:
                 ask(filled)
-            assert "limits the rate of requests" in (caught.value.hint or "")
+            assert "limits the request rate" in (caught.value.hint or "")
             assert "max_retries" not in caught.value.message
 
 

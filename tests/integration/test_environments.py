@@ -318,7 +318,7 @@ def test_bad_input_of_promotion_and_rollback(root: Path, enter: Callable[..., Bu
     dev = enter(root, "dev")
     with pytest.raises(SettingsError, match="cannot be promoted into itself"):
         promote(dev, "dev", ids(dev, "p"))
-    with pytest.raises(SettingsError, match="there is no environment `prd`"):
+    with pytest.raises(SettingsError, match="unknown environment `prd`"):
         promote(dev, "prd", ids(dev, "p"))
     with pytest.raises(NotFoundError, match="dev has 0 steps to take back, not 1"):
         roll_back(dev.settings, dev.ledger)

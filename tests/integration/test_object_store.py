@@ -370,7 +370,7 @@ def test_a_bucket_that_does_not_exist_is_told(server: Server) -> None:
     ):
         with pytest.raises(StorageError, match="NoSuchBucket") as caught:
             ask()
-        assert caught.value.hint == "create the bucket, or name another"
+        assert caught.value.hint == "create the bucket, or use another"
         assert "\n" not in caught.value.message
         assert "\x1b" not in caught.value.message
 
@@ -442,12 +442,12 @@ def test_what_nobody_knows_is_refused(make_project: Callable[..., Path]) -> None
         ('warehouse = "s4://x/y"', "is not supported"),
         ('warehouse = "/data/[x]"', r"delta-rs misreads `\["),
         ('warehouse = "/data/a%20b"', "delta-rs misreads `%20`"),
-        ('[store."gs://b"]\nregion = "x"', "is no bucket of an S3-compatible store"),
-        ('[store."s3://b/prefix"]\nregion = "x"', "is no bucket"),
+        ('[store."gs://b"]\nregion = "x"', "is not a bucket of an S3-compatible store"),
+        ('[store."s3://b/prefix"]\nregion = "x"', "is not a bucket"),
         ('[store."s3://b"]\nendpoint = "minio:9000"', "is not a URL"),
         ('[store."s3://b"]\nendpiont = "http://x"', "unknown key"),
-        ('[store."s3://b"]\nregion = 3', "wants a text"),
-        ('[store]\nregion = "x"', "wants a table"),
+        ('[store."s3://b"]\nregion = 3', "must be a string"),
+        ('[store]\nregion = "x"', "must be a table"),
     ):
         root = make_project({"m.sql": "CREATE VIEW v AS SELECT 1 AS x;"}, settings)
         with pytest.raises(SettingsError, match=message) as refused:

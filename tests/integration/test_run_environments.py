@@ -167,9 +167,9 @@ def test_checks_hold_in_the_environment_of_the_run(
 @pytest.mark.parametrize(
     ("environment", "says"),
     [
-        ("prd", "there is no environment `prd`.*did you mean `prod`"),
-        ("staging", "there is no environment `staging`.*there are: dev, prod, same"),
-        ("../x", "`../x` is not a name for an environment"),
+        ("prd", "unknown environment `prd`.*did you mean `prod`"),
+        ("staging", "unknown environment `staging`.*known environments: dev, prod, same"),
+        ("../x", "invalid environment name `../x`"),
     ],
 )
 def test_an_unknown_environment_fails_the_step_with_its_name(

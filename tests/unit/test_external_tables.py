@@ -55,7 +55,7 @@ def test_varchar_without_a_length_is_a_string_in_external_tables_alone() -> None
     assert (types["c"], types["names"]) == ("string", "array<string>")
     assert types["d"] == "varchar(3)"
     raw = "CREATE TABLE t (c VARCHAR) USING parquet LOCATION 't'"
-    assert "has no length" in str(parse_sql(raw, "a.sql")[1][0])
+    assert "needs a length" in str(parse_sql(raw, "a.sql")[1][0])
 
 
 @pytest.mark.proves("F1")
@@ -274,8 +274,8 @@ WRONG = [
     ({"uri": "x", "version": 5, "end_version": 4}, "version", "`end_version` is before `version`", None, '"end_version"'),
     ({"uri": "x", "mode": "snapshot", "end_version": 4}, "version", "follows nothing", "take one", '"end_version"'),
     ({"uri": "x", "mode": "follow", "snapshot_filter": "id = 1"}, "mode", "mode follow leaves out", None, '"snapshot_filter"'),
-    ({"uri": "x", "mode": "folow"}, "mode", "there is no mode `folow`", "did you mean `follow`?", '"mode"'),
-    ({"uri": "x", "mode": "cdc"}, "mode", "there is no mode `cdc`", "a view of the last row", '"mode"'),
+    ({"uri": "x", "mode": "folow"}, "mode", "unknown mode `folow`", "did you mean `follow`?", '"mode"'),
+    ({"uri": "x", "mode": "cdc"}, "mode", "unknown mode `cdc`", "a view of the last row", '"mode"'),
     ({"uri": "x", "datetime": "yesterday"}, "type", "`datetime` is no instant", "for example", '"datetime"'),
     ({"uri": "x", "datetime": "2024-01-01T00:00:00"}, "type", "time zone", "2024-01-01T00:00:00Z", '"datetime"'),
     ({"uri": "x", "filter": "id >"}, "filter", "`filter` is no condition", "for example", '"filter"'),
@@ -295,7 +295,7 @@ WRONG = [
     ({"uri": "x", "aws_region": 3}, "type", "`aws_region` is a string", None, '"aws_region"'),
     ({"uri": "x", "aws_region": "evil.example/x"}, "type", "the region `evil.example/x` is invalid", "eu-central-1", '"aws_region"'),
     ({"uri": "x", "aws_default_region": ""}, "type", "the region `` is invalid", None, '"aws_default_region"'),
-    ({"uri": "x", "aws_endpoint": "127.0.0.1:9000"}, "type", "the endpoint `127.0.0.1:9000` of a store is not a URL", "https://", '"aws_endpoint"'),
+    ({"uri": "x", "aws_endpoint": "127.0.0.1:9000"}, "type", "the store endpoint `127.0.0.1:9000` is not a URL", "https://", '"aws_endpoint"'),
     ({"uri": 3}, "type", "`uri` is a string", None, '"uri"'),
     ({"uri": ""}, "uri", "does not say where its data is", None, '"uri"'),
     ({}, "uri", "does not say where its data is", None, '"config"'),

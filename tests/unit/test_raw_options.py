@@ -61,9 +61,9 @@ def test_known_options_and_those_of_drivers_and_others_are_not() -> None:
         ({"mode": "permissive"}, WITH_BAD, None),
         ({"mode": "permissive"}, AB, "bad records would become NULLs: no column `_corrupt_record`"),
         ({"columnnameofcorruptrecord": "bad"}, AB, "no column `bad` keeps them"),
-        ({}, (*AB, Column("_corrupt_record", "int")), "is not declared as STRING"),
-        ({"mode": "permisive"}, AB, "there is no mode `permisive`"),
-        ({"header": "yes"}, AB, "`header` is true or false"),
+        ({}, (*AB, Column("_corrupt_record", "int")), "must be a STRING column"),
+        ({"mode": "permisive"}, AB, "unknown mode `permisive`"),
+        ({"header": "yes"}, AB, "`header` must be true or false"),
     ],
 )
 def test_bad_records_are_an_error_or_kept_in_a_column(

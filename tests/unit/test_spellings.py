@@ -115,10 +115,10 @@ def test_names_of_environments_are_the_same_everywhere_or_refused(
     make_project: Callable[..., Path], name: str
 ) -> None:
     root = make_project({"t.sql": T})
-    with pytest.raises(SettingsError, match="is not a name for an environment"):
+    with pytest.raises(SettingsError, match="invalid environment name"):
         load_settings(root, environment=name)
     (root / "persist.toml").write_text(f'[env."{name}"]\n')
-    with pytest.raises(SettingsError, match="is not a name for an environment"):
+    with pytest.raises(SettingsError, match="invalid environment name"):
         load_settings(root)
 
 
@@ -157,5 +157,5 @@ def test_a_prefix_of_keys_is_everywhere(make_project: Callable[..., Path]) -> No
 @pytest.mark.parametrize("prefix", ["a//b", "/a", "a/", "a-b", "ä", "a b"])
 def test_a_prefix_that_is_none_is_refused(make_project: Callable[..., Path], prefix: str) -> None:
     root = make_project({"t.sql": T}, f'key_prefix = "{prefix}"\n')
-    with pytest.raises(SettingsError, match="is no beginning of asset keys"):
+    with pytest.raises(SettingsError, match="is not a valid asset key prefix"):
         load_settings(root)
