@@ -76,7 +76,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 def _seconds(option: str, given: str) -> float:
     seconds = parse_duration(given)
     if seconds is None:
-        raise SettingsError(f"{option}: `{given}` is no duration", hint='for example "5s"')
+        raise SettingsError(f"{option}: `{given}` is no duration", hint='for example, "5s"')
     return seconds
 
 

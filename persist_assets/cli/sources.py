@@ -375,7 +375,8 @@ def _ends(
         start, dots, end = between.partition("...")
         if not (start and dots and end):
             raise SettingsError(
-                f"`{between}` is no range of partitions", hint="for example 2013-01-01...2013-01-31"
+                f"`{between}` is no range of partitions",
+                hint="for example, 2013-01-01...2013-01-31",
             )
         return start, end
     return (first, last) if first is not None or last is not None else None

@@ -221,7 +221,7 @@ def _seconds(option: str, given: str) -> int | None:
         return None
     seconds = parse_duration(given)
     if seconds is None or seconds < 0:
-        raise SettingsError(f"{option}: `{given}` is no duration", hint='for example "9h"')
+        raise SettingsError(f"{option}: `{given}` is no duration", hint='for example, "9h"')
     return int(seconds)
 
 

@@ -424,7 +424,7 @@ def check_want(observer: Observer, want: Want) -> tuple[Want, list[str]]:
     for needed in want.external_dependencies:
         if not split_graph(needed)[0]:
             raise SettingsError(
-                f"`{needed}` names no graph", hint="for example users:data/users/2024-01-01"
+                f"`{needed}` names no graph", hint="for example, users:data/users/2024-01-01"
             )
     warnings += warn_unknown(observer.settings, want.external_dependencies)
     return replace(want, partition_ref=ref_of(place.source.key, place.key)), warnings

@@ -141,7 +141,7 @@ def _check_proxy(proxy: str) -> None:
         ipaddress.ip_network(proxy)
     except ValueError as error:
         raise SettingsError(
-            f"`--proxy {proxy}`: {error}", hint="for example --proxy 127.0.0.1 or 10.0.0.0/8"
+            f"`--proxy {proxy}`: {error}", hint="for example, --proxy 127.0.0.1 or 10.0.0.0/8"
         ) from error
 
 

@@ -235,7 +235,7 @@ def test_files_that_are_not_utf8_and_directories_that_are_empty(
     assert "sources/latin.sql:2:9: error: this file is not UTF-8" in done.stderr
     empty = persist("check", cwd=make_project({}, name="empty"))
     assert empty.returncode == 2
-    assert "holds no sources" in empty.stderr
+    assert "contains no sources" in empty.stderr
 
 
 def test_ledgers_that_cannot_be_used(root: Path) -> None:

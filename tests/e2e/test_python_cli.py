@@ -131,7 +131,7 @@ def test_what_is_not_deterministic_is_warned_of(root: Path) -> None:
         assert all(": warning: `today` " in line for line in told)
         assert "draws lots with limit" in done.stderr
         assert "reads the clock with current_date" in done.stderr
-        assert "writes by itself" in done.stderr
+        assert "writes data itself" in done.stderr
     (step,) = (
         s for s in document("plan", cwd=root)["steps"] if s["source_id"].startswith("today@")
     )

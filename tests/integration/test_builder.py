@@ -694,7 +694,7 @@ def test_tables_stay_where_build_ids_keep_the_settings_that_they_held(
 
     assert warning(builder) == "None"
     later = make_builder(settings="[env.dev]\n")
-    assert "makes 2 tables again that could stay" in warning(later)
+    assert "would rebuild 2 tables needlessly" in warning(later)
     assert '[spark.build_ids]\n      "spark.default.parallelism" = "2"' in warning(later)
     planned = later.plan(s.source_id for s in later.project.persisted)
     assert {step.action for step in planned.steps} == {"build"}

@@ -207,8 +207,8 @@ def test_an_environment_may_have_a_warehouse_of_its_own(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('[env.dev.raw]\nu = "x"\n', "`[env.dev.raw] u` is no raw table"),
-        ('[env.dev.raw]\np = "x"\n', "`[env.dev.raw] p` is no raw table"),
+        ('[env.dev.raw]\nu = "x"\n', "`[env.dev.raw] u` is not a raw table"),
+        ('[env.dev.raw]\np = "x"\n', "`[env.dev.raw] p` is not a raw table"),
     ],
 )
 def test_a_raw_table_that_is_none_is_told(

@@ -399,7 +399,7 @@ def test_what_lies_outside_of_the_sources_may_be_imported_but_not_persisted(
     )
     (problem,) = load_project(load_settings(root, environ={})).errors
     assert "kept@lib/common.malloy" in problem.message
-    assert problem.hint == "move lib/common.malloy below the sources directory"
+    assert problem.hint == "move lib/common.malloy into the sources directory"
 
 
 # --------------------------------------------------------------- values, virtual sources, time

@@ -544,17 +544,17 @@ def test_other_columns_are_told_before_a_table_goes_on() -> None:
 @pytest.mark.parametrize(
     ("annotation", "said"),
     [
-        ("refresh=snapshot", "versions are told apart by a key"),
+        ("refresh=snapshot", "refresh=snapshot needs a key"),
         ("refresh=snapshot key=nobody", "`nobody` is not a column of `h`"),
-        ("refresh=snapshot key=[a, A]", "`key` wants columns, each once"),
+        ("refresh=snapshot key=[a, A]", "`key` must be distinct columns"),
         ("refresh=snapshot key=a watch=nobody", "`nobody` is not a column of `h`"),
-        ("refresh=snapshot key=a watch=valid_from", "`valid_from` is what a history adds"),
-        ("refresh=snapshot key=a watermark=b", "`b` is int: nothing is valid from it on"),
+        ("refresh=snapshot key=a watch=valid_from", "`valid_from` is added by the history"),
+        ("refresh=snapshot key=a watermark=b", "`b` is int, which cannot date versions"),
         ("refresh=snapshot key=a merge_key=a", "`merge_key` keeps the last row of each key"),
-        ("refresh=snapshot key=a hard_deletes=open", "is one of close, ignore, not `open`"),
-        ("refresh=snapshot key=a on_change=go", "is one of rebuild, continue, not `go`"),
-        ("refresh=snapshot key=a materialized=view", "a view has no rows"),
-        ("refresh=snapshot key=a materialized=temporary", "has no effect on rows that go"),
+        ("refresh=snapshot key=a hard_deletes=open", "must be one of close, ignore, got `open`"),
+        ("refresh=snapshot key=a on_change=go", "must be one of rebuild, continue, got `go`"),
+        ("refresh=snapshot key=a materialized=view", "a build cannot add rows to a view"),
+        ("refresh=snapshot key=a materialized=temporary", "has no effect on temporary tables"),
         ("refresh=snapshot key=a lookback=1h", "`lookback` has no effect"),
         (
             'refresh=snapshot key=a freshness { window="1h" fallback=live }',
@@ -562,7 +562,10 @@ def test_other_columns_are_told_before_a_table_goes_on() -> None:
         ),
         ("key=a", "`key` has no effect on a source that keeps no versions"),
         ("refresh=incremental watch=a", "`watch` has no effect on a source that keeps no versions"),
-        ("on_change=continue", "`on_change` has no effect on a source that is computed as a whole"),
+        (
+            "on_change=continue",
+            "`on_change` has no effect on a source that is always computed in full",
+        ),
     ],
 )
 def test_keys_of_histories_that_make_no_sense_are_refused(annotation: str, said: str) -> None:

@@ -245,7 +245,7 @@ def test_settings_that_change_what_a_query_says_are_refused(
     tmp_path: Path, key: str, value: str
 ) -> None:
     root = write(tmp_path, f'[spark]\n"spark.sql.{key}" = "{value}"')
-    with pytest.raises(SettingsError, match=f"`spark.sql.{key}` has to be"):
+    with pytest.raises(SettingsError, match=f"`spark.sql.{key}` must be"):
         load_settings(root)
 
 
@@ -335,7 +335,7 @@ def test_files_are_read_within_the_project_alone(tmp_path: Path) -> None:
     (root / "link").symlink_to(tmp_path / "secret")
     settings = load_settings(root, environ={})
     for path in ("link", "../secret", str(tmp_path / "secret")):
-        with pytest.raises(OSError, match="out of the project"):
+        with pytest.raises(OSError, match="outside the project"):
             settings.read_text(path)
     assert settings.read_text("persist.toml") == ""
 

@@ -37,30 +37,30 @@ def problems(files: dict[str, str]) -> list[str]:
     [
         (
             {"m.sql": view("p") + view("P")},
-            "sources/m.sql:4:13: error: `P` is defined already at sources/m.sql:2:13",
+            "sources/m.sql:4:13: error: `P` is already defined at sources/m.sql:2:13",
         ),
         (
             {"M.sql": view("p"), "m.sql": view("P")},
-            "sources/m.sql:2:13: error: `P` is defined already at sources/M.sql:2:13",
+            "sources/m.sql:2:13: error: `P` is already defined at sources/M.sql:2:13",
         ),
         (  # one é is a letter, the other an e and an accent
             {"m.sql": view("caf\u00e9") + view("`cafe\u0301`")},
-            "sources/m.sql:4:13: error: `cafe\u0301` is not a name for a source",
+            "sources/m.sql:4:13: error: invalid source name `cafe\u0301`",
         ),
         (
             {"caf\u00e9.sql": view("p"), "cafe\u0301.sql": view("p")},
-            "sources/caf\u00e9.sql:2:13: error: `p` is defined already at sources/cafe\u0301.sql:2:13",
+            "sources/caf\u00e9.sql:2:13: error: `p` is already defined at sources/cafe\u0301.sql:2:13",
         ),
         (
             {
                 "a.sql": view("p").replace("persist", "persist name=x"),
                 "b.sql": view("q", "SELECT 2 AS a FROM t").replace("persist", "persist name=X"),
             },
-            "sources/b.sql:1:13: error: `a/p` has the table name `x` already, "
+            "sources/b.sql:1:13: error: the table name `x` is already taken by `a/p` "
             "at sources/a.sql:2:13",
         ),
-        ({"m.sql": view("`a/b`")}, "`a/b` is not a name for a source"),
-        ({"m.sql": view("`..`")}, "`..` is not a name for a source"),
+        ({"m.sql": view("`a/b`")}, "invalid source name `a/b`"),
+        ({"m.sql": view("`..`")}, "invalid source name `..`"),
     ],
 )
 def test_what_would_be_one_on_some_store_is_refused_with_both_places(
