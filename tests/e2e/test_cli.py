@@ -173,11 +173,11 @@ def test_query_shows_its_statement_without_spark(root: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["plan", "qq"], 4, "there is no source `qq`"),
+        (["plan", "qq"], 4, "unknown source `qq`"),
         (["plan", "v"], 4, "`v` is not persisted"),
-        (["plan", "tag:none"], 4, "there is no tag `none`"),
+        (["plan", "tag:none"], 4, "unknown tag `none`"),
         (["plan", "key:(("], 4, "`key:((` "),
-        (["show", "nope"], 4, "there is no source `nope`"),
+        (["show", "nope"], 4, "unknown source `nope`"),
         (["query", "SELECT * FROM nope"], 3, "query:1:15: error: `nope` is not a source"),
         (["query", "DROP TABLE p"], 3, "error"),
         (["query", "SELECT (", "--sql"], 3, "error"),
@@ -211,7 +211,7 @@ def test_plan_tells_what_draws_lots_or_reads_the_clock(root: Path) -> None:
     (step,) = printed(persist("plan", "--json", "drawn", cwd=root))["steps"]
     assert [n.split()[0] for n in step["notes"]] == ["draws", "reads"]
     told = persist("plan", "drawn", cwd=root).stdout
-    assert "note: draws lots with rand" in told
+    assert "note: nondeterministic (rand)" in told
 
 
 def test_a_raw_location_that_is_not_there_is_found_by_plan(root: Path) -> None:
@@ -266,7 +266,7 @@ def test_without_java_a_build_says_how_to_get_it(alone: Path, tmp_path: Path) ->
 def test_an_error_is_the_one_document_on_stdout(root: Path) -> None:
     done = persist("plan", "nobody", "--json", cwd=root)
     assert done.returncode == 4
-    assert json.loads(done.stdout)["error"]["message"] == "there is no source `nobody`"
+    assert json.loads(done.stdout)["error"]["message"] == "unknown source `nobody`"
     (root / "sources" / "m.sql").write_text("CREATE VIEW v AS SELECT a FROM nowhere;")
     done = persist("plan", "--json", cwd=root)
     assert done.returncode == 3

@@ -287,7 +287,7 @@ def test_what_does_not_fit_is_refused_with_its_reason_and_nothing_moves(
     build(enter(root, "dev"), "p", "q")
     only_q, change = promote(enter(root, "dev"), "prod", ids(dev, "q"))
     assert change is None
-    assert "other data than m/p has there" in only_q.refused[0].reason
+    assert "different data than m/p has there" in only_q.refused[0].reason
     path = root / "sources" / "m.sql"
     text = path.read_text()
     at = text.rindex("--@ persist")
@@ -309,9 +309,7 @@ def test_what_rests_on_sample_data_is_not_promoted(
     build(dev, "p", "q")
     decided, change = promote(dev, "prod", ids(dev, "p", "q"), allow_stale=True)
     assert change is None
-    assert {r.reason.partition(":")[0] for r in decided.refused} == {
-        "it means something else there"
-    }
+    assert {r.reason.partition(":")[0] for r in decided.refused} == {"it differs there"}
 
 
 def test_bad_input_of_promotion_and_rollback(root: Path, enter: Callable[..., Builder]) -> None:
@@ -415,7 +413,9 @@ def test_what_does_not_fit_what_the_target_reads_elsewhere_is_not_promoted(
     qa = enter(root, "qa")
     decided, change = promote(qa, "dev", ids(qa, "q"))
     assert change is None
-    assert decided.refused[0].reason.startswith("it was built from other data than m/p has there")
+    assert decided.refused[0].reason.startswith(
+        "it was built from different data than m/p has there"
+    )
 
 
 def test_what_was_read_through_is_kept_though_the_other_environment_moves_on_meanwhile(

@@ -122,7 +122,7 @@ def test_it_is_read_with_a_warning(at: Callable[..., At], caplog: pytest.LogCapt
     old = at("stale_ok", 2 * HOUR)
     assert old.rows("p") == [2, 3]
     assert "the table of `p` is older than it may be" in caplog.text
-    assert "it is read as it stands" in caplog.text
+    assert "it is read as it is" in caplog.text
     assert [code for code, _ in old.why("q")[0]] == ["new", "age"]
     assert old.build("q") == ["built"]
     assert old.rows("q") == [5]
@@ -187,7 +187,7 @@ def test_data_without_versions_is_read_again_once_its_table_is_too_old(
     assert old.why("p") == [
         [
             ("age", "its table is older than its freshness window"),
-            ("unversioned", "the data of r does not tell whether it changed"),
+            ("unversioned", "it is unknown whether the data of r changed"),
         ]
     ]
     assert old.build("p", "q") == ["built", "reused"]

@@ -477,7 +477,9 @@ def test_times_before_what_is_assumed_are_warned_of(
         caplog.clear()
         builder = make_builder(root=root)
         (step,) = builder.plan([source.source_id]).steps
-        told = [r.message for r in step.reasons if "new files of t hold earlier times" in r.message]
+        told = [
+            r.message for r in step.reasons if "new files of t contain earlier times" in r.message
+        ]
         assert bool(told) == is_late
         with builder.work(source) as work:
             builder.publish(work)
@@ -550,13 +552,13 @@ def test_the_plan_says_what_is_computed(make_builder: Make) -> None:
     (step,) = builder.plan([named(builder, "q").source_id]).steps
     assert [(r.code, r.message) for r in step.reasons] == [
         ("input", "the data of t changed"),
-        ("increment", "only what was added to t is computed"),
+        ("increment", "only rows added to t are computed"),
     ]
     put(root, 0, (3, "c"))
     builder = make_builder(root=root)
     (step,) = builder.plan([named(builder, "q").source_id]).steps
     assert step.reasons[-1].code == "whole"
-    assert step.reasons[-1].message == "everything is computed: rows of t changed or went"
+    assert step.reasons[-1].message == "computed in full: rows of t changed or were removed"
 
 
 def test_force_computes_everything(make_builder: Make) -> None:

@@ -154,7 +154,7 @@ def test_a_table_is_no_source_of_malloys_where_there_is_another(load: Make) -> N
         }
     )
     assert said(both) == [
-        "sources/x.sql:1:32: error: `daily` may be any of daily.daily, m.daily [ambiguous-name]"
+        "sources/x.sql:1:32: error: `daily` is ambiguous: daily.daily, m.daily [ambiguous-name]"
     ]
 
 

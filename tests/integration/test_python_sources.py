@@ -201,8 +201,8 @@ def test_newer_data_and_newer_code_are_built_and_nothing_else(make: Callable[...
     changed = make(root=root)
     steps = changed.plan(s.source_id for s in changed.project.persisted).steps
     assert [r.message for s in steps for r in s.reasons] == [
-        "its code, or code that it reaches, changed: sources/a.py",
-        "the code of f changed, or what it reads",
+        "its code, or code that it uses, changed: sources/a.py",
+        "the code of f or its inputs changed",
     ]
     assert build_all(changed) == {"f": "built", "g": "built"}
     assert rows(changed, "g") == [("x", 1)]

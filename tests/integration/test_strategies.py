@@ -342,7 +342,7 @@ def test_a_check_that_is_added_to_a_temporary_source_guards_what_was_built_of_it
     top = now.source("top").source_id
     decided, change = promote(now.builder, "prod", [now.source("base").source_id, top])
     assert [(r.source_id, r.reason) for r in decided.refused] == [
-        (top, "its table has not passed: doubled < 100")
+        (top, "its table has not passed these checks: doubled < 100")
     ]
     assert change is None
     assert now.build("base", "top") == ["reused", "reused"]

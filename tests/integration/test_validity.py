@@ -412,7 +412,7 @@ def test_a_history_goes_on_when_its_query_changes(make: Make) -> None:
     builder = make(root=root, at=2)
     (step,) = builder.plan([named(builder, "p").source_id]).steps
     assert [r.code for r in step.reasons] == ["code", "history"]
-    assert step.reasons[1].message.startswith("its history goes on from")
+    assert step.reasons[1].message.startswith("its history continues from")
     second = build(builder)
     assert second.build_id != first.build_id
     assert told(builder, second, "id", "a", "b", "more") == [
@@ -833,7 +833,7 @@ def test_what_does_not_say_it_goes_on_has_no_rows_of_older_code(make: Make) -> N
     builder = make(root=root, at=2)
     (step,) = builder.plan([named(builder, "same").source_id]).steps
     assert [(r.code, r.message) for r in step.reasons] == [
-        ("older", "its table has rows of older code, and it does not say on_change=continue")
+        ("older", "its table has rows of older code, and on_change=continue is not set")
     ]
     assert texts(builder, "same") == [["A", "B"]]
     builder = make(root=root, at=3)

@@ -183,27 +183,27 @@ def test_columns_and_their_types_where_they_are_certain(
     [
         (
             "SELECT nope FROM t",
-            "f0.sql:2:25: error: `nope` is not a column of what this query reads [unknown-column]",
+            "f0.sql:2:25: error: `nope` is not a column of the tables in this query [unknown-column]",
         ),
         (
             "SELECT x.a FROM t",
-            "f0.sql:2:25: error: `x` is not a table that this query reads [unknown-column]",
+            "f0.sql:2:25: error: `x` is not a table in this query [unknown-column]",
         ),
         (
             "SELECT t.aa FROM t",
-            "f0.sql:2:25: error: `aa` is not a column of what this query reads [unknown-column]",
+            "f0.sql:2:25: error: `aa` is not a column of the tables in this query [unknown-column]",
         ),
         (
             "SELECT a FROM t AS x, t AS y",
-            "f0.sql:2:25: error: `a` is in several columns that this query reads [ambiguous-column]",
+            "f0.sql:2:25: error: `a` is ambiguous: several columns match [ambiguous-column]",
         ),
         (
             "SELECT b FROM (SELECT a FROM t)",
-            "f0.sql:2:25: error: `b` is not a column of what this query reads [unknown-column]",
+            "f0.sql:2:25: error: `b` is not a column of the tables in this query [unknown-column]",
         ),
         (
             "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM t AS y WHERE y.z = 1)",
-            "f0.sql:2:75: error: `z` is not a column of what this query reads [unknown-column]",
+            "f0.sql:2:75: error: `z` is not a column of the tables in this query [unknown-column]",
         ),
         ("SELECT max(a) FROM t", "f0.sql:2:29: error: column 1 of `v` has no name [column-name]"),
         (
@@ -212,7 +212,7 @@ def test_columns_and_their_types_where_they_are_certain(
         ),
         (
             "SELECT a AS `x y` FROM t",
-            "f0.sql:2:13: error: `x y` cannot be a column of a table [column-name]",
+            "f0.sql:2:13: error: `x y` is not a valid column name for a table [column-name]",
         ),
         (
             "SELECT a FROM t UNION SELECT a, b FROM t",
@@ -220,7 +220,7 @@ def test_columns_and_their_types_where_they_are_certain(
         ),
         (
             "SELECT x.a FROM t AS x JOIN t AS y USING (aa)",
-            "f0.sql:2:60: error: `aa` is no column of one side of the join [join-key]",
+            "f0.sql:2:60: error: `aa` is not a column of one side of the join [join-key]",
         ),
     ],
 )
@@ -243,7 +243,7 @@ def test_columns_may_be_renamed_by_the_view() -> None:
         ("y", "string", None),
     ]
     assert wrong(f"{T}CREATE VIEW v (x) AS SELECT a, b FROM t") == [
-        "f0.sql:2:13: error: `v` names 1 columns, its query has 2 [columns]"
+        "f0.sql:2:13: error: `v` names 1 columns, but its query has 2 [columns]"
     ]
 
 
@@ -421,8 +421,8 @@ def test_what_draws_lots_or_reads_the_clock_says_so() -> None:
         None,
         None,
     ]
-    assert "draws lots with rand" in by_name["r"].notes[0]
-    assert "draws lots with limit" in by_name["l"].notes[0]
+    assert "nondeterministic (rand)" in by_name["r"].notes[0]
+    assert "nondeterministic (limit)" in by_name["l"].notes[0]
 
 
 def test_a_query_from_outside_resolves_project_wide() -> None:

@@ -103,10 +103,10 @@ REFUSED = {
     "WHERE ts > :Watermark": "1:35 unknown parameter `:Watermark`",
     "WHERE ts > ?": "1:35 `?` has no value",
     "JOIN :watermark": "1:29 parameter `:watermark` is not allowed here",
-    "WHERE day > :watermark": "1:36 `:watermark` is timestamp, and is compared with date",
-    "WHERE upper(x) > :watermark": "1:41 `:watermark` is timestamp, and is compared with string",
-    "WHERE from_json(x, 'a INT').a > :watermark": "1:56 the type of what is compared with",
-    "TABLESAMPLE (5 ROWS) WHERE ts > :watermark": "1:56 `:watermark` stands in a query that is",
+    "WHERE day > :watermark": "1:36 `:watermark` is timestamp but is compared with date",
+    "WHERE upper(x) > :watermark": "1:41 `:watermark` is timestamp but is compared with string",
+    "WHERE from_json(x, 'a INT').a > :watermark": "1:56 the type of the value compared with",
+    "TABLESAMPLE (5 ROWS) WHERE ts > :watermark": "1:56 `:watermark` is in a query that is",
     "WHERE ts >= :partition_start": "1:36 `:partition_start` has no value",
 }
 
@@ -254,7 +254,7 @@ LOSING = [
 @pytest.mark.parametrize("query", LOSING)
 def test_partitions_are_not_narrowed_by_anything_else(query: str) -> None:
     (said,) = wrong(DAILY, query)
-    assert "rows of a partition may be lost by `:partition_" in said
+    assert "may lose rows of a partition" in said
 
 
 @pytest.mark.parametrize("above", [GROWS, "--@ persist partition { x=[a, b] }\n", ""])

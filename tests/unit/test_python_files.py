@@ -927,10 +927,10 @@ def test_lots_are_seen(head: str, use: str, word: str) -> None:
     text = t("flights", f"return {use}", before=head)
     found = only(text, helper=helper)
     assert found.volatile
-    note = f"draws lots with {word}: another build may have other rows"
+    note = f"nondeterministic ({word}): each build may return different rows"
     assert found.notes == (note,)
     (told,) = warned(text, helper=helper)
-    assert told.startswith(f"{found.location}: warning: `f` {note} [python-nondeterministic]\n")
+    assert told.startswith(f"{found.location}: warning: `f` is {note} [python-nondeterministic]\n")
 
 
 CLOCKS = [
@@ -955,11 +955,11 @@ def test_clocks_are_seen(head: str, use: str, clock: str, word: str) -> None:
     text = t("flights", f"return g({use})", before=head)
     found = only(text)
     assert found.reads_clock == clock
-    soon = "at once" if clock == "instant" else "the next day"
-    note = f"reads the clock with {word}: it is out of date {soon}"
+    soon = "immediately" if clock == "instant" else "the next day"
+    note = f"time-dependent ({word}): stale {soon}"
     assert found.notes == (note,)
     (told,) = warned(text)
-    assert f"warning: `f` {note}" in told
+    assert f"warning: `f` is {note}" in told
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def _compile_function(compilation: Compilation, unit: Unit) -> None:
     meaning = understand_function(declaration, upstream, compilation.connection)
     unit.meaning = meaning
     for note in meaning.notes:
-        message, place = f"`{declaration.name}` {note}", declaration.location
+        message, place = f"`{declaration.name}` is {note}", declaration.location
         hint = "make its result depend on its parameters only"
         compilation.problems.append(
             Problem("python-nondeterministic", message, place, hint, severity="warning")
