@@ -113,7 +113,7 @@ def test_a_commit_is_no_conflict_as_long_as_nobody_knows_whose_the_other_one_is(
     staged = stage(f"{bucket}/t", UIDS[0], 1)
     proxy.misbehave("lose", "PUT", entry(0), times=1)
     proxy.misbehave("denied", "HEAD|GET", entry(0))
-    with pytest.raises(StorageError, match="cannot be committed") as caught:
+    with pytest.raises(StorageError, match="cannot commit") as caught:
         commit(staged, build_id="b", pinned=None)
     assert "check the credentials" in (caught.value.hint or "")
 
@@ -153,7 +153,7 @@ def test_a_store_that_throttles_is_asked_again_and_a_line_says_so(
     proxy.misbehave("throttle", times=5)
     assert repr(ASKS[asking](filled)) == expected
     assert proxy.behave() == 5
-    assert f"{filled} throttles requests: trying again in" in caplog.text
+    assert f"{filled} throttles requests: retrying in" in caplog.text
 
 
 @pytest.mark.proves("S18")

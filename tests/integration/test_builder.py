@@ -574,7 +574,7 @@ def test_a_collation_is_refused(make_builder: Callable[..., Builder]) -> None:
     builder = make_builder(
         SOURCES.replace("SELECT a, b FROM", "SELECT a, collate(b, 'UTF8_LCASE') AS b FROM")
     )
-    with pytest.raises(BuildError, match=r"has the type string.* which tables cannot hold"):
+    with pytest.raises(BuildError, match=r"has the type string.* which tables cannot store"):
         builder.build(named(builder, "p"))
 
 

@@ -273,7 +273,7 @@ def test_versions_are_where_the_options_say(spark: Any, tmp_path: Path) -> None:
         os.utime(root / "_delta_log" / f"{n:020}.json", (1_700_000_000 + n, 1_700_000_000 + n))
     assert number(mode="snapshot", datetime="2023-11-14T22:13:21.500000+00:00") == 1
     assert number(datetime="2023-11-14T22:13:21.500000+00:00") == 3
-    with pytest.raises(GoneError, match="has no version of 2023"):
+    with pytest.raises(GoneError, match="has no version as of 2023"):
         number(mode="snapshot", datetime="2023-11-14T22:13:19+00:00")
 
 
@@ -301,7 +301,7 @@ def test_what_differs_from_the_declaration_is_named(spark: Any, tmp_path: Path) 
     written(tmp_path / "t", False)
     for column, said in [
         (Column("ident", "bigint"), "has no column `ident`"),
-        (Column("ID", "int"), "`ID` is bigint there, and is declared as int"),
+        (Column("ID", "int"), "`ID` is bigint but is declared as int"),
     ]:
         with pytest.raises(StorageError, match=said):
             connector(spark, tmp_path / "t", (column,)).pin()
@@ -319,13 +319,13 @@ def test_all_that_differs_from_the_declaration_is_told_at_once(spark: Any, tmp_p
     with pytest.raises(StorageError) as raised:
         source.pin()
     assert raised.value.message.endswith(
-        " is not as it is declared: it has no columns `amont`, `zz`;"
-        " `id` is bigint there, and is declared as int;"
-        " `tags` is array<string> there, and is declared as array<int>"
+        " does not match its declaration: it has no columns `amont`, `zz`;"
+        " `id` is bigint but is declared as int;"
+        " `tags` is array<string> but is declared as array<int>"
     )
     assert raised.value.hint == (
-        "for `amont`, did you mean `amount`?; it has: id, amount, name, tags;"
-        " declare `id` as bigint, `tags` as array<string>, and cast in a view"
+        "for `amont`, did you mean `amount`?; its columns: id, amount, name, tags;"
+        " declare `id` as bigint, `tags` as array<string> and cast in a view"
     )
 
 

@@ -80,7 +80,7 @@ def persist(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProce
 def delete_file(table: Path, snapshot: Snapshot) -> str:
     first = min((table / snapshot.build_uid).glob("*.parquet"))
     first.unlink()
-    return f"{first} is gone, a file of version 0"
+    return f"{first}, a file of version 0, is gone"
 
 
 def cut_file_off(table: Path, snapshot: Snapshot) -> str:

@@ -339,7 +339,7 @@ def test_a_plan_says_what_is_read_and_the_run_reads_that(
     # What came is read and nothing else; a file that was rewritten is, before and after.
     put(root, (5, "c", 1), (6, "z", 1))
     foretold, brought = follow()
-    assert foretold.why == "`external_table` has version 2, the copy is at 1"
+    assert foretold.why == "`external_table` is at version 2, its copy at 1"
     assert (foretold.again, foretold.read.files, foretold.read.rows) == (None, 1, 2)
     assert (brought.bytes, brought.rows) == (foretold.read.bytes, 1)
     assert brought.bytes == sizes(2) - sizes(1)
@@ -354,8 +354,8 @@ def test_a_plan_says_what_is_read_and_the_run_reads_that(
     put(root, (7, "a", 1), (8, "z", 1))
     put(root, (9, "z", 1))
     foretold, brought = follow()
-    assert foretold.again == "it is another table, made in the place of the old one"
-    assert foretold.why.endswith(f"it is read anew as a whole: {foretold.again}")
+    assert foretold.again == "the table was replaced by another one"
+    assert foretold.why.endswith(f"it is read again in full: {foretold.again}")
     assert (foretold.read.files, foretold.read.of, foretold.read.rows) == (1, 2, 2)
     assert (brought.bytes, brought.rows) == (foretold.read.bytes, 1) == (sizes(0), 1)
     last = told(enter(root))[-1]
@@ -442,7 +442,7 @@ def test_of_rows_that_are_held_only_columns_that_lack_are_read(
             if "_delta_log" not in file.parts:
                 pq.write_table(pq.read_table(file).slice(1), file)
                 file.with_name(f".{file.name}.crc").unlink()
-        with pytest.raises(BuildError, match="other keys than the table: bring it anew by"):
+        with pytest.raises(BuildError, match="different keys than the table: fetch it again"):
             build(enter(root))
         assert builder.observer.ingestion.find(source) == held
         enter(root).observer.ingestion.sync(source, again=True)
@@ -709,7 +709,11 @@ def test_a_table_that_is_put_back_and_written_on_is_read_anew(
             db.execute("UPDATE copies SET version = ?", (version.rpartition(":")[0],))
     build(builder := enter(root))
     assert ids(builder, "v") == [1, 4]
-    why = "it was put back to before version 1" if is_told else "rows that went were not held"
+    why = (
+        "it was restored to before version 1"
+        if is_told
+        else "the copy lacks rows that were removed"
+    )
     assert why in caplog.text
 
 

@@ -224,7 +224,7 @@ def test_what_is_not_there_or_another_s_is_refused(
     shutil.rmtree(q_root)
     shutil.copytree(p_root, q_root)
     reasons = {r.build_id: r.reason for r in take(enter(root), file).refused}
-    assert "is gone, a file of version 0" in reasons[p.build_id]
+    assert ", a file of version 0, is gone" in reasons[p.build_id]
     assert "is gone" in reasons[q.build_id] or "not the one" in reasons[q.build_id]
     assert dev.ledger.fetch_manifest("dev") == now
 

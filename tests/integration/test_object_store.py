@@ -153,7 +153,7 @@ def test_files_that_are_gone_from_a_bucket_are_missed(bucket: str, server: Serve
     delete_directory(f"{root}/one")
     delete_directory(f"{root}/one")
     assert (has_snapshot(root, one), is_whole(root, one)) == (False, False)
-    with pytest.raises(GoneError, match=r"part-0.parquet is gone, a file of version 0"):
+    with pytest.raises(GoneError, match=r"part-0.parquet, a file of version 0, is gone"):
         read_version(root, 0)
     with pytest.raises(GoneError, match="version 7 of the table"):
         read_version(root, 7)
@@ -407,7 +407,7 @@ def test_an_endpoint_that_nobody_serves_is_told_soon(monkeypatch: pytest.MonkeyP
         lambda: is_whole(where, snapshot("one", 0, 3)),
         lambda: delete_directory(where),
     ):
-        with pytest.raises(StorageError, match=r"cannot be (reached|opened)") as caught:
+        with pytest.raises(StorageError, match=r"cannot (reach|open)") as caught:
             ask()
         assert not isinstance(caught.value, GoneError)
         assert "check the endpoint" in (caught.value.hint or "")

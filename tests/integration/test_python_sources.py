@@ -595,7 +595,7 @@ BROKEN = [
     ("return t.withColumnRenamed('b', '')", "sources/a.py:8:5: column 2 of `f` has no name", "rename it"),
     ("return t.select(F.col('a') + 1)", "sources/a.py:8:5: `(a + 1)` cannot be a column of a table", "rename it"),
     ("return t.select()", "sources/a.py:8:5: `f` returned a frame without columns", None),
-    ("return t.withColumn('n', F.lit(None))", "sources/a.py:8:5: column `n` has the type void", "give NULL a type"),
+    ("return t.withColumn('n', F.lit(None))", "sources/a.py:8:5: column `n` has the type void", "cast NULL to a type"),
     ("return t.select(F.udf(lambda x: helper.broken({}), 'int')('a').alias('n'))", "helper.py:2:", None),
     ("import threading; k = threading.Lock(); return t.select(F.udf(lambda x: k, 'int')('a').alias('n'))", "sources/a.py:9:61: `f` failed: PicklingError: Could not serialize object: TypeError: cannot pickle", None),
 ]  # fmt: skip

@@ -65,10 +65,8 @@ def test_a_disk_that_spark_fills_is_named(
 
 @pytest.mark.proves("S18")
 def test_a_disk_that_a_commit_fills_is_named(tmp_path: Path) -> None:
-    raised = unreachable(
-        f"{tmp_path}/not/yet", OSError(COMMITTING), "the table cannot be committed"
-    )
-    assert raised.message.startswith(f"the disk of {tmp_path} is full: the table cannot be")
+    raised = unreachable(f"{tmp_path}/not/yet", OSError(COMMITTING), "cannot commit the table")
+    assert raised.message.startswith(f"the disk of {tmp_path} is full: cannot commit the table")
     assert "free some space" in (raised.hint or "")
 
 
