@@ -252,14 +252,14 @@ def test_ledgers_that_cannot_be_used(root: Path) -> None:
     ledger.write_text("not a database at all, only some text " * 50)
     corrupt = persist("build", cwd=root)
     assert corrupt.returncode == 5
-    assert "it is corrupt: restore a copy" in corrupt.stderr
+    assert "it is corrupt: restore a backup" in corrupt.stderr
     assert "Traceback" not in corrupt.stderr
 
 
 def test_without_java_a_build_says_how_to_get_it(alone: Path, tmp_path: Path) -> None:
     done = persist("build", cwd=alone, env={"PATH": str(tmp_path), "JAVA_HOME": ""})
     assert done.returncode == 6
-    assert "Spark needs Java, and there is no Java" in done.stderr
+    assert "Spark needs Java, but Java was not found" in done.stderr
     assert "apt-get install openjdk-17-jre-headless" in done.stderr
 
 

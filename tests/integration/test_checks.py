@@ -240,7 +240,10 @@ def test_a_function_says_which_rows_are_wrong(
     ("body", "told"),
     [
         ("    return 1 / 0", "sources/f.py:3:12: `plausible` failed: ZeroDivisionError"),
-        ("    return 'yes'", "sources/f.py:4:27: `plausible` returned str, which is no answer"),
+        (
+            "    return 'yes'",
+            "sources/f.py:4:27: `plausible` returned str, which is not a check result",
+        ),
         ("    return rows.filter('nothing')", "sources/f.py:3:12: `plausible` failed: "),
     ],
 )

@@ -361,7 +361,9 @@ def test_what_the_log_does_not_tell_is_read_again(spark: Any, tmp_path: Path) ->
     assert "no version 1" in (source.changes(first, last, None, ["id"]).again or "")
     (root / "_delta_log" / f"{0:020}.json").rename(tmp_path / "0.json")
     assert "version 0" in (source.changes(first, last, None, ["id"]).again or "")
-    assert "another table" in (source.changes("delta:0:other", last, None, ["id"]).again or "")
+    assert "replaced by another" in (
+        source.changes("delta:0:other", last, None, ["id"]).again or ""
+    )
     assert "went back" in (source.changes(last, first, None, ["id"]).again or "")
 
 
@@ -421,7 +423,7 @@ def test_a_file_that_cannot_be_read_is_named(spark: Any, tmp_path: Path) -> None
     with pytest.raises(StorageError) as caught, translated("reading"):
         source.snapshot(None, ["id"], source.pin()).collect()
     assert caught.value.message == f"reading failed: {file} cannot be read"
-    assert caught.value.hint == "it may be broken: have it written again"
+    assert caught.value.hint == "it may be broken: have it rewritten"
 
 
 def test_features_that_are_not_known_are_refused_by_name(spark: Any, tmp_path: Path) -> None:

@@ -234,7 +234,9 @@ def test_a_log_that_cannot_be_read_is_not_gone(spark: Any, tmp_path: Path) -> No
     deltalake.write_deltalake(root, rows(1))
     log(root, 1).write_text('{"add": ')
     for read in (source.pin, lambda: source.snapshot(None, ["id"], "delta:1:x")):
-        with pytest.raises(StorageError, match=r"cannot open .* because of .*: .*Json error") as caught:
+        with pytest.raises(
+            StorageError, match=r"cannot open .* because of .*: .*Json error"
+        ) as caught:
             read()
         assert str(log(root, 1)) in str(caught.value)
         assert not isinstance(caught.value, GoneError)

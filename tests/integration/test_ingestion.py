@@ -384,7 +384,7 @@ def test_a_plan_says_that_a_table_cannot_be_followed(
     found = find_holding(builder.observer.ingestion, builder.project.sources[0])
     assert found.problem is not None
     assert "cannot be followed to version" in found.problem.message
-    assert "another table" in found.problem.message
+    assert "replaced by another" in found.problem.message
 
 
 def _named(builder: Builder, name: str) -> Any:
@@ -637,7 +637,7 @@ def test_a_filter_of_the_start_is_none_of_what_comes_later(
     assert ids(builder, "v") == [1, 3]
     shutil.rmtree(root / "lake")
     put(root, (1, "a", 1))
-    with pytest.raises(StorageError, match=r"cannot be followed .* is another table"):
+    with pytest.raises(StorageError, match=r"cannot be followed .* was replaced by another"):
         build(enter(root))
 
 

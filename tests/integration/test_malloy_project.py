@@ -168,7 +168,7 @@ def test_names_in_quotes_and_of_other_alphabets(load: Make) -> None:
     """
     project = load({"straße.malloy": text, "x.sql": "CREATE VIEW x AS SELECT n FROM größe;"})
     assert said(project) == [
-        "sources/straße.malloy:4:13: error: `der carrier` cannot be a column of a table [column-name]"
+        "sources/straße.malloy:4:13: error: `der carrier` is not a valid column name for a table [column-name]"
     ]
     project = load({"straße.malloy": text.replace("`der carrier`", "träger")})
     found = by_name(project)

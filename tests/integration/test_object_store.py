@@ -326,7 +326,7 @@ def test_spark_without_the_jar_says_which_one_is_wanted(project: Path, spark: An
     builder = Builder(
         settings, require(load_project(settings)), ledger, Engine(settings, lambda: spark)
     )
-    with pytest.raises(StorageError, match="no jar that reads s3a://") as caught:
+    with pytest.raises(StorageError, match="no jar for s3a://") as caught:
         builder.build(builder.project.persisted[0])
     assert "org.apache.hadoop:hadoop-aws:" in (caught.value.hint or "")
     assert ledger.fetch_manifest("dev") == {}

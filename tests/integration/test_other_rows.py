@@ -322,7 +322,7 @@ def test_what_was_read_counts_though_it_was_built_again_meanwhile(
     build(enter(root), "p", "r")
     builder = enter(root)
     with (
-        pytest.raises(ConflictError, match="`r` was computed from was tainted meanwhile"),
+        pytest.raises(ConflictError, match="an input of `r` was tainted meanwhile"),
         builder.work(named(builder, "r"), force=True) as work,
     ):
         taint(enter(root).observer, "m/p", by="me")
@@ -343,7 +343,7 @@ def test_what_was_read_by_a_temporary_table_counts(
     build(enter(root), "p")
     builder = enter(root)
     with (
-        pytest.raises(ConflictError, match="`last` was computed from was tainted meanwhile"),
+        pytest.raises(ConflictError, match="an input of `last` was tainted meanwhile"),
         builder.work(named(builder, "last")) as work,
     ):
         taint(enter(root).observer, "m/p", by="me")
