@@ -55,7 +55,7 @@ def tell(url: str, document: Mapping[str, Any]) -> str | None:
         status, answer = ask(url, None, json.dumps(document).encode())
     except NoAnswer as error:
         return str(error)
-    return None if 200 <= status < 300 else f"it answers {status}{said_in(answer)}"
+    return None if 200 <= status < 300 else f"it responded with {status}{said_in(answer)}"
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):
@@ -99,17 +99,17 @@ def ask(
             while some := answer.read1(1 << 16):
                 text += some
                 if len(text) > _MOST_BYTES:
-                    raise NoAnswer("its answer is too long")
+                    raise NoAnswer("its response is too long")
                 if time.monotonic() > deadline:
-                    raise NoAnswer(f"its answer takes longer than {within_s:g} seconds")
+                    raise NoAnswer(f"its response took longer than {within_s:g} seconds")
             status = answer.status or 0
             length = answer.headers.get("Content-Length", "")
             if length.isdecimal() and len(text) < int(length):
-                raise NoAnswer("its answer broke off")
+                raise NoAnswer("its response ended early")
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         text = str(reason) or type(reason).__name__
-        raise NoAnswer(f"it does not answer: {text}") from error
+        raise NoAnswer(f"it does not respond: {text}") from error
     try:
         return status, json.loads(text)
     except (ValueError, RecursionError):
@@ -125,7 +125,7 @@ def object_of(answer: Any) -> dict[str, Any]:
         It is none.
     """
     if not isinstance(answer, dict):
-        raise NoAnswer("its answer is not what was asked for")
+        raise NoAnswer("its response is unexpected")
     return cast("dict[str, Any]", answer)
 
 

@@ -49,7 +49,7 @@ def test_a_follower_waits_for_data_and_tries_again_what_failed(
             ("built", 12),
             "failed",
         )
-        assert "1 rows were computed that have no `n`" in follower.stderr.readline()
+        assert "1 computed rows have no `n`" in follower.stderr.readline()
         assert "r` failed not_null_d" in follower.stderr.readline()
         put(root, 1, [70])
         while not (last := batch())["published"]:

@@ -307,7 +307,7 @@ def test_no_way_leads_around_a_blocking_check(make_builder: Callable[..., Builde
         builder.build(named(builder, "p"))
     with pytest.raises(BuildError, match="`q` reads `m/p`, which is not built: its checks") as told:
         builder.build(named(builder, "q"))
-    assert told.value.hint == "build what it reads too: persist build +m/q"
+    assert told.value.hint == "build its inputs too: persist build +m/q"
     # Its table would be that of `p`.
     with pytest.raises(CheckFailedError, match=r"`same` failed m/p:not_null_a \(1 rows\)"):
         builder.build(named(builder, "same"))

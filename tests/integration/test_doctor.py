@@ -230,7 +230,7 @@ def test_requests_that_nothing_takes_are_reported(root: Path) -> None:
     assert request is not None
     (found,) = (f for f in examine(root).findings if f.code == "no-runner")
     assert (found.severity, found.environment) == ("warning", environment)
-    assert found.message.startswith("nothing takes build requests: 1 waits since ")
+    assert found.message.startswith("no process takes build requests: 1 waits since ")
     assert found.hint is not None and "persist serve --build" in found.hint
     ledger.fail_request(request.request_id, "enough")
     assert not [f for f in examine(root).findings if f.code == "no-runner"]

@@ -116,7 +116,7 @@ def test_where_no_row_has_a_time_there_is_no_watermark_until_one_has(
     put(root, 0, (None, "a"), (None, "b"))
     how, snapshot = built(builder)
     assert (how, snapshot.rows, snapshot.watermark) == ("whole", 2, None)
-    said = "2 rows were computed that have no `ts`; they count as in no time"
+    said = "2 computed rows have no `ts` and belong to no time window"
     assert f"{said}, and there is no watermark" in caplog.text
     assert built(make_builder(root=root))[0] == "reused"
     put(root, 1, (3, "c"), (5, "d"))
@@ -483,7 +483,9 @@ def test_times_before_what_is_assumed_are_warned_of(
         assert bool(told) == is_late
         with builder.work(source) as work:
             builder.publish(work)
-        assert ("new files of t hold times before 2024-01-10" in caplog.text) == is_late
+        assert (
+            "new files of t contain times before the watermark 2024-01-10" in caplog.text
+        ) == is_late
 
 
 @pytest.mark.proves("P35")

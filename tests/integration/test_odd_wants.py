@@ -61,7 +61,7 @@ REFUSED: list[tuple[dict[str, Any], type[PersistError], str]] = [
     ),
     ({"data_timestamp": datetime(9999, 12, 31, 23, tzinfo=WEST)}, SettingsError, "2999"),
     ({"data_timestamp": datetime(1, 1, 1, tzinfo=EAST)}, SettingsError, "1900"),
-    ({"external_dependencies": ("data/users",)}, SettingsError, "names no graph"),
+    ({"external_dependencies": ("data/users",)}, SettingsError, "does not name a graph"),
     ({"external_dependencies": ("users:a\0",)}, SettingsError, "no text has"),
     ({"comment": "a\ud800"}, SettingsError, "no text has"),
     ({"comment": "x" * 2001}, SettingsError, "more than 2,000 characters"),
@@ -81,7 +81,7 @@ def test_what_is_odd_about_a_want_is_told(observer: Observer) -> None:
         return check_want(observer, a_want(**how))[1]
 
     assert warnings(sla_s=0, ttl_s=0) == warnings(sla_s=LONGEST_S) == []
-    assert warnings(sla_s=3600, ttl_s=60) == ["it is given up (ttl) before it is late (sla)"]
+    assert warnings(sla_s=3600, ttl_s=60) == ["it expires (ttl) before it is late (sla)"]
     assert warnings(external_dependencies=("users:x",)) == []
     (unknown,) = warnings(external_dependencies=("usrs:x",))
     assert "did you mean `users`?" in unknown
@@ -115,7 +115,7 @@ CREATE VIEW total AS SELECT 1 AS n;
     ("arguments", "told"),
     [
         (["--at", "9999-12-31", "--sla", "10y"], "`10y` is no duration"),
-        (["--at", "9999-12-31T23:00-05:00", "--sla", "none"], "is no time that data stands for"),
+        (["--at", "9999-12-31T23:00-05:00", "--sla", "none"], "is out of range"),
         (["--ttl", "9" * 400 + "s"], "is no duration"),
     ],
     ids=["10y", "9999", "infinite"],

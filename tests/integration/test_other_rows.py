@@ -578,9 +578,9 @@ def test_groups_of_ledgers_that_did_not_tell_are_of_what_the_table_is(
 @pytest.mark.parametrize(
     ("column", "partition", "wanted"),
     [
-        ("CAST(day AS STRING)", "daily", "is string: its partitions want a date or a timestamp"),
-        ("day", "hourly", "is date: its partitions want a time of day"),
-        ("DAY(day)", "{ day=[one, two] }", "is int: its partitions want the type of its values"),
+        ("CAST(day AS STRING)", "daily", "is string: its partitions need a date or a timestamp"),
+        ("day", "hourly", "is date: its partitions need a time of day"),
+        ("DAY(day)", "{ day=[one, two] }", "is int: its partitions need the type of its values"),
         ("day", "daily", None),
     ],
 )

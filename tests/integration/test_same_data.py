@@ -576,7 +576,7 @@ def test_other_numbers_of_rows_contradict_commits_that_say_that_nothing_changed(
     commit(tmp_path, removal(add))
     assert not is_same_external(tmp_path / "t", since)
     assert not is_same_raw(tmp_path / "t", version)
-    assert "version 1 says that no row changed" in str(why_again(tmp_path / "t", since))
+    assert "version 1 states that no row changed" in str(why_again(tmp_path / "t", since))
 
     # More rows are there, or fewer of the same file.
     put_back()
@@ -584,7 +584,7 @@ def test_other_numbers_of_rows_contradict_commits_that_say_that_nothing_changed(
     assert not is_same_external(tmp_path / "t", since)
     assert not is_same_raw(tmp_path / "t", version)
     write_deltalake(tmp_path / "t", two, mode="append")
-    assert "version 1 says that no row changed" in str(why_again(tmp_path / "t", since))
+    assert "version 1 states that no row changed" in str(why_again(tmp_path / "t", since))
     assert since_then(tmp_path / "t", version) == (2, 1)
 
 

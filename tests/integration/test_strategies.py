@@ -152,7 +152,7 @@ CREATE VIEW w AS SELECT v.a, t.a AS b FROM v JOIN t ON v.a = t.a;
     assert again.rows("w") == [2]
     write(now.root, [7])
     later = run(sources)
-    with pytest.raises(StorageError, match=r"m/t@.* is gone, which the view v-"):
+    with pytest.raises(StorageError, match=r"m/t@.* which the view v-"):
         later.rows("v")
     assert later.build("v", "w") == ["built", "built"]
     assert (later.rows("v"), later.rows("w")) == ([8], [])

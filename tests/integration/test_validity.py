@@ -318,9 +318,9 @@ def test_readers_rest_on_the_table_and_never_compute_it(make: Make) -> None:
     ]
     (step,) = builder.plan([named(builder, "now").source_id]).steps
     assert [r.code for r in step.reasons] == ["new", "history"]
-    with pytest.raises(BuildError, match="`p` keeps a history, and has no table"):
+    with pytest.raises(BuildError, match="`p` keeps a history but has no table"):
         build(builder, "now")
-    with pytest.raises(BuildError, match="`p` keeps a history, and has no table"):
+    with pytest.raises(BuildError, match="`p` keeps a history but has no table"):
         builder.read(named(builder, "p"))
     build(builder)
     build(builder, "all_of_it")
@@ -433,7 +433,7 @@ def test_a_history_goes_on_when_its_query_changes(make: Make) -> None:
         builder = make(root=root, at=4)
         (step,) = builder.plan([named(builder, "p").source_id]).steps
         assert any(why in r.message for r in step.reasons)
-        with pytest.raises(BuildError, match=f"cannot go on: {why}"):
+        with pytest.raises(BuildError, match=f"cannot be continued: {why}"):
             build(builder)
     # Back to what it meant before: the history that goes on is the latest, not that one's.
     code.write_text(PLAIN.replace("id, a, b", "id, a, b, 7 AS more"))
@@ -477,7 +477,7 @@ def test_a_history_that_is_gone_is_not_begun_anew_in_silence(make: Make) -> None
     snapshot = build(builder)
     for path in Path(builder.settings.table_root(snapshot.table)).glob("*/*.parquet"):
         path.unlink()
-    with pytest.raises(GoneError, match="is gone, and the history of `p` with it"):
+    with pytest.raises(GoneError, match="is gone, and with it the history of `p`"):
         build(make(root=root, at=1))
     (root / "sources" / "m.sql").write_text(PLAIN.replace("key=id", "key=id on_change=rebuild"))
     builder = make(root=root, at=2)
@@ -492,7 +492,7 @@ def overtaken(make: Make, root: Path) -> None:
     late.observer.pins.pin(named(late, "t"))
     put(root, (1, "c"))
     build(make(root=root, at=2))
-    with pytest.raises(ConflictError, match="went on since this run began"):
+    with pytest.raises(ConflictError, match="changed after this run started"):
         build(late)
 
 
@@ -572,7 +572,7 @@ def test_a_history_that_went_on_elsewhere_meanwhile_is_not_published(make: Make)
     put(root, (1, "c"))
     late = make(root=root, at=2)
     with (
-        pytest.raises(ConflictError, match="went on while it was built"),
+        pytest.raises(ConflictError, match="changed during the build"),
         late.work(named(late, "p")) as work,
     ):
         roll_back(late.settings, late.ledger, to=change)
@@ -884,8 +884,8 @@ def test_other_columns_do_not_go_on(make: Make) -> None:
     code.write_text(GOING_ON.replace("id, a, at", "id, a, at, 1 AS more"))
     builder = make(root=root, at=1)
     (step,) = builder.plan([named(builder, "p").source_id]).steps
-    assert "it cannot go on: `more` is new" in [r.message for r in step.reasons]
-    with pytest.raises(BuildError, match=r"cannot go on from .*: `more` is new"):
+    assert "it cannot be continued: `more` is new" in [r.message for r in step.reasons]
+    with pytest.raises(BuildError, match=r"cannot continue .*: `more` is new"):
         build(builder)
     assert older_code(build(builder, force=True)) is None
 

@@ -141,10 +141,10 @@ def test_a_request_that_nobody_begins_says_nothing_of_its_wants(open_ledger: Ope
         found = evaluate(ledger.fetch_wants("dev", states=ACTIVE), now, current=(), available=())
         request = ledger.record_evaluation("dev", "clock", found)
         assert request is not None and len(request.partitions) == 4
-        ledger.fail_request(request.request_id, "nobody has begun it")
+        ledger.fail_request(request.request_id, "no process started it")
         rest = ledger.fetch_wants("dev")
         assert {(w.state, w.failures, w.batch, w.error) for w in rest} == {
-            ("waiting", 0, None, "nobody has begun it")
+            ("waiting", 0, None, "no process started it")
         }
         found = evaluate(rest, now, current=(), available=())
         assert found.partitions == (), "it is requested again at once, for ever"

@@ -299,7 +299,7 @@ def test_a_run_that_died_fails_its_request(locate: Callable[..., Location]) -> N
     location.turn()
     ended = location.ledger.find_request(request.tags[REQUEST_TAG])
     assert ended is not None
-    assert ended.error == "its run ended without telling why"
+    assert ended.error == "its run ended without a reason"
 
 
 @pytest.mark.proves("D4")
