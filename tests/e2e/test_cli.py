@@ -452,7 +452,7 @@ def test_a_project_with_definitions_of_its_own_is_built_by_them(root: Path) -> N
     (root / "definitions.py").write_text("x = 1\n")
     broken = persist("build", cwd=root)
     assert broken.returncode == 2
-    assert "defines 0 dagster.Definitions, one is wanted" in broken.stderr
+    assert "must define one dagster.Definitions, not 0" in broken.stderr
 
 
 def processes_in(directory: Path) -> list[str]:

@@ -184,7 +184,7 @@ def test_a_name_that_means_nothing_is_told_with_what_was_meant(
     published(root, "prod")
     done = run(root, *command)
     assert done.exit_code == 4
-    assert "`prdo` is no environment, git revision or BuildID" in done.stderr
+    assert "`prdo` is not an environment, git revision or BuildID" in done.stderr
     assert "did you mean `prod`?" in done.stderr
     assert run(root, "diff", "--", "--help", ".").exit_code == 4
 

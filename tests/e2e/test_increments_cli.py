@@ -152,7 +152,9 @@ def test_a_window_is_computed_again_and_with_it_what_reads_it(
         text=True,
         timeout=180,
     )
-    assert done.stdout.splitlines()[-2:] == ["True", "5 is neither a text nor a date"], done.stderr
+    assert done.stdout.splitlines()[-2:] == ["True", "5 is neither a string nor a date"], (
+        done.stderr
+    )
     (runs,) = (h for i, h in document("state", "--history", cwd=root).items() if i[0] == "r")
     assert [run["action"] for run in runs] == ["built"] * 3
     for source, first, last, said in (

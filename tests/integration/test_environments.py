@@ -318,7 +318,7 @@ def test_bad_input_of_promotion_and_rollback(root: Path, enter: Callable[..., Bu
         promote(dev, "dev", ids(dev, "p"))
     with pytest.raises(SettingsError, match="unknown environment `prd`"):
         promote(dev, "prd", ids(dev, "p"))
-    with pytest.raises(NotFoundError, match="dev has 0 steps to take back, not 1"):
+    with pytest.raises(NotFoundError, match="dev has 0 steps to roll back, not 1"):
         roll_back(dev.settings, dev.ledger)
     build(dev, "p")
     (change,) = dev.ledger.fetch_history("dev")

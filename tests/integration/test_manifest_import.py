@@ -183,8 +183,7 @@ def test_what_cannot_be_trusted_is_refused_and_nothing_moves(
 
     change(file, older)
     assert refused() == {
-        build_id: "this ledger does not know that version, and the file does not say what it "
-        "rests on"
+        build_id: "that version is not in this ledger, and the file does not describe its inputs"
         for build_id in (p, "ab" * 32)
     }
     # Less than we write is enough for what the ledger knows.
@@ -194,7 +193,7 @@ def test_what_cannot_be_trusted_is_refused_and_nothing_moves(
     assert list(refused()) == [None]
     file.write_bytes(b"\xff\xfe")
     assert list(refused()) == [None]
-    with pytest.raises(NotFoundError, match="cannot be read"):
+    with pytest.raises(NotFoundError, match="cannot read"):
         take(dev, root / "nowhere.json")
 
 

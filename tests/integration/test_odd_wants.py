@@ -48,7 +48,7 @@ REFUSED: list[tuple[dict[str, Any], type[PersistError], str]] = [
     ({"partition_ref": "m/totl"}, NotFoundError, "did you mean `m/total`?"),
     ({"partition_ref": "m/dayly/2024-01-02"}, NotFoundError, "did you mean `m/daily`?"),
     ({"partition_ref": "m/daily/2024-01-99"}, NotFoundError, "did you mean"),
-    ({"partition_ref": "m/total/2024-01-01"}, NotFoundError, "ask for m/total"),
+    ({"partition_ref": "m/total/2024-01-01"}, NotFoundError, "use m/total"),
     ({"partition_ref": "m/\udce9"}, SettingsError, "UTF-8"),
     ({"sla_s": -1}, SettingsError, "sla: -1 seconds"),
     ({"ttl_s": -60}, SettingsError, "ttl: -60 seconds"),

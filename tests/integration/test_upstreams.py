@@ -265,7 +265,7 @@ def test_a_history_that_began_anew_is_reported_and_read_again(
     assert ours.sync() == ((), None)
     ((severity, message),) = reported(ours, other)
     assert severity == "note"
-    assert "began anew" in message
+    assert "was reset" in message
 
 
 def reported(ours: Ours, other: Other) -> list[tuple[str, str]]:
@@ -318,7 +318,7 @@ def test_garbage_is_a_problem_that_is_recorded_once_and_goes(
 
 def test_nobody_there_is_a_problem(ours: Ours, other: Other) -> None:
     ours.upstream = replace(ours.upstream, url="http://127.0.0.1:1")
-    assert "does not answer" in (ours.sync()[1] or "")
+    assert "does not respond" in (ours.sync()[1] or "")
 
 
 def test_a_token_is_that_of_the_environment_and_goes_nowhere_else(ours: Ours, other: Other) -> None:

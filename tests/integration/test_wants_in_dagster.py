@@ -287,7 +287,7 @@ def test_a_run_that_ended_before_it_began_fails_its_request(
     location.turn()
     ended = location.ledger.find_request(request.tags[REQUEST_TAG])
     assert ended is not None
-    assert (ended.state, ended.error) == ("failed", "its run ended before it began")
+    assert (ended.state, ended.error) == ("failed", "its run ended before it started")
     assert location.states() == {"m/total": "waiting"}  # and is requested again after a pause
 
 

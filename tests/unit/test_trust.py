@@ -308,9 +308,9 @@ def repository(root: Path, mark: Path, missing: str) -> None:
 @pytest.mark.parametrize(
     ("missing", "message"),
     [
-        ("HEAD:sources/m.sql", "git does not have `sources/m.sql` of "),
+        ("HEAD:sources/m.sql", "git cannot find `sources/m.sql` in "),
         ("HEAD:sources", "git cannot list the files of "),
-        ("HEAD:sources/code.py", "git does not have `sources/code.py` of "),
+        ("HEAD:sources/code.py", "git cannot find `sources/code.py` in "),
     ],
 )
 def test_git_runs_nothing_that_a_repository_names(
