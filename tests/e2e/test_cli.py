@@ -181,7 +181,7 @@ def test_query_shows_its_statement_without_spark(root: Path) -> None:
         (["query", "SELECT * FROM nope"], 3, "query:1:15: error: `nope` is not a source"),
         (["query", "DROP TABLE p"], 3, "error"),
         (["query", "SELECT (", "--sql"], 3, "error"),
-        (["query", "SELECT 1 AS a", "--format", "xml"], 2, "`xml` is no format"),
+        (["query", "SELECT 1 AS a", "--format", "xml"], 2, "unknown format `xml`"),
         (["query", "SELECT * FROM q", "--strict", "--sql"], 1, "not built in `dev`: m/p, m/q"),
         (["frobnicate"], 2, "No such command"),
         (["plan", "--nonsense"], 2, "No such option"),

@@ -104,7 +104,7 @@ def test_a_diff_with_a_revision_goes_down_to_expressions(root: Path) -> None:
     plain = run(root, "diff", "main", ".").stdout
     assert "changed p@sources/m.sql b\n│   └── b: upper(b) → lower(b)" in plain
     assert "because p@sources/m.sql changed" in plain
-    assert run(root, "diff", ".", ".").stdout == "nothing differs between . and .\n"
+    assert run(root, "diff", ".", ".").stdout == "no differences between . and .\n"
 
 
 def test_a_plan_against_a_revision_tells_what_would_be_rebuilt(root: Path) -> None:

@@ -152,7 +152,7 @@ def test_what_cannot_be_compared_is_told(root: Path, spark: Any) -> None:
 
     files = run(root, "diff", "prod", ".", "--rows")
     assert files.exit_code == 2
-    assert "`.` is files, and files have no rows" in files.stderr
+    assert "`.` refers to files, which have no rows" in files.stderr
     assert "add --rows" in run(root, "diff", "prod", "dev", "--key", "a").stderr
     shared = run(root, "diff", "prod", "dev", "p", "--rows", "--key", "a", "--json")
     assert shared.exit_code == 2

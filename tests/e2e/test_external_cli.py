@@ -111,7 +111,7 @@ def test_what_is_needed_is_told_held_and_asked(root: Path) -> None:
     asked = external(root)
     assert (first["approval"], asked["approval"], asked["read"]) == (False, True, first["read"])
     words = CliRunner().invoke(app, ["plan", "--project", str(root)]).stdout
-    approve = "to be approved: persist external sync m/events --approve"
+    approve = "needs approval: persist external sync m/events --approve"
     assert f"{approve} (until then builds of v1 fail)" in words
     refused = persist("external", "sync", "--json", cwd=root)
     assert refused.returncode == 1, refused.stderr

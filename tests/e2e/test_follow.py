@@ -88,7 +88,7 @@ def test_an_interrupt_ends_a_follower_that_looks(make_project: Callable[..., Pat
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [(["--interval", "soon"], "`soon` is no duration"), (["--until-idle", "0"], "`0` is no")],
+    [(["--interval", "soon"], "`soon` is not a duration"), (["--until-idle", "0"], "`0` is no")],
 )
 def test_durations_are_checked(
     make_project: Callable[..., Path], options: list[str], says: str

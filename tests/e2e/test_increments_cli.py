@@ -207,8 +207,8 @@ def test_some_partitions_are_built_and_no_others(make_shared_project: Callable[.
     assert some() == [[["2024-01-03", "2024-01-03"], ["2024-01-05", "2024-01-05"]]]
     for options, code, said in (
         (("--partition", "2024-01-09"), 4, "2024-01-09"),
-        (("--partition-range", "2024-01-01"), 2, "is no range of partitions"),
-        (("--partition", "2024-01-01", "--from", "2024-01-02"), 2, "say it in one way"),
+        (("--partition-range", "2024-01-01"), 2, "is not a partition range"),
+        (("--partition", "2024-01-01", "--from", "2024-01-02"), 2, "exclude each other"),
     ):
         refused = persist("build", "d", *options, cwd=root)
         assert (refused.returncode, said in refused.stderr) == (code, True), refused.stderr

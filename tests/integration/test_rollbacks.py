@@ -118,7 +118,7 @@ def test_what_one_run_published_goes_back_and_what_came_since_stays(life: Life) 
     back(life, run="sec")
     life.take_back("second")
     assert life.manifest() == life.expected()
-    with pytest.raises(ConflictError, match="nothing of run second any more"):
+    with pytest.raises(ConflictError, match="no longer has anything of run second"):
         back(life, run="second")
     life.publish("fourth", "a")
     back(life, steps=2)
