@@ -449,7 +449,7 @@ def test_a_promise_that_is_broken_is_said(spark: Any, tmp_path: Path) -> None:
 
 
 def test_a_variable_that_is_not_set_is_named(spark: Any, tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="PERSIST_SECRET_KEY is not set"):
+    with pytest.raises(StorageError, match="PERSIST_SECRET_KEY, which is not set"):
         connector(
             spark, tmp_path, storage=(("aws_secret_access_key", "${env:PERSIST_SECRET_KEY}"),)
         )
