@@ -358,7 +358,7 @@ def check(outcome: Outcome, n_events: int) -> None:
     doubled = [*(Counter(outcome.received) - Counter(outcome.sent))]
     assert (lost, doubled) == ([], [])
     assert outcome.received == outcome.sent, "not in order"
-    assert not [p for p in outcome.problems if "began anew" in p], outcome.problems
+    assert not [p for p in outcome.problems if "was reset" in p], outcome.problems
     assert set(outcome.kills) == {"service", "follower"}
     assert outcome.cuts["refused for a time"] and {*outcome.cuts} & {*FATES[3:]}, outcome.cuts
 

@@ -33,7 +33,7 @@ class Told:
     def table(self, connection: str, table: str) -> Columns:
         self.asked.append(("table", connection, table))
         if table not in self.tables:
-            raise Refused(f"`{table}` is not a source of this project")
+            raise Refused(f"unknown source `{table}`")
         return self.tables[table]
 
     def select(self, connection: str, sql: str) -> Columns:

@@ -1084,7 +1084,7 @@ class Histories(RuleBasedStateMachine):
                 kind, said = KINDS[name], str(result)
                 parted = any(KINDS[n].part for n in KINDS.keys() & kind.reads)
                 lacking = parted and "lacks" in said
-                unknown = kind.file == "sources/f.py" and "is not known before" in said
+                unknown = kind.file == "sources/f.py" and "is unknown until" in said
                 tied = kind.ties and "have the same merge_key" in said
                 assert lacking or unknown or tied, f"{name}: {result!r}"
 

@@ -223,7 +223,7 @@ _VALUES_ARGS = frozenset(("expressions", "alias", "joins", "sample", "order", "l
 def _values(binding: Binding, node: exp.Values, around: Around) -> Block:
     unknown = set(given_args(node)) - _VALUES_ARGS - {"with_"}
     if unknown:
-        raise Unanalysable(f"of {min(unknown).strip('_').upper()} behind VALUES")
+        raise Unanalysable(f"of {min(unknown).strip('_').upper()} after VALUES")
     select = Select(From(around.outer), ctes=around.ctes)
     rows = tuple(
         tuple(
@@ -265,7 +265,7 @@ def _select(binding: Binding, node: exp.Select, around: Around) -> Block:
         n_columns = len(source.entries)
         add_time_windows(binding, group, select)
         if len(source.entries) > n_columns and any(map(_shows_all, node.find_all(exp.Star))):
-            raise Unanalysable("of * beside a window of time")
+            raise Unanalysable("of * with a time window")
     outs, qualifiers = _projections(binding, node, select)
     qualify = node.args.get("qualify")
     naming = replace(select, outs_first=True, refuses_doubt=True)
@@ -361,7 +361,7 @@ def _select_generator(
     binding: Binding, item: Any, call: Any, node: exp.Select, select: Select
 ) -> list[Out]:
     if node.args.get("group") or any(node.find_all(exp.Window)):
-        raise Unanalysable("of a generator beside groups or windows in one SELECT")
+        raise Unanalysable("of a generator with grouping or windows in one SELECT")
     names: tuple[str, ...] = ()
     if isinstance(item, exp.Alias):
         names = (plain(item.alias),)

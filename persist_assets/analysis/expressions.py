@@ -68,7 +68,7 @@ def expression(binding: Binding, node: Any, select: Select) -> Expr:
     chain: list[tuple[str, Any]] = []  # a + b + c is a chain, not nested
     while True:
         if misread(node):
-            raise Unanalysable("of operators without parentheses whose order is not certain")
+            raise Unanalysable("of operators without parentheses whose precedence is uncertain")
         if type(node) not in BINARY:
             break
         chain.append((BINARY[type(node)], node.expression))
@@ -163,7 +163,7 @@ def sort_keys(
         position = by.name if isinstance(by, exp.Literal) and not by.is_string else ""
         if position.isdecimal() and outs:
             if not 0 < int(position) <= len(outs):
-                raise Unanalysable("of ORDER BY with a position that is none")
+                raise Unanalysable("of an invalid ORDER BY position")
             expr = outs[int(position) - 1]
         else:
             doubtful = select.outs_first and not isinstance(by, exp.Column)
@@ -213,7 +213,7 @@ def refuse_drawn_twice(binding: Binding, operands: Sequence[Expr]) -> None:
         They are.
     """
     if len(set(operands)) < len(operands) and binding.is_volatile(*operands):
-        raise Unanalysable("of a draw that is written twice")
+        raise Unanalysable("of a repeated nondeterministic expression")
 
 
 def _negative(binding: Binding, node: Any, select: Select) -> Expr:
@@ -321,7 +321,7 @@ def _case(binding: Binding, node: Any, select: Select) -> Expr:
         args.append(binding.calls.call("=", (subject, test)) if subject else test)
         args.append(expression(binding, branch.args["true"], select))
     if subject and binding.is_volatile(subject):
-        raise Unanalysable("of CASE over a function that draws lots")
+        raise Unanalysable("of CASE over a nondeterministic function")
     otherwise = node.args.get("default")
     if otherwise is not None:
         args.append(expression(binding, otherwise, select))
@@ -435,13 +435,13 @@ def _struct(binding: Binding, node: Any, select: Select) -> Expr:
         if isinstance(item, exp.PropertyEQ):
             inner = without_parens(item.expression)
             if item.this.name == f"col{n}" and isinstance(inner, exp.Bracket | exp.Dot):
-                raise Unanalysable("of a field that may be called as what it is taken from")
+                raise Unanalysable("of a field that may be named after its source")
             args.append(expression(binding, item.expression, select))
             words.append(plain(item.this.name))
         else:
             for out in _with_stars(binding, [item], select):
                 if is_star(item) and not is_certain(out.written):
-                    raise Unanalysable("of a field whose name is not certain")
+                    raise Unanalysable("of a field whose name is uncertain")
                 args.append(out.expr)
                 words.append(out.written)
     return binding.calls.call("struct", args, words)
@@ -482,7 +482,7 @@ def _bracket(binding: Binding, node: Any, select: Select) -> Expr:
 
 def _dot(binding: Binding, node: Any, select: Select) -> Expr:
     if not isinstance(node.expression, exp.Identifier):
-        raise Unanalysable("of a dot before something that is no name")
+        raise Unanalysable("of a dot before something other than a name")
     return field_of(binding, expression(binding, node.this, select), plain(node.expression.name))
 
 

@@ -89,7 +89,7 @@ def group_rows(
         if any(aggregates_of(arg) for arg in call.args):
             raise Unanalysable("of an aggregate of an aggregate")
         if any(isinstance(e, Call) and e.op in TIME_WINDOWS for e in walk(*call.args)):
-            raise Unanalysable("of an aggregate of a window of time")
+            raise Unanalysable("of an aggregate of a time window")
     rows = replace(source.block(), order=source.order)
     # What grouping_id() without arguments says depends on the order of the keys.
     counted = (
@@ -104,7 +104,7 @@ def group_rows(
         if expr in made:
             return made[expr]
         if isinstance(expr, Call) and expr.op in TIME_WINDOWS:
-            raise Unanalysable("of a window of time that is not grouped by")
+            raise Unanalysable("of a time window that is not grouped by")
         if isinstance(expr, Ref) and expr.instance in inside:
             raise Unanalysable("of a column that is neither grouped nor aggregated")
         if isinstance(expr, Window) and expr.rows is not PENDING:
@@ -148,7 +148,7 @@ def add_time_windows(binding: Binding, group: exp.Group, select: Select) -> None
         name = plain(call.name).lower() if isinstance(call, exp.Anonymous) else ""
         if name in TIME_WINDOWS:
             if any(e.name.lower() == name for e in select.source.entries):
-                raise Unanalysable(f"because `{name}` is a column and a window of time")
+                raise Unanalysable(f"because `{name}` is both a column and a time window")
             expr = expression(binding, call, select)
             select.source.entries.append(Entry(name, name, expr, None, ()))
 
@@ -162,7 +162,7 @@ def _group_keys(
             if not aggregates_of(out.expr):
                 keys.append(out.expr)
             elif out.expr not in aggregates_of(out.expr):
-                raise Unanalysable("of GROUP BY ALL beside expressions over aggregates")
+                raise Unanalysable("of GROUP BY ALL with expressions over aggregates")
         return tuple(keys), None
     keys = []
     # Every element is a list of alternative sets of keys; several elements multiply.
@@ -208,7 +208,7 @@ def _group_keys(
                 elements = [alternatives(form(expressions=group.expressions))]
             elif form is None:  # GROUP BY a, b GROUPING SETS (…): grouping_id() goes by a, b
                 if any(len(element) > 1 for element in elements):
-                    raise Unanalysable("of grouping sets beside others")
+                    raise Unanalysable("of several groups of grouping sets")
                 keys = [key for (members,) in elements for key in members]
                 elements = [alternatives(analytics)]
             else:
@@ -232,7 +232,7 @@ def _group_key(binding: Binding, item: Any, select: Select, outs: list[Out]) -> 
         position = int(item.name) if item.name.isdecimal() else 0
         if 0 < position <= len(outs):
             return outs[position - 1].expr
-        raise Unanalysable("of GROUP BY with a position that is none")
+        raise Unanalysable("of an invalid GROUP BY position")
     return expression(binding, item, select)
 
 

@@ -67,7 +67,7 @@ def resolve_column(binding: Binding, node: exp.Column, select: Select) -> Expr:
     while source is not None:
         found = _lookup(lower, source)
         if len({id(entry.expr) for entry, _ in found}) > 1:
-            message = f"`{'.'.join(names)}` is in several columns that this query reads"
+            message = f"`{'.'.join(names)}` is ambiguous: several columns match"
             hint = "qualify it with the name or alias of one table"
             binding.problems.append(Problem("ambiguous-column", message, binding.place(node), hint))
             raise Unanalysable("of an ambiguous column")
@@ -110,7 +110,7 @@ def _lookup(names: tuple[str, ...], source: From) -> list[tuple[Entry, int]]:
 
 def _refuse_uncertain(sought: str, names: Iterable[str]) -> None:
     if any(may_be(name, sought) for name in names):
-        raise Unanalysable(f"because a column whose name is not certain may be `{sought}`")
+        raise Unanalysable(f"because a column whose name is uncertain may be `{sought}`")
 
 
 def refuse_uncertain_names(left: From, right: From) -> None:
@@ -125,7 +125,7 @@ def refuse_uncertain_names(left: From, right: From) -> None:
         uncertain = {e.name for e in side.entries if not is_certain(e.name)}
         for name in uncertain:
             if any(e.name in (name, UNKNOWN) or may_be(name, e.name) for e in other.entries):
-                raise Unanalysable("of a NATURAL JOIN by names that are not certain")
+                raise Unanalysable("of a NATURAL JOIN by uncertain names")
 
 
 def _fields(binding: Binding, expr: Expr, names: Sequence[str]) -> Expr:
@@ -155,7 +155,7 @@ def _output(binding: Binding, names: tuple[str, ...], select: Select, node: Any)
         return None
     exprs = [entry.expr for entry, _ in columns]
     if select.refuses_doubt and any(expr is not out for expr in exprs for out in outs):
-        raise Unanalysable(f"because `{name}` is an alias and a column")
+        raise Unanalysable(f"because `{name}` is both an alias and a column")
     if not outs or (len(outs) > 1 and exprs and not (len(set(outs)) == 1 and outs[0] in exprs)):
         return None  # where several have the name, Spark takes the column that is read
     return _one_of(binding, outs, name, node)
@@ -171,11 +171,11 @@ def _outs(name: str, select: Select) -> list[Expr]:
 
 def _one_of(binding: Binding, outs: Sequence[Expr], name: str, node: Any) -> Expr:
     if len(set(outs)) > 1:
-        message = f"`{name}` is the name of several expressions"
+        message = f"`{name}` is ambiguous: several expressions have that name"
         binding.problems.append(Problem("ambiguous-column", message, binding.place(node)))
         raise Unanalysable("of an ambiguous alias")
     if binding.is_volatile(outs[0]):
-        raise Unanalysable("of an alias of a function that draws lots")
+        raise Unanalysable("of an alias of a nondeterministic function")
     return outs[0]
 
 
@@ -183,7 +183,7 @@ def _missing(binding: Binding, node: exp.Column, names: list[str], select: Selec
     if names[-1].lower() == "grouping__id":
         raise Unanalysable("of grouping__id")
     if names[0].lower() in TIME_WINDOWS:
-        raise Unanalysable(f"of `{names[0]}`, which may be a window of time")
+        raise Unanalysable(f"of `{names[0]}`, which may be a time window")
     known: list[str] = []
     source: From | None = select.source
     tables: set[str] = set()
@@ -197,11 +197,13 @@ def _missing(binding: Binding, node: exp.Column, names: list[str], select: Selec
         and names[-2].lower() not in tables
         and names[0].lower() not in (k.lower() for k in known)
     ):
-        message = f"`{names[-2]}` is not a table that this query reads"
+        message = f"`{names[-2]}` is not a table in this query"
         hint = did_you_mean(names[-2], tables)
     else:
-        message = f"`{name}` is not a column of what this query reads"
-        hint = did_you_mean(name, known) or (f"there are {', '.join(known[:8])}" if known else None)
+        message = f"`{name}` is not a column of the tables in this query"
+        hint = did_you_mean(name, known) or (
+            f"known columns: {', '.join(known[:8])}" if known else None
+        )
     binding.problems.append(Problem("unknown-column", message, binding.place(node), hint))
     return binding.calls.call("missing", (), (name,))
 
@@ -290,7 +292,7 @@ def _without_fields(
     fields = _fields_of_type(kind)
     names = [name.lower() for name, _ in fields]
     if any(names.count(path[0]) != 1 for path in paths):
-        raise Unanalysable(f"because * EXCEPT names a field `{paths[0][0]}` that is not certain")
+        raise Unanalysable(f"because * EXCEPT names a field `{paths[0][0]}` that is uncertain")
     made: list[tuple[str, Expr, str]] = []
     for name, of in fields:
         value, inside = field_of(binding, struct, name), of
@@ -468,12 +470,12 @@ def using_key(binding: Binding, name: str, side: From, place: Location) -> Entry
     found = [e for e in side.entries if e.name.lower() == name.lower()]
     if len(found) == 1:
         return found[0]
-    what = "is in several columns" if found else "is no column"
+    what = "matches several columns" if found else "is not a column"
     known = (e.name for e in side.entries if is_certain(e.name))
     hint = None if found else did_you_mean(name, known)
     message = f"`{name}` {what} of one side of the join"
     binding.problems.append(Problem("join-key", message, place, hint))
-    raise Unanalysable("of a join whose keys are not clear")
+    raise Unanalysable("of a join with unclear keys")
 
 
 def renamed(columns: Iterable[Out], names: Sequence[str]) -> tuple[Out, ...]:

@@ -94,7 +94,7 @@ def _table(
         return derived_from(binding, block, name or written, names, around)
     face = binding.upstream[number]
     if face.names is None:
-        raise Unanalysable(f"because the columns of `{written}` are not known")
+        raise Unanalysable(f"because the columns of `{written}` are unknown")
     source = derived_from(binding, binding.of_face(face), name or written, names, around)
     for entry, origins in zip(source.entries, face.given.origins, strict=True):
         # Constants come from nowhere.
@@ -368,4 +368,4 @@ def _generated_columns(
                 return [*position, ("key", None), ("value", None)]
         case _:
             pass
-    raise Unanalysable(f"because the columns of {op} are not known; name them")
+    raise Unanalysable(f"because the columns of {op} are unknown; name them")

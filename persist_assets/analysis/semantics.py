@@ -146,7 +146,7 @@ def understand(
     names = query.column_names or tuple(o.name for o in block.columns)
     if query.column_names and len(names) != len(block.columns) and block.columns:
         n, m = len(names), len(block.columns)
-        message = f"`{declaration.name}` names {n} columns, its query has {m}"
+        message = f"`{declaration.name}` names {n} columns, but its query has {m}"
         return [Problem("columns", message, declaration.location)]
     outs = tuple(replace(o, name=n, written=n) for o, n in zip(block.columns, names, strict=False))
     wrong = [] if query.column_names else _badly_named(declaration, binding, outs)
@@ -286,10 +286,10 @@ def _told(lots: Sequence[str], clock: Sequence[str], clocks: Collection[str]) ->
     """Return notes on what draws lots and what reads the clock."""
     notes: list[str] = []
     if lots:
-        notes.append(f"draws lots with {', '.join(lots)}: another build may have other rows")
+        notes.append(f"nondeterministic ({', '.join(lots)}): each build may return different rows")
     if clock:
-        soon = "at once" if "instant" in clocks else "the next day"
-        notes.append(f"reads the clock with {', '.join(clock)}: it is out of date {soon}")
+        soon = "immediately" if "instant" in clocks else "the next day"
+        notes.append(f"time-dependent ({', '.join(clock)}): stale {soon}")
     return notes
 
 
@@ -302,7 +302,7 @@ def bind_whole(binding: Binding, query: Query, upstream: Sequence[Face]) -> tupl
     except Unanalysable as error:
         reason = error.reason
     because = reason if reason.startswith("because") else f"because {reason}"
-    note = f"treated as a whole {because}: any change of what it reads rebuilds it"
+    note = f"treated as a whole {because}: any upstream change rebuilds it"
     names = query.column_names
     if not names:
         names = names_in_text(query.tree, _column_names(upstream), loses=query.lost is not None)
@@ -331,13 +331,13 @@ def _badly_named(declaration: Declaration, binding: Binding, outs: Sequence[Out]
         if not is_certain(out.name):
             there = binding.place(item_in_text(tree, number, len(outs)))
             there = there if there.line > 1 or there.column > 1 else place
-            message, hint = f"column {number} of `{name}` has no name", "give it one: … AS name"
+            message, hint = f"column {number} of `{name}` has no name", "name it: … AS name"
             problems.append(Problem("column-name", message, there, hint))
         elif out.name.lower() in seen:
             message = f"`{name}` has two columns named `{out.name}`"
             problems.append(Problem("column-name", message, place, "rename one: … AS other_name"))
         elif set(out.name) & set(_BAD_IN_TABLES):
-            message = f"`{out.name}` cannot be a column of a table"
+            message = f"`{out.name}` is not a valid column name for a table"
             problems.append(Problem("column-name", message, place, "rename it: … AS other_name"))
         seen.add(out.name.lower())
     return problems
@@ -443,8 +443,8 @@ def _unfollowed(
     if not bounds:
         return
     if notes:
-        message = f"`:{bounds[0].name}` stands in a query that is {notes[0].partition(':')[0]}"
-        hint = "take the condition out: builds keep the rows that they want by themselves"
+        message = f"`:{bounds[0].name}` is in a query that is {notes[0].partition(':')[0]}"
+        hint = "remove the condition: builds keep only the rows they need anyway"
         yield Problem("parameter", message, bounds[0].location, hint)
         return
     annotation = declaration.annotation
@@ -453,10 +453,10 @@ def _unfollowed(
         column = annotation.partition.dimensions[0].column
         timed = annotation.partition.time is not None
         if timed and growth and growth.columns and not increments.keeps(block, growth):
-            message = f"rows of a partition may be lost by `:{bounds[0].name}`"
+            message = f"`:{bounds[0].name}` may lose rows of a partition"
             hint = (
-                f"compare with what `{column}` is made of, as it stands in the query; or take the"
-                " condition out: builds read what partitions are known to follow from"
+                f"compare with the expression of `{column}` as written in the query, or remove the"
+                " condition: builds read only what the partitions depend on"
             )
             yield Problem("parameter", message, bounds[0].location, hint)
         return
@@ -468,12 +468,12 @@ def _unfollowed(
     for parameter, compared in binding.bounded:
         found, place = binding.types.of(compared), binding.place(parameter)
         if kind is None or found is None:
-            what = f"of `{by}`" if kind is None else "of what is compared with `:watermark`"
-            message, hint = f"the type {what} is not certain", "cast it: CAST(… AS timestamp)"
+            what = f"of `{by}`" if kind is None else "of the value compared with `:watermark`"
+            message, hint = f"the type {what} is uncertain", "cast it: CAST(… AS timestamp)"
             yield Problem("parameter", message, place, hint)
         elif found != kind and not (kind == "date" and found in TIMES):
-            message = f"`:watermark` is {kind}, and is compared with {found}"
-            hint = f"compare what is {kind}, or take the condition out"
+            message = f"`:watermark` is {kind} but is compared with {found}"
+            hint = f"compare it with a value of type {kind}, or remove the condition"
             yield Problem("parameter", message, place, hint)
 
 
@@ -484,7 +484,7 @@ def _taken(declaration: Declaration, names: Iterable[str]) -> list[Problem]:
     name, place = declaration.name, declaration.location
     taken = [n for n in names if n.lower() in (VALID_FROM, VALID_TO)]
     hint = "rename it: … AS other_name"
-    told = "`{}` is a column of `{}`, and what refresh=snapshot adds"
+    told = "refresh=snapshot adds a column `{}`, which `{}` already has"
     return [Problem("column-name", told.format(n, name), place, hint) for n in taken]
 
 

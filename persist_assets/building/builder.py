@@ -326,7 +326,7 @@ class Builder:
         """Warn of rows without a value in the time column."""
         if computed.measured.timeless:
             log.warning(
-                "`%s`: %d rows were computed that have no `%s`; they count as in no time%s",
+                "`%s`: %d computed rows have no `%s` and belong to no time window%s",
                 work.source.key,
                 computed.measured.timeless,
                 self._time_column(work.source),
@@ -502,7 +502,7 @@ class Builder:
             works = [*self._open.values()]
         for work in works:
             log.warning("action=leave-behind source=%s", work.source.source_id)
-            self._record_failed(work, "interrupted: it did not end by itself")
+            self._record_failed(work, "interrupted before it ended")
             self.ledger.give_back(work.lease)
 
     # ------------------------------------------------------------------------------ publishing
@@ -518,8 +518,8 @@ class Builder:
         """
         if work.source.keeps_history and not self._is_last(work):
             raise ConflictError(
-                f"the history of `{work.source.name}` went on while it was built",
-                hint="run it again",
+                f"the history of `{work.source.name}` changed during the build",
+                hint="try again",
             )
         self._commit(work)
         publication = self._publication(work)
@@ -546,8 +546,8 @@ class Builder:
                     leases[build_id] = held.enter_context(self._leased(work.source))
                 if not self._is_usable(work):
                     raise ConflictError(
-                        f"`{work.source.name}` changed while other partitions were built",
-                        hint="it is built again with the next request",
+                        f"`{work.source.name}` changed during the build of other partitions",
+                        hint="the next request builds it again",
                     )
                 work.lease = leases[build_id]
             publications = [self._publication(work) for work in works]
@@ -664,7 +664,7 @@ class Builder:
         try:
             yield
             if work.state == "open":
-                raise BuildError(f"`{work.source.name}` was built and not published")
+                raise BuildError(f"`{work.source.name}` was built but not published")
         except BaseException as error:
             if isinstance(error, PersistError) and error.location is None:
                 error.location = place_of(error, self.settings.root) or work.source.location

@@ -45,7 +45,7 @@ def check_catalog(engine: Engine, name: str) -> None:
     if name.count("`.`") < 2 and engine.catalog() == "in-memory":
         raise SettingsError(
             f"the view {name} would end with the session: its catalog is in memory",
-            hint='[spark] "spark.sql.catalogImplementation" = "hive", or leave `views` out',
+            hint='[spark] "spark.sql.catalogImplementation" = "hive", or remove `views`',
         )
 
 
@@ -91,8 +91,8 @@ def _query(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> str:
             read = ledger.find_written(leaf.build_uid) if leaf.build_uid else None
             if read is None:
                 raise StorageError(
-                    f"others cannot read {snapshot.table}: it reads {leaf.name}, which is raw",
-                    hint="take out its `name`, or materialized=view",
+                    f"others cannot read {snapshot.table}: it reads the raw table {leaf.name}",
+                    hint="remove its `name` or materialized=view",
                 )
             text = text.replace(quote(leaf.name), f"({_query(settings, ledger, read)})")
         columns = ", ".join(quote(c.name) for c in snapshot.columns)
@@ -125,7 +125,7 @@ def check_leaves(settings: Settings, source: Source, raw: Iterable[Source]) -> N
     name = shown_as(settings, source)
     for upstream in raw if name else ():
         raise BuildError(
-            f"`{source.name}` cannot be shown as {name}: it reads the raw table `{upstream.name}`",
-            hint="take out its `name`, or materialized=view",
+            f"`{source.name}` cannot be the view {name}: it reads the raw table `{upstream.name}`",
+            hint="remove its `name` or materialized=view",
             location=source.location,
         )

@@ -43,13 +43,13 @@ def stages_of(observer: Observer, source: Source, key: str | None = None) -> tup
     asked = None if key is None else {source.source_id: [key]}
     (step,) = observer.plan([source.source_id], asked=asked).steps
     reasons = "; ".join(r.message for r in step.reasons) or "the table is up to date"
-    checks = ", ".join(c.name for c in source.checks) or "there are none"
+    checks = ", ".join(c.name for c in source.checks) or "none"
     environment = observer.settings.environment
     stages = [Stage("plan", f"{step.action}: {reasons}")]
     if step.snapshot is not None:
         table = f"version {step.snapshot.version} of {step.snapshot.table}"
         stages.append(Stage("reuse", table))
-        stages.append(Stage("check", f"only those that may have another answer now: {checks}"))
+        stages.append(Stage("check", f"only those whose result may have changed: {checks}"))
     else:
         strategy = strategy_of(observer.project, source, step)
         stages.append(Stage("compute", _scope(step), strategy.name))
@@ -78,5 +78,5 @@ def _scope(step: Step) -> str:
 def _written(step: Step) -> str:
     base = step.goes_on_from
     if base is None:
-        return "a new version of the table, of new files only"
-    return f"a new version of the table; files of version {base.version} that do not change stay"
+        return "a new version of the table, with new files only"
+    return f"a new version of the table; unchanged files of version {base.version} are kept"

@@ -221,14 +221,14 @@ class Observer:
         timed = partition.time if partition else source.annotation.refresh == "incremental"
         if not timed or column is None:
             raise SettingsError(
-                f"`{source.name}` has no windows that could be computed again",
-                hint="that is for refresh=incremental with a watermark, and for partitions",
+                f"`{source.name}` has no windows to recompute",
+                hint="this requires refresh=incremental with a watermark, or partitions",
                 location=source.location,
             )
         kind = time_type(source, known)
         if kind is None or not is_ordered(kind):
             raise SettingsError(
-                f"the type of `{column}` is not known before `{source.name}` is built",
+                f"the type of `{column}` is unknown until `{source.name}` is built",
                 hint=f"build it first: persist build {source.key}",
             )
         ends = (
@@ -238,11 +238,11 @@ class Observer:
         for text, value in zip((low, high), ends, strict=True):
             if value is None:
                 raise SettingsError(
-                    f"`{text}` is no {kind}, which `{column}` is",
-                    hint="write 2024-01-31, or 2024-01-31T12:00" if kind in TIMES else None,
+                    f"`{text}` is not a valid {kind}, the type of `{column}`",
+                    hint="for example, 2024-01-31 or 2024-01-31T12:00" if kind in TIMES else None,
                 )
         if ends[0] > ends[1]:  # pyright: ignore[reportOperatorIssue, reportOptionalOperand]
-            raise SettingsError(f"`{low}` comes after `{high}`", hint="give the earlier one first")
+            raise SettingsError(f"`{low}` comes after `{high}`", hint="put the earlier one first")
         return ends  # pyright: ignore[reportReturnType]
 
     def keys_between(self, source: Source, low: str, high: str) -> frozenset[str]:

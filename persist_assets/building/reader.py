@@ -237,7 +237,7 @@ class Reader:
             names = ", ".join(sorted(s.key for s in missing))
             raise StrictError(
                 f"not built in `{self.settings.environment}`: {names}",
-                hint="strict mode reads persisted sources from their tables only: build them first",
+                hint="strict mode reads persisted sources only from their tables: build them first",
             )
         return read
 
@@ -280,9 +280,7 @@ class Reader:
         assert source.annotation.freshness is not None
         fallback = self.observer.fallback or source.annotation.freshness.fallback
         known = snapshot.known_at.isoformat(timespec="seconds")
-        message = (
-            f"the table of `{source.name}` is older than it may be: it is what was so at {known}"
-        )
+        message = f"the table of `{source.name}` is stale: it is as of {known}"
         if fallback == "fail":
             raise StaleError(
                 message, hint=f"build it: persist build {source.key}", location=source.location
@@ -399,7 +397,7 @@ class Reader:
                 rows = connector.snapshot(route.predicate, route.columns, route.version)
         except GoneError as error:
             raise GoneError(
-                f"`{source.name}` is asked for more than its copy holds, and version"
+                f"the query needs more of `{source.name}` than its copy holds, and version"
                 f" {short(route.version)} is gone: {error.message}",
                 hint=f"bring the copy up to date: persist external sync {source.key}",
                 location=source.location,
@@ -543,7 +541,7 @@ class Reader:
                 self.engine.view(leaf.name, lambda s=shown, p=pin: self.engine.load_raw(s, p))
             else:
                 raise StorageError(
-                    f"{leaf.name} is gone, which the view {snapshot.table} reads",
+                    f"{leaf.name}, which the view {snapshot.table} reads, is gone",
                     hint="build it again",
                 )
         return self.engine.run(Statement(snapshot.view.sql, {}, ()), snapshot.columns)
@@ -579,7 +577,7 @@ class Reader:
             if not still_holds(self.pins.pin(source), now):
                 raise ConflictError(
                     f"the data of `{source.name}` changed while it was being read",
-                    hint="run it again",
+                    hint="try again",
                 )
 
     def read(self, source: Source) -> DataFrame:
@@ -605,7 +603,7 @@ class Reader:
         for dimension in partition.dimensions if partition else ():
             if dimension.column.lower() not in known:
                 raise BuildError(
-                    f"`{source.name}` has no column `{dimension.column}` to part it by",
+                    f"`{source.name}` has no column `{dimension.column}` to partition by",
                     hint=did_you_mean(dimension.column, (c.name for c in columns)),
                     location=source.location,
                 )
@@ -626,7 +624,7 @@ def _refuse_history(source: Source) -> None:
     """
     if source.keeps_history:
         raise BuildError(
-            f"`{source.name}` keeps a history, and has no table to read it from",
+            f"`{source.name}` keeps a history but has no table to read it from",
             hint=f"build it: persist build {source.key}",
             location=source.location,
         )

@@ -86,7 +86,7 @@ def check_columns(
         wrong = breaches(check, columns) if check.kind == "columns" else ()
         if wrong:
             raise CheckFailedError(
-                f"`{source.name}` has other columns than it promises, and was not published:"
+                f"the columns of `{source.name}` differ from its contract, so it was not published:"
                 f"{listed(wrong)}",
                 results=(promised(check, columns),),
                 location=check.location or source.location,
@@ -94,8 +94,8 @@ def check_columns(
         kind = kinds.get(check.columns[0].lower()) if check.kind == "freshness" else None
         if kind is not None and kind not in TIMES:
             raise BuildError(
-                f"`{check.columns[0]}` is {kind}, which has no age",
-                hint="a date or a timestamp has",
+                f"`{check.columns[0]}` is {kind}, so it has no age",
+                hint="use a date or a timestamp",
                 location=check.location or source.location,
             )
     _check_change(source, columns, published)
@@ -116,9 +116,9 @@ def _check_change(source: Source, columns: Sequence[Column], published: Snapshot
         place = dict(source.annotation.keys).get("on_schema_change", source.location)
         allowed = "only new ones are allowed" if rule == "append" else "none may change"
         raise BuildError(
-            f"`{source.name}` has other columns than its table, and {allowed}; "
+            f"the columns of `{source.name}` differ from its table, and {allowed}; "
             f"it was not published:{listed(wrong)}",
-            hint="to publish it all the same: persist build --allow-schema-change",
+            hint="to publish it anyway: persist build --allow-schema-change",
             location=place,
         )
 
@@ -271,7 +271,7 @@ def _strangers(
         if kind is None:
             raise BuildError(
                 f"`{against.column}` is not a column of `{other.name}`",
-                hint=f"it has {', '.join(there.columns)}",
+                hint=f"known columns: {', '.join(there.columns)}",
                 location=check.location or source.location,
             )
         _check_comparable(source, check, type_in(rows, check.columns[0]), kind)
@@ -315,7 +315,7 @@ def _sample(bad: DataFrame, check: Check) -> tuple[str, ...]:
         with translated(f"looking at rows that fail {check.name}"):
             found = bad.limit(SAMPLE).select(row.alias("row")).collect()
     except BuildError as error:  # that they fail is known, and worth more than what they are
-        log.warning("no sample of what fails %s: %s", check.name, error)
+        log.warning("no sample of rows that fail %s: %s", check.name, error)
         return ()
     return tuple(json.dumps(_short(json.loads(r[0])), ensure_ascii=False) for r in found)
 
@@ -325,7 +325,7 @@ def _places(bad: DataFrame, check: Check, parted: Parted | None) -> tuple[Failed
     try:
         return failing_in(bad, parted) if parted else ()
     except BuildError as error:  # as for samples
-        log.warning("no partitions of what fails %s: %s", check.name, error)
+        log.warning("no partitions of rows that fail %s: %s", check.name, error)
         return ()
 
 

@@ -114,14 +114,14 @@ def check_inputs(observer: Observer, started: Started, world: World) -> None:
         names = ", ".join(f"`{s.key}`" for s in guarded)
         raise BuildError(
             f"`{source.name}` reads {names}, which is not built: its checks have not passed",
-            hint=f"build what it reads too: persist build +{source.key}",
+            hint=f"build its inputs too: persist build +{source.key}",
         )
     missing = lacking(project, source, world, started.step.keys)
     if missing:
         parts = [what_lacks(project.by_id[s], world, some) for s, some in missing.items()]
         raise BuildError(
-            f"`{source.name}` reads partitions that are not there: {'; '.join(parts)}",
-            hint=f"build what it reads too: persist build +{source.key}",
+            f"`{source.name}` reads missing partitions: {'; '.join(parts)}",
+            hint=f"build its inputs too: persist build +{source.key}",
         )
 
 
@@ -145,8 +145,8 @@ def check_base(observer: Observer, started: Started, run_id: str | None) -> None
         return
     if not observer.is_there(history, is_whole):
         raise GoneError(
-            f"the table {history.table} is gone, and the history of `{source.name}` with it",
-            hint="bring its files back; or begin anew: on_change=rebuild and --full-refresh",
+            f"the table {history.table} is gone, and with it the history of `{source.name}`",
+            hint="restore its files, or start over: on_change=rebuild and --full-refresh",
             location=source.location,
         )
     others = (
@@ -158,5 +158,5 @@ def check_base(observer: Observer, started: Started, run_id: str | None) -> None
     )
     if any(build.started_at > observer.started_at for build in others):
         raise ConflictError(
-            f"the history of `{source.name}` went on since this run began", hint="run it again"
+            f"the history of `{source.name}` changed after this run started", hint="try again"
         )

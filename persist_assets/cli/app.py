@@ -76,14 +76,14 @@ app = typer.Typer(
     add_completion=False,
 )
 spark_app = typer.Typer(
-    help=r"The Spark server that stays between runs: \[spark] shared = true.", no_args_is_help=True
+    help=r"The Spark server that is shared by runs: \[spark] shared = true.", no_args_is_help=True
 )
 app.add_typer(spark_app, name="spark")
 ledger_app = typer.Typer(help="The database of all state.", no_args_is_help=True)
 app.add_typer(ledger_app, name="ledger")
 external_app = typer.Typer(help="Local copies of external tables.", no_args_is_help=True)
 app.add_typer(external_app, name="external")
-want_app = typer.Typer(help="Which data is asked for, by when.", no_args_is_help=True)
+want_app = typer.Typer(help="Requests for data, with deadlines.", no_args_is_help=True)
 app.add_typer(want_app, name="want")
 _WIDE = 4000  # what is not a terminal gets whole lines
 err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else _WIDE)
@@ -266,25 +266,28 @@ _PATIENCE_S, _LINES_S = 1.0, 10.0
 
 ProjectOption = Annotated[
     Path | None,
-    typer.Option("--project", help="The project root; else the nearest persist.toml upwards is."),
+    typer.Option(
+        "--project",
+        help="The project root; default: the nearest directory upwards with a persist.toml.",
+    ),
 ]
 EnvOption = Annotated[str | None, typer.Option("--env", help="The environment.")]
 VerboseOption = Annotated[
-    bool, typer.Option("-v", "--verbose", help="Logs, and tracebacks of errors.")
+    bool, typer.Option("-v", "--verbose", help="Show logs and tracebacks of errors.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document to stdout.")]
 SelectArgument = Annotated[
     list[str] | None,
-    typer.Argument(help="Which sources, in Dagster's selection syntax; all if none."),
+    typer.Argument(help="Sources, in Dagster's selection syntax; default: all."),
 ]
 SelectOption = Annotated[
     list[str] | None,
-    typer.Option("--select", metavar="SELECT", help="The same as an option; may be repeated."),
+    typer.Option("--select", metavar="SELECT", help="The same as an option; can be repeated."),
 ]
 AgainstOption = Annotated[
     str | None,
     typer.Option(
-        "--against", metavar="ENV|GIT_REF", help="Tell what differs from there, and is rebuilt."
+        "--against", metavar="ENV|GIT_REF", help="Show what differs from there and is rebuilt."
     ),
 ]
 ForceOption = Annotated[
@@ -292,7 +295,7 @@ ForceOption = Annotated[
     typer.Option(
         "--force",
         "--full-refresh",
-        help="Build even what is up to date, and compute all rows of what is incremental.",
+        help="Build even if up to date, and compute incremental sources in full.",
     ),
 ]
 PartitionOption = Annotated[
@@ -303,10 +306,12 @@ RangeOption = Annotated[
     typer.Option("--partition-range", metavar="A...B", help="Only the partitions from A to B."),
 ]
 FromOption = Annotated[
-    str | None, typer.Option("--from", metavar="A", help="Only partitions from this one on.")
+    str | None,
+    typer.Option("--from", metavar="A", help="Only partitions from this one on (inclusive)."),
 ]
 ToOption = Annotated[
-    str | None, typer.Option("--to", metavar="B", help="Only partitions up to this one.")
+    str | None,
+    typer.Option("--to", metavar="B", help="Only partitions up to this one (inclusive)."),
 ]
 
 
@@ -326,7 +331,7 @@ def everywhere(
     verbose: VerboseOption = False,
     _version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=_tell_version, help="Its version."),
+        typer.Option("--version", is_eager=True, callback=_tell_version, help="Show the version."),
     ] = False,
 ) -> None:
     """Remember the options that stand before the command."""
@@ -418,7 +423,7 @@ def as_exit_codes(given: Invocation) -> Generator[None]:
             print_error(full)
             raise typer.Exit(exit_code(type(full))) from error
         err.print(f"[red]error[/]: {escape(f'{type(error).__name__}: {error}')}")
-        err.print("  hint: this should not happen: run it again with -v and report what it prints")
+        err.print("  hint: this is a bug: run it again with -v and report the output")
         raise typer.Exit(1) from error
     finally:
         given.close()

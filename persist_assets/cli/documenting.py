@@ -45,9 +45,9 @@ def lineage(
         left, right = (f"{key_of[c.source_id]}.{c.column}" for c in (a, b))
         out.print(f"{escape(left)} [dim]→[/] {escape(right)}", soft_wrap=True)
     if not found:
-        err.print(f"nothing is known of columns that make those of {escape(source.key)}")
+        err.print(f"the columns that {escape(source.key)} is computed from are unknown")
     if source.function is not None:
-        err.print("[dim]what a function makes of which columns is not known[/]")
+        err.print("[dim]the column lineage of functions is unknown[/]")
 
 
 def _written(column: ColumnRef) -> str:
@@ -62,7 +62,7 @@ def docs(
     given: Invocation,
     directory: Annotated[
         Path | None,
-        typer.Argument(metavar="[DIR]", help="Where it goes; .persist/docs if nothing is said."),
+        typer.Argument(metavar="[DIR]", help="The target directory; default: .persist/docs."),
     ] = None,
 ) -> None:
     """Write a static site: every source with its columns, lineage, checks and tables."""

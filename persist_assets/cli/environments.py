@@ -40,17 +40,19 @@ from persist_assets.storage.delta_tables import nulls_in
 def manifest(
     given: Invocation,
     file: Annotated[
-        Path | None, typer.Option("--import", metavar="FILE", help="Read it from a file.")
+        Path | None, typer.Option("--import", metavar="FILE", help="Import a manifest from a file.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing.")] = False,
-    why: Annotated[str | None, typer.Option("--why", help="Kept in the history.")] = None,
+    why: Annotated[
+        str | None, typer.Option("--why", help="A reason to record in the history.")
+    ] = None,
 ) -> None:
     """Print the environment's manifest: BuildID → table, as Malloy writes it; or import one."""
     if file is not None:
         _import(given, file, dry_run=dry_run, why=why)
         return
     if dry_run or why:
-        raise SettingsError("--dry-run and --why belong to --import FILE")
+        raise SettingsError("--dry-run and --why require --import FILE")
     document = fetch_document(given.settings, given.ledger)
     if given.as_json:
         print_json(document)
@@ -101,11 +103,11 @@ def _import(given: Invocation, file: Path, *, dry_run: bool, why: str | None) ->
             what = f"{r.source_id or ''} {(r.build_id or str(file))[:64]}".strip()
             err.print(f"[red]refused[/] {escape(f'{what}: {r.reason}')}", soft_wrap=True)
         said = f"as change {done.change_id}" if done.change_id else "nothing was changed"
-        n = f"{len(moved)} imported, {done.n_same} the same already, {len(refused)} refused"
+        n = f"{len(moved)} imported, {done.n_same} already the same, {len(refused)} refused"
         out.print(f"{n} in {settings.environment}: {said}")
     if differs:
         words = ("strict", "not strict") if done.strict else ("not strict", "strict")
-        message = f"the file is {words[0]}, {settings.environment} is {words[1]} and stays so"
+        message = f"the file is {words[0]}, {settings.environment} is {words[1]} and remains so"
         err.print(f"[yellow]warning[/]: {message}; persist.toml decides that", soft_wrap=True)
     if refused:
         raise typer.Exit(4)
@@ -113,13 +115,15 @@ def _import(given: Invocation, file: Path, *, dry_run: bool, why: str | None) ->
 
 # ------------------------------------------------------------------------------------- environments
 
-FromArgument = Annotated[str, typer.Argument(metavar="FROM", help="The environment built in.")]
-ToArgument = Annotated[str, typer.Argument(metavar="TO", help="The one that gets it.")]
+FromArgument = Annotated[
+    str, typer.Argument(metavar="FROM", help="The environment to promote from.")
+]
+ToArgument = Annotated[str, typer.Argument(metavar="TO", help="The environment to promote to.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Change nothing.")]
 AllowStaleOption = Annotated[
-    bool, typer.Option("--allow-stale", help="Even what is out of date, or does not agree.")
+    bool, typer.Option("--allow-stale", help="Promote even stale or inconsistent tables.")
 ]
-WhyOption = Annotated[str | None, typer.Option("--why", help="Kept in the history.")]
+WhyOption = Annotated[str | None, typer.Option("--why", help="A reason to record in the history.")]
 
 
 @command("promote")
@@ -170,7 +174,7 @@ def promote(
 @command("history")
 def history(
     given: Invocation,
-    limit: Annotated[int, typer.Option("--limit", help="How many changes.", min=1)] = 20,
+    limit: Annotated[int, typer.Option("--limit", help="The number of changes.", min=1)] = 20,
 ) -> None:
     """Tell how the environment's manifest changed, the latest change first."""
     changes = given.ledger.fetch_history(given.settings.environment, limit=limit)
@@ -188,9 +192,11 @@ def state(
     given: Invocation,
     selection: SelectArgument = None,
     runs: Annotated[
-        bool, typer.Option("--history", help="Tell of its builds instead, the latest first.")
+        bool, typer.Option("--history", help="List builds instead, latest first.")
     ] = False,
-    limit: Annotated[int, typer.Option("--limit", help="How many builds of each.", min=1)] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", help="The number of builds of each.", min=1)
+    ] = 20,
 ) -> None:
     """Tell of every table when it was built last, and up to which watermark it goes."""
     chosen = [given.project.by_id[s] for s in given.select(selection)]
@@ -225,7 +231,7 @@ def state(
     if told:
         out.print(table)
     else:
-        out.print(f"nothing was built in {given.settings.environment} yet")
+        out.print(f"nothing has been built in {given.settings.environment} yet")
 
 
 def _count_timeless(given: Invocation, snapshot: Snapshot) -> int | None:
@@ -311,14 +317,17 @@ def _tell_builds(given: Invocation, told: Mapping[SourceID, Sequence[Mapping[str
 def rollback(
     given: Invocation,
     to: Annotated[
-        int | None, typer.Option("--to", metavar="CHANGE_ID", help="To right after that change.")
+        int | None,
+        typer.Option(
+            "--to", metavar="CHANGE_ID", help="Return to the state right after that change."
+        ),
     ] = None,
     steps: Annotated[
-        int, typer.Option("--steps", help="Take back the last N runs, promotions and imports.")
+        int, typer.Option("--steps", help="Undo the last N runs, promotions and imports.")
     ] = 1,
     run: Annotated[
         str | None,
-        typer.Option("--run", metavar="ID", help="Take back all that a run, or a change, did."),
+        typer.Option("--run", metavar="ID", help="Undo everything that a run or a change did."),
     ] = None,
     why: WhyOption = None,
 ) -> None:
@@ -343,7 +352,7 @@ def gc_(
     given: Invocation,
     dry_run: DryRunOption = False,
     removed: Annotated[
-        bool, typer.Option("--removed", help="Of sources too that the project no longer defines.")
+        bool, typer.Option("--removed", help="Include sources that the project no longer defines.")
     ] = False,
 ) -> None:
     """Delete the tables and versions that no environment needs, nor its recent history."""
@@ -410,7 +419,7 @@ def _print_change(change: ManifestChange) -> None:
 @command("doctor", is_confined=True)
 def doctor(
     given: Invocation,
-    spark: Annotated[bool, typer.Option("--spark", help="Start Spark too.")] = False,
+    spark: Annotated[bool, typer.Option("--spark", help="Also start Spark.")] = False,
     fix: Annotated[
         bool,
         typer.Option(

@@ -35,10 +35,10 @@ def sync(
     given: Invocation,
     selection: SelectArgument = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Read all that is needed anew, whatever is held.")
+        bool, typer.Option("--again", help="Read everything needed again, whatever the copy has.")
     ] = False,
     approve: Annotated[
-        bool, typer.Option("--approve", help="Read more at once than `approve_above` lets builds.")
+        bool, typer.Option("--approve", help="Allow reading more than `approve_above`.")
     ] = False,
 ) -> None:
     """Bring the copies of external tables up to date, as builds do before they read them."""
@@ -47,7 +47,7 @@ def sync(
     for source in chosen:
         known = before[source.source_id]
         if known.held is None and known.predicate is None:
-            err.print(f"nothing of {escape(source.key)} is needed: no table reads it")
+            err.print(f"{escape(source.key)} is not needed: no table reads it")
             continue
         if not again and known.pending is not None and known.why is None:
             continue
@@ -82,8 +82,8 @@ def _chosen(given: Invocation, patterns: Sequence[str] | None) -> list[Source]:
         some = externals(project, start)
         if not some:
             raise NotFoundError(
-                f"`{pattern}` is no external table, and follows from none",
-                hint="persist external status tells which there are",
+                f"`{pattern}` neither is nor reads an external table",
+                hint="persist external status lists them",
             )
         found |= {s.source_id: s for s in some}
     return list(found.values())
@@ -151,7 +151,7 @@ def print_holding(found: Holding) -> None:
     if found.problem is not None:
         out.print(f"{title} [red]{escape(found.problem.message)}[/]")
     elif found.why is None:
-        why = "its copy is up to date" if found.held else "nothing of it is needed"
+        why = "its copy is up to date" if found.held else "it is not needed"
         out.print(f"{title} [dim]{why}[/]")
     else:
         out.print(f"{title} {escape(found.why)}")
@@ -167,14 +167,14 @@ def print_holding(found: Holding) -> None:
         out.print(f"  [dim]not pushed: {escape(words)}[/]", soft_wrap=True)
     read = found.read
     if read is not None and read.files:
-        rows = f"at most {read.rows} rows" if read.rows is not None else "rows that are not counted"
+        rows = f"at most {read.rows} rows" if read.rows is not None else "an unknown number of rows"
         files = f"{read.files} of {read.of} file{'s' * (read.of != 1)}"
         out.print(f"  to read: {files}, {rows}, {read.bytes} bytes")
     if found.approval:
         how = f"persist external sync {found.source.key} --approve"
         readers = sorted({need["reader"].partition("@")[0] for need in told["needs"]})
         until = f"until then builds of {', '.join(readers)} fail"
-        out.print(f"  [yellow]to be approved:[/] {escape(how)} ({escape(until)})", soft_wrap=True)
+        out.print(f"  [yellow]needs approval:[/] {escape(how)} ({escape(until)})", soft_wrap=True)
 
 
 def held_json(given: Invocation, source: Source) -> dict[str, Any]:

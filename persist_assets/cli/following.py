@@ -45,14 +45,14 @@ def follow(
     ] = "5s",
     until_idle: Annotated[
         str | None,
-        typer.Option("--until-idle", metavar="DURATION", help="End when nothing was due so long."),
+        typer.Option("--until-idle", metavar="DURATION", help="End after this time without work."),
     ] = None,
     max_batches: Annotated[
-        int | None, typer.Option("--max-batches", min=1, help="End after so many batches.")
+        int | None, typer.Option("--max-batches", min=1, help="End after this many batches.")
     ] = None,
     max_failures: Annotated[
         int | None,
-        typer.Option("--max-failures", min=1, help="End after so many failures in a row."),
+        typer.Option("--max-failures", min=1, help="End after this many failures in a row."),
     ] = None,
 ) -> None:
     """Build sources whenever what they rest on has grown: one run for each batch."""
@@ -60,7 +60,7 @@ def follow(
     idle_s = None if until_idle is None else _seconds("--until-idle", until_idle)
     chosen = given.select(selection)
     if not chosen:
-        raise NotFoundError("nothing is selected that could be followed")
+        raise NotFoundError("no selected source can be followed")
     gc.enable()
     signal.signal(signal.SIGTERM, _end)
     try:
@@ -76,7 +76,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 def _seconds(option: str, given: str) -> float:
     seconds = parse_duration(given)
     if seconds is None:
-        raise SettingsError(f"{option}: `{given}` is no duration", hint='for example "5s"')
+        raise SettingsError(f"{option}: `{given}` is not a duration", hint='for example, "5s"')
     return seconds
 
 

@@ -52,19 +52,19 @@ def diff(
     after: PlaceArgument,
     selection: SelectArgument = None,
     rows: Annotated[
-        bool, typer.Option("--rows", help="Compare the rows of both sides' tables too.")
+        bool, typer.Option("--rows", help="Also compare the rows of both tables.")
     ] = False,
     key: Annotated[
         list[str] | None,
-        typer.Option("--key", help="Columns that tell rows apart: a,b. Else rows are counted."),
+        typer.Option("--key", help="Columns that identify rows: a,b. Default: rows are counted."),
     ] = None,
     sample: Annotated[
-        int, typer.Option("--sample", min=0, help="Show so many rows of each kind.")
+        int, typer.Option("--sample", min=0, help="The number of rows of each kind to show.")
     ] = 5,
 ) -> None:
     """Explain how sources differ between two places, down to expressions and rows."""
     if key and not rows:
-        raise SettingsError("`--key` says how rows are compared", hint="add --rows")
+        raise SettingsError("`--key` requires --rows", hint="add --rows")
     places = find_places(given.settings, given.project, given.ledger, before, after)
     wanted = set(given.select(selection)) if selection else None
     changes = [
@@ -77,8 +77,8 @@ def diff(
         tables = [p.tables for p in places]
         if tables[0] is None or tables[1] is None:
             raise SettingsError(
-                f"`{before if tables[0] is None else after}` is files, and files have no rows",
-                hint="--rows compares environments and BuildIDs: build the files in one",
+                f"`{before if tables[0] is None else after}` refers to files, which have no rows",
+                hint="--rows compares environments and BuildIDs: build the files in an environment",
             )
         with quiet(given):
             changes, compared = compare_tables(
@@ -95,7 +95,7 @@ def diff(
         print_json({"sources": told})
         return
     if not changes:
-        out.print(f"nothing differs between {escape(before)} and {escape(after)}")
+        out.print(f"no differences between {escape(before)} and {escape(after)}")
         return
     out.print(changes_tree(f"{before} → {after}", changes))
     for source_id, found in compared.items():
@@ -212,22 +212,22 @@ def query(
     ],
     run: Annotated[
         str | None,
-        typer.Option("--run", metavar="MALLOY", help="A query of Malloy's over FILE.malloy."),
+        typer.Option("--run", metavar="MALLOY", help="A Malloy query over FILE.malloy."),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many rows.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="The maximum number of rows.")] = 100,
     form: Annotated[str, typer.Option("--format", help="table, json or csv.")] = "table",
     only_sql: Annotated[
-        bool, typer.Option("--sql", help="Print what would run, and run nothing.")
+        bool, typer.Option("--sql", help="Print the SQL without running it.")
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Read no persisted source inline.")
+        bool, typer.Option("--strict", help="Do not compute persisted sources inline.")
     ] = False,
     local: Annotated[
-        bool, typer.Option("--local", help="Read no external table itself: its copy, or refuse.")
+        bool, typer.Option("--local", help="Read external tables only from their copies.")
     ] = False,
     fallback: Annotated[
         str | None,
-        typer.Option("--fallback", help="For tables that are too old: live, stale_ok or fail."),
+        typer.Option("--fallback", help="What to do with stale tables: live, stale_ok or fail."),
     ] = None,
 ) -> None:
     """Run a query: what is built is read from its table, the rest is computed."""
@@ -235,12 +235,14 @@ def query(
 
     given.keep_going = True  # what is broken stops only who reads it
     if form not in ("table", "json", "csv"):
-        raise SettingsError(f"`{form}` is no format", hint="table, json or csv")
+        raise SettingsError(f"unknown format `{form}`", hint="use table, json or csv")
     if strict:
         given.settings = replace(given.settings, strict=True)
     known = {str(f): f for f in get_args(Fallback)}
     if fallback is not None and fallback not in known:
-        raise SettingsError(f"unknown fallback `{fallback}`", hint=f"one of {', '.join(known)}")
+        raise SettingsError(
+            f"unknown fallback `{fallback}`", hint=f"known values: {', '.join(known)}"
+        )
     parsed, language = _parsed(given, asked, run)
     reader = given.reader(fallback=known[fallback] if fallback else None, local=local)
     bindings = given.loaded.bind(parsed, language)
@@ -294,12 +296,12 @@ def _parsed(given: Invocation, asked: str, run: str | None) -> tuple[Query, str 
     file, colon, name = asked.partition(f"{MALLOY}:")
     if not colon and not asked.endswith(MALLOY):
         if run is not None:
-            raise SettingsError("--run wants a file of Malloy's before it", hint="FILE.malloy")
+            raise SettingsError("--run needs a Malloy file before it", hint="FILE.malloy")
         return parse_query(asked), None
     path = malloy_path(given.settings, (file + MALLOY) if colon else asked)
     if (run is None) == (not colon):
         message = (
-            "say which query: a name or a text" if run is None else "a name or --run, not both"
+            "name a query or use --run" if run is None else "use either a name or --run, not both"
         )
         names = ", ".join(q.name for q in given.project.queries if q.location.path == path)
         hint = f"queries of {path}: {names or 'none'}; or --run 'run: NAME -> {{ … }}'"
@@ -399,5 +401,5 @@ def _print_rows(
         elif r["from"] == "forwarded":
             told.append(f"{name} forwarded to the external table, version {short(r['version'])}")
     n = "1 row" if len(rows) == 1 else f"{len(rows)} rows"
-    more = ", there are more" if truncated else ""
+    more = ", more are available" if truncated else ""
     err.print(f"[dim]{'; '.join([n + more, *told])}[/]")

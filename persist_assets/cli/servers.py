@@ -27,7 +27,7 @@ def spark_start(given: Invocation) -> None:
     ensure_server(settings)
     _tell_server(given)
     if not settings.shared:
-        err.print('hint: it is used with "shared = true" below [spark] in persist.toml')
+        err.print('hint: to use it, set "shared = true" below [spark] in persist.toml')
 
 
 @command("stop", spark_app)
@@ -39,7 +39,7 @@ def spark_stop(given: Invocation) -> None:
     if given.as_json:
         print_json({"stopped": stopped})
     else:
-        out.print("the Spark server is stopped" if stopped else "no Spark server runs")
+        out.print("the Spark server is stopped" if stopped else "no Spark server is running")
 
 
 @command("status", spark_app)
@@ -86,11 +86,11 @@ def _tell_server(given: Invocation) -> None:
             }
         )
     elif server is None:
-        out.print("no Spark server runs")
+        out.print("no Spark server is running")
     else:
         n = count_clients(directory)
         out.print(
-            f"the Spark server runs at {server.address}, process {server.pid}, "
+            f"the Spark server is running at {server.address}, process {server.pid}, "
             f"{n} client{'s' * (n != 1)}; its log is {directory / SERVER_LOG}",
             soft_wrap=True,
         )
@@ -109,16 +109,16 @@ def _tell_server(given: Invocation) -> None:
 @command("serve")
 def serve(
     given: Invocation,
-    host: Annotated[str, typer.Option("--host", help="Where it listens.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option("--host", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="0: any port that is free.")
+        int, typer.Option("--port", min=0, max=65535, help="The port; 0 picks any free port.")
     ] = 3070,
     build: Annotated[
-        bool, typer.Option("--build", help="Build what is requested, one request at a time.")
+        bool, typer.Option("--build", help="Also build requests, one at a time.")
     ] = False,
     proxy: Annotated[
         list[str] | None,
-        typer.Option("--proxy", help="The address or network of a proxy that is before it."),
+        typer.Option("--proxy", help="The address or network of a proxy in front of it."),
     ] = None,
 ) -> None:
     """Serve wants, events, partitions and deadlines over HTTP, and as pages, until it is ended."""
@@ -160,7 +160,7 @@ def serve(
 def ledger_migrate(
     given: Invocation,
     url: Annotated[
-        str | None, typer.Argument(metavar="[URL]", help="Another ledger than the project's.")
+        str | None, typer.Argument(metavar="[URL]", help="A ledger other than the project's.")
     ] = None,
 ) -> None:
     """Bring a ledger to the version of this release, as every command does that opens it."""
@@ -176,12 +176,12 @@ def ledger_migrate(
         ends = {"from": ledger.found, "to": VERSION}
         print_json({"ledger": shown(url), **ends, "backup": backup})
     elif ledger.found == VERSION:
-        out.print(f"{escape(shown(url))} has version {VERSION} already", soft_wrap=True)
+        out.print(f"{escape(shown(url))} already has version {VERSION}", soft_wrap=True)
     elif ledger.found == 0:
-        out.print(f"{escape(shown(url))} was made, of version {VERSION}", soft_wrap=True)
+        out.print(f"{escape(shown(url))} was created with version {VERSION}", soft_wrap=True)
     else:
-        done = f"was brought from version {ledger.found} to {VERSION}"
-        kept = f"; as it was it is kept at {escape(backup)}" if backup else ""
+        done = f"was migrated from version {ledger.found} to {VERSION}"
+        kept = f"; a backup is at {escape(backup)}" if backup else ""
         out.print(f"{escape(shown(url))} {done}{kept}", soft_wrap=True)
 
 
@@ -192,7 +192,7 @@ def ledger_rebuild(given: Invocation) -> None:
     if given.as_json:
         print_json({"events": n})
     else:
-        out.print(f"made anew of {n:,} events")
+        out.print(f"rebuilt from {n:,} events")
 
 
 @command("copy", ledger_app)
@@ -213,4 +213,4 @@ def ledger_copy(
     else:
         told = f"copied {copied['events']} events and {copied['builds']} builds"
         out.print(f"{told} from {escape(ends['from'])} to {escape(ends['to'])}", soft_wrap=True)
-        err.print("hint: let projects use the copy: `ledger` in persist.toml")
+        err.print("hint: to use the copy, set `ledger` in persist.toml")

@@ -259,11 +259,11 @@ def build(
         bool,
         typer.Option(
             "--allow-schema-change",
-            help="Publish other columns this time, whatever on_schema_change says.",
+            help="Publish changed columns this time, whatever on_schema_change is.",
         ),
     ] = False,
     keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Build what is right although files are wrong.")
+        bool, typer.Option("--keep-going", help="Build valid sources despite errors in others.")
     ] = False,
     partition: PartitionOption = None,
     partition_range: RangeOption = None,
@@ -276,10 +276,10 @@ def build(
         os.environ[KEEP_GOING] = "true"  # for the project's own definitions
     chosen = [given.project.by_id[s] for s in given.select(selection)]
     if not chosen and not selection:
-        raise NotFoundError("nothing is persisted", hint="annotate a source: --@ persist")
+        raise NotFoundError("no source is persisted", hint="annotate a source: --@ persist")
     if not chosen:  # no source is in the state that was asked for
         empty = {"run_id": None, "published": True, "builds": []}
-        print_json(empty) if given.as_json else out.print("nothing is selected: nothing to build")
+        print_json(empty) if given.as_json else out.print("no sources selected: nothing to build")
         return
     ends = _ends(partition, partition_range, first, last)
     asked, order = _asked(given, [s.source_id for s in chosen], ends)
@@ -304,10 +304,12 @@ def build(
 def rerun(
     given: Invocation,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A name or an asset key.")],
-    first: Annotated[str, typer.Option("--from", metavar="A", help="From this time on.")],
-    last: Annotated[str, typer.Option("--to", metavar="B", help="Up to this time, with it.")],
+    first: Annotated[
+        str, typer.Option("--from", metavar="A", help="Start of the window (inclusive).")
+    ],
+    last: Annotated[str, typer.Option("--to", metavar="B", help="End of the window (inclusive).")],
     cascade: Annotated[
-        bool, typer.Option("--cascade", help="Build all that reads it again too.")
+        bool, typer.Option("--cascade", help="Also rebuild everything downstream.")
     ] = False,
 ) -> None:
     """Compute the rows between two values of the watermark again, in one commit."""
@@ -368,14 +370,15 @@ def _ends(
         They say it in two ways.
     """
     if sum(x is not None for x in (partition, between, first or last)) > 1:
-        raise SettingsError("--partition, --partition-range and --from, --to: say it in one way")
+        raise SettingsError("--partition, --partition-range and --from, --to exclude each other")
     if partition is not None:
         return partition, partition
     if between is not None:
         start, dots, end = between.partition("...")
         if not (start and dots and end):
             raise SettingsError(
-                f"`{between}` is no range of partitions", hint="for example 2013-01-01...2013-01-31"
+                f"`{between}` is not a partition range",
+                hint="for example, 2013-01-01...2013-01-31",
             )
         return start, end
     return (first, last) if first is not None or last is not None else None

@@ -32,7 +32,7 @@ def trust(
         list[str] | None, typer.Argument(metavar="[PLACE]...", help="Places to trust.")
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Trust all places that the project names now.")
+        bool, typer.Option("--all", help="Trust all places that the project currently names.")
     ] = False,
 ) -> None:
     """List the places outside the project that it names, or trust them."""
@@ -46,8 +46,8 @@ def trust(
     for place in chosen:
         if place != ALL and inside.allows(place):
             raise SettingsError(
-                f"{place} is in the project, which needs no trust",
-                hint="name a path outside of it, or a URL such as https://minio.example.com:9000",
+                f"{place} is in the project and needs no trust",
+                hint="name a path outside it, or a URL such as https://minio.example.com:9000",
             )
     if every:
         chosen += named
@@ -60,7 +60,7 @@ def trust(
         print_json({"places": [{"place": p, "named_by": b, "trusted": t} for p, b, t in rows]})
         return
     if not rows:
-        out.print("the project names no places outside of it")
+        out.print("the project names no places outside itself")
         return
     table = table_of("place", "named by", "trusted")
     for place, by, is_trusted in rows:

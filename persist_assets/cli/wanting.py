@@ -38,9 +38,9 @@ from persist_assets.core.wants import (
 _TTL, _SLA = "30m", "5m"
 _PAUSE_S = 1.0
 
-WantArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of a want.")]
+WantArgument = Annotated[str, typer.Argument(metavar="ID", help="The ID of a want.")]
 RefArgument = Annotated[
-    str, typer.Argument(metavar="REF", help="An asset key, and `/` and the key of a partition.")
+    str, typer.Argument(metavar="REF", help="An asset key, `/` and a partition key.")
 ]
 
 
@@ -52,25 +52,31 @@ def want_add(
     given: Invocation,
     ref: RefArgument,
     sla: Annotated[
-        str, typer.Option("--sla", metavar="DURATION|none", help="When it is late.")
+        str, typer.Option("--sla", metavar="DURATION|none", help="The time until it is late.")
     ] = _SLA,
     ttl: Annotated[
-        str, typer.Option("--ttl", metavar="DURATION|none", help="When it is given up.")
+        str, typer.Option("--ttl", metavar="DURATION|none", help="The time until it expires.")
     ] = _TTL,
     at: Annotated[
         str | None,
-        typer.Option("--at", metavar="TIME", help="The time its data stands for: --sla is from."),
+        typer.Option(
+            "--at", metavar="TIME", help="The time that its data represents: --sla counts from it."
+        ),
     ] = None,
     needs: Annotated[
         list[str] | None,
-        typer.Option("--needs", metavar="GRAPH:REF", help="What of another graph has to be there."),
+        typer.Option(
+            "--needs", metavar="GRAPH:REF", help="A partition of another graph that it depends on."
+        ),
     ] = None,
     want_id: Annotated[
-        str | None, typer.Option("--id", help="Its id; the same one again is the same want.")
+        str | None, typer.Option("--id", help="Its ID; repeating it returns the same want.")
     ] = None,
-    comment: Annotated[str | None, typer.Option("--comment", help="Why it is wanted.")] = None,
+    comment: Annotated[
+        str | None, typer.Option("--comment", help="Why the data is wanted.")
+    ] = None,
     no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="Record it alone: something else builds it.")
+        bool, typer.Option("--no-wait", help="Only record it: another process builds it.")
     ] = False,
 ) -> None:
     """Ask for a partition by when; it is built at once if it can be."""
@@ -118,10 +124,12 @@ def want_add(
 def want_list(
     given: Invocation,
     pattern: Annotated[
-        str | None, typer.Option("--pattern", help="Of partitions that match: `*`, `**`.")
+        str | None, typer.Option("--pattern", help="Only matching partitions: `*`, `**`.")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Those too that have ended.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="The newest so many.")] = 100,
+    every: Annotated[bool, typer.Option("--all", help="Include those that have ended.")] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="The maximum number, newest first.")
+    ] = 100,
 ) -> None:
     """List what is wanted and not there."""
     states = () if every else ACTIVE
@@ -143,7 +151,7 @@ def want_list(
             due,
             escape("".join(error)),
         )
-    out.print(table if found else "nothing is wanted that is not there")
+    out.print(table if found else "no open wants")
 
 
 @command("show", want_app)
@@ -156,7 +164,9 @@ def want_show(given: Invocation, want_id: WantArgument) -> None:
 def want_cancel(
     given: Invocation,
     want_id: WantArgument,
-    why: Annotated[str | None, typer.Option("--why", help="Kept in the history.")] = None,
+    why: Annotated[
+        str | None, typer.Option("--why", help="A reason to record in the history.")
+    ] = None,
 ) -> None:
     """Take a want back; what it is built for already is finished."""
     _tell(given, given.ledger.cancel_want(want_id, by=_user(), why=why))
@@ -186,7 +196,7 @@ def _is_built_by_others(given: Invocation, want_id: str) -> bool:
     ledger, built = given.ledger, False
     while (found := ledger.find_want(want_id)) is not None and found.state == "building":
         if not built:
-            err.print(f"somebody else builds it: request {found.request_id}")
+            err.print(f"another process builds it: request {found.request_id}")
         built = True
         time.sleep(_PAUSE_S)
         record_dead(ledger, given.settings.environment, datetime.now(UTC))
@@ -196,7 +206,7 @@ def _is_built_by_others(given: Invocation, want_id: str) -> bool:
 def _find(given: Invocation, want_id: str) -> Want:
     found = given.ledger.find_want(want_id)
     if found is None:
-        raise NotFoundError(f"there is no want `{want_id}`", hint="persist want list --all")
+        raise NotFoundError(f"unknown want `{want_id}`", hint="persist want list --all")
     return found
 
 
@@ -221,7 +231,7 @@ def _seconds(option: str, given: str) -> int | None:
         return None
     seconds = parse_duration(given)
     if seconds is None or seconds < 0:
-        raise SettingsError(f"{option}: `{given}` is no duration", hint='for example "9h"')
+        raise SettingsError(f"{option}: `{given}` is not a duration", hint='for example, "9h"')
     return int(seconds)
 
 
@@ -231,7 +241,9 @@ def _time(given: Invocation, text: str | None) -> datetime | None:
     try:
         at = datetime.fromisoformat(text)
     except ValueError as error:
-        raise SettingsError(f"--at: `{text}` is no time", hint="write 2024-01-31T06:00") from error
+        raise SettingsError(
+            f"--at: `{text}` is not a time", hint="for example, 2024-01-31T06:00"
+        ) from error
     return at if at.tzinfo else at.replace(tzinfo=given.settings.timezone)
 
 
@@ -241,15 +253,11 @@ def _time(given: Invocation, text: str | None) -> datetime | None:
 @command("evaluate")
 def evaluate(
     given: Invocation,
-    force: Annotated[
-        bool, typer.Option("--force", help="Try again at once what has failed.")
-    ] = False,
-    build: Annotated[
-        bool, typer.Option("--build", help="Build what is asked for here and now.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Retry failures immediately.")] = False,
+    build: Annotated[bool, typer.Option("--build", help="Build the request here and now.")] = False,
     request_id: Annotated[
         str | None,
-        typer.Option("--request", metavar="ID", help="Decide nothing: build this request."),
+        typer.Option("--request", metavar="ID", help="Build this request without an evaluation."),
     ] = None,
 ) -> None:
     """Decide what is to be done about the wants, and make one build request of it."""
@@ -267,7 +275,7 @@ def evaluate(
     else:
         found, request = Evaluation(), given.ledger.find_request(request_id)
         if request is None or request.environment != given.settings.environment:
-            raise NotFoundError(f"there is no build request `{request_id}`")
+            raise NotFoundError(f"unknown build request `{request_id}`")
     succeeded = True
     if (build or request_id) and request is not None:
         with quiet(given):
@@ -281,7 +289,7 @@ def evaluate(
     else:
         out.print("nothing can be built now")
     if found.deferred and not given.as_json:
-        out.print(f"{found.deferred:,} more wants can be built: they wait for the next evaluation")
+        out.print(f"{found.deferred:,} more wants can be built in the next evaluation")
     for blocked in () if given.as_json else found.blocked:
         missing = ", ".join(blocked.missing)
         out.print(escape(f"{blocked.partition_ref} waits for {missing}"), soft_wrap=True)
@@ -301,13 +309,15 @@ def taint(given: Invocation, ref: RefArgument) -> None:
     for found in refs:
         out.print(f"{escape(found)} is tainted: persist want add {escape(found)}", soft_wrap=True)
     if not refs:
-        out.print(f"nothing of {escape(ref)} is there")
+        out.print(f"{escape(ref)} has not been built")
 
 
 @command("sla")
 def sla(
     given: Invocation,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="The latest so many.")] = 100,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="The maximum number, latest first.")
+    ] = 100,
 ) -> None:
     """Tell which deadlines were missed, what was waited for, and how late it came."""
     from persist_assets.wants.requests import record_late
@@ -341,14 +351,20 @@ def sla(
 @command("events")
 def events(
     given: Invocation,
-    since: Annotated[int, typer.Option("--since", min=0, help="After this position.")] = 0,
+    since: Annotated[
+        int, typer.Option("--since", min=0, help="Only events after this position.")
+    ] = 0,
     pattern: Annotated[
-        list[str] | None, typer.Option("--pattern", help="Of partitions that match: `*`, `**`.")
+        list[str] | None, typer.Option("--pattern", help="Only matching partitions: `*`, `**`.")
     ] = None,
-    kind: Annotated[list[str] | None, typer.Option("--kind", help="Only of this kind.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 1000,
+    kind: Annotated[
+        list[str] | None, typer.Option("--kind", help="Only events of this kind.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="The maximum number of events.")
+    ] = 1000,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on as they come, one on a line.")
+        bool, typer.Option("--follow", help="Continue with new events, one per line.")
     ] = False,
 ) -> None:
     """Tell what has happened, in order."""

@@ -106,8 +106,10 @@ def resolve_query(
         if not isinstance(source_id, Problem):
             wrong += hidden_versions(language, reference, project.by_id.get(source_id))
             if names.others(reference, None, language) is not None:
-                message = f"`{'.'.join(reference.parts)}` may be in a file that cannot be read"
-                hint = "qualify it, or mend that file"
+                message = (
+                    f"`{'.'.join(reference.parts)}` may be defined in a file that cannot be read"
+                )
+                hint = "qualify the name, or fix that file"
                 wrong.append(Problem("ambiguous-name", message, reference.location, hint))
     if wrong:
         raise SourcesError(wrong)

@@ -102,8 +102,8 @@ def find_former_build_ids(
             lines = (f"{json.dumps(k)} = {json.dumps(v)}" for k, v in fixed)
             return Problem(
                 "former-build-ids",
-                f"BuildIDs no longer hold settings that cannot change rows, so a build in "
-                f"`{settings.environment}` makes {n} table{'s' * (n != 1)} again that could stay",
+                f"BuildIDs no longer include settings that cannot change rows, so a build in "
+                f"`{settings.environment}` would rebuild {n} table{'s' * (n != 1)} needlessly",
                 Location(SETTINGS_FILE),
                 hint="to keep the tables, add to persist.toml:\n"
                 + "\n".join(f"      {line}" for line in ("[spark.build_ids]", *lines)),
@@ -221,14 +221,14 @@ def load(settings: Settings, progress: Progress | None = None) -> Loaded:
     if not directory.is_dir():
         raise SettingsError(
             f"there is no directory {directory}",
-            hint='sources live in it; another one is named in persist.toml: sources = "…"',
+            hint='create it for your sources, or set another one in persist.toml: sources = "…"',
         )
     problems: list[Problem] = []
     paths = sorted(_files(directory))
     if not paths:
         raise SettingsError(
-            f"{directory} holds no sources",
-            hint=f"files ending in {', '.join((*FRONTENDS, MALLOY))} are read",
+            f"{directory} contains no sources",
+            hint=f"add files ending in {', '.join((*FRONTENDS, MALLOY))}",
         )
     contents: dict[str, bytes] = {}
     unread: list[str] = []
@@ -475,7 +475,7 @@ def _read(root: Path, path: Path, relative: str, problems: list[Problem]) -> byt
         return path.read_bytes()
     except OSError as error:
         problems.append(
-            Problem("file", f"this file cannot be read: {error.strerror}", Location(relative))
+            Problem("file", f"cannot read this file: {error.strerror}", Location(relative))
         )
         return None
 
@@ -530,12 +530,12 @@ def _placed(
     for name, location in settings.raws:
         found = [s for s, (key, d) in raws.items() if name in (d.name, key)]
         if len(found) != 1:
-            what = "is no raw table" if not found else "may be several raw tables"
+            what = "is not a raw table" if not found else "is ambiguous: several raw tables match"
             keys = sorted(key for key, _ in raws.values())
             raise SettingsError(
                 f"`[env.{settings.environment}.raw] {name}` {what}",
                 hint=did_you_mean(name, [*keys, *(d.name for _, d in raws.values())])
-                or f"there are: {', '.join(keys) or 'none'}",
+                or f"known raw tables: {', '.join(keys) or 'none'}",
                 location=place_in(settings.root, ("env", settings.environment, "raw", name)),
             )
         placed[found[0]] = location

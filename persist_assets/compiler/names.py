@@ -75,16 +75,16 @@ class Names:
         written = ".".join(reference.parts)
         if fits:
             names = ", ".join(".".join(key) for key, _ in fits)
-            message = f"`{written}` may be any of {names}"
-            return Problem("ambiguous-name", message, reference.location, "qualify it")
+            message = f"`{written}` is ambiguous: {names}"
+            return Problem("ambiguous-name", message, reference.location, "qualify the name")
         hint = did_you_mean(
             reference.parts[-1], {k[-1] for many in self.by_name.values() for k, _ in many}
         )
         if len(reference.parts) == 2 and parts[0] in ("delta", *FILE_FORMATS):
             hint = f"declare it: CREATE TABLE … USING {parts[0]} LOCATION '{reference.parts[1]}'"
         elif hint is None:
-            hint = "data from outside is declared with CREATE TABLE … USING … LOCATION"
-        message = f"`{written}` is not a source of this project"
+            hint = "declare external data with CREATE TABLE … USING … LOCATION"
+        message = f"unknown source `{written}`"
         return Problem("unknown-name", message, reference.location, hint)
 
     def find(
@@ -129,8 +129,8 @@ class Names:
         path = written.rpartition("@")[2]
         hint = did_you_mean(written, self.known)
         if path.endswith(SUFFIX) and not any(k.endswith(f"@{path}") for k in self.known):
-            hint = f"move {path} below the sources directory"
-        message = f"`{written}` is not a source of this project"
+            hint = f"move {path} into the sources directory"
+        message = f"unknown source `{written}`"
         return Problem("unknown-name", message, place, hint)
 
 

@@ -161,8 +161,8 @@ class Compilation:
             yield
         except RecursionError:
             # Whether it comes depends on who calls us: it may refuse, never decide meaning.
-            hint = "give parts of it names: WITH … AS (…)"
-            self.report("nesting", "this is nested too deeply to be read", unit, hint)
+            hint = "name parts of it: WITH … AS (…)"
+            self.report("nesting", "the nesting is too deep", unit, hint)
         except PersistError:
             raise
         except Exception as error:
@@ -271,7 +271,7 @@ class Compilation:
             function = unit.source.function or function  # it knows which columns it is given
             frames = zip(unit.bindings, function.frames, strict=True)
             given = [self._leaf(binding, frame.columns) for binding, frame in frames]
-            return opaque(given, "it is read by a function of Python")
+            return opaque(given, "it is read by a Python function")
         assert query is not None
         if query.tree is None:
             query = self.parsed(unit)

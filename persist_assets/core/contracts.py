@@ -55,7 +55,9 @@ def incomparable(check: Check, own: str, other: str) -> str | None:
     """Return what is wrong with the types that a ``relationship`` check compares, or None."""
     if comparable(own, other):
         return None
-    return f"`{check.columns[0]}` is {own} and `{check.values[0]}` {other}: they cannot be equal"
+    return (
+        f"`{check.columns[0]}` is {own} and `{check.values[0]}` is {other}: they can never be equal"
+    )
 
 
 def promised_by(checks: Iterable[Check]) -> frozenset[str]:

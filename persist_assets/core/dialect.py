@@ -535,7 +535,7 @@ def typed(tokens: Sequence[Token], text: str) -> list[Token]:
             word = token.text.upper()
             if word not in _TYPED_LITERALS and not suffixed(after.text):
                 literal = text[after.start : after.end + 1]
-                message = f"Spark has no literals of the type `{token.text}`"
+                message = f"Spark has no literals of type `{token.text}`"
                 hint = f"write CAST({literal} AS {token.text})"
                 raise UnknownTypeError(token.start, message, hint)
             literal = [token, after]

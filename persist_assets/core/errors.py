@@ -100,8 +100,8 @@ def unexpected(error: Exception, what: str, location: Location) -> Problem:
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if PACKAGE in Path(f.filename).parents] or frames
     where = f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
-    message = f"persist failed over {what}: {type(error).__name__}: {error}{where}"
-    return Problem("internal", message, location, "this is a defect of persist: please report it")
+    message = f"persist failed on {what}: {type(error).__name__}: {error}{where}"
+    return Problem("internal", message, location, "this is a bug in persist: please report it")
 
 
 class PersistError(Exception):
@@ -192,7 +192,7 @@ class MissingUpstream(BuildError):
 
     def __init__(self, refs: Iterable[str]) -> None:
         self.refs = tuple(refs)
-        super().__init__(f"it needs {', '.join(self.refs)}, which is not there yet")
+        super().__init__(f"needs {', '.join(self.refs)}, not available yet")
 
 
 class CheckFailedError(BuildError):

@@ -64,12 +64,12 @@ _FULL = re.compile(
     r"|\(os error (?:28|122)\)|\[Errno (?:28|122)\]"
 )
 _HINTS = {
-    r"NoSuchBucket|NO_SUCH_BUCKET|bucket does not exist": "create the bucket, or name another",
+    r"NoSuchBucket|NO_SUCH_BUCKET|bucket does not exist": "create the bucket, or use another",
     _EXPIRED: "the credentials have expired: get new ones, for S3 AWS_ACCESS_KEY_ID,"
-    " AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, and run it again",
-    _DENIED: "check the credentials, for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and what"
-    " they permit",
-    _THROTTLED.pattern: "the store limits the rate of requests: build fewer sources at once"
+    " AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, then try again",
+    _DENIED: "check the credentials, for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and"
+    " their permissions",
+    _THROTTLED.pattern: "the store limits the request rate: build fewer sources at once"
     " (`parallel`), or wait longer (`store_retry`)",
     r"tcp connect|[Tt]imeout|timed out|Could not connect|dns error|resolve host|NETWORK_CONNECTION"
     r"|error sending request": 'check the endpoint: [store."s3://BUCKET"] or AWS_ENDPOINT_URL',
@@ -184,7 +184,7 @@ def unfit_region(region: str) -> tuple[str, str] | None:
     """
     if _REGION.fullmatch(region):
         return None
-    return f"the region `{region}` is invalid", "for example eu-central-1"
+    return f"the region `{region}` is invalid", "for example, eu-central-1"
 
 
 def unfit_endpoint(endpoint: str) -> tuple[str, str] | None:
@@ -193,12 +193,12 @@ def unfit_endpoint(endpoint: str) -> tuple[str, str] | None:
     Examples
     --------
     >>> unfit_endpoint("https://minio:9000"), unfit_endpoint("minio:9000")[0]
-    (None, 'the endpoint `minio:9000` of a store is not a URL')
+    (None, 'the store endpoint `minio:9000` is not a URL')
     """
     if _ENDPOINT.fullmatch(endpoint):
         return None
-    hint = "for example https://minio.example.com:9000"
-    return f"the endpoint `{endpoint}` of a store is not a URL", hint
+    hint = "for example, https://minio.example.com:9000"
+    return f"the store endpoint `{endpoint}` is not a URL", hint
 
 
 def read_stores(
@@ -224,8 +224,8 @@ def read_stores(
         parts = urlsplit(location)
         if SCHEMES.get(scheme_of(location)) != "s3a" or not parts.netloc or parts.path.strip("/"):
             raise SettingsError(
-                f'`[store."{location}"]` is no bucket of an S3-compatible store',
-                hint='[store."s3://BUCKET"]; other stores need only variables of the environment',
+                f'`[store."{location}"]` is not a bucket of an S3-compatible store',
+                hint='[store."s3://BUCKET"]; other stores need only environment variables',
             )
         endpoint = said.get("endpoint", other.endpoint)
         stores.append(Store(parts.netloc, endpoint, said.get("region", other.region)))
@@ -305,7 +305,7 @@ def full_disk(directory: object, failed: str) -> StorageError:
     failed
         What failed of that, in a sentence.
     """
-    hint = "free some space on it, and run it again; nothing that was built before is lost"
+    hint = "free some space and try again; earlier builds are not lost"
     return StorageError(f"the disk of {directory} is full: {failed}", hint=hint)
 
 

@@ -433,13 +433,13 @@ def between(name: str, order: Sequence[str], first: str, last: str) -> tuple[str
         if key not in places:
             hint = did_you_mean(key, order)
             if order and hint is None:
-                hint = f"there are those from {order[0]} to {order[-1]}"
+                hint = f"known partitions: {order[0]} to {order[-1]}"
             elif not order:
-                hint = "it has none yet: the first window of time has not ended"
+                hint = "there are none yet: the first time window has not ended"
             raise NotFoundError(f"`{name}` has no partition `{key}`", hint=hint)
     if places[first] > places[last]:
         raise NotFoundError(
-            f"`{first}` comes after `{last}`", hint="give the earlier partition first"
+            f"`{first}` comes after `{last}`", hint="put the earlier partition first"
         )
     return tuple(order[places[first] : places[last] + 1])
 

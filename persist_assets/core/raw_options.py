@@ -231,10 +231,10 @@ def wrong_option(
         elif known and "." in name:
             pass  # of Hadoop or the format's library, which get all options: fs.s3a.endpoint
         elif known is not None and name not in {k.lower() for k in known}:
-            hint = did_you_mean(name, known) or f"there are: {', '.join(sorted(known))}"
+            hint = did_you_mean(name, known) or f"known options: {', '.join(sorted(known))}"
             return f"{form} has no option `{name}`", hint
     if form == "csv" and options.get("header", "true").lower() not in ("true", "false"):
-        return "`header` is true or false", None
+        return "`header` must be true or false", None
     return _wrong_mode(options, columns) if form in PARSED else None
 
 
@@ -243,14 +243,14 @@ def _wrong_mode(
 ) -> tuple[str, str | None] | None:
     mode, name = read_mode(options, columns), corrupt_column(options)
     if mode not in MODES:
-        hint = did_you_mean(mode, MODES) or f"there are: {', '.join(MODES)}"
-        return f"there is no mode `{options['mode']}`", hint
+        hint = did_you_mean(mode, MODES) or f"known modes: {', '.join(MODES)}"
+        return f"unknown mode `{options['mode']}`", hint
     column = next((c for c in columns if c.name.lower() == name.lower()), None)
     if column is not None and (column.type or "").lower() != "string":
-        return f"`{name}` keeps bad records, and is not declared as STRING", f"{name} STRING"
+        return f"`{name}` keeps bad records, so it must be a STRING column", f"{name} STRING"
     if column is None and columns and (mode == "PERMISSIVE" or CORRUPT in options):
         return (
             f"bad records would become NULLs: no column `{name}` keeps them",
-            f"declare `{name} STRING`; or leave out `mode`, so that bad records are an error",
+            f"declare `{name} STRING`, or remove `mode` to make bad records an error",
         )
     return None

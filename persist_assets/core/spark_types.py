@@ -105,7 +105,7 @@ def read_type(
     """
     word = _word(words, at)
     if depth > _MAX_DEPTH:
-        raise UnknownTypeError(at, "a type is nested too deeply")
+        raise UnknownTypeError(at, "the type is nested too deeply")
     if word in ("array", "map", "struct"):
         return _nested(word, words, at, lengths, bare_varchar, depth + 1)
     if word == "interval":
@@ -122,7 +122,9 @@ def read_type(
         case "varchar", [] if bare_varchar:
             return "string", end
         case (("char" | "character" | "varchar"), []):
-            raise UnknownTypeError(at, f"`{words[at]}` has no length", "string, or varchar(255)")
+            raise UnknownTypeError(
+                at, f"`{words[at]}` needs a length", "use string, or varchar(255)"
+            )
         case "timestamp", []:
             zone = [_word(words, end + i) for i in range(4)]
             if zone[:3] == ["without", "time", "zone"]:
@@ -130,7 +132,7 @@ def read_type(
             if zone == ["with", "local", "time", "zone"]:
                 return "timestamp", end + 4
             if zone[:3] == ["with", "time", "zone"]:
-                hint = "timestamp, or timestamp_ntz for one without a zone"
+                hint = "use timestamp, or timestamp_ntz for one without a time zone"
                 raise UnknownTypeError(at, "unknown type `TIMESTAMP WITH TIME ZONE`", hint)
             return "timestamp", end
         case (("timestamp" | "timestamp_ntz" | "timestamp_ltz"), [6]):
@@ -244,7 +246,9 @@ def _interval(words: Sequence[str], at: int) -> tuple[str, int]:
         or (first in months) != (last in months)
     ):
         written = f"INTERVAL {words[at]} TO {last.upper()}"
-        raise UnknownTypeError(at, f"unknown type `{written}`", "interval day to second")
+        raise UnknownTypeError(
+            at, f"unknown type `{written}`", "for example, interval day to second"
+        )
     return f"interval {first} to {last}", at + 3
 
 
@@ -256,7 +260,9 @@ def _nested(
         return "struct<>", at + 2
     if _word(words, at + 1) != "<":
         example = {"array": "array<int>", "map": "map<string, int>"}.get(kind, "struct<a: int>")
-        raise UnknownTypeError(at, f"`{words[at]}` does not say what is in it", example)
+        raise UnknownTypeError(
+            at, f"`{words[at]}` needs the type of its elements", f"for example, {example}"
+        )
     inner: list[str] = []
     end = at + 2
     while not (kind == "struct" and not inner and _word(words, end) == ">"):

@@ -117,7 +117,7 @@ def greatest(texts: Iterable[str | None], kind: str) -> str | None:
         return next(iter(told), None)
     values = {text: from_text(text, kind) for text in told}
     if None in values.values():
-        raise ValueError(f"{', '.join(sorted(told))}: which is the greatest {kind}?")
+        raise ValueError(f"cannot compare values of type {kind}: {', '.join(sorted(told))}")
     return max(told, key=lambda text: values[text])  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 

@@ -116,7 +116,7 @@ def trusted_places(root: Path, environ: Mapping[str, str] = os.environ) -> tuple
         if not Path(listed[n]).is_absolute():
             raise SettingsError(
                 f"{TRUST} lists the relative path `{place}`",
-                hint="list absolute paths, or URLs such as https://minio.example.com:9000",
+                hint="use absolute paths, or URLs such as https://minio.example.com:9000",
             )
     try:
         own = _read(environ).get(str(root), [])
@@ -144,7 +144,7 @@ def add_trusted(root: Path, places: Iterable[str], environ: Mapping[str, str] = 
             json.dump(trusted, file, indent=2)
         written.replace(path)
     except (OSError, RuntimeError) as error:
-        raise SettingsError(f"the trusted places cannot be written: {error}") from error
+        raise SettingsError(f"cannot write the trusted places: {error}") from error
 
 
 def _read(environ: Mapping[str, str]) -> dict[str, list[str]]:
@@ -166,7 +166,7 @@ def _read(environ: Mapping[str, str]) -> dict[str, list[str]]:
     except PermissionError:
         raise
     except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise SettingsError(f"{trust_file(environ)} cannot be read: {error}") from error
+        raise SettingsError(f"cannot read {trust_file(environ)}: {error}") from error
 
 
 # ----------------------------------------------------------------------------------- confinement
@@ -250,7 +250,7 @@ def permit(location: str) -> None:
     if place not in _confinement.refused:
         _confinement.refused.append(place)
     raise UntrustedError(
-        f"{place} is outside of the project, and not trusted",
-        hint="persist trust lists all such places; once you know them: persist trust --all, or in"
-        f" CI {TRUST}",
+        f"{place} is outside the project and not trusted",
+        hint="`persist trust` lists all such places; to trust them run `persist trust --all`, or in"
+        f" CI set {TRUST}",
     )

@@ -407,7 +407,7 @@ def warn_unknown_graphs(
     return [
         (
             f"unknown graph `{name}`: persist.toml has no `[upstream.{name}]`, "
-            "so a want of it would wait for ever",
+            "so a want for it would wait forever",
             did_you_mean(name, known) or "declare it: see docs/settings.md#other-graphs",
         )
         for name in unknown

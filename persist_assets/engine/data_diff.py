@@ -138,7 +138,7 @@ def compare_tables(
             raise
     lacking = [f for f in found.values() if isinstance(f, NotCompared) and f.lacks_key]
     if lacking and not any(isinstance(f, RowsDiffer) for f in found.values()):
-        raise SettingsError(lacking[0].reason, hint="name columns of what is compared")
+        raise SettingsError(lacking[0].reason, hint="use columns of the compared tables")
     return told, found
 
 
@@ -205,7 +205,7 @@ def compare_rows(
     common, uncompared = _common(before, after)
     lacking = _lacking(key, [c.name for c in common])
     if lacking or not common:
-        return lacking or NotCompared("the two have no column in common")
+        return lacking or NotCompared("the tables have no columns in common")
     if not key:
         return _as_they_are(before, after, common, uncompared, sample)
     wanted = {k.lower() for k in key}
@@ -265,7 +265,7 @@ def _lacking(key: Sequence[str], columns: Sequence[str]) -> NotCompared | None:
     lacking = [k for k in key if k.lower() not in there]
     if not lacking:
         return None
-    return NotCompared(f"no column `{lacking[0]}` of one type on both sides", lacks_key=True)
+    return NotCompared(f"no column `{lacking[0]}` with the same type on both sides", lacks_key=True)
 
 
 def _same(value: str, kind: Any, depth: int = 0) -> str:
@@ -456,6 +456,6 @@ def _refuse_several(side: DataFrame, keys: Sequence[_Column], name: str) -> None
         example = ", ".join(f"{c.name} = {'NULL' if v is None else v}" for c, v in pairs)
         named = ", ".join(f"`{c.name}`" for c in keys)
         raise SettingsError(
-            f"{named} is no key: {n} rows of {name} have {example}",
-            hint="name more columns, --key a,b; or no key, and rows are compared as they are",
+            f"{named} is not a key: {n} rows of {name} have {example}",
+            hint="use more columns, --key a,b; or no key, to compare rows as they are",
         )

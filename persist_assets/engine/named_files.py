@@ -65,9 +65,9 @@ def check_rows(scan: DataFrame, promised: Mapping[str, int], table: str) -> None
         if there.get(name := place.rpartition("/")[2], 0) != n
     ]
     raise StorageError(
-        f"Spark reads {count:,} rows of {table}, and its log says {total:,}:"
+        f"Spark reads {count:,} rows of {table}, but its log states {total:,}:"
         f" {', '.join(different[:3])}{', …' if len(different) > 3 else ''}",
-        hint="a file was replaced, or Spark ignores its name; have the table's files rewritten",
+        hint="a file was replaced, or Spark ignores its name: rewrite the table's files",
     )
 
 

@@ -106,8 +106,8 @@ def ask(
     if isinstance(found, DataFrame):
         return found
     raise BuildError(
-        f"`{name}` returned {_kind_of(found)}, which is no answer",
-        hint="a check returns the rows that fail, or whether all is well: True or False",
+        f"`{name}` returned {_kind_of(found)}, which is not a check result",
+        hint="a check must return the failing rows, or True or False",
         location=check.location,
     )
 
@@ -167,8 +167,8 @@ def _narrowing(source: Source, low: Value, kind: str) -> Callable[[Any, str], An
         kinds = {f.name.lower(): f.dataType.simpleString() for f in frame.schema.fields}
         if column.lower() not in kinds:
             raise BuildError(
-                f"incremental_filter: there is no column `{column}`",
-                hint=f"the frame has {', '.join(frame.columns)}",
+                f"incremental_filter: unknown column `{column}`",
+                hint=f"known columns: {', '.join(frame.columns)}",
                 location=source.location,
             )
         value = f"CAST({literal(low, kind)} AS {kinds[column.lower()]})"
@@ -184,7 +184,7 @@ def _narwhals(name: str, source: Source) -> Any:
         return import_module(name)
     except ImportError as error:
         raise BuildError(
-            f"`{source.name}` wants a frame of Narwhals, which is not installed",
+            f"`{source.name}` needs Narwhals, which is not installed",
             hint="pip install persist-assets[narwhals]",
             location=source.location,
         ) from error
@@ -193,7 +193,7 @@ def _narwhals(name: str, source: Source) -> Any:
 _MADE_UP = re.compile(r"_persist_[0-9a-f]{32}\.")
 """What names of modules begin with, within a call."""
 
-_FROM_ROOT = "modules of a project are imported from its root, or relatively: from ._other import …"
+_FROM_ROOT = "import project modules from the project root, or relatively: from ._other import …"
 
 
 def _hint(error: BaseException, function: Function | None) -> str | None:
@@ -205,7 +205,7 @@ def _hint(error: BaseException, function: Function | None) -> str | None:
     if not (given and missing):
         return None
     told = ", ".join(f"{', '.join(p.columns or ())} of {p.name}" for p in given)
-    return f"it begins with .select(…) and is given no more: {told}; select there what it uses"
+    return f"it starts with .select(…) and gets only those columns: {told}; select all that it uses"
 
 
 def _said(error: BaseException) -> str:
@@ -231,9 +231,9 @@ def _frame(source: Source, found: Any) -> DataFrame:
         found = found.to_native()
     if not isinstance(found, DataFrame):
         kind = type(found)
-        hint = "a source returns a Spark DataFrame, or a LazyFrame of Narwhals over one"
+        hint = "return a Spark DataFrame, or a Narwhals LazyFrame over one"
         if kind.__module__.partition(".")[0] in ("pandas", "pyarrow", "polars"):
-            hint += "; spark.createDataFrame(…) makes one, of a parameter spark: SparkSession"
+            hint += "; create one with spark.createDataFrame(…) and a parameter spark: SparkSession"
         raise BuildError(
             f"`{source.name}` returned {_kind_of(found)}, not a frame",
             hint=hint,
@@ -268,9 +268,9 @@ def _check_columns(source: Source, names: Sequence[str]) -> None:
             message = f"column {number} of `{source.name}` has no name"
         elif name.lower() in seen:
             message = f"`{source.name}` has two columns named `{name}`"
-            hint = 'drop or rename one; joined by .join(other, "key"), a key is there once'
+            hint = 'drop or rename one; .join(other, "key") keeps the key once'
         elif set(name) & set(_BAD_IN_TABLES):
-            message = f"`{name}` cannot be a column of a table"
+            message = f"`{name}` is not a valid column name for a table"
         if message:
             raise BuildError(message, hint=hint, location=source.location)
         seen.add(name.lower())
@@ -289,7 +289,7 @@ def _check_columns(source: Source, names: Sequence[str]) -> None:
         if name.lower() not in seen:
             raise BuildError(
                 f"`{name}` is not a column of `{source.name}`",
-                hint=f"it has {', '.join(names)}",
+                hint=f"known columns: {', '.join(names)}",
                 location=place or source.location,
             )
 

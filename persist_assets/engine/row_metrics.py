@@ -119,8 +119,8 @@ def type_in(frame: DataFrame, column: str) -> str:
     for field in frame.schema.fields:
         if field.name.lower() == column.lower():
             return field.dataType.simpleString()
-    hint = f"it has {', '.join(frame.columns)}"
-    raise BuildError(f"there is no column `{column}` to take the watermark of", hint=hint)
+    hint = f"known columns: {', '.join(frame.columns)}"
+    raise BuildError(f"the watermark column `{column}` does not exist", hint=hint)
 
 
 def read_measures(

@@ -242,8 +242,8 @@ class Jobs:
             if self._looks >= _LOOKS:
                 stop_server(self._directory)
                 raise StorageError(
-                    "cancelled jobs used all processors of the Spark server, so it was ended",
-                    hint="run it again: the server is started again when it is needed",
+                    "the Spark server was stopped because cancelled jobs occupied all of its cores",
+                    hint="try again: the server is restarted when it is needed",
                 )
 
 
@@ -281,8 +281,8 @@ def ensure_server(settings: Settings) -> Server:
         (directory / "jobs").mkdir(exist_ok=True)
     except OSError as error:
         raise StorageError(
-            f"the Spark server has no place for its state: {directory}: {error.strerror}",
-            hint="PERSIST_SPARK_HOME names another directory",
+            f"the Spark server cannot store its state in {directory}: {error.strerror}",
+            hint="set PERSIST_SPARK_HOME to another directory",
         ) from error
     with FileLock(directory / "start.lock"):
         server = find_server(directory) or _start(settings, directory)
@@ -338,8 +338,8 @@ def _start(settings: Settings, directory: Path) -> Server:
     lines = log_file.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     telling = [line for line in lines if "Exception" in line or line.startswith("Error")] or lines
     raise StorageError(
-        f"the Spark server does not start: {telling[-1].strip() if telling else 'it says nothing'}",
-        hint=f"its log is {log_file}; without it: [spark] shared = false",
+        f"the Spark server does not start: {telling[-1].strip() if telling else 'no output'}",
+        hint=f"see its log, {log_file}; or disable it: [spark] shared = false",
     )
 
 
@@ -527,7 +527,7 @@ def _port(wanted: int) -> int:
         try:
             free.bind(("127.0.0.1", wanted))
         except OSError as error:
-            sys.exit(f"Error: port {wanted} cannot be had: {error.strerror}")
+            sys.exit(f"Error: cannot use port {wanted}: {error.strerror}")
         return free.getsockname()[1]
 
 

@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 _JAVA_HINT = (
     "install Java 17 or 21 (Debian: apt-get install openjdk-17-jre-headless; "
-    "macOS: brew install openjdk@17), or set JAVA_HOME to it"
+    "macOS: brew install openjdk@17), or set JAVA_HOME"
 )
 _session_lock = threading.Lock()
 
@@ -67,13 +67,13 @@ def check_java(environ: Mapping[str, str] = os.environ) -> None:
     home = environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java", path=environ.get("PATH"))
     if java is None or not os.path.exists(java):
-        where = f"JAVA_HOME is {home}, where there is no Java" if home else "there is no Java"
-        raise JavaMissingError(f"Spark needs Java, and {where}", hint=_JAVA_HINT)
+        where = f"JAVA_HOME is {home}, which has no Java" if home else "Java was not found"
+        raise JavaMissingError(f"Spark needs Java, but {where}", hint=_JAVA_HINT)
     said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     match = re.search(r'version "(\d+)', said.stderr + said.stdout)
     if match and int(match[1]) < 17:
         raise JavaMissingError(
-            f"Spark needs Java 17 or 21, and {java} is Java {match[1]}", hint=_JAVA_HINT
+            f"Spark needs Java 17 or 21, but {java} is Java {match[1]}", hint=_JAVA_HINT
         )
 
 
@@ -123,7 +123,7 @@ def _connect(settings: Settings) -> SparkSession:
     except ImportError as error:
         key = "[spark] shared" if settings.shared else "spark.remote"
         raise SettingsError(
-            f"`{key}` needs what Spark Connect needs: {first_line(error)}",
+            f"`{key}` needs the dependencies of Spark Connect: {first_line(error)}",
             hint="pip install persist-assets[connect]",
         ) from error
     from pyspark.sql import SparkSession
@@ -158,8 +158,8 @@ def _connect(settings: Settings) -> SparkSession:
 
 def _warn_of_wait(job: Job) -> None:
     log.warning(
-        "waiting for Spark: none of %d tasks has run for %d s, because other jobs use all of its "
-        "processors; `persist spark status` lists those of a shared server",
+        "waiting for Spark: no task of %d has started for %d s, because other jobs use all "
+        "of its cores; `persist spark status` lists the jobs of a shared server",
         job.tasks - job.completed,
         round(time.time() - (job.waits_since or 0)),
     )
@@ -245,7 +245,7 @@ def _align(session: SparkSession, changing: Iterable[tuple[str, str]]) -> None:
                 message = (
                     f"the Spark session has {key} = {session.conf.get(key, None)}, not {value}"
                 )
-                raise SettingsError(message, hint="set it where the session is made") from error
+                raise SettingsError(message, hint="set it where the session is created") from error
 
 
 def _check_known(present: Mapping[str, str], settings: Settings) -> None:
@@ -258,9 +258,9 @@ def _check_known(present: Mapping[str, str], settings: Settings) -> None:
     ]
     if unknown:
         raise SettingsError(
-            "the Spark session has settings that can change results and that persist.toml lacks:\n"
+            "the Spark session has settings that can change results but are not in persist.toml:\n"
             + "\n".join(f"      {line}" for line in unknown),
-            hint="put them into `[spark]` of persist.toml, and so into BuildIDs; name those that "
+            hint="add them to `[spark]` in persist.toml, and so to BuildIDs; list those that "
             "cannot change rows in `[spark] harmless` instead",
         )
 
@@ -357,23 +357,26 @@ def translated(doing: str) -> Generator[None]:
         unread = _NO_FILE_SYSTEM.search(str(error))
         if unread:
             raise StorageError(
-                f"{doing} failed: Spark has no jar that reads {unread[1] or unread[2]}://",
+                f"{doing} failed: Spark has no jar for {unread[1] or unread[2]}://",
                 hint=_jar_hint(unread[1] or unread[2]),
             ) from error
         gone = _GONE_FILE.search(str(error))
         if gone:
-            message, hint = f"{doing} failed: {gone[1]} is gone", "run it again: others deleted it"
+            message, hint = (
+                f"{doing} failed: {gone[1]} is gone",
+                "try again: another process deleted it",
+            )
             raise GoneError(message, hint=hint) from error
         broken = _BROKEN_FILE.search(str(error))
         if broken:
             said = f": {broken[2]}" if broken[2] else ""
             raise StorageError(
                 f"{doing} failed: {broken[1]} cannot be read{said}",
-                hint="it may be broken: have it written again",
+                hint="it may be broken: have it rewritten",
             ) from error
         if _LOST.search(str(error)):
             message = f"{doing} failed: the Spark server is gone"
-            hint = "run it again: a shared server is started again when it is needed"
+            hint = "try again: a shared server is restarted when it is needed"
             raise StorageError(message, hint=hint) from error
         raise BuildError(f"{doing} failed: {first_line(error)}") from error
 

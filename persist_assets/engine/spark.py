@@ -309,9 +309,9 @@ class Engine:
                 stored = (*columns_in_order(record, columns, parted, file), *elsewhere)
             elif is_header(record, columns, parted):
                 raise StorageError(
-                    f"the first line of {file} is a header, and `{source.name}` does not say so:"
+                    f"the first line of {file} is a header, but `{source.name}` declares none:"
                     f" {', '.join(record)}",
-                    hint="add OPTIONS (header true); or header false, if it is data",
+                    hint="add OPTIONS (header true), or header false if it is data",
                     location=source.location,
                 )
             groups.setdefault(stored, []).append(file)
@@ -331,8 +331,8 @@ class Engine:
             line = line_of(place, record, self._parsed[place][3])
             at = place if line is None else f"{place}:{line}"
             raise StorageError(
-                f"{at} is not as it is declared: {record.strip()[:200]}",
-                hint="mend it; or keep such records: declare a column `_corrupt_record STRING`",
+                f"{at} does not match its declaration: {record.strip()[:200]}",
+                hint="fix it, or keep such records: declare a column `_corrupt_record STRING`",
             ) from error
 
     def _bad_record(self, file: str) -> str | None:
@@ -426,9 +426,9 @@ class Engine:
         if columns and names != [c.name for c in columns]:
             if [c.lower() for c in names] != [c.name.lower() for c in columns]:
                 raise BuildError(
-                    f"Spark names the columns {', '.join(names)}, "
-                    f"we expected {', '.join(c.name for c in columns)}",
-                    hint="this is a defect of persist_assets: please report the query",
+                    f"Spark names the columns {', '.join(names)}, but "
+                    f"persist expected {', '.join(c.name for c in columns)}",
+                    hint="this is a bug in persist_assets: please report the query",
                 )
             frame = frame.toDF(*(c.name for c in columns))
         return frame
@@ -528,8 +528,8 @@ class Engine:
                 measured = replace(measured, watermark=latest, timeless=timeless)
         if staged.rows != n_rows:
             raise StorageError(
-                f"Spark wrote {staged.rows} rows of `{name}` and counted {n_rows}",
-                hint="run it again",
+                f"Spark wrote {staged.rows} rows of `{name}` but counted {n_rows}",
+                hint="try again",
             )
         rest = [c for c in checks if not c.in_pass]
         if rest:

@@ -162,15 +162,15 @@ def version_of(copy: LocalCopy, committed: int) -> str:
 def why_pending(source: Source, held: LocalCopy | None, pending: Pending) -> str:
     """Return in words why a copy has to be brought up to date."""
     if held is None:
-        return f"nothing of `{source.name}` is held yet"
+        return f"`{source.name}` has no copy yet"
     if held.format != p.FORMAT:
-        return f"another release made the copy of `{source.name}`, which is read anew as a whole"
+        return f"another release made the copy of `{source.name}`, so it is read again in full"
     told: list[str] = []
     if pending.is_new:
         now, then = short(pending.version), short(held.version)
         if now == then:  # it was made anew in its place
             now, then = pending.version, held.version
-        told.append(f"`{source.name}` has version {now}, the copy is at {then}")
+        told.append(f"`{source.name}` is at version {now}, its copy at {then}")
     more = [c for c in pending.columns if c not in held.columns]
     if more:
         told.append(f"more columns of `{source.name}` are needed: {', '.join(more)}")

@@ -95,7 +95,7 @@ class Ingestion:
             There is none: see `Ingestion`.
         """
         if self._engine is None:
-            raise BuildError("only a build reads rows of external tables")
+            raise BuildError("only builds read rows of external tables")
         return self._engine
 
     def root(self, copy_id: str) -> str:
@@ -113,7 +113,7 @@ class Ingestion:
         if table is None:
             raise StorageError(
                 f"the copy of an external table is gone from {root}",
-                hint="bring it anew: persist external sync --again",
+                hint="fetch it again: persist external sync --again",
             )
         files = sorted(file_location(path, root) for path in file_sizes(table))
         return Pin(version_of(copy, copy.committed), tuple(files), root)

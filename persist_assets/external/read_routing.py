@@ -102,9 +102,9 @@ def find_route(
     if local or follows:
         raise NotHeldError(
             f"`{source.name}`: {lacking(held, wanted, columns)}",
-            hint="only its copy tells what came since it began: build a table that reads it"
+            hint="only its copy knows the changes since its start: build a table that reads it"
             if follows
-            else "ask without --local: the table itself is read then",
+            else "run without --local to read the table itself",
             location=source.location,
         )
     version = held.version if held is not None else ingestion.connector(source).pin(None)
@@ -118,14 +118,14 @@ def find_route(
 def lacking(held: LocalCopy | None, wanted: Term, columns: Sequence[str]) -> str:
     """Return in words what a copy lacks of what is wanted."""
     if held is None:
-        return "nothing of it is held here"
+        return "it has no copy here"
     told: list[str] = []
     more = [c for c in columns if c not in held.columns]
     if more:
         told.append(f"the column{'s' * (len(more) > 1)} {', '.join(more)}")
     covered = p.FALSE if held.format != p.FORMAT else p.from_text(held.predicate)
     if p.difference(wanted, covered) != p.FALSE:
-        told.append(f"rows: asked for {p.as_text(wanted)}, held {p.as_text(covered)}")
+        told.append(f"rows: requested {p.as_text(wanted)}, held {p.as_text(covered)}")
     return f"the copy of version {short(held.version)} may lack {' and '.join(told)}"
 
 

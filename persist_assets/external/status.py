@@ -85,7 +85,7 @@ def find_holding(ingestion: Ingestion, source: Source) -> Holding:
     if pending is not None and not pending.is_nothing and (held or needs):
         why = why_pending(source, held, pending)
         if ahead is not None and ahead.again is not None:
-            why += f"; it is read anew as a whole: {ahead.again}"
+            why += f"; it is read again in full: {ahead.again}"
     return Holding(
         source,
         p.as_text(predicate) if wanted else None,

@@ -72,16 +72,16 @@ def changes_between(
     if found.load is None or found.only_came:
         return found
     if any("map<" in (c.type or "").lower() for c in source.columns if c.name in columns):
-        return Changes(again="rows with maps were changed")
+        return Changes(again="rows with maps changed")
     return found
 
 
 def unfollowed(source: Source, head: str, why: str) -> StorageError:
     """Return the error of a table whose changes can no longer be followed."""
     return StorageError(
-        f"`{source.name}` cannot be followed to version {head}, and what came since"
-        f" its copy began is nowhere else: {why}",
-        hint=f"begin again: persist external sync {source.key} --again",
+        f"`{source.name}` cannot be followed to version {head}, and the changes since"
+        f" its copy started exist nowhere else: {why}",
+        hint=f"start over: persist external sync {source.key} --again",
         location=source.location,
     )
 
@@ -198,7 +198,7 @@ class Sync:
             raise GoneError(
                 f"`{self.source.name}` needs more rows of version {held.version}, which is gone:"
                 f" {error.message}",
-                hint=f"read all of it anew: persist external sync {self.source.key} --again",
+                hint=f"read it again in full: persist external sync {self.source.key} --again",
                 location=self.source.location,
             ) from error
         kept = () if whole else self._files(held)
@@ -230,8 +230,8 @@ class Sync:
         more = self._rows(p.from_text(held.predicate), [*self.key, *lacking], held.version)
         both = there.join(more.withColumn(_THERE, F.lit(1)), [*self.key], "full")
         told = (
-            f"the copy of {self.source.key} has other keys than the table: bring it anew by persist"
-            f" external sync {self.source.key} --again"
+            f"the copy of {self.source.key} has different keys than the table: fetch it again:"
+            f" persist external sync {self.source.key} --again"
         )
         failed = f"raise_error({literal(told, 'string')})"
         met = f"CASE WHEN {_HERE} + {_THERE} = 2 THEN true ELSE {failed} END"
@@ -323,7 +323,7 @@ class Sync:
 
             return self._advance(held, head, made, files, tell, read)
         except _NotHeld:
-            return self._anew(held, head, "rows that went were not held")
+            return self._anew(held, head, "the copy lacks rows that were removed")
         finally:
             met.unpersist()
 
@@ -425,7 +425,7 @@ class Sync:
         """Hold the rows of a later version, all of them read again, and say so."""
         if not self.external.starts_anywhere:
             raise unfollowed(self.source, head, why)
-        log.warning("`%s` is read anew as a whole: %s", self.source.key, why)
+        log.warning("`%s` is read again in full: %s", self.source.key, why)
         predicate, columns = self.wanted.predicate, self.wanted.columns
         made, cost = self._read(predicate, columns, head)
         expected = cost.rows or 0
@@ -446,7 +446,7 @@ class Sync:
             return held
         after = replace(held, seen=known, predicate=text, retired_at=self.now)
         files = self._files(held)
-        with translated(f"looking for rows of `{self.source.name}` that nobody needs"):
+        with translated(f"looking for rows of `{self.source.name}` that are no longer needed"):
             local = self._local(held, files)
             outside = local.where(f"({text}) IS NOT TRUE").groupBy(_FILE).count().collect()
         if not outside:
@@ -465,7 +465,7 @@ class Sync:
             kept=kept,
             expected=held.rows,
             told={"retired": n},
-            why="rows are needed no more",
+            why="rows are no longer needed",
             before=held,
         )
 
@@ -516,7 +516,7 @@ class Sync:
             return cost
         raise UnapprovedError(
             f"{cost.files} of {cost.of} files of `{self.source.name}` would be read,"
-            f" {cost.bytes} bytes: more than `approve_above` lets a build read by itself",
+            f" {cost.bytes} bytes: more than `approve_above` allows without approval",
             hint=f"approve it: persist external sync {self.source.key} --approve",
             location=self.source.location,
         )
@@ -534,7 +534,7 @@ class Sync:
         if table is None:
             raise StorageError(
                 f"the copy of `{self.source.name}` is gone from {self.root}",
-                hint=f"bring it anew: persist external sync {self.source.key} --again",
+                hint=f"fetch it again: persist external sync {self.source.key} --again",
             )
         return table
 
@@ -709,8 +709,8 @@ class Sync:
             told = ", ".join(f"{k} = {first[0][k]}" for k in self.key)
             raise StorageError(
                 f"`{self.source.name}` has {first[0][_NET]} rows of {told}, its primary key",
-                hint="take PRIMARY KEY out of its declaration, or have the table mended;"
-                " what is held stayed as it was",
+                hint="remove PRIMARY KEY from its declaration, or fix the table;"
+                " the copy was not changed",
                 location=self.source.location,
             )
 

@@ -86,8 +86,8 @@ def parse_url(url: str) -> sa.URL:
         parsed = parsed.set(drivername="postgresql+psycopg")
     if parsed.drivername not in ("sqlite", "sqlite+pysqlite", "postgresql+psycopg"):
         raise LedgerError(
-            f"`{shown(url)}` is no ledger: `{parsed.drivername}` is not supported",
-            hint="a ledger is a file, sqlite:///…, or a database, postgresql+psycopg://…",
+            f"unsupported ledger `{shown(url)}`: unknown driver `{parsed.drivername}`",
+            hint="use a file, sqlite:///…, or a database, postgresql+psycopg://…",
         )
     return parsed
 
@@ -143,7 +143,7 @@ class Database:
             )
         except ImportError as error:
             raise LedgerError(
-                f"the ledger {self.shown} needs a driver of PostgreSQL that is not installed",
+                f"the ledger {self.shown} needs a PostgreSQL driver that is not installed",
                 hint="pip install persist-assets[postgres]",
             ) from error
 
@@ -167,7 +167,7 @@ class Database:
                 with suppress(FileExistsError):  # SQLite's other files get the same mode
                     Path(database).touch(mode=0o600, exist_ok=False)
             except OSError as error:
-                message = f"the ledger {database} cannot be created: {error.strerror}"
+                message = f"cannot create the ledger {database}: {error.strerror}"
                 raise LedgerError(message) from error
         engine = sa.create_engine(url)
 
@@ -280,8 +280,8 @@ class Database:
             pause = next(pauses)
             if time.monotonic() + pause > deadline:
                 raise LedgerError(
-                    f"the ledger {self.shown} was lost while it was written: {told}",
-                    hint="whether the last change was recorded is not known: see `persist history`",
+                    f"the connection to the ledger {self.shown} was lost during a write: {told}",
+                    hint="the last change may or may not be recorded: see `persist history`",
                 )
             time.sleep(pause)
 
@@ -352,9 +352,9 @@ class Database:
             with suppress(OSError):
                 made.unlink(missing_ok=True)
             raise LedgerError(
-                f"the ledger {self.shown} has version {version}, and cannot be copied to {copy} "
-                f"before it is brought up to date: {error}",
-                hint="let its directory be written, and have room; nothing was changed",
+                f"the ledger {self.shown} has version {version} and cannot be copied to {copy} "
+                f"before its migration: {error}",
+                hint="make its directory writable and free some space; nothing was changed",
             ) from error
         return copy
 
@@ -444,13 +444,13 @@ def _is_victim(error: DBAPIError) -> bool:
     return getattr(error.orig, "sqlstate", None) in ("40001", "40P01")
 
 
-_CORRUPT = "it is corrupt: restore a copy, or move it away and build again; no table is lost"
+_CORRUPT = "it is corrupt: restore a backup, or move it away and build again; no table is lost"
 _HINTS = {
     "not a database": _CORRUPT,
     "malformed": _CORRUPT,
     "readonly": "make it writable",
     "read-only": "make it writable",
-    "unable to open": "check that its directory exists and may be written",
+    "unable to open": "check that its directory exists and is writable",
     "is full": "free some space; nothing was changed",
     "locked": "another process holds it; try again",
     "lock timeout": "another process holds it; try again",

@@ -86,7 +86,7 @@ class CoverageLog(EventLog):
         with self._write() as connection:
             known = _find(connection, copy.copy_id)
             if (known and known.committed) != (before and before.committed):
-                raise ConflictError("somebody else brought the copy up to date", hint="try again")
+                raise ConflictError("another process updated the copy", hint="try again")
             values = {
                 "version": copy.version,
                 "table_id": copy.table_id,

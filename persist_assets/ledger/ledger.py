@@ -220,8 +220,8 @@ class Ledger(WantLog, CoverageLog, TaintLog):
             held = sa.select(leases.c.token).where(leases.c.name == lease.name)
             if connection.scalar(held) != lease.token:
                 raise ConflictError(
-                    f"the lease on {lease.name} was lost while it was being built",
-                    hint="the build took no heartbeat for too long; run it again",
+                    f"the lease on {lease.name} was lost during the build",
+                    hint="the build sent no heartbeat for too long; try again",
                 )
         read = {leaf.build_uid for leaf in snapshot.view.leaves} if snapshot.view else set()
         reused = {snapshot.build_uid} - {build.build_uid}
@@ -699,7 +699,7 @@ class Ledger(WantLog, CoverageLog, TaintLog):
         with self._read() as connection:
             found = connection.execute(query).all()
         if len({row.build_id for row in found}) > 1:
-            raise ConflictError(f"several BuildIDs begin with {prefix}", hint="say more of it")
+            raise ConflictError(f"several BuildIDs start with {prefix}", hint="give more of it")
         return _build(found[0]) if found else None
 
     @repeated
@@ -1032,7 +1032,7 @@ class Ledger(WantLog, CoverageLog, TaintLog):
         while not self._take_lease(lease):
             if over.is_set() or self._clock() >= deadline:
                 raise ConflictError(
-                    f"{name} is held by {self._holder(name)}", hint="wait, or end it"
+                    f"{name} is held by {self._holder(name)}", hint="wait, or stop it"
                 )
             over.wait(pause)
             pause = min(pause * 1.5, 1.0)

@@ -179,7 +179,7 @@ def _may_replace(path: Path, settings: Settings, ledger: Ledger) -> bool:
     n = unknown_entries(path, ledger)
     if n and not ledger.has_published(*settings.environments):
         log.warning(
-            "%s names %d builds that the ledger does not know, and was left as it is:"
+            "%s names %d builds that are not in the ledger, so it was left as it is:"
             " persist doctor --fix restores them",
             path,
             n,
@@ -189,7 +189,7 @@ def _may_replace(path: Path, settings: Settings, ledger: Ledger) -> bool:
         copy = path.with_name(f"{path.stem}.before-{own[1][:8]}.json")
         if not copy.exists():
             shutil.copy2(path, copy)
-        log.warning("%s named %d builds that the ledger does not know: see %s", path, n, copy)
+        log.warning("%s named %d builds that are not in the ledger: see %s", path, n, copy)
     _own.add(own)
     return True
 
@@ -274,17 +274,17 @@ def parse_manifest(text: str) -> ManifestFile:
     try:
         document: Any = json.loads(text, object_pairs_hook=_once)
     except _Twice as error:
-        return _unreadable(f"`{error}` stands in it twice")
+        return _unreadable(f"it contains `{error}` twice")
     except (ValueError, RecursionError) as error:
-        return _unreadable(f"it is not JSON: {error}")
+        return _unreadable(f"invalid JSON: {error}")
     if not isinstance(document, dict):
-        return _unreadable("it is no manifest: a JSON object is wanted")
+        return _unreadable("it is not a manifest: it must be a JSON object")
     said = cast("dict[str, Any]", document)
     entries, strict = said.get("entries"), said.get("strict")
     if not isinstance(entries, dict):
-        return _unreadable("it is no manifest: `entries` has to be an object")
+        return _unreadable("it is not a manifest: `entries` must be an object")
     if strict is not None and not isinstance(strict, bool):
-        return _unreadable("it is no manifest: `strict` has to be true or false")
+        return _unreadable("it is not a manifest: `strict` must be true or false")
     told = cast("dict[str, Any]", entries)
     good: list[Entry] = []
     malloy: list[tuple[BuildID, BuildID]] = []
@@ -322,26 +322,26 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _problems(build_id: str, entry: Any) -> Iterator[str]:
     if not re.fullmatch(r"[0-9a-f]{64}", build_id):
-        yield "this is no BuildID"
+        yield "invalid BuildID"
     if not isinstance(entry, dict):
-        yield "it has to be an object"
+        yield "it must be an object"
         return
     said = cast("dict[str, Any]", entry)
     if not isinstance(said.get("tableName"), str):
-        yield "`tableName` has to be text"
+        yield "`tableName` must be a string"
         return
     if "version" not in said or "path" not in said:
-        yield "it does not say which version of which table: it was not written by persist_assets"
+        yield "it lacks the table or its version: it was not written by persist_assets"
         return
     for key, (fits, wanted) in _CLAIMS.items():
         if key in said and not fits(said[key]):
-            yield f"`{key}` has to be {wanted}"
+            yield f"`{key}` must be {wanted}"
             return
     path = said["path"]
     if not ("://" in path or path.startswith("/")) or ".." in path.split("/"):
-        yield "`path` has to be absolute"
+        yield "`path` must be absolute"
     elif said["tableName"] != f"delta.`{path}@v{said['version']}`":
-        yield "`tableName` names another table or version than `path` and `version`"
+        yield "`tableName` names a different table or version than `path` and `version`"
     elif "digest" in said and said["digest"] != _digest(build_id, said, _CLAIMS):
         yield _CHANGED
 
@@ -353,13 +353,13 @@ def _malloy_problem(
     if entry.get("digest") != _digest(malloy_id, entry, _NAMED):
         return _CHANGED
     if not re.fullmatch(r"[0-9a-f]{64}", malloy_id):
-        return "this is no BuildID"
+        return "invalid BuildID"
     build_id = entry["buildId"]
     named: Any = entries.get(build_id) if isinstance(build_id, str) else None
     if not isinstance(named, dict) or "buildId" in named:
-        return f"it names {build_id}, of which there is no entry"
+        return f"it names {build_id}, which has no entry"
     if any(entry.get(k) != named.get(k) for k in ("tableName", "version")):  # pyright: ignore[reportUnknownMemberType]
-        return f"it names another table or version than the entry of {build_id}"
+        return f"it names a different table or version than the entry of {build_id}"
     return None
 
 
@@ -391,7 +391,7 @@ def _is_instant(value: Any) -> bool:
 
 
 _TEXT = (_is_text, "text")
-_COUNT = (_is_count, "a whole number from zero")
+_COUNT = (_is_count, "an integer of at least 0")
 _PAIRS = (_is_pairs, "a list of pairs")
 _CLAIMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "sourceId": _TEXT,
@@ -399,10 +399,10 @@ _CLAIMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "version": _COUNT,
     "rows": _COUNT,
     "bytes": _COUNT,
-    "builtAt": (_is_instant, "an instant with its time zone"),
+    "builtAt": (_is_instant, "a timestamp with a time zone"),
     "columns": _PAIRS,
     "content": _TEXT,
-    "watermark": (lambda v: v is None or isinstance(v, str), "text or null"),
+    "watermark": (lambda v: v is None or isinstance(v, str), "a string or null"),
     "asOf": _PAIRS,
     "inputs": _PAIRS,
     "buildUid": (lambda v: isinstance(v, str) and v.isalnum(), "letters and digits"),

@@ -343,8 +343,8 @@ def migrate(connection: Connection) -> int:
         others = sorted({*metadata.tables} & {*sa.inspect(connection).get_table_names()})
         if others:
             raise ConflictError(
-                f"the database has a table `{others[0]}` that is no ledger's",
-                hint="give the ledger a database or schema of its own",
+                f"the database has a table `{others[0]}` that does not belong to a ledger",
+                hint="use a separate database or schema for the ledger",
             )
         metadata.create_all(connection, checkfirst=False)
         _create_views(connection, ACTIVE)
@@ -367,7 +367,7 @@ def refuse_newer(version: int) -> None:
     """
     if version > VERSION:
         raise LedgerTooNewError(
-            f"the ledger has version {version}, this release knows up to {VERSION}",
+            f"the ledger has version {version}, but this release supports only up to {VERSION}",
             hint="upgrade persist_assets; nothing was changed",
         )
 

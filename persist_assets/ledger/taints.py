@@ -132,9 +132,7 @@ class TaintLog(EventLog):
             They do.
         """
         if _marks(connection, snapshot_uids, environments):
-            raise ConflictError(
-                f"what `{name}` was computed from was tainted meanwhile", hint="build again"
-            )
+            raise ConflictError(f"an input of `{name}` was tainted meanwhile", hint="build again")
 
 
 _Mark = tuple[str, str, str]

@@ -97,25 +97,29 @@ def _require_file(source: str) -> None:
     """Refuse a file that is not there, which SQLite would make."""
     url = parse_url(source)
     if url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
-        raise NotFoundError(f"there is no ledger {url.database}", hint="name the file of one")
+        raise NotFoundError(
+            f"there is no ledger {url.database}", hint="name an existing ledger file"
+        )
 
 
 def _check_source(there: Database, reading: Connection) -> None:
     version = version_of(reading)
     refuse_newer(version)
     if version == 0:
-        raise NotFoundError(f"there is no ledger in {there.shown}", hint="name the database of one")
+        raise NotFoundError(
+            f"there is no ledger in {there.shown}", hint="name the database of a ledger"
+        )
     if version != VERSION:
         raise LedgerError(
-            f"the ledger {there.shown} has version {version}, this release copies {VERSION}",
-            hint=f"bring it up to date first: persist ledger migrate '{there.shown}'",
+            f"the ledger {there.shown} has version {version}, but this release copies {VERSION}",
+            hint=f"migrate it first: persist ledger migrate '{there.shown}'",
         )
     now = there.now(reading, lambda: datetime.now(UTC))
     for held in reading.execute(sa.select(leases)):
         if is_live(held, now):
             raise ConflictError(
-                f"{held.name} is held by {held.holder}: what it does would be missing in the copy",
-                hint="let all builds end first, and start none until the project uses the copy",
+                f"{held.name} is held by {held.holder}: its work would be missing in the copy",
+                hint="wait for all builds to end, and start none until the project uses the copy",
             )
 
 
@@ -128,7 +132,7 @@ def _check_target(here: Database, writing: Connection) -> None:
         if n:
             raise ConflictError(
                 f"{here.shown} is not empty: {n} rows in `{table.name}`",
-                hint="copy into an empty database or schema; nothing was copied",
+                hint="use an empty database or schema; nothing was copied",
             )
     for table in (counters, ledger_version):  # those of the original come instead
         writing.execute(table.delete())

@@ -87,8 +87,8 @@ class WantLog(EventLog):
                     new.append(want)
                 elif _asked(there) != _asked(want):
                     raise ConflictError(
-                        f"the want `{want.want_id}` is there, and asks for something else",
-                        hint="give another id, or cancel it",
+                        f"the want `{want.want_id}` already exists with different content",
+                        hint="use another ID, or cancel it",
                     )
             self._append_all(connection, [("want-created", _want_data(want)) for want in new])
 
@@ -106,7 +106,7 @@ class WantLog(EventLog):
         with self._write() as connection:
             want = _wants(connection, wants.c.want_id == want_id).get(want_id)
             if want is None:
-                raise NotFoundError(f"there is no want `{want_id}`")
+                raise NotFoundError(f"unknown want `{want_id}`")
             if want.state not in ACTIVE:
                 raise ConflictError(f"the want `{want_id}` is {want.state}")
             data = {"want_id": want_id, "partition_ref": want.partition_ref, "by": by, "why": why}
@@ -341,9 +341,9 @@ class WantLog(EventLog):
         with self._write() as connection:
             found = _requests(connection, build_requests.c.request_id == request_id)
             if not found:
-                raise NotFoundError(f"there is no build request `{request_id}`")
+                raise NotFoundError(f"unknown build request `{request_id}`")
             if found[0].state != "requested":
-                raise ConflictError(f"the build request `{request_id}` has been taken already")
+                raise ConflictError(f"the build request `{request_id}` is already taken")
             data = {"build_request_id": request_id, "environment": found[0].environment}
             self._append(connection, "build-request-started", {**data, "run_id": run_id})
             return _requests(connection, build_requests.c.request_id == request_id)[0]

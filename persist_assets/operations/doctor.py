@@ -214,7 +214,7 @@ def _look_at_sources(report: Report, settings: Settings) -> Mapping[BuildID, str
         report.add(
             "sources",
             f"{n} problem{'s' * (n != 1)} in the sources: {error.problems[0]}".splitlines()[0],
-            f"persist check --env {settings.environment} tells all",
+            f"persist check --env {settings.environment} lists all",
             environment=settings.environment,
         )
         return {}
@@ -240,15 +240,15 @@ def _look_at_warehouses(report: Report, settings: Mapping[str, Settings]) -> Non
             report.add_error("warehouse", error)
         except StorageError as error:
             names = [n for n, s in settings.items() if s.warehouse == warehouse]
-            message = f"the warehouse of {', '.join(names)} cannot be written: {error.message}"
-            report.add("warehouse", message, error.hint or "check its disk and its rights")
+            message = f"cannot write to the warehouse of {', '.join(names)}: {error.message}"
+            report.add("warehouse", message, error.hint or "check its disk and permissions")
     report.checked["warehouses"] = checked
 
 
 def _open_ledger(report: Report, settings: Settings) -> Ledger | None:
     path = settings.ledger.removeprefix("sqlite:///")
     if path != settings.ledger and not Path(path).exists():
-        report.add("ledger", "there is no ledger yet", "persist build makes it", severity="note")
+        report.add("ledger", "there is no ledger yet", "persist build creates it", severity="note")
         return None
     try:
         ledger = Ledger(settings.ledger)
@@ -283,7 +283,7 @@ def _look_for_loss(
         imported = done.get(name)
         n = len(imported.moved) + imported.n_same if imported else 0
         message = f"{found} {n} tables were restored from {settings[name].manifest_path}"
-        hint = None if n else "no manifest tells what its tables rest on: persist build"
+        hint = None if n else "no manifest describes its tables: run persist build"
         report.add("ledger-lost", message, hint, environment=name, severity="note")
         for refused in imported.refused if imported else ():
             report.add(
@@ -309,7 +309,7 @@ def _look_at_environments(report: Report, ledger: Ledger, settings: Mapping[str,
                 "unknown-environment",
                 f"the ledger has an environment `{name}` with {n} tables, "
                 "which persist.toml does not declare",
-                f"declare it again, [env.{name}], if anybody reads it",
+                f"declare [env.{name}] again if it is still in use",
                 # Another project of the ledger may have it.
                 severity="warning" if one.owns_ledger else "note",
                 environment=name,
@@ -371,10 +371,10 @@ def _look_at_tables(
             select = (source_id or "").partition("@")[0]
             report.add(
                 "table",
-                f"the table of {snapshot.source_id} in `{name}` cannot be read: {said}",
+                f"cannot read the table of {snapshot.source_id} in `{name}`: {said}",
                 f"persist build {select} --env {name} builds it again, as persist plan shows"
                 if source_id
-                else "no source means this any more, so nothing but a rollback reads it",
+                else "no source has this definition any more, so only a rollback reads it",
                 severity="error" if source_id else "warning",
                 environment=name,
                 source_id=snapshot.source_id,
@@ -400,8 +400,8 @@ def _look_for_strangers(report: Report, ledger: Ledger, settings: Mapping[str, S
                 more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
                 report.add(
                     "unknown-table",
-                    f"the ledger does not know the table {min(strange)}{more} of {warehouse}",
-                    "two ledgers must not share a warehouse; or the ledger was made anew",
+                    f"the table {min(strange)}{more} in {warehouse} is not in the ledger",
+                    "two ledgers must not share a warehouse; or the ledger was recreated",
                     severity="warning",
                 )
 
@@ -423,12 +423,12 @@ def _look_at_files(
             continue
         if find_lost(there, ledger) is not None:
             continue  # the file knows more than the ledger
-        what = "is not there" if exported is None else "is not what the ledger says"
+        what = "is missing" if exported is None else "differs from the ledger"
         message = f"the exported manifest {there.manifest_path} {what}"
         if fix:
             export_manifest(there, ledger)
-            message += "; it was written anew"
-        hint = None if fix else "persist doctor --fix writes it anew"
+            message += "; it was written again"
+        hint = None if fix else "persist doctor --fix writes it again"
         severity: Severity = "note" if fix else "warning"
         report.add("manifest-file", message, hint, severity=severity, environment=name)
 
@@ -440,11 +440,13 @@ def _look_at_upstreams(report: Report, ledger: Ledger, settings: Mapping[str, Se
             name = upstream.name
             problem = ledger.find_upstream_problem(environment, name)
             if problem is not None:
-                hint = "persist evaluate looks again"
+                hint = "persist evaluate tries again"
                 message = f"the graph `{name}`: {problem}"
                 report.add("upstream", message, hint, severity="warning", environment=environment)
             elif began_anew(ledger.fetch_cursor(environment, name)):
-                message = f"the history of the graph `{name}` began anew; it was read from there"
+                message = (
+                    f"the history of the graph `{name}` was reset and read again from its start"
+                )
                 report.add("upstream", message, severity="note", environment=environment)
 
 
@@ -464,20 +466,20 @@ def _look_at_work(report: Report, ledger: Ledger) -> None:
         if dead:
             report.add(
                 "dead-build",
-                f"a build of {build.source_id} began {_at(build)} in process {process}, "
+                f"a build of {build.source_id} started {_at(build)} in process {process}, "
                 "which is gone",
-                "the next build of it clears up",
+                "its next build cleans up",
                 severity="warning",
                 environment=build.environment,
                 source_id=build.source_id,
             )
     for lease, dead, expired in ledger.fetch_leases():
         if dead or expired:
-            why = "is gone" if dead else "has not been heard of for too long"
+            why = "is gone" if dead else "has sent no heartbeat for too long"
             report.add(
                 "dead-lease",
                 f"`{lease.name}` is held by {lease.holder}, which {why}",
-                "whoever wants it next takes it over",
+                "the next build takes it over",
                 severity="warning",
             )
 

@@ -60,7 +60,9 @@ def promote(
     """
     settings, ledger = builder.settings, builder.ledger
     if target == settings.environment:
-        raise SettingsError(f"`{target}` cannot be promoted into itself", hint="name two")
+        raise SettingsError(
+            f"`{target}` cannot be promoted into itself", hint="name two environments"
+        )
     selected = [*selected]
     there = load_settings(settings.root, environment=target).with_sources(
         settings.root / settings.sources
@@ -124,12 +126,12 @@ def roll_back(
     if to is not None:
         if all(c.change_id != to for c in history):
             raise NotFoundError(
-                f"{environment} has no change {to}", hint="persist history shows the changes"
+                f"{environment} has no change {to}", hint="persist history lists the changes"
             )
         # Collection forgets what nobody means any more: nothing that there would be to undo.
         undone = [c for c in history if c.change_id > to and c.kind != "collect"]
         if not undone:
-            raise ConflictError(f"{environment} is at change {to} already")
+            raise ConflictError(f"{environment} is already at change {to}")
     else:
         present = steps_of(history)
         chosen = (
@@ -147,7 +149,7 @@ def roll_back(
         if snapshot and not _is_there(settings, ledger, snapshot)
     )
     if gone:
-        raise ConflictError(f"there is no way back: {', '.join(gone)} is gone")
+        raise ConflictError(f"cannot roll back: {', '.join(gone)} is gone")
     expected = history[0].change_id
     if to is not None:
         ledger.roll_back(environment, to, expected=expected, why=why)
@@ -249,8 +251,8 @@ def _last(environment: str, present: Sequence[Taken], steps: int) -> list[Taken]
     if not 0 < steps <= len(present):
         n = len(present)
         raise NotFoundError(
-            f"{environment} has {n} step{'s' * (n != 1)} to take back, not {steps}",
-            hint="persist history shows the changes",
+            f"{environment} has {n} step{'s' * (n != 1)} to roll back, not {steps}",
+            hint="persist history lists the changes",
         )
     chosen = [*present[-steps:]]
     while over := _over(chosen, present):
@@ -282,22 +284,22 @@ def _of_run(
     runs = {c.run_id or str(c.change_id) for c in history if c.kind != "rollback" and fits(c)}
     if not runs:
         raise NotFoundError(
-            f"{environment} has no run {run}", hint="persist history shows runs and changes"
+            f"{environment} has no run {run}", hint="persist history lists runs and changes"
         )
     if len(runs) > 1:
-        raise NotFoundError(f"{len(runs)} runs begin with {run}", hint="write more of it")
+        raise NotFoundError(f"{len(runs)} runs start with {run}", hint="give more of it")
     chosen = [step for step in present if any(map(fits, step))]
     if not chosen:
         raise ConflictError(
-            f"{environment} has nothing of run {run} any more",
-            hint="it was taken back, or what it published was up to date before",
+            f"{environment} no longer has anything of run {run}",
+            hint="it was rolled back, or its tables were already up to date",
         )
     over = _over(chosen, present)
     if over is not None:
         later = over[-1].run_id or over[-1].change_id
         raise ConflictError(
             f"run {later} published tables of run {run} again",
-            hint=f"take that back first: persist rollback --run {later}",
+            hint=f"roll that back first: persist rollback --run {later}",
         )
     return chosen
 
@@ -380,7 +382,7 @@ def import_manifest(
     try:
         read = parse_manifest(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise NotFoundError(f"{file} cannot be read: {error.strerror}") from error
+        raise NotFoundError(f"cannot read {file}: {error.strerror}") from error
     except UnicodeDecodeError:
         read = parse_manifest("")
     said = f"import of {file.name}"
@@ -468,7 +470,7 @@ def _claimed(settings: Settings, entry: Entry, now: datetime) -> Build:
     claim, source_id = entry.claim, entry.source_id
     if claim is None or source_id is None:
         raise ConflictError(
-            "this ledger does not know that version, and the file does not say what it rests on"
+            "that version is not in this ledger, and the file does not describe its inputs"
         )
     warehouse = settings.project_warehouse.rstrip("/") + "/"
     if entry.path.startswith(warehouse):
@@ -477,7 +479,7 @@ def _claimed(settings: Settings, entry: Entry, now: datetime) -> Build:
         table = entry.path
     else:
         raise ConflictError(
-            f"this ledger does not know that version, and {entry.path} is outside of its warehouse"
+            f"that version is not in this ledger, and {entry.path} is outside its warehouse"
         )
     snapshot = Snapshot(
         build_uid=claim.build_uid,
@@ -528,4 +530,4 @@ def _verify(settings: Settings, snapshot: Snapshot) -> None:
             f"version {snapshot.version} of the table {root} was written by another build"
         )
     if [(c.name, c.type) for c in found.columns] != [(c.name, c.type) for c in snapshot.columns]:
-        raise ConflictError(f"version {snapshot.version} of the table {root} has other columns")
+        raise ConflictError(f"version {snapshot.version} of the table {root} has different columns")

@@ -196,12 +196,14 @@ def _sweep_copies(
                 lease = ledger.lease(f"copy {copy.copy_id}", "a collection", wait_s=0)
                 held.enter_context(lease)
             except ConflictError:
-                log.info("action=collect copy=%s skipped: it is brought up to date", copy.copy_id)
+                log.info("action=collect copy=%s skipped: it is being updated", copy.copy_id)
                 continue
             if ledger.find_copy(copy.copy_id) != copy:
                 continue
             if not _is_table(root, copy.table_id):
-                log.warning("action=collect copy=%s skipped: another ledger's", copy.copy_id)
+                log.warning(
+                    "action=collect copy=%s skipped: it belongs to another ledger", copy.copy_id
+                )
                 continue
             needing = ledger.fetch_needs(copy.copy_id).keys()
             if not needing - ({settings.environment} if copy.copy_id in left else set()):
@@ -271,5 +273,5 @@ def _is_linked(location: str, warehouse: str) -> bool:
     """Whether a location lies behind a symbolic link below a warehouse; that is told."""
     linked = is_linked(location, warehouse)
     if linked:
-        log.warning("action=collect place=%s skipped: it lies behind a symbolic link", location)
+        log.warning("action=collect place=%s skipped: it is behind a symbolic link", location)
     return linked

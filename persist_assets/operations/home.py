@@ -50,8 +50,8 @@ def write_home(home: Path) -> Path:
             (home / "dagster.yaml").write_text(_INSTANCE, encoding="utf-8")
     except OSError as error:
         if is_full(str(error)):
-            raise full_disk(home, "Dagster's home cannot be made") from error
-        raise SettingsError(f"{home} cannot be made: {error.strerror}") from error
+            raise full_disk(home, "cannot create Dagster's home") from error
+        raise SettingsError(f"cannot create {home}: {error.strerror}") from error
     return home.resolve()
 
 
@@ -73,7 +73,7 @@ def opened_alone(home: Path) -> Generator[None]:
                 raise
             raise SettingsError(
                 f"Dagster cannot open its home: {broken[0]} has more than one revision",
-                hint="processes first opened it at the same time: persist doctor --fix repairs it",
+                hint="processes opened it at the same time: persist doctor --fix repairs it",
             ) from error
 
 

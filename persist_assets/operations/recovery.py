@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HINT = "persist doctor --fix restores what the manifests tell; or bring the ledger's backup back"
+HINT = (
+    "persist doctor --fix restores what the manifests describe; or restore a backup of the ledger"
+)
 _TABLE = re.compile(r".+-[0-9a-f]{12}(-.+)?")
 
 
@@ -50,12 +52,12 @@ class Lost:
     def __str__(self) -> str:
         told: list[str] = []
         if self.entries:
-            told.append(f"its exported manifest names {self.entries}")
+            told.append(f"its exported manifest lists {self.entries}")
         if self.tables:
             n = len(self.tables)
-            told.append(f"the warehouse holds {n} table{'s' * (n != 1)} ({self.tables[0]}…)")
+            told.append(f"the warehouse has {n} table{'s' * (n != 1)} ({self.tables[0]}…)")
         return (
-            f"the ledger {self.ledger} knows no build of `{self.environment}`, but"
+            f"the ledger {self.ledger} has no build of `{self.environment}`, but"
             f" {' and '.join(told)}: was it lost?"
         )
 

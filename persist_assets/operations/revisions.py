@@ -46,7 +46,7 @@ _PLAIN = (
 """Options that take programs out of the configuration."""
 _LACKING = (
     "the clone may lack it (a partial clone, or a damaged one). git fetches it for `git archive"
-    " REVISION`, and may run programs that .git/config names: do that only in a clone of your own"
+    " REVISION`, which may run programs that .git/config names: do that only in your own clone"
 )
 
 _BUILD_ID = re.compile(r"[0-9a-f]{8,64}")
@@ -142,7 +142,7 @@ def find_place(settings: Settings, project: Project, ledger: Ledger, name: str) 
         tables = {build.source_id: build.snapshot} if build.snapshot else {}
         return Place("build", of_builds([build]), tables)
     raise NotFoundError(
-        f"`{name}` is no environment, git revision or BuildID",
+        f"`{name}` is not an environment, git revision or BuildID",
         hint=did_you_mean(name, environments)
         or f"environments: {', '.join(environments) or 'none yet'}",
     )
@@ -229,7 +229,7 @@ def _list(settings: Settings, commit: str, *options: str, below: str = ".") -> b
 
 
 def _lacking(path: str, commit: str) -> StorageError:
-    return StorageError(f"git does not have `{path}` of {commit[:12]}", hint=_LACKING)
+    return StorageError(f"git cannot find `{path}` in {commit[:12]}", hint=_LACKING)
 
 
 def _git(settings: Settings, *arguments: str, given: bytes = b"") -> bytes | None:

@@ -50,22 +50,22 @@ def increment_of(
     if base.build_id != source.build_id and source.columns:
         why = mismatch(base.columns, source.columns)
         if why is not None:
-            return Increment(base), Reason("older", f"it cannot go on: {why}")
+            return Increment(base), Reason("older", f"it cannot be continued: {why}")
     known = world.changes.get(source.source_id)
     if known is None:
-        why = "the table is another environment's, or another source's too"
+        why = "the table belongs to another environment, or to another source too"
         if base.time_column != source.annotation.time_column:
-            why = "its watermark was another one"
-        return None, Reason("whole", f"everything is computed: {why}")
+            why = "its watermark column changed"
+        return None, Reason("whole", f"computed in full: {why}")
     changes = input_changes(project, source, base.as_of, known, world, coming, expected)
     before = [s for s in changes if s in coming and coming[s].action == "build"]
     if before:
         names = ", ".join(project.by_id[s].name for s in before)
-        return None, Reason("increment", f"what is computed depends on what comes of {names}")
+        return None, Reason("increment", f"how much is computed depends on the builds of {names}")
     found = grow(project, source, base, changes, again, world.zone)
     if isinstance(found, Increment):
         return found, Reason("increment", _what_is_computed(project, source, found))
-    return None, Reason("whole", f"everything is computed: {found}")
+    return None, Reason("whole", f"computed in full: {found}")
 
 
 def input_changes(
@@ -109,12 +109,12 @@ def _what_is_computed(project: Project, source: Source, increment: Increment) ->
         lookback = source.annotation.lookback_s
         late = f", and of up to {in_units(lookback)} before," if lookback else ""
         told = (
-            f"only rows from {increment.base.watermark} on{late} are computed: assume=exact says"
-            " that the others are as they were"
+            f"only rows from {increment.base.watermark} on{late} are computed: assume=exact states"
+            " that the others are unchanged"
         )
         if not increment.late:
             return told
-        return f"{told}; but new files of {', '.join(increment.late)} hold earlier times"
+        return f"{told}, but new files of {', '.join(increment.late)} contain earlier times"
     column = source.annotation.time_column
     asked = " and ".join(f"{to_text(a)} to {to_text(b)}" for a, b in increment.again)
     if asked and not increment.traces:
@@ -122,8 +122,8 @@ def _what_is_computed(project: Project, source: Source, increment: Increment) ->
     if increment.traces:
         names = ", ".join(sorted(project.by_id[s].name for s in increment.changes))
         return (
-            f"only rows are computed whose {column} may be that of what"
+            f"only rows are computed whose {column} may match what"
             f" changed in {names}{f', or is {asked}' if asked else ''}"
         )
     grown = sorted(project.by_id[s].name for s, files in increment.added.items() if files)
-    return f"only what was added to {', '.join(grown) or 'nothing'} is computed"
+    return f"only rows added to {', '.join(grown) or 'nothing'} are computed"

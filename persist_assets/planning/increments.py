@@ -43,7 +43,7 @@ Touched = tuple[tuple[Span, ...], bool]
 """The values that a column may have, and whether NULL is one."""
 _MOST_SPANS = 16
 _GROUP_BYTES = 3 * 2**20
-_NO_SUM = "what is added to a table that it reads does not just add rows to it"
+_NO_SUM = "rows added upstream may change its existing rows"
 _MOST_GROUPS = 80
 """Spark plans each group by itself; what is replaced later is the rows of a group, or of two."""
 
@@ -74,7 +74,7 @@ def grow(
     shrunk = {s for s, change in changed.items() if change.lost}
     found = obstacle(source)
     if found is None and len(known) < len(changes):
-        found = f"what changed in {_names(project, changes.keys() - known.keys())} cannot be told"
+        found = f"the changes in {_names(project, changes.keys() - known.keys())} are unknown"
     if found is None:
         found = None if shrunk or again else _sum(source, base, known)
     if again and not changed and len(known) == len(changes) and source.annotation.merge is None:
@@ -83,14 +83,18 @@ def grow(
         found = _windows(project, source, base, changed)
         found = replace(found, again=again) if found else None
     if found is None:
-        said = "rows of {} changed or went" if shrunk else "its rows do not follow from those of {}"
+        said = (
+            "rows of {} changed or were removed"
+            if shrunk
+            else "its rows do not follow from those of {}"
+        )
         found = said.format(_names(project, shrunk or changed))
     assumed = source.annotation.assume is not None and base.watermark is not None
     if isinstance(found, str) and assumed and is_ordered(time_type(source, base)):
         if not shrunk:
             late = _late(project, source, base, changed, zone)
             return Increment(base, past=True, again=again, late=late)
-        found = f"rows of {_names(project, shrunk)} changed or went"
+        found = f"rows of {_names(project, shrunk)} changed or were removed"
     return found
 
 
@@ -355,11 +359,11 @@ def obstacle(source: Source) -> str | None:
     """Return what keeps a source from ever being built incrementally; None: it depends."""
     growth = source.growth
     if growth is None:
-        return "it is computed as a whole"
+        return "it is always computed in full"
     if source.volatile:
-        return "it draws lots"
+        return "it is nondeterministic"
     if source.reads_clock:
-        return "it reads the clock: its rows change by themselves"
+        return "it depends on the current time"
     windows = source.windows
     if source.annotation.merge is not None and not growth.sums:
         return f"{_NO_SUM}, and only added rows can be merged"
@@ -369,14 +373,14 @@ def obstacle(source: Source) -> str | None:
         column = source.annotation.time_column
         if column and source.function is None and time_type(source) is None:
             return (
-                f"the type of `{column}` is not certain before it is computed, so its windows are"
-                " not known; cast it: CAST(… AS timestamp)"
+                f"the type of `{column}` is uncertain until it is computed, so its windows are"
+                " unknown; cast it: CAST(… AS timestamp)"
             )
         return None
     if windows is None:
         return f"{_NO_SUM}, and it has no watermark"
     return (
-        f"its rows of a time do not follow from those of `{source.annotation.time_column}` in the"
+        f"its rows at a given time do not depend on `{source.annotation.time_column}` alone in the"
         " tables it reads"
     )
 

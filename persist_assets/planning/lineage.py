@@ -69,7 +69,10 @@ def find_columns(project: Project, asked: str) -> tuple[Source, str | None]:
             raise error from None
     known = {c.name.lower(): c.name for c in source.columns}
     if column.lower() not in known:
-        hint = did_you_mean(column, known.values()) or f"it has: {', '.join(known.values()) or '?'}"
+        hint = (
+            did_you_mean(column, known.values())
+            or f"known columns: {', '.join(known.values()) or '?'}"
+        )
         raise NotFoundError(f"`{source.key}` has no column `{column}`", hint=hint)
     return source, known[column.lower()]
 

@@ -91,7 +91,7 @@ def partition_step(
         if gone and own is not None:
             reasons.append(Reason("missing", f"its table {own.table} is gone"))
         elif own is not None:
-            told = f"which partitions its table {own.table} has is not known: it was imported"
+            told = f"the partitions of its table {own.table} are unknown: it was imported"
             reasons.append(Reason("strategy", told))
         else:
             reasons += why_no_table(project, source, last, coming)
@@ -107,12 +107,12 @@ def partition_step(
         reasons.append(Reason("partition", f"{counted(order, new)} not built yet"))
     if old:
         assert base is not None and base.partitions is not None
-        reasons.append(Reason("partition", f"{counted(order, old)} may have other rows"))
+        reasons.append(Reason("partition", f"{counted(order, old)} may have changed"))
         reasons += why_other_data(project, source, base, world, expected)
         before = [i for group in base.partitions.filled for i in group.inputs]
         reasons += why_other_rows(project, source, other_rows(before, now))
     if force:
-        reasons.append(Reason("forced", "asked for"))
+        reasons.append(Reason("forced", "requested"))
     if reasons:
         reasons += what_is_old(project, source, world, coming)
         reasons += what_stops_it(project, source, world, coming, todo)

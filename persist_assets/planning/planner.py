@@ -138,9 +138,9 @@ def _step(
         reasons.append(Reason("missing", f"its table {snapshot.table} is gone"))
     elif not fits(snapshot):
         kept = "stored query" if snapshot.view is None else "table"
-        reasons.append(Reason("strategy", f"it is kept as a {kept} now"))
+        reasons.append(Reason("strategy", f"it is now stored as a {kept}"))
     elif mixed:
-        told = "its table has rows of older code, and it does not say on_change=continue"
+        told = "its table has rows of older code, and on_change=continue is not set"
         reasons.append(Reason("older", told))
     elif not young:
         newer = without_draw(snapshot.as_of, source) != expected
@@ -163,9 +163,9 @@ def _step(
         increment, why = increment_of(project, source, snapshot, world, coming, expected, again)
         reasons.append(why)
     if tainted:
-        reasons.append(Reason("tainted", "what there is of it was tainted"))
+        reasons.append(Reason("tainted", "its table was tainted"))
     if force:
-        reasons.append(Reason("forced", "asked for"))
+        reasons.append(Reason("forced", "requested"))
     if reasons and source.keeps_history:
         anew = not source.annotation.goes_on and (changed or force)
         history = None if anew else latest
@@ -181,7 +181,7 @@ def _step(
         own = own_marks(snapshot.as_of, source)
         expected = merge_as_of([expected, own]) if same_rows else snapshot.as_of
     if action == "reuse" and same_rows:
-        reasons.append(Reason("same-rows", "the data is newer, the rows it reads are the same"))
+        reasons.append(Reason("same-rows", "the data is newer, but the rows it reads are the same"))
     if action == "reuse" and last is not None and last.build_id == source.build_id:
         reasons += how_it_failed(last)  # a check, which a build asks of what is there too
     base = snapshot if action == "reuse" else increment and increment.base
@@ -189,7 +189,7 @@ def _step(
         older = older_code(base) if base.build_id == source.build_id else base.build_uid
         if older is not None:
             expected = merge_as_of([expected, [RawVersion(OLDER + source.build_id, older)]])
-            told = f"rows that stay are of older code, of the build {older[:8]}: on_change=continue"
+            told = f"remaining rows are of older code, of build {older[:8]}: on_change=continue"
             reasons.append(Reason("older", told))
     return Step(
         source_id=source.source_id,

@@ -79,7 +79,7 @@ def decide(
         other = target.by_id.get(step.source_id)
         snapshot = source_manifest.get(source.build_id)
         if other is None or other.build_id != source.build_id:
-            reason = "it means something else there: other raw data, or settings of Spark"
+            reason = "it differs there: other raw data or Spark settings"
         elif snapshot is None:
             reason = f"it is not built in {planned.environment}"
         elif step.action == "build" and not allow_stale:
@@ -92,7 +92,7 @@ def decide(
             for c in (*s.checks, *project.guards(s))
             if c.blocking and c.definition not in passed.get(source.build_id, ())
         ]:
-            reason = f"its table has not passed: {', '.join(dict.fromkeys(missing))}"
+            reason = f"its table has not passed these checks: {', '.join(dict.fromkeys(missing))}"
         else:
             if snapshot != target_manifest.get(source.build_id):
                 snapshots[source.build_id] = snapshot
@@ -126,12 +126,12 @@ def _torn(
             if other := _other_data(own, beneath.as_of):
                 yield Refusal(
                     source.source_id,
-                    f"it was built from other data than {upstream.key} has there ({other})",
+                    f"it was built from different data than {upstream.key} has there ({other})",
                 )
                 break
             there = (RawVersion(upstream.build_id, CONTENT + beneath.content),)
             if other_rows(told, there):
-                what = f"it was built from other rows of {upstream.key} than are there"
+                what = f"it was built from different rows of {upstream.key} than those there"
                 yield Refusal(source.source_id, what)
                 break
 

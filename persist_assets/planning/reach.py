@@ -228,7 +228,7 @@ def asked_for(
             raise error
     if not found:
         raise NotFoundError(
-            f"nothing selected has a partition `{first}`",
-            hint="none of it has partitions: select a source that says partition=…",
+            f"no selected source has a partition `{first}`",
+            hint="none of them has partitions: select a source with partition=…",
         )
     return found

@@ -43,7 +43,7 @@ def why_other_rows(
     if others:
         read = [s.name for s in project.inputs(source) if s.build_id in others]
         yield Reason(
-            "input", f"other rows of {', '.join(read or ['what it reads'])}, of the same data"
+            "input", f"different rows of {', '.join(read or ['its inputs'])} from the same data"
         )
 
 
@@ -61,11 +61,11 @@ def what_becomes_of_it(
     if latest is None:
         return
     if history is None:
-        yield Reason("history", "its history begins anew: on_change=rebuild")
+        yield Reason("history", "its history starts over: on_change=rebuild")
         return
-    told = f"its history goes on from {history.table} version {history.version}"
+    told = f"its history continues from {history.table} version {history.version}"
     why = mismatch(history.columns, source.columns, grows=True) if source.columns else None
-    yield Reason("history", told if why is None else f"its history cannot go on: {why}")
+    yield Reason("history", told if why is None else f"its history cannot be continued: {why}")
 
 
 def counted(order: Sequence[str], chosen: Collection[str]) -> str:
@@ -76,8 +76,8 @@ def counted(order: Sequence[str], chosen: Collection[str]) -> str:
 
 WHEN_OLD: Mapping[Fallback, str] = {
     "live": "its query is computed instead",
-    "stale_ok": "it is read as it stands",
-    "fail": "it is not read then",
+    "stale_ok": "it is read as it is",
+    "fail": "it must not be read",
 }
 
 
@@ -87,7 +87,7 @@ def what_is_old(
     """Yield which tables that it reads are older than they may be, and which are not used."""
     for upstream in project.inputs(source):
         if upstream.source_id in world.tainted and upstream.source_id not in coming:
-            message = f"what there is of {upstream.name} was tainted: {WHEN_OLD['live']}"
+            message = f"the table of {upstream.name} was tainted: {WHEN_OLD['live']}"
             yield Reason("tainted", message, upstream.source_id)
         fallback = world.expired.get(upstream.source_id)
         if fallback is not None and upstream.source_id not in coming:
@@ -108,15 +108,13 @@ def what_stops_it(
         yield Reason("partition", message, upstream_id)
     for upstream in project.reach(source.bindings, lambda s: has_table(project, s, world, coming)):
         if upstream.raw is not None and upstream.source_id not in world.versions:
-            why = world.absent.get(upstream.source_id, "its data is not there")
+            why = world.absent.get(upstream.source_id, "its data is missing")
             yield Reason("no-data", f"{upstream.name}: {why}", upstream.source_id)
     for upstream in unbuilt(project, source, world, coming):
-        what = f"{upstream.name} has to be built first: only its table knows its history"
+        what = f"{upstream.name} must be built first: only its table has its history"
         yield Reason("history", what, upstream.source_id)
     for upstream in unchecked(project, source, world, coming):
-        yield Reason(
-            "unchecked", f"{upstream.name} has to pass its checks first", upstream.source_id
-        )
+        yield Reason("unchecked", f"{upstream.name} must pass its checks first", upstream.source_id)
 
 
 def what_lacks(upstream: Source, world: World, missing: Collection[str]) -> str:
@@ -144,15 +142,15 @@ def why_no_table(
         step = coming.get(upstream_id)
         if step is not None and any(r.code in ("code", "upstream") for r in step.reasons):
             name = project.by_id[upstream_id].name
-            yield Reason("upstream", f"what it reads of {name} changed", upstream_id)
+            yield Reason("upstream", f"the columns it reads of {name} changed", upstream_id)
             return
-    yield Reason("upstream", "something it reads changed its meaning")
+    yield Reason("upstream", "the definition of an input changed")
 
 
 def _what_changed(source: Source, last: Build) -> str:
     """Return what of a source its own words changed, as far as its last build tells."""
     if source.function is not None:
-        return f"its code, or code that it reaches, changed: {source.location.path}"
+        return f"its code, or code that it uses, changed: {source.location.path}"
     if last.digests is None:
         return f"changed in {source.location}"
     difference = differ(last.digests, source.digests)
@@ -167,11 +165,11 @@ def _what_changed_of(upstream: Source, difference: Difference, last: Build) -> s
     """Return what changed of a source that is read."""
     told = {read.source_id: read.definition for read in last.reads}
     if upstream.function is not None:
-        return f"the code of {upstream.name} changed, or what it reads"
+        return f"the code of {upstream.name} or its inputs changed"
     if difference.rows and upstream.raw is not None:
         if told[upstream.source_id] == upstream.definition:
-            return f"where {upstream.name} lies, or a setting of the session, changed"
-        return f"{upstream.name} is declared otherwise"
+            return f"the location of {upstream.name} or a session setting changed"
+        return f"the declaration of {upstream.name} changed"
     return in_words(difference, upstream.name) or f"the columns of {upstream.name} were reordered"
 
 
@@ -185,30 +183,35 @@ def why_other_data(
     for raw, version in changed.items():
         upstream = names.get(raw)
         if raw == CLOCK:
-            yield Reason("clock", f"`{source.name}` or what it reads looks at the clock")
+            yield Reason("clock", f"`{source.name}` or an input depends on the current time")
         elif raw == PARTITIONS + source.build_id:
             continue  # it tells of its own partitions
         elif raw.startswith(PARTITIONS):
             parted = next((s for s in project.sources if PARTITIONS + s.build_id == raw), None)
-            message = f"the partitions of {parted.name if parted else 'what it read'} changed"
+            message = f"the partitions of {parted.name if parted else 'an input'} changed"
             yield Reason("upstream", message, parted.source_id if parted else None)
         elif raw.startswith(DRAW):
             drawn = next((s for s in project.sources if DRAW + s.build_id == raw), None)
-            name = drawn.name if drawn else "something it read"
+            name = drawn.name if drawn else "an input"
             history = drawn is not None and drawn.keeps_history
-            what = f"the history of {name} went on" if history else f"{name} drew lots again"
+            what = (
+                f"the history of {name} continued"
+                if history
+                else f"nondeterministic {name} was built again"
+            )
             yield Reason("upstream", what, drawn.source_id if drawn else None)
         elif raw.startswith(OLDER):
             mixing = next((s for s in project.sources if OLDER + s.build_id == raw), None)
-            name = mixing.name if mixing else "something it read"
-            what = f"other rows of {name} are of older code"
+            name = mixing.name if mixing else "an input"
+            what = f"different rows of {name} are of older code"
             yield Reason("upstream", what, mixing.source_id if mixing else None)
         elif upstream is None:
             yield Reason(
-                "input", "it rests on data that is no longer read, or declared otherwise now"
+                "input",
+                "it was built from data that is no longer read, or is now declared differently",
             )
         elif version.startswith(UNVERSIONED):
-            message = f"the data of {upstream.name} does not tell whether it changed"
+            message = f"it is unknown whether the data of {upstream.name} changed"
             yield Reason("unversioned", message, upstream.source_id)
         elif raw in mixed(snapshot.as_of) and raw not in mixed(expected):
             message = f"it mixes two versions of the data of {upstream.name}"

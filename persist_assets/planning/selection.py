@@ -59,8 +59,8 @@ def find_source(project: Project, name: str) -> Source:
         keys += ["/".join((*key, "…")) for key in project.unread if may_mean(key, above)]
         if len(keys) == 1:
             return found[0]
-        raise ConflictError(f"`{name}` may be any of {', '.join(keys)}", hint="say which")
-    raise NotFoundError(f"there is no source `{name}`", hint=did_you_mean(name, _names(project)))
+        raise ConflictError(f"`{name}` is ambiguous: {', '.join(keys)}", hint="qualify the name")
+    raise NotFoundError(f"unknown source `{name}`", hint=did_you_mean(name, _names(project)))
 
 
 def find_declared(project: Project, name: str) -> tuple[SourceID, ...]:
@@ -129,13 +129,13 @@ class _Reading:
     def selected(self) -> set[SourceID]:
         found = self._expression()
         if self._rest():
-            raise self._bad(f"`{self._rest()}` is not expected", "several are given one by one")
+            raise self._bad(f"`{self._rest()}` is unexpected", "pass several selections one by one")
         persisted = {s for s in found if self._project.by_id[s].persisted}
         if persisted or self._asks_states:
             return persisted
         if len(self._plain) == 1 and not self._plain[0].persisted:
             raise _not_persisted(self._plain[0])
-        raise NotFoundError(f"`{self._pattern}` selects nothing that is persisted")
+        raise NotFoundError(f"`{self._pattern}` selects no persisted source")
 
     def _expression(self) -> set[SourceID]:
         found = self._conjunction()
@@ -152,7 +152,7 @@ class _Reading:
     def _term(self) -> set[SourceID]:
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise self._bad("it is nested too deeply")
+            raise self._bad("the nesting is too deep")
         if self._take(_NOT):
             found = self._project.by_id.keys() - self._term()
         else:
@@ -177,12 +177,12 @@ class _Reading:
         if name := self._take(_NAME):
             return self._named(name[1] or name[2])
         rest = self._rest()
-        raise self._bad(f"a name is wanted before `{rest}`" if rest else "a name is wanted")
+        raise self._bad(f"expected a name before `{rest}`" if rest else "expected a name")
 
     def _closed(self) -> set[SourceID]:
         found = self._expression()
         if not self._take(_CLOSE):
-            raise self._bad("a `)` is wanted")
+            raise self._bad("expected `)`")
         return found
 
     def _ends(self, found: set[SourceID], which: str) -> set[SourceID]:
@@ -203,23 +203,23 @@ class _Reading:
     def _attribute(self, attribute: str) -> set[SourceID]:
         if attribute not in _ATTRIBUTES:
             known = did_you_mean(attribute, _ATTRIBUTES)
-            hint = known or f"known here: {', '.join(f'{a}:' for a in _ATTRIBUTES)}"
-            raise self._bad(f"there is no `{attribute}:`", hint)
+            hint = known or f"known attributes: {', '.join(f'{a}:' for a in _ATTRIBUTES)}"
+            raise self._bad(f"unknown attribute `{attribute}:`", hint)
         value = self._value(attribute)
         if attribute == "tag" and self._take(_EQUALS):
             value = f"{value}={self._value(attribute)}"
         if attribute == "state":
             self._asks_states = True
             if value not in STATES:
-                hint = did_you_mean(value, STATES) or f"one of {', '.join(STATES)}"
-                raise NotFoundError(f"there is no state `{value}`", hint=hint)
+                hint = did_you_mean(value, STATES) or f"known states: {', '.join(STATES)}"
+                raise NotFoundError(f"unknown state `{value}`", hint=hint)
             return {s for s, state in self._states().items() if state == value}
         return self._matching(attribute, value, _ATTRIBUTES[attribute])
 
     def _value(self, attribute: str) -> str:
         found = self._take(_VALUE)
         if not found:
-            raise self._bad(f"`{attribute}:` wants a value")
+            raise self._bad(f"`{attribute}:` needs a value")
         return found[1] if found[1] is not None else found[2]
 
     def _matching(
@@ -233,8 +233,8 @@ class _Reading:
             known = {v for s in values.values() for v in s}
             hint = did_you_mean(wanted, known)
             if what not in ("source", "key", "path") and known:
-                hint = hint or f"known here: {', '.join(sorted(known))}"
-            raise NotFoundError(f"there is no {what} `{wanted}`", hint=hint)
+                hint = hint or f"known values: {', '.join(sorted(known))}"
+            raise NotFoundError(f"unknown {what} `{wanted}`", hint=hint)
         return found
 
     def _take(self, rule: re.Pattern[str]) -> re.Match[str] | None:
@@ -257,7 +257,7 @@ def _names(project: Project) -> set[str]:
 
 
 def _not_persisted(source: Source) -> NotFoundError:
-    hint = "it is a raw table: it is read, not built"
+    hint = "it is a raw table, which is read, not built"
     if source.query:
         mark = "--@" if source.location.path.endswith(".sql") else "#@"
         hint = f"annotate it: {mark} persist"

@@ -200,7 +200,7 @@ def _gc_schedule(runtime: Runtime, cron: str) -> dg.ScheduleDefinition:
             {"tables": len(collected), "bytes": sum(c.bytes for c in collected)}
         )
 
-    op = dg.op(name=f"{name}_op", description="Delete what nobody can read any more.")(gc_)
+    op = dg.op(name=f"{name}_op", description="Delete data that can no longer be read.")(gc_)
     graph = dg.GraphDefinition(name=name, node_defs=[op])
     job = graph.to_job(executor_def=dg.in_process_executor)
     return dg.ScheduleDefinition(name=name, job=job, cron_schedule=cron)
@@ -229,7 +229,7 @@ def _directory(path: str | Path) -> Path:
     directory = given.resolve()
     if not directory.is_dir():
         raise SettingsError(
-            f"there is no directory {directory}", hint="load_sources takes the sources directory"
+            f"there is no directory {directory}", hint="pass the sources directory to load_sources"
         )
     return directory
 
@@ -293,7 +293,7 @@ class RunSpark:
 
 
 def _pyspark(runtime: Runtime) -> dg.ResourceDefinition:
-    @dg.resource(description="The Spark session, made when it is first asked for.")
+    @dg.resource(description="The Spark session, created on first use.")
     def pyspark(context: dg.InitResourceContext) -> Iterator[Any]:
         made = RunSpark(runtime, context.run)
         try:

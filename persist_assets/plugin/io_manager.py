@@ -72,7 +72,7 @@ class PersistIOManager(dg.IOManager):
             if table is not None:
                 return builder.engine.load_table(root, table.version())
         raise BuildError(
-            f"the asset {key.to_user_string()} has no table yet in `{settings.environment}`",
+            f"the asset {key.to_user_string()} has no table in `{settings.environment}` yet",
             hint="materialize it first",
         )
 
@@ -84,7 +84,7 @@ class PersistIOManager(dg.IOManager):
             if source.raw is None or source.raw.format != "delta":
                 raise SettingsError(
                     f"the asset {name} would write the source `{source.name}`",
-                    hint="only raw tables declared USING delta can be written by assets",
+                    hint="assets can write only raw tables declared USING delta",
                     location=source.location,
                 )
             root = builder.settings.resolve(source.raw.location or "")

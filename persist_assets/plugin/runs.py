@@ -109,7 +109,7 @@ def load_definitions(root: str, sources: str) -> dg.Definitions:
         sys.path.remove(root)
     found = [value for value in vars(module).values() if isinstance(value, dg.Definitions)]
     if len(found) != 1:
-        raise SettingsError(f"{path} defines {len(found)} dagster.Definitions, one is wanted")
+        raise SettingsError(f"{path} must define one dagster.Definitions, not {len(found)}")
     return found[0]
 
 
@@ -223,7 +223,7 @@ def rerun(
     """
     for bound in (minimum, maximum):
         if not isinstance(bound, str | date):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"{bound!r} is neither a text nor a date")
+            raise TypeError(f"{bound!r} is neither a string nor a date")
     low, high = (b if isinstance(b, str) else b.isoformat() for b in (minimum, maximum))
     settings = load_settings(find_root(Path(project)), environment=environment)
     loaded = require(load_project(settings))
@@ -276,7 +276,7 @@ def run_again(
         if not asked[source.source_id]:
             raise SettingsError(
                 f"`{source.key}` has no partition from {low} to {high}",
-                hint=f"it has {there[0]} to {there[-1]}" if there else "it has none",
+                hint=f"known partitions: {there[0]} to {there[-1]}" if there else "it has none",
             )
     order, zone = observer.keys(), observer.settings.timezone.key
     if cascade:

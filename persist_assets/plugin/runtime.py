@@ -107,7 +107,7 @@ class Runtime:
             project = sound(project) if self.project.errors else require(project)
             if _said(project) != _said(self.project):
                 raise ConflictError(
-                    f"the sources have changed since they were loaded, before a run in `{name}`",
+                    f"the sources changed after they were loaded, before a run in `{name}`",
                     hint="reload the definitions",
                 )
             self._projects[name] = project
@@ -136,9 +136,9 @@ class Runtime:
                 for other in self._builders.values():
                     if other.settings.changing != settings.changing:
                         raise ConflictError(
-                            f"a run in `{other.settings.environment}`, where settings of Spark "
-                            "differ, is under way in this process",
-                            hint="wait for its end, or start this one in a process of its own",
+                            f"a run in `{other.settings.environment}`, whose Spark settings "
+                            "differ, is in progress in this process",
+                            hint="wait for its end, or start this one in a separate process",
                         )
                 self._warn_of_former_build_ids(settings, project)
                 engine = Engine(settings, session)

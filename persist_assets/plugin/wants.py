@@ -45,20 +45,20 @@ def request_job(runtime: Runtime, name: str) -> dg.JobDefinition:
         run, session = context.run, getattr(context.resources, PYSPARK)
         request_id = run.tags.get(REQUEST_TAG)
         if request_id is None:
-            raise dg.Failure(f"a run of this job names a request by its tag `{REQUEST_TAG}`")
+            raise dg.Failure(f"a run of this job must name a request in its tag `{REQUEST_TAG}`")
         try:
             builder = runtime.builder(run, lambda: session.spark_session)
             request = builder.ledger.find_request(request_id)
             if request is None or request.environment != builder.settings.environment:
                 where = builder.settings.environment
-                raise dg.Failure(f"there is no build request `{request_id}` in `{where}`")
+                raise dg.Failure(f"unknown build request `{request_id}` in `{where}`")
             if request.state in ("started", "succeeded"):
-                context.log.info(f"the request {request_id} has been taken by somebody else")
+                context.log.info(f"another process took the request {request_id}")
                 return
             if request.state == "failed":
                 raise dg.Failure(
-                    f"the request {request_id} has failed: {request.error}; what it was for is "
-                    "wanted still, and requested again"
+                    f"the request {request_id} failed: {request.error}; its wants are "
+                    "still open and requested again"
                 )
             made, published = builder.anew(request), list[PendingBuild]()
             report_raw_versions(context.instance, made.observer)
@@ -76,7 +76,7 @@ def request_job(runtime: Runtime, name: str) -> dg.JobDefinition:
 
     op = dg.op(
         name=f"{name}_op",
-        description="Build what one request asks for; all of it becomes visible, or nothing.",
+        description="Build the partitions of one request and publish them all at once, or none.",
         out={},
         required_resource_keys={PYSPARK},
     )(build)
@@ -109,7 +109,7 @@ def wants_sensor(runtime: Runtime, name: str, job: dg.JobDefinition) -> dg.Senso
             tags = {REQUEST_TAG: request.request_id, ENVIRONMENT_TAG: request.environment}
             yield dg.RunRequest(run_key=request.request_id, tags=tags)
         if not requests:
-            yield dg.SkipReason("; ".join(told) or "nothing that is wanted can be built now")
+            yield dg.SkipReason("; ".join(told) or "no want can be built now")
         for line in told:
             context.log.warning(line)
 
@@ -118,7 +118,7 @@ def wants_sensor(runtime: Runtime, name: str, job: dg.JobDefinition) -> dg.Senso
         evaluation_fn=evaluate,
         job_name=job.name,
         minimum_interval_seconds=_INTERVAL_S,
-        description="Build what is wanted, all that can be built together.",
+        description="Build all wanted partitions that can be built now.",
     )
 
 
@@ -167,7 +167,7 @@ def _fail_lost(observer: Observer, instance: dg.DagsterInstance) -> None:
         if request.state == "requested":
             runs = instance.get_runs(dg.RunsFilter(tags={REQUEST_TAG: request.request_id}))
             if runs and all(run.is_finished for run in runs):
-                ledger.fail_request(request.request_id, "its run ended before it began")
+                ledger.fail_request(request.request_id, "its run ended before it started")
 
 
 def _tell_late(
@@ -258,7 +258,7 @@ def sla_check(runtime: Runtime, source: Source) -> dg.AssetChecksDefinition:
     return dg.asset_check(
         asset=dg.AssetKey(source.asset_key),
         name=SLA_CHECK,
-        description="What was wanted by now is there.",
+        description="All wanted partitions that are due are available.",
     )(check)
 
 
@@ -317,12 +317,12 @@ def wants_schedule(
             made = make_wants(runtime.observer(), name)
         except PersistError as error:
             return dg.SkipReason(str(error))
-        return dg.SkipReason(f"{len(made)} wants were made: the sensor builds what they ask for")
+        return dg.SkipReason(f"{len(made)} wants were created: the sensor builds their partitions")
 
     return dg.ScheduleDefinition(
         name=name,
         cron_schedule="0 * * * *",  # windows end at full hours of their time zones, most of them
         execution_fn=evaluate,
         job_name=job.name,
-        description="Make the wants that annotations ask for, when their time has ended.",
+        description="Create the wants of annotations when their time window has ended.",
     )

@@ -223,11 +223,9 @@ def commit(
     except (DeltaError, OSError) as error:
         if _is_taken(error):
             raise ConflictError(
-                f"another writer committed to {staged.root} at the same time", hint="run it again"
+                f"another writer committed to {staged.root} at the same time", hint="try again"
             ) from error
-        raise unreachable(
-            staged.root, error, f"the table {staged.root} cannot be committed"
-        ) from error
+        raise unreachable(staged.root, error, f"cannot commit the table {staged.root}") from error
 
 
 def _commit(
@@ -312,7 +310,7 @@ def _write_version(
             written = None
         if written != name:
             raise
-        log.info("action=commit root=%s version=%d: its answer was lost", root, version)
+        log.info("action=commit root=%s version=%d: the response was lost", root, version)
         return False
 
 

@@ -70,7 +70,7 @@ def delete_builds(root: str, build_uids: Iterable[str], *, head: int | None) -> 
             try:
                 restore(root, table, head)
             except (DeltaError, OSError) as error:
-                raise unreachable(root, error, f"the table {root} cannot be restored") from error
+                raise unreachable(root, error, f"cannot restore the table {root}") from error
     for build_uid in filter(_OWN.fullmatch, sorted(doomed)):
         delete_directory(f"{root}/{build_uid}")
     # If we stood still for longer than a lease lives, somebody may have built into the table.
@@ -122,7 +122,7 @@ def delete_replaced(root: str, committed: int, after: timedelta, *, dry_run: boo
             root, lambda: table.vacuum(hours, dry_run=True, enforce_retention_duration=False)
         )
     except (DeltaError, OSError) as error:
-        raise unreachable(root, error, f"files of {root} cannot be deleted") from error
+        raise unreachable(root, error, f"cannot delete files of {root}") from error
     sizes = {f.location.removeprefix(f"{root}/"): f.bytes for f in list_own(root)}
     # A vacuum would delete all that is in the directory, whoever put it there.
     own = [path for path in unused if path in sizes and _OWN.fullmatch(path.partition("/")[0])]

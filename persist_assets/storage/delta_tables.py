@@ -103,7 +103,7 @@ def find_table(root: str, version: int | None = None) -> Any:
         # Of a store that does not answer nothing is known.
         if version is not None and (is_local(root) or isinstance(error, DeltaError)):
             return None
-        raise unreachable(root, error, f"the table {root} cannot be opened") from error
+        raise unreachable(root, error, f"cannot open the table {root}") from error
 
 
 def read_version(root: str, version: int) -> TableVersion:
@@ -127,7 +127,7 @@ def read_version(root: str, version: int) -> TableVersion:
     for file, size in sizes.items():
         if there.get(file) != size:
             what = f"has {there[file]} bytes, not {size}" if file in there else "is gone"
-            message = f"{file} {what}, a file of version {version}"
+            message = f"{file}, a file of version {version}, {what}"
             raise GoneError(message, hint="build it again")
     return TableVersion(tuple(sizes), columns_of_struct(json.loads(table.schema().to_json())))
 

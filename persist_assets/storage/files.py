@@ -88,8 +88,8 @@ def know_stores(stores: Iterable[Store], patience: Patience = PATIENCE) -> None:
         for store in stores:
             if _described.setdefault(store.bucket, store) != store:
                 raise SettingsError(
-                    f"two projects of one process describe the bucket `{store.bucket}` differently",
-                    hint="describe it alike, or load them in processes of their own",
+                    f"two projects in one process describe the bucket `{store.bucket}` differently",
+                    hint="use the same description, or load them in separate processes",
                 )
     be_patient(patience)
 
@@ -224,7 +224,7 @@ def unreachable(location: str, error: BaseException, failed: str = "") -> Storag
     if is_local(location) and is_full(said):
         return full_disk(_directory(location), f"{failed or 'it cannot be written'}: {said[:600]}")
     hint = None if is_local(location) else hint_about(said)
-    return StorageError(f"{failed or f'{location} cannot be reached'}: {said[:600]}", hint=hint)
+    return StorageError(f"{failed or f'cannot reach {location}'}: {said[:600]}", hint=hint)
 
 
 def _directory(path: str) -> str:

@@ -55,8 +55,8 @@ def _read_text(location: str, options: Mapping[str, str], most: int = -1) -> str
     """Return the text of a file; `most`: of so many bytes."""
     if location.endswith(_UNREADABLE):
         raise StorageError(
-            f"the header of {location} cannot be read: it is compressed in another way than Spark"
-            " alone reads",
+            f"cannot read the header of {location}: it is compressed in a way that only Spark"
+            " reads",
             hint="compress it as .gz, .bz2 or .zst",
         )
     encoding = options.get("encoding", options.get("charset", "utf-8"))
@@ -126,9 +126,9 @@ def columns_in_order(
         wrong = f"lacks `{missing[0]}`" if missing else f"has `{doubled[0]}` twice"
         meant = did_you_mean(missing[0], set(record) - set(by_name)) if missing else None
         raise StorageError(
-            f"the header of {location} {wrong}: it is {', '.join(record)}, and declared are"
+            f"the header of {location} {wrong}: it is {', '.join(record)}, but declared are"
             f" {', '.join(c.name for c in by_name.values())}",
-            hint=meant or "declare the columns by the names that they have there",
+            hint=meant or "declare the columns with the names in the header",
         )
     return tuple(
         by_name.get(name, Column(f"_persist_{n}", "string")) for n, name in enumerate(there)

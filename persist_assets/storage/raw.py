@@ -39,7 +39,7 @@ data of others, a digest of its files."""
 OF_PARSED = f"{OF_FILES}p"
 """What versions of CSV and JSON begin with since columns go by name and bad records are errors."""
 
-_WHERE = "check where the table is said to be: its LOCATION, or `uri`"
+_WHERE = "check its LOCATION or `uri`"
 READABLE_FEATURES = frozenset(("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"))
 """Features of Delta tables under which their Parquet files alone are their rows."""
 
@@ -127,7 +127,7 @@ def _check_layout(files: Sequence[str], base: str) -> None:
     if parted and len(parted) < len(files):
         other = min(set(files) - set(parted))
         raise StorageError(
-            f"{other} is in no directory of a partition, as {parted[0]} is: Spark would ignore it",
+            f"{other} is not in a partition directory, while {parted[0]} is: Spark would ignore it",
             hint="move it into a partition (name=value), or out of the table's directory",
         )
 
@@ -173,7 +173,7 @@ def _settled(location: str) -> list[Found]:
         time.sleep(_TICK_S)
         if set(found) <= set(list_files(location)):
             return found
-    raise StorageError(f"the data at {location} keeps changing", hint="run it again later")
+    raise StorageError(f"the data at {location} keeps changing", hint="try again later")
 
 
 def _is_hidden(below: str) -> bool:
@@ -195,7 +195,7 @@ def find_columns(raw: RawTable, location: str) -> tuple[Column, ...]:
         return columns_of_struct(schema)
     if raw.format != "parquet":
         raise StorageError(
-            f"the columns of {raw.format} data have to be declared",
+            f"the columns of {raw.format} data must be declared",
             hint="CREATE TABLE name (column type, …) USING …",
         )
     pin = pin_raw(raw, location)
@@ -255,16 +255,16 @@ def open_delta(
         if gap:
             missing = int(gap[1]) + 1
             raise GoneError(
-                f"the log of the Delta table at {location} has no version {missing}, and goes on"
+                f"the log of the Delta table at {location} lacks version {missing} and continues"
                 f" with {gap[2]}",
-                hint=f"bring _delta_log/{missing:020}.json back, or read an earlier version",
+                hint=f"restore _delta_log/{missing:020}.json, or read an earlier version",
             ) from error
         is_there = isinstance(error, OSError) or _BROKEN.search(str(error))
         if version is not None and not is_there:
             raise _gone(location, version) from error
-        failed = f"the Delta table at {location} cannot be opened"
+        failed = f"cannot open the Delta table at {location}"
         if not access and (broken := _broken_file(location, str(error))):
-            failed += f" for {broken}"
+            failed += f" because of {broken}"
         raise unreachable(location, error, failed) from error
 
 
@@ -331,8 +331,8 @@ def is_delta(location: str, access: Mapping[str, str] | None = None) -> bool:
 
 def _gone(location: str, version: int) -> GoneError:
     return GoneError(
-        f"version {version} of the Delta table at {location} is not there",
-        hint="its log may have been cleaned; what is there can be read again as a whole",
+        f"version {version} of the Delta table at {location} is missing",
+        hint="its log may have been cleaned; the current table can be read again in full",
     )
 
 
@@ -355,9 +355,9 @@ def check_commits(table: Any, location: str, system: Any, root: str) -> None:
         number = _COMMIT.fullmatch(file.base_name)
         if number and file.size == 0 and int(number[1]) <= table.version():
             raise StorageError(
-                f"{location}/_delta_log/{file.base_name} is empty: it was not written to its end,"
-                " and what it says is not known",
-                hint="have this commit of the Delta table written again",
+                f"{location}/_delta_log/{file.base_name} is empty: it was not fully written,"
+                " so its content is unknown",
+                hint="have this commit of the Delta table rewritten",
             )
 
 
@@ -377,7 +377,7 @@ def deletion_vectors(table: Any, location: str) -> Any:
     try:
         return ask(location, lambda: pa.RecordBatchReader.from_stream(table.deletion_vectors()))
     except (DeltaError, OSError) as error:
-        failed = f"a deletion vector of the Delta table at {location} cannot be read"
+        failed = f"cannot read a deletion vector of the Delta table at {location}"
         raised = unreachable(location, error, failed)
         raise GoneError(raised.message) if _LOST.search(str(error)) else raised from error
 
@@ -417,14 +417,14 @@ def partition_texts(table: Any, location: str, system: Any, root: str) -> dict[s
             if add := action.get("add"):
                 found[add["path"]] = dict(add["partitionValues"])
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-        failed = f"the log of the Delta table at {location} cannot be read"
+        failed = f"cannot read the log of the Delta table at {location}"
         raise unreachable(location, error, failed) from error
     there: list[str] = pa.table(table.get_add_actions(flatten=True))["path"].to_pylist()
     lost = next((path for path in there if path not in found), None)
     if lost is not None:
         raise StorageError(
-            f"the log of the Delta table at {location} does not say of which partition {lost} is",
-            hint="have a checkpoint of the table written again",
+            f"the log of the Delta table at {location} lacks the partition of {lost}",
+            hint="have a checkpoint of the table rewritten",
         )
     return {path: found[path] for path in there}
 
@@ -522,7 +522,7 @@ def check_readable(table: Any, location: str) -> None:
     if unknown:
         raise StorageError(
             f"the Delta table at {location} uses {', '.join(sorted(unknown))}: not supported",
-            hint="its Parquet files alone would be wrong rows; write it without this feature",
+            hint="its Parquet files alone would give wrong rows: write it without this feature",
         )
 
 
@@ -597,8 +597,8 @@ def _refuse_unusual_partitions(table: Any, location: str) -> None:
                 written = texts[action["path"]][name]
             if unquote(unquote(spelled.get(name, ""))) != written:
                 raise StorageError(
-                    f"directories of the Delta table at {location} do not spell {name}'s values",
-                    hint="only the usual layout, name=value, can be read",
+                    f"the directories of the Delta table at {location} lack the values of {name}",
+                    hint="only the usual layout, name=value, is supported",
                 )
 
 
@@ -629,7 +629,7 @@ def stored_rows(system: Any, path: str) -> int:
         try:
             return int(pq.ParquetFile(file).metadata.num_rows)
         except pa.ArrowInvalid as error:
-            raise StorageError(f"{path} is not Parquet: {error}") from error
+            raise StorageError(f"{path} is not a Parquet file: {error}") from error
 
 
 # ---------------------------------------------------------------------------------------- columns
@@ -643,7 +643,7 @@ def _parquet_columns(path: str) -> tuple[Column, ...]:
         try:
             schema = pq.read_schema(inner, filesystem=system)
         except pa.ArrowInvalid as error:
-            raise StorageError(f"{path} is not Parquet: {error}") from error
+            raise StorageError(f"{path} is not a Parquet file: {error}") from error
     by_spark = (schema.metadata or {}).get(b"org.apache.spark.sql.parquet.row.metadata")
     if by_spark:
         return columns_of_struct(json.loads(by_spark))

@@ -101,7 +101,7 @@ def type_of_arrow(kind: Any, what: str) -> str:
     if types.is_struct(kind):
         fields = (f"{field_name(f.name)}:{type_of_arrow(f.type, what)}" for f in kind)
         return f"struct<{','.join(fields)}>"
-    raise StorageError(f"{what} has the type {kind}, which Spark does not read")
+    raise StorageError(f"{what} has the type {kind}, which Spark cannot read")
 
 
 _REFUSED = ("void", "variant", "time", "interval", "calendarinterval", "geometry", "geography")
@@ -124,8 +124,8 @@ def delta_schema(struct: Mapping[str, Any]) -> str:
         if _COLLATIONS in (field.get("metadata") or {}):
             refused = "string with a collation"
         if refused:
-            hint = "cast it" if refused != "void" else "give NULL a type: CAST(NULL AS …)"
-            message = f"column `{field['name']}` has the type {refused}, which tables cannot hold"
+            hint = "cast it" if refused != "void" else "cast NULL to a type: CAST(NULL AS …)"
+            message = f"column `{field['name']}` has the type {refused}, which tables cannot store"
             raise BuildError(message, hint=hint)
     schema = _nullable(struct)
     for field, plain in zip(struct["fields"], schema["fields"], strict=True):

@@ -89,7 +89,7 @@ def ask(location: str, call: Callable[[], T], *, bounded: bool = False) -> T:
         # At random, so that those who were throttled together do not come back together.
         wait = min(pause * random.uniform(0.5, 1.0), left)
         log.warning(
-            "%s throttles requests: trying again in %.1f s, for %d s more at most (`store_retry`)",
+            "%s throttles requests: retrying in %.1f s, for at most %d s more (`store_retry`)",
             store, wait, round(left),
         )  # fmt: skip
         time.sleep(wait)
@@ -162,7 +162,7 @@ def _announce(store: str, after_s: float, limit_s: int) -> None:
             return
         _announced_at[store] = now
     log.warning(
-        "waiting for %s, which has not answered for %d s; a request without an answer is given up"
+        "waiting for %s, which has not responded for %d s; such requests are abandoned"
         " after %d s (`store_timeout`)",
         store, after_s, limit_s,
     )  # fmt: skip

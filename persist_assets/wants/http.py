@@ -52,7 +52,7 @@ def tell(url: str, document: Mapping[str, Any]) -> str | None:
         status, answer = ask(url, None, json.dumps(document).encode())
     except NoAnswer as error:
         return str(error)
-    return None if 200 <= status < 300 else f"it answers {status}{said_in(answer)}"
+    return None if 200 <= status < 300 else f"it responded with {status}{said_in(answer)}"
 
 
 def ask(
@@ -90,11 +90,11 @@ def ask(
             for chunk in response.iter_raw():
                 body += chunk
                 if len(body) > _MOST_BYTES:
-                    raise NoAnswer("its answer is too long")
+                    raise NoAnswer("its response is too long")
                 if _now() > deadline:
-                    raise NoAnswer(f"its answer takes longer than {within_s:g} seconds")
+                    raise NoAnswer(f"its response took longer than {within_s:g} seconds")
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-        raise NoAnswer(f"it does not answer: {error or type(error).__name__}") from error
+        raise NoAnswer(f"it does not respond: {error or type(error).__name__}") from error
     try:
         return response.status_code, json.loads(body)
     except (ValueError, RecursionError):
@@ -110,7 +110,7 @@ def object_of(answer: Any) -> dict[str, Any]:
         It is none.
     """
     if not isinstance(answer, dict):
-        raise NoAnswer("its answer is not what was asked for")
+        raise NoAnswer("its response is unexpected")
     return cast("dict[str, Any]", answer)
 
 

@@ -103,7 +103,7 @@ def resolve(observer: Observer, ref: PartitionRef) -> Place:
         return Place(named[0], _key(observer, *named, ref))
     known = [name for s in project.persisted for name in (s.key, s.name)]
     found = did_you_mean(ref, known) or did_you_mean(ref.rpartition("/")[0], known)
-    raise NotFoundError(f"`{ref}` names no persisted source", hint=found)
+    raise NotFoundError(f"`{ref}` does not name a persisted source", hint=found)
 
 
 def _key(observer: Observer, source: Source, key: str, ref: PartitionRef) -> str | None:
@@ -111,15 +111,15 @@ def _key(observer: Observer, source: Source, key: str, ref: PartitionRef) -> str
     if partition is None:
         if key:
             raise NotFoundError(
-                f"`{source.name}` has no partitions: `{ref}` names none",
-                hint=f"ask for {source.key}",
+                f"`{source.name}` has no partitions, but `{ref}` names one",
+                hint=f"use {source.key}",
             )
         return None
     if not key:
         return None
     if not is_key(partition, key, observer.started_at + _AHEAD):
         there = observer.keys()[source.source_id]
-        some = f"there are those from {there[0]} to {there[-1]}" if there else None
+        some = f"known partitions: {there[0]} to {there[-1]}" if there else None
         raise NotFoundError(
             f"`{source.name}` has no partition `{key}`", hint=did_you_mean(key, there) or some
         )
@@ -268,8 +268,8 @@ def taint(observer: Observer, ref: PartitionRef, *, by: str) -> list[PartitionRe
     place = resolve(observer, ref)
     if place.source.keeps_history:
         raise SettingsError(
-            f"`{place.source.name}` keeps a history, which cannot be computed again",
-            hint=f"begin it anew: persist build {place.source.key} --full-refresh",
+            f"`{place.source.name}` keeps a history, which cannot be recomputed",
+            hint=f"start it over: persist build {place.source.key} --full-refresh",
         )
     own = order.get(place.source.source_id, ())
     spoilt: dict[SourceID, Collection[str]] = {
@@ -283,7 +283,7 @@ def taint(observer: Observer, ref: PartitionRef, *, by: str) -> list[PartitionRe
         read = project.reach(reader.bindings, lambda s: s.persisted)
         above = [s for s in read if s.source_id in spoilt]
         if above and reader.keeps_history:
-            log.warning("`%s` keeps a history: what it has of it stays", reader.name)
+            log.warning("`%s` keeps a history: its existing versions stay", reader.name)
             continue
         for upstream in above:
             keys, zone = spoilt[upstream.source_id], observer.settings.timezone.key
@@ -408,22 +408,22 @@ def check_want(observer: Observer, want: Want) -> tuple[Want, list[str]]:
     for name, seconds in (("ttl", want.ttl_s), ("sla", want.sla_s)):
         if seconds is not None and not 0 <= seconds <= LONGEST_S:
             raise SettingsError(
-                f"{name}: {seconds} seconds is no sensible duration",
-                hint="between none and a hundred years",
+                f"{name}: {seconds} seconds is out of range",
+                hint="use at most a hundred years",
             )
     at = want.data_timestamp
     if at is not None and not YEARS[0] <= at.year <= YEARS[1]:
         raise SettingsError(
-            f"{at.isoformat()} is no time that data stands for",
-            hint=f"a year from {YEARS[0]} to {YEARS[1]}",
+            f"{at.isoformat()} is out of range",
+            hint=f"use a year from {YEARS[0]} to {YEARS[1]}",
         )
     times = want.deadline, want.expires_at
     if times[0] and times[1] and times[1] < times[0]:
-        warnings.append("it is given up (ttl) before it is late (sla)")
+        warnings.append("it expires (ttl) before it is late (sla)")
     for needed in want.external_dependencies:
         if not split_graph(needed)[0]:
             raise SettingsError(
-                f"`{needed}` names no graph", hint="for example users:data/users/2024-01-01"
+                f"`{needed}` does not name a graph", hint="for example, users:data/users/2024-01-01"
             )
     warnings += warn_unknown(observer.settings, want.external_dependencies)
     return replace(want, partition_ref=ref_of(place.source.key, place.key)), warnings
@@ -439,14 +439,14 @@ def _check_texts(want: Want) -> None:
     """Refuse what a database would not keep, or not as it is."""
     for name, text, longest in (
         ("the reference", want.partition_ref, _LONGEST_TEXT),
-        ("the id", want.want_id, _LONGEST_ID),
+        ("the ID", want.want_id, _LONGEST_ID),
         ("the comment", want.comment or "", _LONGEST_TEXT),
-        *(("what it needs", needed, _LONGEST_TEXT) for needed in want.external_dependencies),
+        *(("a dependency", needed, _LONGEST_TEXT) for needed in want.external_dependencies),
     ):
         if len(text) > longest:
             raise SettingsError(f"{name} has more than {longest:,} characters")
         if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
-            raise SettingsError(f"{name} has characters that no text has", hint="write it in UTF-8")
+            raise SettingsError(f"{name} has invalid characters", hint="use UTF-8")
 
 
 def explained(observer: Observer, ref: PartitionRef) -> dict[str, Any]:
@@ -523,9 +523,9 @@ def record_dead(ledger: Ledger, environment: str, now: datetime) -> None:
     """Record requests as failed whose run has ended without telling why, or has never begun."""
     for request_id, state, at in ledger.fetch_open_requests(environment):
         if state == "started" and not ledger.is_leased(_lease(request_id)):
-            ledger.fail_request(request_id, "its run ended without telling why")
+            ledger.fail_request(request_id, "its run ended without a reason")
         elif state == "requested" and now - at > _PATIENCE:
-            ledger.fail_request(request_id, "nobody has begun it")
+            ledger.fail_request(request_id, "no process started it")
 
 
 def find_untaken(ledger: Ledger, environment: str, now: datetime) -> str | None:
@@ -539,7 +539,7 @@ def find_untaken(ledger: Ledger, environment: str, now: datetime) -> str | None:
     n = len(waiting)
     oldest = waiting[0].strftime("%Y-%m-%d %H:%M UTC")
     return (
-        f"nothing takes build requests: {n} wait{'s' * (n == 1)}"
+        f"no process takes build requests: {n} wait{'s' * (n == 1)}"
         f"{', the oldest' * (n > 1)} since {oldest}"
     )
 
@@ -621,7 +621,7 @@ def run_request(
         try:
             lost = [ref for ref in request.partitions if ref not in told.places]
             if lost:
-                raise NotFoundError(f"{', '.join(lost)}: there is no such partition any more")
+                raise NotFoundError(f"{', '.join(lost)}: no longer a partition")
             sources = [s for s in builder.project.persisted if s.source_id in told.chosen]
             pool = Pool(builder, sources, asked=told.asked)
             for building in sources:

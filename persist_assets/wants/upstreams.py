@@ -186,16 +186,16 @@ def _read_service(
         where = f"{upstream.url}/api/v1/events?{urlencode(asked, doseq=True)}"
         status, answer = ask(where, token)
         if status not in (200, 409):
-            raise NoAnswer(f"it answers {status}{said_in(answer)}")
+            raise NoAnswer(f"it responded with {status}{said_in(answer)}")
         page = object_of(answer)
         new_id = page.get("log_id")
         if new_id is not None and not isinstance(new_id, str):
-            raise NoAnswer("its answer has a `log_id` that is no text")
+            raise NoAnswer("the `log_id` of its response is not a string")
         other = log_id is not None and new_id != log_id
         if status == 409 or other:
             if at == 0 and not other:
-                raise NoAnswer("it refuses to tell its history from the beginning")
-            why = f"its history began anew: it was read up to {at}"
+                raise NoAnswer("it refuses to return its history from the start")
+            why = f"its history was reset: it had been read up to {at}"
             at = last = 0
             log_id = new_id
             begun = {"idx": 0, "log_id": log_id, "began_anew": True}
@@ -222,22 +222,22 @@ def _events(
     """Return what a page says of partitions, up to where it goes, and where the log ends."""
     events, following, head = page.get("events"), page.get("next_idx"), page.get("head")
     if not isinstance(events, list) or not _is_whole(following) or following < since:
-        raise NoAnswer("its answer is no page of events")
+        raise NoAnswer("its response is not a page of events")
     if head is not None and not _is_whole(head):
-        raise NoAnswer("its answer has a `head` that is no position")
+        raise NoAnswer("the `head` of its response is not a position")
     told: dict[PartitionRef, State] = {}
     at = since
     for event in cast("list[Any]", events):
         idx = event.get("idx") if isinstance(event, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         if not _is_whole(idx) or not at < idx <= following:
-            raise NoAnswer(f"its answer has events that are not in order after {since}")
+            raise NoAnswer(f"its response has events out of order after {since}")
         at = idx
         said = cast("dict[str, Any]", event)
         state, ref = _KINDS.get(str(said.get("kind"))), said.get("partition_ref")
         if state is None:
             continue
         if not isinstance(ref, str) or not 0 < len(ref) <= _LONGEST_REF or "\0" in ref:
-            raise NoAnswer(f"its event {idx} names no partition")
+            raise NoAnswer(f"its event {idx} does not name a partition")
         whose = upstream.environment
         if (whose is None or said.get("environment") == whose) and any(f(ref) for f in fits):
             told.pop(ref, None)
@@ -305,7 +305,7 @@ def _read_dagster(
                 told = {}
             known.pop(ref)
             begun = {"began_anew": True}
-            why = f"the history of {ref} began anew"
+            why = f"the history of {ref} was reset"
             yield _Page({**begun, "assets": {**known}}, {}, moved=True, reset=why, beneath=ref)
         if found:
             known[ref] = {"at": at, "end": found[0]}
@@ -340,14 +340,14 @@ def _dagster_assets(
         answer = _query(upstream, token, _ASSETS, {"cursor": after, "limit": _PAGE})
         page = object_of(answer.get("assetsOrError"))
         if page.get("__typename") != "AssetConnection":
-            raise NoAnswer(f"it does not tell its assets{said_in(page)}")
+            raise NoAnswer(f"it did not list its assets{said_in(page)}")
         nodes = page.get("nodes")
         try:
             for node in cast("list[Any]", nodes):
                 at = node["latestMaterializationTimestamp"]
                 yield "/".join(node["key"]["path"]), None if at is None else float(at)
         except (TypeError, KeyError, ValueError):
-            raise NoAnswer("its answer is no list of assets") from None
+            raise NoAnswer("its response is not a list of assets") from None
         following = page.get("cursor")
         if not nodes or not isinstance(following, str) or following == after:
             return
@@ -387,7 +387,7 @@ def _dagster_history(
                     return found, False
                 found.append(told)
         except (TypeError, KeyError):
-            raise NoAnswer(f"its answer is no history of {ref}") from None
+            raise NoAnswer(f"its response is not a history of {ref}") from None
         if len(results) < _PAGE or following == after:
             return found, True
         after = following
@@ -400,10 +400,10 @@ def _query(
     given = json.dumps({"query": query, "variables": variables}).encode()
     status, answer = ask(f"{upstream.url}/graphql", token, given)
     if status != 200:
-        raise NoAnswer(f"it answers {status}{said_in(answer)}")
+        raise NoAnswer(f"it responded with {status}{said_in(answer)}")
     found = object_of(answer)
     errors = found.get("errors")
     if errors:
         first = cast("list[Any]", errors)[0] if isinstance(errors, list) else errors
-        raise NoAnswer(f"it does not answer the query{said_in(first)}")
+        raise NoAnswer(f"it did not answer the query{said_in(first)}")
     return object_of(found.get("data"))

@@ -140,17 +140,17 @@ def parse_tokens(text: str) -> dict[str, Caller]:
         right, _, token = rest.partition(":")
         wrong = None
         if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
-            wrong = "its name is not of letters, digits, dots, dashes and underscores"
+            wrong = "its name may have only letters, digits, dots, dashes and underscores"
         elif right not in ("read", "write"):
-            wrong = "it is neither for `read` nor for `write`"
+            wrong = "its right must be `read` or `write`"
         elif len(token) < _SHORTEST or not token.isascii() or not token.isprintable():
-            wrong = f"its token is not of {_SHORTEST} plain characters or more"
+            wrong = f"its token must have at least {_SHORTEST} plain characters"
         elif _digest(token) in found or name in {c.name for c in found.values()}:
-            wrong = "its name or token is there twice"
+            wrong = "its name or token is listed twice"
         if wrong:
             raise SettingsError(
                 f"{TOKENS}: entry {n}: {wrong}",
-                hint="name:read:token,other:write:token; `openssl rand -hex 32` makes one",
+                hint="use name:read:token,other:write:token; `openssl rand -hex 32` makes a token",
             )
         found[_digest(token)] = Caller(name, "write" if right == "write" else "read")
     return found
@@ -331,24 +331,22 @@ class Gate:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if self._access.is_open and _name(host) not in self._hosts:
-            raise Refused(
-                421, "misdirected", "the request is for another host", "ask for localhost"
-            )
+            raise Refused(421, "misdirected", "the request is for another host", "use localhost")
         caller = None if self._access.is_open else self._access.of_headers(headers)
         address = (scope.get("client") or ("?", 0))[0]
         if not self._buckets.take(f"token {caller.name}" if caller else f"address {address}"):
-            raise Refused(429, "too-many-requests", "so many requests are not answered at once")
+            raise Refused(429, "too-many-requests", "too many concurrent requests")
         site, origin = headers.get("sec-fetch-site"), headers.get("origin")
         if site in (None, "same-origin", "none") and (
             origin is None or _place(origin) == host.lower()
         ):
             return
         if scope["method"] not in ("GET", "HEAD", "OPTIONS"):
-            raise Refused(403, "cross-site", "another site's page may change nothing here")
+            raise Refused(403, "cross-site", "pages of other sites must not change anything here")
         # Without tokens nothing tells such a page from the user, and every answer costs time.
         is_link = headers.get("sec-fetch-mode") == "navigate" and not scope["path"].startswith(API)
         if self._access.is_open and not is_link:
-            raise Refused(403, "cross-site", "another site's page may ask for nothing here")
+            raise Refused(403, "cross-site", "pages of other sites must not read anything here")
 
 
 def _place(origin: str) -> str | None:
@@ -366,7 +364,7 @@ def _name(host: str) -> str:
 
 
 async def _body(scope: Scope, receive: Receive) -> bytes:
-    too_large = Refused(413, "too-large", f"a request has {MAX_BODY:,} bytes at most")
+    too_large = Refused(413, "too-large", f"a request must have at most {MAX_BODY:,} bytes")
     declared = Headers(scope=scope).get("content-length", "0")
     if not declared.isdigit() or int(declared[:12]) > MAX_BODY:
         raise too_large
@@ -383,4 +381,4 @@ async def _body(scope: Scope, receive: Receive) -> bytes:
                 if not message.get("more_body", False):
                     return bytes(read)
     except TimeoutError:
-        raise Refused(408, "too-slow", f"the request took over {_BODY_S:g} seconds") from None
+        raise Refused(408, "too-slow", f"the request took more than {_BODY_S:g} seconds") from None

@@ -91,7 +91,7 @@ async def list_events(graph: Graph, caller: Caller, given: Mapping[str, Any]) ->
     """Answer the events after a position that filters let through, waiting for the first."""
     since = given.get("since_idx", given.get("since", 0))
     if {"since_idx", "since"} <= given.keys():
-        raise Refused(422, "invalid", "`since` and `since_idx` are the same: give one of them")
+        raise Refused(422, "invalid", "`since` and `since_idx` mean the same: use only one of them")
     limit = given.get("limit", MOST)
     environment = given.get("environment", graph.settings.environment)
     filters: dict[str, Any] = {
@@ -107,7 +107,7 @@ async def list_events(graph: Graph, caller: Caller, given: Mapping[str, Any]) ->
     whose = given.get("log_id", log_id)
     if since > head or whose != log_id:
         detail = (
-            "this log is another one than that of the cursor"
+            "the cursor belongs to another log"
             if whose != log_id
             else f"the cursor {since} is beyond the end of the log, {head}"
         )
@@ -134,7 +134,7 @@ async def list_events(graph: Graph, caller: Caller, given: Mapping[str, Any]) ->
             if left <= 0:
                 break
             if graph.waiting >= MOST_WAITING:
-                raise Refused(503, "busy", "too many clients wait for events", "ask again later")
+                raise Refused(503, "busy", "too many clients wait for events", "try again later")
             await graph.moved(since, left)
             head = max(head, await graph.read(graph.ledger.position))
         elif clock() >= deadline:
@@ -226,7 +226,7 @@ def find_want(graph: Graph, want_id: str) -> Want:
     """
     found = graph.ledger.find_want(want_id)
     if found is None or found.environment != graph.settings.environment:
-        raise NotFoundError(f"there is no want `{want_id}`", hint=f"GET {PREFIX}/wants?all=true")
+        raise NotFoundError(f"unknown want `{want_id}`", hint=f"GET {PREFIX}/wants?all=true")
     return found
 
 
@@ -317,7 +317,7 @@ async def show_health(graph: Graph, caller: Caller, given: Mapping[str, Any]) ->
         async with asyncio.timeout(5):
             await graph.read(graph.ledger.position)
     except (TimeoutError, PersistError):
-        raise Refused(503, "ledger-unreachable", "the ledger does not answer") from None
+        raise Refused(503, "ledger-unreachable", "the ledger does not respond") from None
     return {"status": "ok"}
 
 
@@ -328,27 +328,33 @@ async def show_description(graph: Graph, caller: Caller, given: Mapping[str, Any
 
 # ----------------------------------------------------------------------------------- the table
 
-_ID = Param("want_id", "text", "The id of a want.", required=True)
+_ID = Param("want_id", "text", "The ID of a want.", required=True)
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "GET",
         f"{PREFIX}/events",
         "read",
-        "What has happened, in order. Go on from `next_idx`; a page may be empty and not the last.",
+        "Events in order. Continue from `next_idx`; a page may be empty without being the last.",
         list_events,
         documents.EVENTS,
         (
-            Param("since_idx", "whole", "After this position; 0, the default: from the beginning."),
-            Param("since", "whole", "The same."),
-            Param("log_id", "text", "The log that the position is of, as an answer told it."),
-            Param("environment", "text", "Of this one; without: of the served one; `*`: of all."),
-            Param("partition_refs", "texts", "Of these partitions, or those of `patterns`."),
-            Param("patterns", "patterns", "`*` is anything in one segment, `**` anything."),
-            Param("job_labels", "texts", "Of these sources, by SourceID."),
-            Param("task_ids", "texts", "Of these builds."),
-            Param("build_request_ids", "texts", "Of these build requests."),
-            Param("kinds", "texts", "Of these kinds."),
+            Param(
+                "since_idx",
+                "whole",
+                "Only events after this position; 0, the default, starts at the beginning.",
+            ),
+            Param("since", "whole", "An alias of `since_idx`."),
+            Param("log_id", "text", "The log of the position, as returned by an earlier response."),
+            Param("environment", "text", "The environment; default: the served one; `*`: all."),
+            Param(
+                "partition_refs", "texts", "Only of these partitions, or those matching `patterns`."
+            ),
+            Param("patterns", "patterns", "`*` matches within one segment, `**` matches anything."),
+            Param("job_labels", "texts", "Only of these sources, by SourceID."),
+            Param("task_ids", "texts", "Only of these builds."),
+            Param("build_request_ids", "texts", "Only of these build requests."),
+            Param("kinds", "texts", "Only of these kinds."),
             LIMIT,
             Param("wait", "whole", "Seconds to wait for the first event.", most=LONGEST_WAIT_S),
         ),
@@ -357,14 +363,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "GET",
         f"{PREFIX}/wants",
         "read",
-        "Wants, the oldest first; of a limit the newest.",
+        "Wants, oldest first; with a limit, the newest ones.",
         list_wants,
         documents.WANTS,
         (
-            Param("states", "state", "In these states; without: those not ended."),
+            Param("states", "state", "Only in these states; default: those that have not ended."),
             Param("all", "flag", "In all states."),
-            Param("partition_refs", "texts", "Of these partitions."),
-            Param("pattern", "pattern", "Of partitions that match."),
+            Param("partition_refs", "texts", "Only of these partitions."),
+            Param("pattern", "pattern", "Only of matching partitions."),
             LIMIT,
         ),
     ),
@@ -372,21 +378,28 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "POST",
         f"{PREFIX}/wants",
         "write",
-        "Ask for a partition. The same `want_id` again is the same want.",
+        "Request a partition. Repeating a `want_id` returns the same want.",
         create_want,
         documents.MADE,
         body=(
-            Param("partition_ref", "text", "An asset key, `/`, and a partition's key.", True),
-            Param("want_id", "text", "Its id; without, one is made.", most=255),
-            Param("data_timestamp", "instant", "The time its data stands for."),
-            Param("ttl_seconds", "whole", "After its creation it is given up.", most=LONGEST_S),
+            Param("partition_ref", "text", "An asset key, `/` and a partition key.", True),
+            Param("want_id", "text", "Its ID; default: a new one.", most=255),
+            Param("data_timestamp", "instant", "The time that its data represents."),
+            Param(
+                "ttl_seconds",
+                "whole",
+                "Seconds after its creation when it expires.",
+                most=LONGEST_S,
+            ),
             Param(
                 "sla_seconds",
                 "whole",
-                "After `data_timestamp`, or its creation, it is late.",
+                "Seconds after `data_timestamp`, or its creation, when it is late.",
                 most=LONGEST_S,
             ),
-            Param("external_dependencies", "texts", "What of other graphs has to be there."),
+            Param(
+                "external_dependencies", "texts", "Partitions of other graphs that it depends on."
+            ),
             Param("comment", "text", "Why it is wanted."),
         ),
         ignored=("created_at", "source"),
@@ -396,7 +409,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "GET",
         f"{PREFIX}/wants/{{want_id}}",
         "read",
-        "Everything about a want.",
+        "Details of a want.",
         show_want,
         documents.WANT,
         (_ID,),
@@ -405,7 +418,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "DELETE",
         f"{PREFIX}/wants/{{want_id}}",
         "write",
-        "Take a want back; what it is built for already is finished.",
+        "Cancel a want; a build in progress is finished.",
         cancel_want,
         documents.WANT,
         (_ID, Param("why", "text", "Kept in the history.")),
@@ -418,7 +431,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         show_waits,
         documents.WAITS,
         (
-            Param("partition_ref", "text", "Of this graph.", True),
+            Param("partition_ref", "text", "A partition of this graph.", True),
             Param("environment", "text", "Empty where the service serves another one."),
         ),
     ),
@@ -426,22 +439,22 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "POST",
         f"{PREFIX}/evaluate",
         "write",
-        "Decide what can be built now, and make one build request of it.",
+        "Decide what can be built now and create one build request for it.",
         evaluate,
         documents.EVALUATION,
-        body=(Param("force", "flag", "Try again at once what has failed."),),
+        body=(Param("force", "flag", "Retry failures immediately."),),
     ),
     Endpoint(
         "GET",
         f"{PREFIX}/partitions",
         "read",
-        "Which partitions are available, failed or tainted. Go on with `after=next_after`.",
+        "Available, failed and tainted partitions. Continue with `after=next_after`.",
         list_partitions,
         documents.PARTITIONS,
         (
-            Param("graph", "text", "Those of another graph; without, of this one."),
-            Param("after", "text", "Those after this reference."),
-            Param("pattern", "pattern", "Those that match."),
+            Param("graph", "text", "Partitions of another graph; default: this one."),
+            Param("after", "text", "Only partitions after this reference."),
+            Param("pattern", "pattern", "Only matching partitions."),
             LIMIT,
         ),
     ),
@@ -449,16 +462,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "GET",
         f"{PREFIX}/requests",
         "read",
-        "Build requests, the newest first.",
+        "Build requests, newest first.",
         list_requests,
         documents.REQUESTS,
-        (Param("open", "flag", "Those alone that have not ended."), LIMIT),
+        (Param("open", "flag", "Only those that have not ended."), LIMIT),
     ),
     Endpoint(
         "GET",
         f"{PREFIX}/sla",
         "read",
-        "Deadlines that were missed, by whose fault, and how late it came.",
+        "Missed deadlines, their causes and delays.",
         list_misses,
         documents.MISSES,
         (LIMIT,),
@@ -470,15 +483,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "GET",
         f"{PREFIX}/manifest",
         "read",
-        "The manifest as Malloy has it.",
+        "The manifest in Malloy's format.",
         show_manifest,
         documents.ANY,
     ),
     Endpoint(
         "GET", f"{PREFIX}/openapi.json", None, "This description.", show_description, documents.ANY
     ),
-    Endpoint("GET", "/metrics", "read", "Counts, as Prometheus reads them.", show_metrics, None),
-    Endpoint("GET", "/health", None, "Whether it works.", show_health, documents.HEALTH),
+    Endpoint("GET", "/metrics", "read", "Metrics for Prometheus.", show_metrics, None),
+    Endpoint("GET", "/health", None, "Whether the service works.", show_health, documents.HEALTH),
 )
 
 
@@ -599,9 +612,9 @@ def _serve(
         caller = access.of_headers(request.headers)
         if endpoint.right is not None:
             if caller is None:
-                raise Refused(401, "unauthorised", "this takes a token that is known here")
+                raise Refused(401, "unauthorised", "a valid token is required")
             if not caller.may(endpoint.right):
-                raise Refused(403, "forbidden", f"the token `{caller.name}` may only read")
+                raise Refused(403, "forbidden", f"the token `{caller.name}` is read-only")
         given = parse_query(endpoint, request)
         if endpoint.body is not None:
             given |= await parse_body(endpoint, request)

@@ -141,7 +141,7 @@ def _check_proxy(proxy: str) -> None:
         ipaddress.ip_network(proxy)
     except ValueError as error:
         raise SettingsError(
-            f"`--proxy {proxy}`: {error}", hint="for example --proxy 127.0.0.1 or 10.0.0.0/8"
+            f"`--proxy {proxy}`: {error}", hint="for example, --proxy 127.0.0.1 or 10.0.0.0/8"
         ) from error
 
 
@@ -189,8 +189,8 @@ def serve(
     """
     if not tokens and (proxies or not is_loopback(host)):
         raise SettingsError(
-            f"others reach {'it through a proxy' if proxies else host}, and there are no tokens",
-            hint=f"{TOKENS}=name:write:token, or --host 127.0.0.1 and no --proxy",
+            f"others can reach {'it through a proxy' if proxies else host}, but no tokens are set",
+            hint=f"set {TOKENS}=name:write:token, or use --host 127.0.0.1 without --proxy",
         )
     for proxy in proxies:
         _check_proxy(proxy)
@@ -204,8 +204,8 @@ def serve(
     except OSError as error:
         listening.close()
         raise SettingsError(
-            f"it cannot listen at {host}:{port}: {error.strerror or error}",
-            hint="is it running already? --port 0 takes any port that is free",
+            f"cannot listen on {host}:{port}: {error.strerror or error}",
+            hint="is it already running? --port 0 picks any free port",
         ) from error
     shown = f"[{host}]" if ":" in host else host
 

@@ -188,9 +188,9 @@ class _Pages:
                 return RedirectResponse("/login", 303)
             form = await _form(request)
             if not self._access.is_form_token(cookie, form.get("form_token", "")):
-                raise Refused(403, "cross-site", "this form is none of this session")
+                raise Refused(403, "cross-site", "invalid form token")
             if not caller.may("write") and request.url.path != "/logout":
-                raise Refused(403, "forbidden", f"the token `{caller.name}` may only read")
+                raise Refused(403, "forbidden", f"the token `{caller.name}` is read-only")
             return await act(request, caller, form)
 
         return serve
@@ -203,7 +203,7 @@ class _Pages:
             return self._page(request, None, "login.html", "Log in", wrong=None)
         caller = self._access.of_token((await _form(request)).get("token", "").strip())
         if caller is None:
-            wrong = "This token is not known here."
+            wrong = "Unknown token."
             return self._page(request, None, "login.html", "Log in", 401, wrong=wrong)
         following = request.query_params.get("next", "/")
         known = following if following in {path for path, _ in _PAGES} else "/"
@@ -245,7 +245,7 @@ class _Pages:
         notice: str | None = None
         states = (state,) if state in get_args(WantState) else ()
         if pattern and (pattern.count("*") > 10 or "\0" in pattern):
-            pattern, wrong = "", "A pattern has ten stars at most."
+            pattern, wrong = "", "A pattern must have at most ten stars."
 
         def look() -> tuple[list[Want], int, list[str]]:
             environment, ledger = self._graph.settings.environment, self._graph.ledger
@@ -309,7 +309,7 @@ class _Pages:
             text = form.get(name, "").strip()
             found = parse_duration(text[:100]) if text else None
             if text and found is None:
-                wrong.append(f"{name}: “{text[:50]}” is no duration; for example 9h.")
+                wrong.append(f"{name}: “{text[:50]}” is not a duration; for example, 9h.")
             return found
 
         ttl_s, sla_s = seconds("ttl"), seconds("sla")
@@ -322,13 +322,13 @@ class _Pages:
                 if not YEARS[0] <= at.year <= YEARS[1]:
                     raise ValueError
             except (ValueError, OverflowError):
-                wrong.append("The time of its data is no time; for example 2024-01-31T06:00.")
+                wrong.append("The time of its data is invalid; for example, 2024-01-31T06:00.")
         ref, comment = form.get("partition_ref", "").strip(), form.get("comment", "").strip()
         if not ref:
-            wrong.append("Which partition?")
+            wrong.append("Enter a partition.")
         needs = form.get("needs", "")
         if max(map(len, (ref, comment, needs))) > 2000 or "\0" in ref + comment + needs:
-            wrong.append("A text is too long, or no text.")
+            wrong.append("A text is invalid or too long.")
         if not wrong:
             want = Want(
                 uuid.uuid4().hex,
@@ -518,9 +518,9 @@ async def _form(request: Request) -> dict[str, str]:
     """Return the fields of a form; the last of each name."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
-        raise Refused(415, "no-form", "this is sent by a form of the dashboard")
+        raise Refused(415, "no-form", "this must be sent by a form of the dashboard")
     text = (await request.body()).decode(errors="replace")
     try:
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=50))
     except ValueError:
-        raise Refused(400, "no-form", "a form has fewer fields") from None
+        raise Refused(400, "no-form", "the form has too many fields") from None

@@ -299,7 +299,7 @@ class Graph:
         def look() -> None:
             now = self.ledger.find_request(request.request_id)
             if now is not None and now.state == "requested":
-                told = f"its process ended with {code}, before it began: .persist/{BUILD_LOG}"
+                told = f"its process ended with {code} before it started: .persist/{BUILD_LOG}"
                 self.ledger.fail_request(request.request_id, told)
 
         await self.read(look)

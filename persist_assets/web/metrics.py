@@ -36,18 +36,18 @@ async def show_metrics(graph: Graph, caller: Caller, given: Mapping[str, Any]) -
     for what, about in (
         ("wants", "Wants by state."),
         ("requests", "Build requests by state."),
-        ("misses", "Deadlines that were missed, by whether what was wanted came later."),
+        ("misses", "Missed deadlines, by whether the data was delivered later."),
     ):
         by_state = {f',state="{state}"': n for state, n in sorted(counts[what].items())}
         tell(what, "gauge", about, by_state)
     tell("events_total", "counter", "Events in the log.", {"": position})
-    tell("waiting", "gauge", "Clients that wait for events.", {"": graph.waiting})
+    tell("waiting", "gauge", "Clients waiting for events.", {"": graph.waiting})
     project = await graph.project()
     if project is not None:
         for name, about, values in await graph.read(lambda: _of_sources(graph, project)):
             tell(name, "gauge", about, values)
     seconds = "evaluation_seconds"
-    lines += [f"# HELP persist_{seconds} Evaluations of wants by this process, and their time."]
+    lines += [f"# HELP persist_{seconds} Evaluations of wants in this process and their duration."]
     lines += [f"# TYPE persist_{seconds} summary"]
     lines += [f"persist_{seconds}_sum{{environment={label}}} {graph.evaluation_s:.6f}"]
     lines += [f"persist_{seconds}_count{{environment={label}}} {graph.evaluations}"]
@@ -81,11 +81,11 @@ def _of_sources(graph: Graph, project: Project) -> Iterator[tuple[str, str, Mapp
                 late[label] = max(0.0, age[label] - source.annotation.freshness.window_s)
     yield (
         "source_last_success_timestamp_seconds",
-        "When a build of a source last succeeded, or found it up to date.",
+        "Time of the last successful or up-to-date build of a source.",
         success,
     )
-    yield "source_failed_builds", "Builds of a source that failed, as far as is recorded.", failed
+    yield "source_failed_builds", "Recorded failed builds of a source.", failed
     yield "source_rows", "Rows of the table of a source.", rows
-    yield "source_age_seconds", "Since when a table is not known to be of the present.", age
-    yield "source_late_seconds", "By how much a table is older than its freshness window.", late
-    yield "source_tainted", "Tainted partitions of a source; 1 where all of it is.", spoilt
+    yield "source_age_seconds", "Age of the data of a table.", age
+    yield "source_late_seconds", "How far a table exceeds its freshness window.", late
+    yield "source_tainted", "Tainted partitions of a source; 1 if all of it is tainted.", spoilt

@@ -101,7 +101,7 @@ class Endpoint:
     statuses: tuple[int, ...] = (200,)
 
 
-LIMIT = Param("limit", "whole", f"At most so many, {MOST} at most.", most=MOST)
+LIMIT = Param("limit", "whole", f"The maximum number of results, at most {MOST}.", most=MOST)
 NOBODY: Any = None
 
 
@@ -122,9 +122,9 @@ def parse_query(endpoint: Endpoint, request: HttpRequest) -> dict[str, Any]:
     for name, values in said.items():
         param = known.get(name)
         if param is None:
-            wrong.append((name[:100], "there is no such parameter"))
+            wrong.append((name[:100], "unknown parameter"))
         elif param.kind not in ("texts", "patterns", "state") and len(values) > 1:
-            wrong.append((name, "it is there more than once"))
+            wrong.append((name, "it is given more than once"))
         else:
             whole = param.kind in ("texts", "patterns", "state")
             _take(param, values if whole else _read(param, values[0]), given, wrong)
@@ -153,13 +153,13 @@ async def parse_body(endpoint: Endpoint, request: HttpRequest) -> dict[str, Any]
     text = await request.body()
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if (text or any(p.required for p in endpoint.body)) and kind != "application/json":
-        raise Refused(415, "no-json", "a body is JSON: Content-Type: application/json")
+        raise Refused(415, "no-json", "the body must be JSON: Content-Type: application/json")
     try:
         said = json.loads(text or b"{}")
     except (ValueError, RecursionError):
-        raise Refused(400, "no-json", "the body is no JSON") from None
+        raise Refused(400, "no-json", "the body is not JSON") from None
     if not isinstance(said, dict):
-        raise Refused(400, "no-json", "the body is no JSON object")
+        raise Refused(400, "no-json", "the body is not a JSON object")
     known = {p.name: p for p in endpoint.body}
     wrong: list[tuple[str, str]] = []
     given: dict[str, Any] = {}
@@ -168,7 +168,7 @@ async def parse_body(endpoint: Endpoint, request: HttpRequest) -> dict[str, Any]
             if value is not None:
                 _take(known[name], value, given, wrong)
         elif name not in endpoint.ignored:
-            wrong.append((str(name)[:100], "there is no such key"))
+            wrong.append((str(name)[:100], "unknown key"))
     _require(endpoint.body, given, wrong)
     return given
 
@@ -194,28 +194,28 @@ def _take(param: Param, value: object, given: dict[str, Any], wrong: list[tuple[
         case "whole":
             most = _LARGEST if param.most is None else param.most
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-                why = f"it is no whole number from 0 to {most}"
+                why = f"must be an integer from 0 to {most}"
             elif param is LIMIT and value == 0:
-                why = "it is at least 1"
+                why = "must be at least 1"
         case "flag":
-            why = None if isinstance(value, bool) else "it is neither true nor false"
+            why = None if isinstance(value, bool) else "must be true or false"
         case "instant":
             value, why = _instant(value)
         case "text" | "pattern":
             why = _text_problem(value, param.most or _LONGEST_TEXT)
         case "texts" | "patterns" | "state":
             if not isinstance(value, list) or len(value) > MOST_VALUES:
-                why = f"it is no list of at most {MOST_VALUES} texts"
+                why = f"must be a list of at most {MOST_VALUES} strings"
             else:
                 why = next((w for v in value if (w := _text_problem(v, _LONGEST_TEXT))), None)
     if why is None and param.kind in ("pattern", "patterns"):
         patterns: Any = [value] if param.kind == "pattern" else value
         if any(p.replace("**", "*").count("*") > _MOST_STARS for p in patterns):
-            why = f"a pattern has {_MOST_STARS} stars at most"
+            why = f"a pattern must have at most {_MOST_STARS} stars"
     if why is None and param.kind == "state":
         states: Any = value
         unknown = [s for s in states if s not in get_args(WantState)]
-        why = f"the states are {', '.join(get_args(WantState))}" if unknown else None
+        why = f"known states: {', '.join(get_args(WantState))}" if unknown else None
     if why is None:
         given[param.name] = value
     else:
@@ -224,13 +224,13 @@ def _take(param: Param, value: object, given: dict[str, Any], wrong: list[tuple[
 
 def _text_problem(value: object, longest: int) -> str | None:
     if not isinstance(value, str):
-        return "it is no text"
+        return "must be a string"
     if not value:
-        return "it is empty"
+        return "must not be empty"
     if len(value) > longest:
-        return f"it has more than {longest} characters"
+        return f"must have at most {longest} characters"
     if any((c < " " and c not in "\n\t") or "\ud800" <= c <= "\udfff" for c in value):
-        return "it has characters that no text has"
+        return "has invalid characters"
     return None
 
 
@@ -241,4 +241,4 @@ def _instant(value: object) -> tuple[datetime | None, str | None]:
             return at.astimezone(UTC), None
     except (ValueError, OverflowError):
         pass
-    return None, "it is no time with its zone, as 2024-01-31T06:00:00Z"
+    return None, "must be a timestamp with a time zone, such as 2024-01-31T06:00:00Z"

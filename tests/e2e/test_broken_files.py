@@ -68,7 +68,7 @@ def test_a_broken_file_stops_only_commands_that_need_it(
             assert "sources/bad.sql:1:27: error: `nothing`" in refusal(command, name, cwd=root)
     # Of a file with an error nothing is right, and a name means no other source than it would.
     assert "sources/bad.sql" in refusal("query", "SELECT id FROM beside", "--sql", cwd=root)
-    assert "may be any of" in refusal("query", "SELECT id FROM twice", "--sql", cwd=root)
+    assert "is ambiguous" in refusal("query", "SELECT id FROM twice", "--sql", cwd=root)
     assert persist("show", "nobody", cwd=root).returncode == 4
     assert "nobody" in refusal("query", "SELECT id FROM nobody", "--sql", cwd=root)
 

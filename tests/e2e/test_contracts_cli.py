@@ -104,11 +104,11 @@ def test_what_breaks_midway_is_told_and_changes_nothing(root: Path) -> None:
     broken(
         edit("m.sql", "AS a, b FROM t", "AS n, CAST(a AS INT) AS a FROM t"),
         "p",
-        "sources/m.sql:3:13: `p` has other columns than its table, and none may change",
+        "sources/m.sql:3:13: the columns of `p` differ from its table, and none may change",
         "    added    n bigint",
         "    removed  b string",
         "    retyped  a bigint → int",
-        "hint: to publish it all the same: persist build --allow-schema-change",
+        "hint: to publish it anyway: persist build --allow-schema-change",
     )
     broken(
         edit("f.py", "return p\n", "raise ValueError('unlucky')\n"),
@@ -148,7 +148,9 @@ def test_a_breach_that_is_certain_is_told_before_anything_runs(root: Path) -> No
     for command in ("check", "build"):
         done = persist(command, cwd=root)
         assert done.returncode == 3
-        assert "sources/m.sql:3:13: error: `p` has other columns than it promises:" in done.stderr
+        assert (
+            "sources/m.sql:3:13: error: the columns of `p` differ from its contract:" in done.stderr
+        )
         assert "    retyped  a int → bigint" in done.stderr
 
 

@@ -104,7 +104,7 @@ def test_a_diff_with_a_revision_goes_down_to_expressions(root: Path) -> None:
     plain = run(root, "diff", "main", ".").stdout
     assert "changed p@sources/m.sql b\n│   └── b: upper(b) → lower(b)" in plain
     assert "because p@sources/m.sql changed" in plain
-    assert run(root, "diff", ".", ".").stdout == "nothing differs between . and .\n"
+    assert run(root, "diff", ".", ".").stdout == "no differences between . and .\n"
 
 
 def test_a_plan_against_a_revision_tells_what_would_be_rebuilt(root: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_name_that_means_nothing_is_told_with_what_was_meant(
     published(root, "prod")
     done = run(root, *command)
     assert done.exit_code == 4
-    assert "`prdo` is no environment, git revision or BuildID" in done.stderr
+    assert "`prdo` is not an environment, git revision or BuildID" in done.stderr
     assert "did you mean `prod`?" in done.stderr
     assert run(root, "diff", "--", "--help", ".").exit_code == 4
 

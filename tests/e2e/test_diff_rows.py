@@ -114,7 +114,7 @@ def test_a_diff_of_environments_tells_sources_columns_and_rows(root: Path, spark
     # The same meaning and newer data; without the key.
     q = found["q"]
     assert (q["change"], q["columns"], q["rows"]) == ("changed", [], None)
-    assert q["rows_note"] == "no column `a` of one type on both sides"
+    assert q["rows_note"] == "no column `a` with the same type on both sides"
     assert (found["new"]["change"], found["new"]["rows"]) == ("added", None)
     assert found["new"]["rows_note"] == "no table in prod"
     assert found["old"]["rows_note"] == "no table in dev"
@@ -153,12 +153,12 @@ def test_what_cannot_be_compared_is_told(root: Path, spark: Any) -> None:
 
     files = run(root, "diff", "prod", ".", "--rows")
     assert files.exit_code == 2
-    assert "`.` is files, and files have no rows" in files.stderr
+    assert "`.` refers to files, which have no rows" in files.stderr
     assert "add --rows" in run(root, "diff", "prod", "dev", "--key", "a").stderr
     shared = run(root, "diff", "prod", "dev", "p", "--rows", "--key", "a", "--json")
     assert shared.exit_code == 2
     error = json.loads(shared.stdout)["error"]
-    assert error["message"] == "p@sources/m.sql: `a` is no key: 2 rows of prod have a = 1"
+    assert error["message"] == "p@sources/m.sql: `a` is not a key: 2 rows of prod have a = 1"
     lacking = run(root, "diff", "prod", "dev", "--rows", "--key", "zz")
     assert lacking.exit_code == 2
     assert "no column `zz`" in lacking.stderr

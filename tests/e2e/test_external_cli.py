@@ -96,7 +96,7 @@ def test_what_is_needed_is_told_held_and_asked(root: Path) -> None:
     needed = "category = 'invoices' AND ts >= NOW() - INTERVAL 6 MONTHS"
     assert (first["source_id"], first["predicate"]) == (EVENTS, needed)
     assert (first["columns"], first["before"]) == (["category", "id", "ts"], None)
-    assert first["why"] == "nothing of `events` is held yet"
+    assert first["why"] == "`events` has no copy yet"
     assert first["needs"] == [
         {"reader": "v1@sources/m.sql", "predicate": needed, "columns": first["columns"]}
     ]
@@ -112,7 +112,7 @@ def test_what_is_needed_is_told_held_and_asked(root: Path) -> None:
     asked = external(root)
     assert (first["approval"], asked["approval"], asked["read"]) == (False, True, first["read"])
     words = CliRunner().invoke(app, ["plan", "--project", str(root)]).stdout
-    approve = "to be approved: persist external sync m/events --approve"
+    approve = "needs approval: persist external sync m/events --approve"
     assert f"{approve} (until then builds of v1 fail)" in words
     refused = persist("external", "sync", "--json", cwd=root)
     assert refused.returncode == 1, refused.stderr
@@ -128,8 +128,8 @@ def test_what_is_needed_is_told_held_and_asked(root: Path) -> None:
     shutil.move(root / "lake", root / "old")
     events(root, [1, 2, 3], "invoices", 10)
     anew = external(root)
-    assert anew["again"] == "it is another table, made in the place of the old one"
-    assert anew["why"].endswith(f"it is read anew as a whole: {anew['again']}")
+    assert anew["again"] == "the table was replaced by another one"
+    assert anew["why"].endswith(f"it is read again in full: {anew['again']}")
     words = CliRunner().invoke(app, ["plan", "--project", str(root)]).stdout
     assert anew["again"] in " ".join(words.split())
     shutil.rmtree(root / "lake")
@@ -153,7 +153,7 @@ def test_what_is_needed_is_told_held_and_asked(root: Path) -> None:
 
     events(root, [8], "deposits", 1)
     newer = external(root)["why"]
-    assert newer == "`events` has version 3, the copy is at 2; more rows of `events` are needed"
+    assert newer == "`events` is at version 3, its copy at 2; more rows of `events` are needed"
 
     # A view that is not persisted looks at the clock, and the copy has what it needs.
     done = persist("query", "select id from recent", "--local", cwd=root)
@@ -171,7 +171,7 @@ def test_what_is_needed_is_told_held_and_asked(root: Path) -> None:
     assert refused.exit_code == 1
     error = json.loads(refused.stdout)["error"]
     assert error["code"] == "NotHeldError"
-    assert error["message"].startswith("`events`: the copy of version 2 may lack rows: asked for")
+    assert error["message"].startswith("`events`: the copy of version 2 may lack rows: requested")
 
 
 @pytest.mark.slow
@@ -188,7 +188,7 @@ def test_an_iceberg_table_is_told_held_and_asked(make_shared_project: Callable[.
         lake.put(iceberg_rows(ids, category, days))
     first = external(root)
     assert (first["source_id"], first["version"]) == (EVENTS, lake.head())
-    assert (first["why"], first["before"]) == ("nothing of `events` is held yet", None)
+    assert (first["why"], first["before"]) == ("`events` has no copy yet", None)
     assert (first["read"]["files"], first["read"]["rows"]) == (1, 2)
     (status,) = told(root, "external", "status")
     assert (status["coverage"], status["head"], status["rows"]) == (None, lake.head(), 0)
@@ -220,7 +220,7 @@ def test_an_iceberg_table_is_told_held_and_asked(make_shared_project: Callable[.
     lake.delete([1])
     done = persist("external", "sync", cwd=root)
     assert done.returncode == 0
-    assert "`m/events` is read anew as a whole: snapshot" in done.stderr
+    assert "`m/events` is read again in full: snapshot" in done.stderr
     (status,) = told(root, "external", "status")
     assert (status["rows"], status["coverage"]["version"]) == (2, lake.head())
     route, rows = asked(root, "select id from recent")

@@ -51,7 +51,7 @@ def test_a_follower_waits_for_data_and_tries_again_what_failed(
             ("built", 12),
             "failed",
         )
-        assert "1 rows were computed that have no `n`" in follower.stderr.readline()
+        assert "1 computed rows have no `n`" in follower.stderr.readline()
         assert "r` failed not_null_d" in follower.stderr.readline()
         put(root, 1, [70])
         while not (last := batch())["published"]:
@@ -90,7 +90,7 @@ def test_an_interrupt_ends_a_follower_that_looks(make_project: Callable[..., Pat
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [(["--interval", "soon"], "`soon` is no duration"), (["--until-idle", "0"], "`0` is no")],
+    [(["--interval", "soon"], "`soon` is not a duration"), (["--until-idle", "0"], "`0` is no")],
 )
 def test_durations_are_checked(
     make_project: Callable[..., Path], options: list[str], says: str

@@ -37,7 +37,7 @@ def test_a_history_goes_on_whatever_is_asked_for(make_shared_project: Callable[.
     put(root, **{"1": "a", "2": "b"})
     refused = persist("query", "SELECT * FROM h", cwd=root)
     assert refused.returncode != 0
-    assert "`h` keeps a history, and has no table" in refused.stderr
+    assert "`h` keeps a history but has no table" in refused.stderr
     (first,) = told("build", cwd=root)["builds"]
     put(root, **{"1": "c", "2": "b"})
     (step,) = told("plan", cwd=root)["steps"]

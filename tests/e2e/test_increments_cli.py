@@ -155,7 +155,9 @@ def test_a_window_is_computed_again_and_with_it_what_reads_it(
         text=True,
         timeout=180,
     )
-    assert done.stdout.splitlines()[-2:] == ["True", "5 is neither a text nor a date"], done.stderr
+    assert done.stdout.splitlines()[-2:] == ["True", "5 is neither a string nor a date"], (
+        done.stderr
+    )
     (runs,) = (h for i, h in document("state", "--history", cwd=root).items() if i[0] == "r")
     assert [run["action"] for run in runs] == ["built"] * 3
     for source, first, last, said in (
@@ -210,8 +212,8 @@ def test_some_partitions_are_built_and_no_others(make_shared_project: Callable[.
     assert some() == [[["2024-01-03", "2024-01-03"], ["2024-01-05", "2024-01-05"]]]
     for options, code, said in (
         (("--partition", "2024-01-09"), 4, "2024-01-09"),
-        (("--partition-range", "2024-01-01"), 2, "is no range of partitions"),
-        (("--partition", "2024-01-01", "--from", "2024-01-02"), 2, "say it in one way"),
+        (("--partition-range", "2024-01-01"), 2, "is not a partition range"),
+        (("--partition", "2024-01-01", "--from", "2024-01-02"), 2, "exclude each other"),
     ):
         refused = persist("build", "d", *options, cwd=root)
         assert (refused.returncode, said in refused.stderr) == (code, True), refused.stderr

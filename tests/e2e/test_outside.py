@@ -169,7 +169,7 @@ def test_others_see_what_readers_read_whoever_built_it(
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ('views = "outside"\n', "`views`: `outside` calls all views alike"),
+        ('views = "outside"\n', "`views`: `outside` gives all views the same name"),
         ('views = "{name}"\n', "the view `numbers` would end with the session"),
     ],
 )

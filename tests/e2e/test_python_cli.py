@@ -86,7 +86,7 @@ def test_from_plan_to_rows(root: Path) -> None:
     (root / "units.py").write_text("LATE = 30.0  # minutes\n")
     steps = {s["source_id"]: s for s in document("plan", cwd=root)["steps"]}
     reasons = steps["late_by_carrier@sources/delays.py"]["reasons"]
-    assert [r["message"] for r in reasons] == ["the code of late changed, or what it reads"]
+    assert [r["message"] for r in reasons] == ["the code of late or its inputs changed"]
     (root / "units.py").write_text("# minutes\nLATE = 15.0\n")
     assert [s["action"] for s in document("plan", cwd=root)["steps"]] == ["reuse", "reuse"]
 
@@ -131,9 +131,9 @@ def test_what_is_not_deterministic_is_warned_of(root: Path) -> None:
         told = [line for line in done.stderr.splitlines() if "today" in line]
         assert len(told) == 3
         assert all(": warning: `today` " in line for line in told)
-        assert "draws lots with limit" in done.stderr
-        assert "reads the clock with current_date" in done.stderr
-        assert "writes by itself" in done.stderr
+        assert "nondeterministic (limit)" in done.stderr
+        assert "time-dependent (current_date)" in done.stderr
+        assert "writes data itself" in done.stderr
     (step,) = (
         s for s in document("plan", cwd=root)["steps"] if s["source_id"].startswith("today@")
     )

@@ -260,7 +260,7 @@ def test_who_uses_it_when_it_dies_says_so_and_the_next_one_starts_it_again(place
     os.kill(processes(state_of(places))[1], signal.SIGKILL)
     out, err = user.communicate(timeout=60)
     assert (user.returncode, out) == (6, ""), err
-    assert "the Spark server is gone\n  hint: run it again" in err
+    assert "the Spark server is gone\n  hint: try again" in err
     assert persist(places, "one", "query", "SELECT 1 AS x")["rows"] == [[1]]
     after = persist(places, "one", "spark", "status")
     assert after["running"] and after["pid"] != before["pid"]
@@ -295,7 +295,7 @@ def test_a_server_whose_cancelled_job_does_not_end_is_replaced(places: Path) -> 
     after_it = run(places, "-c", IMPATIENT, *query, "SELECT count(*) AS n FROM t")
     out, err = after_it.communicate(timeout=120)
     assert after_it.returncode == 6, (out, err)
-    assert "cancelled jobs used all processors of the Spark server, so it was ended" in err
+    assert "the Spark server was stopped because cancelled jobs occupied all of its cores" in err
     assert persist(places, "one", "query", "SELECT count(*) AS n FROM t")["rows"] == [[3]]
     assert persist(places, "one", "spark", "status")["pid"] != before["pid"]
 

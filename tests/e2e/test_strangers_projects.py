@@ -356,7 +356,7 @@ def test_what_the_user_trusts_is_reached(tmp_path: Path, listeners: Listeners) -
     assert not any(p["trusted"] for p in listed)
     refused = visitor.run("plan")
     assert refused.returncode == 2
-    assert f"{outside}/new/ledger.db is outside of the project, and not trusted" in refused.stderr
+    assert f"{outside}/new/ledger.db is outside the project and not trusted" in refused.stderr
     # One place, and what lies below it.
     assert visitor.run("trust", str(outside / "new")).returncode == 0
     assert visitor.run("doctor").returncode == 1

@@ -113,7 +113,7 @@ def test_a_commit_is_no_conflict_as_long_as_nobody_knows_whose_the_other_one_is(
     staged = stage(f"{bucket}/t", UIDS[0], 1)
     proxy.misbehave("lose", "PUT", entry(0), times=1)
     proxy.misbehave("denied", "HEAD|GET", entry(0))
-    with pytest.raises(StorageError, match="cannot be committed") as caught:
+    with pytest.raises(StorageError, match="cannot commit") as caught:
         commit(staged, build_id="b", pinned=None)
     assert "check the credentials" in (caught.value.hint or "")
 
@@ -154,7 +154,7 @@ def test_a_store_that_throttles_is_asked_again_and_a_line_says_so(
     proxy.misbehave("throttle", times=5)
     assert repr(ASKS[asking](filled)) == expected
     assert proxy.behave() == 5
-    assert f"{filled} throttles requests: trying again in" in caplog.text
+    assert f"{filled} throttles requests: retrying in" in caplog.text
 
 
 @pytest.mark.slow
@@ -169,7 +169,7 @@ def test_a_store_that_goes_on_throttling_is_an_error_that_names_the_reason(
             proxy.misbehave(act)
             with pytest.raises(StorageError) as caught:
                 ask(filled)
-            assert "limits the rate of requests" in (caught.value.hint or "")
+            assert "limits the request rate" in (caught.value.hint or "")
             assert "max_retries" not in caught.value.message
 
 

@@ -307,7 +307,7 @@ def test_no_way_leads_around_a_blocking_check(make_builder: Callable[..., Builde
         builder.build(named(builder, "p"))
     with pytest.raises(BuildError, match="`q` reads `m/p`, which is not built: its checks") as told:
         builder.build(named(builder, "q"))
-    assert told.value.hint == "build what it reads too: persist build +m/q"
+    assert told.value.hint == "build its inputs too: persist build +m/q"
     # Its table would be that of `p`.
     with pytest.raises(CheckFailedError, match=r"`same` failed m/p:not_null_a \(1 rows\)"):
         builder.build(named(builder, "same"))
@@ -574,7 +574,7 @@ def test_a_collation_is_refused(make_builder: Callable[..., Builder]) -> None:
     builder = make_builder(
         SOURCES.replace("SELECT a, b FROM", "SELECT a, collate(b, 'UTF8_LCASE') AS b FROM")
     )
-    with pytest.raises(BuildError, match=r"has the type string.* which tables cannot hold"):
+    with pytest.raises(BuildError, match=r"has the type string.* which tables cannot store"):
         builder.build(named(builder, "p"))
 
 
@@ -694,7 +694,7 @@ def test_tables_stay_where_build_ids_keep_the_settings_that_they_held(
 
     assert warning(builder) == "None"
     later = make_builder(settings="[env.dev]\n")
-    assert "makes 2 tables again that could stay" in warning(later)
+    assert "would rebuild 2 tables needlessly" in warning(later)
     assert '[spark.build_ids]\n      "spark.default.parallelism" = "2"' in warning(later)
     planned = later.plan(s.source_id for s in later.project.persisted)
     assert {step.action for step in planned.steps} == {"build"}

@@ -240,7 +240,10 @@ def test_a_function_says_which_rows_are_wrong(
     ("body", "told"),
     [
         ("    return 1 / 0", "sources/f.py:3:12: `plausible` failed: ZeroDivisionError"),
-        ("    return 'yes'", "sources/f.py:4:27: `plausible` returned str, which is no answer"),
+        (
+            "    return 'yes'",
+            "sources/f.py:4:27: `plausible` returned str, which is not a check result",
+        ),
         ("    return rows.filter('nothing')", "sources/f.py:3:12: `plausible` failed: "),
     ],
 )
@@ -272,7 +275,7 @@ def test_a_contract_of_a_function_is_checked_before_anything_is_written(make: Ma
     with pytest.raises(CheckFailedError) as caught:
         builder.build(named(builder, "f"))
     assert str(caught.value) == (
-        "sources/f.py:2:16: `f` has other columns than it promises, and was not published:\n"
+        "sources/f.py:2:16: the columns of `f` differ from its contract, so it was not published:\n"
         "    added    b string\n"
         "    removed  d date\n"
         "    retyped  a int → bigint"
@@ -336,13 +339,15 @@ def test_other_columns_are_not_published_unless_they_may_be(
     with pytest.raises(BuildError) as caught:
         edited.build(named(edited, "v"))
     assert str(caught.value).splitlines()[1] == diff
-    assert str(caught.value).startswith("sources/m.sql:5:5: `v` has other columns than its table")
+    assert str(caught.value).startswith(
+        "sources/m.sql:5:5: the columns of `v` differ from its table"
+    )
     assert files(edited) == before
     # What is told once may be done all the same; and going back is a change as well.
     allowed = make(root=builder.settings.root, changing=True)
     assert allowed.build(named(allowed, "v")).action == "built"
     back = make(v(f"on_schema_change={rule}"), root=builder.settings.root)
-    with pytest.raises(BuildError, match="has other columns than its table"):
+    with pytest.raises(BuildError, match="differ from its table"):
         back.build(named(back, "v"))
 
 

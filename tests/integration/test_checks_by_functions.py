@@ -154,6 +154,6 @@ def test_malloy_is_compiled_again_when_a_function_that_checks_it_is_another(root
     assert definition() != first
     (root / "rules.py").write_text(RULES.replace("few", "fewer"))
     (problem,) = load_project(load_settings(root)).problems
-    assert "`few` is no function of rules.py" in problem.message
+    assert "rules.py neither defines nor imports a function `few`" in problem.message
     assert problem.hint == "did you mean `fewer`?"
     assert (problem.location.path, problem.location.line) == ("sources/n.malloy", 3)

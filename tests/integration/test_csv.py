@@ -68,8 +68,8 @@ def test_columns_go_by_name_and_bad_records_do_not_become_nulls(
     message = refusal(builder, "v_silent")
     assert "silent/a.csv is a header" in message
     assert message.endswith("id, name")
-    assert refusal(builder, "v_strict") == f"{root}/strict/a.csv:3 is not as it is declared: z,bad value"  # fmt: skip
-    assert refusal(builder, "v_lines") == f'{root}/lines/a.json:3 is not as it is declared: {{"id": "x"}}'  # fmt: skip
+    assert refusal(builder, "v_strict") == f"{root}/strict/a.csv:3 does not match its declaration: z,bad value"  # fmt: skip
+    assert refusal(builder, "v_lines") == f'{root}/lines/a.json:3 does not match its declaration: {{"id": "x"}}'  # fmt: skip
     assert "header of" in refusal(builder, "v_kept")
     # Mended.
     put(root, "silent/a.csv", "1,x\n")
@@ -81,4 +81,4 @@ def test_columns_go_by_name_and_bad_records_do_not_become_nulls(
     assert rows(builder, "v_lines") == [(1,)]
     assert rows(builder, "v_kept") == [(1, "x", None), (None, "2", "2,y,3")]
     message = refusal(builder, "v_named")
-    assert "c.csv lacks `name`: it is id, nmae, and declared are id, name" in message
+    assert "c.csv lacks `name`: it is id, nmae, but declared are id, name" in message

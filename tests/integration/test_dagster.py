@@ -142,7 +142,7 @@ def test_a_directory_that_is_not_there_or_empty(
 ) -> None:
     with pytest.raises(SettingsError, match="there is no directory"):
         load_sources(tmp_path / "nowhere")
-    with pytest.raises(SettingsError, match="holds no sources"):
+    with pytest.raises(SettingsError, match="contains no sources"):
         load_sources(make_project({}) / "sources")
 
 

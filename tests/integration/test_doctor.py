@@ -80,7 +80,7 @@ def persist(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProce
 def delete_file(table: Path, snapshot: Snapshot) -> str:
     first = min((table / snapshot.build_uid).glob("*.parquet"))
     first.unlink()
-    return f"{first} is gone, a file of version 0"
+    return f"{first}, a file of version 0, is gone"
 
 
 def cut_file_off(table: Path, snapshot: Snapshot) -> str:
@@ -116,7 +116,7 @@ def test_a_table_that_was_harmed_is_found_told_and_built_again(
     # By doctor, where and of what:
     (finding,) = examine(root).findings
     assert (finding.code, finding.environment) == ("table", "prod")
-    assert finding.message.startswith("the table of p@sources/m.sql in `prod` cannot be read: ")
+    assert finding.message.startswith("cannot read the table of p@sources/m.sql in `prod`: ")
     assert says in finding.message
     assert finding.hint is not None
     assert "persist build p --env prod" in finding.hint
@@ -151,9 +151,9 @@ def test_tables_that_no_source_means_any_more_and_strange_ones_are_told_as_such(
     shutil.copytree(next(warehouse.glob("p-*")), warehouse / "strange")
     gone, strange = examine(root).findings
     assert (gone.code, gone.severity, gone.source_id) == ("table", "warning", "q@sources/m.sql")
-    assert "no source means this any more" in (gone.hint or "")
+    assert "no source has this definition any more" in (gone.hint or "")
     assert (strange.code, strange.severity) == ("unknown-table", "warning")
-    assert "does not know the table strange of" in strange.message
+    assert "the table strange in" in strange.message
 
 
 # ------------------------------------------------------------------------------- manifests and work
@@ -172,7 +172,7 @@ def test_exported_manifests_that_are_wrong_are_told_and_written_anew(
         ("manifest-file", "warning", "dev"),
         ("manifest-file", "warning", "prod"),
     ]
-    assert ["is not there" in f.message for f in report.findings] == [True, False]
+    assert ["is missing" in f.message for f in report.findings] == [True, False]
     fixed = examine(root, fix=True)
     assert {f.severity for f in fixed.findings} == {"note"}
     assert fixed.well
@@ -216,7 +216,7 @@ with ledger.lease("build b", "a run"):
         past = "UPDATE leases SET host = 'elsewhere', expires_at = '2020-01-01 00:00:00'"
         connection.execute(past)
     connection.close()
-    assert "not been heard of" in examine(root).findings[1].message
+    assert "sent no heartbeat" in examine(root).findings[1].message
     living.close()
 
 
@@ -231,7 +231,7 @@ def test_requests_that_nothing_takes_are_reported(root: Path) -> None:
     assert request is not None
     (found,) = (f for f in examine(root).findings if f.code == "no-runner")
     assert (found.severity, found.environment) == ("warning", environment)
-    assert found.message.startswith("nothing takes build requests: 1 waits since ")
+    assert found.message.startswith("no process takes build requests: 1 waits since ")
     assert found.hint is not None and "persist serve --build" in found.hint
     ledger.fail_request(request.request_id, "enough")
     assert not [f for f in examine(root).findings if f.code == "no-runner"]
@@ -333,7 +333,7 @@ def test_the_command_tells_what_it_looked_at_and_ends_with_zero_if_all_is_well(r
     (root / ".persist" / "manifests").mkdir()
     done = persist("doctor", "--fix", cwd=root)
     assert done.returncode == 1
-    assert "warning: the table of p@sources/m.sql in `prod` cannot be read" in done.stderr
+    assert "warning: cannot read the table of p@sources/m.sql in `prod`" in done.stderr
     assert "note: the exported manifest" in done.stderr
     assert "1 problem" in done.stdout
     assert "Traceback" not in done.stderr

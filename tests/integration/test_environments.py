@@ -207,8 +207,8 @@ def test_an_environment_may_have_a_warehouse_of_its_own(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('[env.dev.raw]\nu = "x"\n', "`[env.dev.raw] u` is no raw table"),
-        ('[env.dev.raw]\np = "x"\n', "`[env.dev.raw] p` is no raw table"),
+        ('[env.dev.raw]\nu = "x"\n', "`[env.dev.raw] u` is not a raw table"),
+        ('[env.dev.raw]\np = "x"\n', "`[env.dev.raw] p` is not a raw table"),
     ],
 )
 def test_a_raw_table_that_is_none_is_told(
@@ -287,7 +287,7 @@ def test_what_does_not_fit_is_refused_with_its_reason_and_nothing_moves(
     build(enter(root, "dev"), "p", "q")
     only_q, change = promote(enter(root, "dev"), "prod", ids(dev, "q"))
     assert change is None
-    assert "other data than m/p has there" in only_q.refused[0].reason
+    assert "different data than m/p has there" in only_q.refused[0].reason
     path = root / "sources" / "m.sql"
     text = path.read_text()
     at = text.rindex("--@ persist")
@@ -309,18 +309,16 @@ def test_what_rests_on_sample_data_is_not_promoted(
     build(dev, "p", "q")
     decided, change = promote(dev, "prod", ids(dev, "p", "q"), allow_stale=True)
     assert change is None
-    assert {r.reason.partition(":")[0] for r in decided.refused} == {
-        "it means something else there"
-    }
+    assert {r.reason.partition(":")[0] for r in decided.refused} == {"it differs there"}
 
 
 def test_bad_input_of_promotion_and_rollback(root: Path, enter: Callable[..., Builder]) -> None:
     dev = enter(root, "dev")
     with pytest.raises(SettingsError, match="cannot be promoted into itself"):
         promote(dev, "dev", ids(dev, "p"))
-    with pytest.raises(SettingsError, match="there is no environment `prd`"):
+    with pytest.raises(SettingsError, match="unknown environment `prd`"):
         promote(dev, "prd", ids(dev, "p"))
-    with pytest.raises(NotFoundError, match="dev has 0 steps to take back, not 1"):
+    with pytest.raises(NotFoundError, match="dev has 0 steps to roll back, not 1"):
         roll_back(dev.settings, dev.ledger)
     build(dev, "p")
     (change,) = dev.ledger.fetch_history("dev")
@@ -416,7 +414,9 @@ def test_what_does_not_fit_what_the_target_reads_elsewhere_is_not_promoted(
     qa = enter(root, "qa")
     decided, change = promote(qa, "dev", ids(qa, "q"))
     assert change is None
-    assert decided.refused[0].reason.startswith("it was built from other data than m/p has there")
+    assert decided.refused[0].reason.startswith(
+        "it was built from different data than m/p has there"
+    )
 
 
 def test_what_was_read_through_is_kept_though_the_other_environment_moves_on_meanwhile(

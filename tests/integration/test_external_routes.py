@@ -153,7 +153,7 @@ def test_a_query_is_answered_here_only_if_the_copy_has_all_of_it(
     later.reader.local = True
     assert asked("select id from some") == ([1, 2, 3], "local", "1")
     for sql, lacks in [
-        ("select id from t", "rows: asked for TRUE, held category IN ('invoices', 'loans')"),
+        ("select id from t", "rows: requested TRUE, held category IN ('invoices', 'loans')"),
         ("select note from t where category = 'invoices'", "the column note"),
     ]:
         with pytest.raises(NotHeldError) as refused:
@@ -188,7 +188,7 @@ def test_a_plan_says_what_is_to_be_brought(root: Path, enter: Callable[..., Buil
     assert synced["written"] == 2, "only rows that were not held"
     assert planned()["invoices"] == ("reuse", [])
     rows(root, [8], "deposits")
-    assert planned()["invoices"] == ("build", ["`t` has version 2, the copy is at 1"])
+    assert planned()["invoices"] == ("build", ["`t` is at version 2, its copy at 1"])
 
 
 @pytest.mark.proves("F12")
@@ -254,7 +254,7 @@ def test_what_came_since_a_copy_began_is_only_in_the_copy(
     (root / "sources" / "m.sql").write_text(text)
     with pytest.raises(NotHeldError) as refused:
         ask(root, enter(root), "select id from t")
-    assert refused.value.message == "`t`: nothing of it is held here"
+    assert refused.value.message == "`t`: it has no copy here"
     build(enter(root), "invoices")
     rows(root, [9], "deposits")
     build(enter(root), "invoices")

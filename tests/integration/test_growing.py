@@ -117,7 +117,7 @@ def test_where_no_row_has_a_time_there_is_no_watermark_until_one_has(
     put(root, 0, (None, "a"), (None, "b"))
     how, snapshot = built(builder)
     assert (how, snapshot.rows, snapshot.watermark) == ("whole", 2, None)
-    said = "2 rows were computed that have no `ts`; they count as in no time"
+    said = "2 computed rows have no `ts` and belong to no time window"
     assert f"{said}, and there is no watermark" in caplog.text
     assert built(make_builder(root=root))[0] == "reused"
     put(root, 1, (3, "c"), (5, "d"))
@@ -484,11 +484,15 @@ def test_times_before_what_is_assumed_are_warned_of(
         caplog.clear()
         builder = make_builder(root=root)
         (step,) = builder.plan([source.source_id]).steps
-        told = [r.message for r in step.reasons if "new files of t hold earlier times" in r.message]
+        told = [
+            r.message for r in step.reasons if "new files of t contain earlier times" in r.message
+        ]
         assert bool(told) == is_late
         with builder.work(source) as work:
             builder.publish(work)
-        assert ("new files of t hold times before 2024-01-10" in caplog.text) == is_late
+        assert (
+            "new files of t contain times before the watermark 2024-01-10" in caplog.text
+        ) == is_late
 
 
 @pytest.mark.slow
@@ -558,13 +562,13 @@ def test_the_plan_says_what_is_computed(make_builder: Make) -> None:
     (step,) = builder.plan([named(builder, "q").source_id]).steps
     assert [(r.code, r.message) for r in step.reasons] == [
         ("input", "the data of t changed"),
-        ("increment", "only what was added to t is computed"),
+        ("increment", "only rows added to t are computed"),
     ]
     put(root, 0, (3, "c"))
     builder = make_builder(root=root)
     (step,) = builder.plan([named(builder, "q").source_id]).steps
     assert step.reasons[-1].code == "whole"
-    assert step.reasons[-1].message == "everything is computed: rows of t changed or went"
+    assert step.reasons[-1].message == "computed in full: rows of t changed or were removed"
 
 
 def test_force_computes_everything(make_builder: Make) -> None:

@@ -146,7 +146,7 @@ def test_deleted_rows_are_not_there(spark: Any, tmp_path: Path) -> None:
     rows = source.snapshot("id < 9", ["id"], last).collect()
     assert sorted(r.id for r in rows) == [1, 2, 3, 4, 5, 6, 8]
     assert source.snapshot(None, ["id"], first).count() == 10
-    assert "is not an append but: delete" in (source.changes(first, last, None, ["id"]).again or "")
+    assert "is not an append: delete" in (source.changes(first, last, None, ["id"]).again or "")
 
 
 @pytest.mark.proves("F14")
@@ -174,7 +174,9 @@ def test_appends_are_followed_and_nothing_else(spark: Any, tmp_path: Path) -> No
     again = source.changes(first, source.pin(), None, ["id"]).again or ""
     assert "is not an append" in again
     assert "does not follow" in (source.changes(last, first, None, ["id"]).again or "")
-    assert "another table" in (source.changes("iceberg:1:other", last, None, ["id"]).again or "")
+    assert "replaced by another" in (
+        source.changes("iceberg:1:other", last, None, ["id"]).again or ""
+    )
 
 
 @pytest.mark.proves("F14")
@@ -239,7 +241,7 @@ def test_rows_that_go_break_a_promise_to_append_only(spark: Any, tmp_path: Path)
     written.compact()
     assert source.changes(first, source.pin(), None, ["id"]).only_came
     written.delete([3])
-    with pytest.raises(StorageError, match="and it is declared as append_only"):
+    with pytest.raises(StorageError, match="but it is declared append_only"):
         source.changes(first, source.pin(), None, ["id"])
 
 
@@ -269,7 +271,7 @@ def test_versions_are_where_the_options_say(spark: Any, tmp_path: Path) -> None:
     assert number(end_version=12345) == numbers[2]
     with pytest.raises(GoneError, match="snapshot 12345"):
         number(mode="snapshot", version=12345)
-    with pytest.raises(GoneError, match="has no snapshot of"):
+    with pytest.raises(GoneError, match="lacks a snapshot of"):
         number(mode="snapshot", datetime="2001-01-01T00:00:00+00:00")
 
 
@@ -277,20 +279,18 @@ def test_what_is_wrong_is_named(spark: Any, tmp_path: Path) -> None:
     written = Written(tmp_path)
     for column, said in [
         (Column("ident", "bigint"), "has no column `ident`"),
-        (Column("id", "int"), "`id` is bigint there, and is declared as int"),
+        (Column("id", "int"), "`id` is bigint but is declared as int"),
     ]:
         with pytest.raises(StorageError, match=said):
             connector(spark, written.root, column).pin()
     several = Column("i", "int"), Column("c", "date"), Column("x", "double"), Column("id", "int")
-    with pytest.raises(
-        StorageError, match=r"no column `i`; `c` is string there, .*; `id` is bigint"
-    ):
+    with pytest.raises(StorageError, match=r"no column `i`; `c` is string but .*; `id` is bigint"):
         connector(spark, written.root, *several).pin()
-    with pytest.raises(StorageError, match="which metadata file is the newest"):
+    with pytest.raises(StorageError, match="the newest metadata file"):
         connector(spark, tmp_path / "nowhere").pin()
     for n, told in enumerate(("{", "{}", '{"format-version": 9}')):
         (tmp_path / f"v{n}.metadata.json").write_text(told)
-        with pytest.raises(StorageError, match=f"v{n}.metadata.json cannot be opened"):
+        with pytest.raises(StorageError, match=f"cannot open .*v{n}.metadata.json"):
             connector(spark, tmp_path / f"v{n}.metadata.json").pin()
     with pytest.raises(StorageError, match="there is no Iceberg table"):
         connector(spark, tmp_path / "v7.metadata.json").pin()
@@ -361,7 +361,7 @@ def test_files_without_ids_are_refused(spark: Any, tmp_path: Path) -> None:
     written.table.add_files([f"file://{place}"])
     written.hint()
     source = connector(spark, written.root)
-    with pytest.raises(StorageError, match="names and no ids"):
+    with pytest.raises(StorageError, match="have no IDs"):
         source.snapshot(None, ["id"], source.pin())
 
 

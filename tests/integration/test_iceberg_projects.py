@@ -159,28 +159,28 @@ def test_what_cannot_be_followed_is_read_anew_out_loud(
     match kind:
         case "delete":
             lake.delete([1])
-            why = r"snapshot \d+ is not an append but: overwrite"
+            why = r"snapshot \d+ is not an append: overwrite"
         case "overwrite":
             lake.replace([2, 3, 4], rows((2, "loans", 0), (3, "invoices", 0), (4, "deposits", 0)))
-            why = r"snapshot \d+ is not an append but: (overwrite|delete)"
+            why = r"snapshot \d+ is not an append: (overwrite|delete)"
         case "positions":
             lake.delete_positions(0, 3)
-            why = "snapshot 4711 is not an append but: delete"
+            why = "snapshot 4711 is not an append: delete"
         case "expired":
             lake.put(rows((5, "invoices", 1)))
             lake.put(rows((6, "invoices", 1)))
             lake.expire(*(s.snapshot_id for s in lake.table.snapshots()[:-1]))
-            why = rf"snapshot \d+ does not follow from {held}, or that expired"
+            why = rf"snapshot \d+ does not follow from {held}, or {held} expired"
         case _:
             lake.make_anew()
             lake.put(rows((9, "deposits", 1)))
-            why = "it is another table, made in the place of the old one"
+            why = "the table was replaced by another one"
     caplog.clear()
     build(builder := enter(root))
     check(builder, lake)
     (warned,) = [r for r in caplog.records if r.levelname == "WARNING"]
     read_anew = told(builder)[-1]["why"]
-    assert warned.getMessage() == f"`m/events` is read anew as a whole: {read_anew}"
+    assert warned.getMessage() == f"`m/events` is read again in full: {read_anew}"
     assert re.fullmatch(why, read_anew)
     caplog.clear()
     assert build(enter(root)) == {"invoices": "reuse", "counts": "reuse"}

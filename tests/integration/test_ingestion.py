@@ -342,7 +342,7 @@ def test_a_plan_says_what_is_read_and_the_run_reads_that(
     # What came is read and nothing else; a file that was rewritten is, before and after.
     put(root, (5, "c", 1), (6, "z", 1))
     foretold, brought = follow()
-    assert foretold.why == "`external_table` has version 2, the copy is at 1"
+    assert foretold.why == "`external_table` is at version 2, its copy at 1"
     assert (foretold.again, foretold.read.files, foretold.read.rows) == (None, 1, 2)
     assert (brought.bytes, brought.rows) == (foretold.read.bytes, 1)
     assert brought.bytes == sizes(2) - sizes(1)
@@ -357,8 +357,8 @@ def test_a_plan_says_what_is_read_and_the_run_reads_that(
     put(root, (7, "a", 1), (8, "z", 1))
     put(root, (9, "z", 1))
     foretold, brought = follow()
-    assert foretold.again == "it is another table, made in the place of the old one"
-    assert foretold.why.endswith(f"it is read anew as a whole: {foretold.again}")
+    assert foretold.again == "the table was replaced by another one"
+    assert foretold.why.endswith(f"it is read again in full: {foretold.again}")
     assert (foretold.read.files, foretold.read.of, foretold.read.rows) == (1, 2, 2)
     assert (brought.bytes, brought.rows) == (foretold.read.bytes, 1) == (sizes(0), 1)
     last = told(enter(root))[-1]
@@ -387,7 +387,7 @@ def test_a_plan_says_that_a_table_cannot_be_followed(
     found = find_holding(builder.observer.ingestion, builder.project.sources[0])
     assert found.problem is not None
     assert "cannot be followed to version" in found.problem.message
-    assert "another table" in found.problem.message
+    assert "replaced by another" in found.problem.message
 
 
 def _named(builder: Builder, name: str) -> Any:
@@ -445,7 +445,7 @@ def test_of_rows_that_are_held_only_columns_that_lack_are_read(
             if "_delta_log" not in file.parts:
                 pq.write_table(pq.read_table(file).slice(1), file)
                 file.with_name(f".{file.name}.crc").unlink()
-        with pytest.raises(BuildError, match="other keys than the table: bring it anew by"):
+        with pytest.raises(BuildError, match="different keys than the table: fetch it again"):
             build(enter(root))
         assert builder.observer.ingestion.find(source) == held
         enter(root).observer.ingestion.sync(source, again=True)
@@ -642,7 +642,7 @@ def test_a_filter_of_the_start_is_none_of_what_comes_later(
     assert ids(builder, "v") == [1, 3]
     shutil.rmtree(root / "lake")
     put(root, (1, "a", 1))
-    with pytest.raises(StorageError, match=r"cannot be followed .* is another table"):
+    with pytest.raises(StorageError, match=r"cannot be followed .* was replaced by another"):
         build(enter(root))
 
 
@@ -716,7 +716,11 @@ def test_a_table_that_is_put_back_and_written_on_is_read_anew(
             db.execute("UPDATE copies SET version = ?", (version.rpartition(":")[0],))
     build(builder := enter(root))
     assert ids(builder, "v") == [1, 4]
-    why = "it was put back to before version 1" if is_told else "rows that went were not held"
+    why = (
+        "it was restored to before version 1"
+        if is_told
+        else "the copy lacks rows that were removed"
+    )
     assert why in caplog.text
 
 

@@ -467,7 +467,7 @@ def test_a_build_is_found_by_the_beginning_of_its_build_id(open_ledger: Open) ->
     assert ledger.find_build("abc2") == ledger.fetch_builds(limit=1)[0]
     assert ledger.find_build("b") is None
     assert ledger.find_build("%") is None
-    with pytest.raises(ConflictError, match="several BuildIDs begin with abc"):
+    with pytest.raises(ConflictError, match="several BuildIDs start with abc"):
         ledger.find_build("abc")
 
 
@@ -486,14 +486,14 @@ def test_a_corrupt_ledger_is_told_and_left_alone(open_ledger: Open, tmp_path: Pa
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("nonsense://x", "`nonsense` is not supported"),
-        ("mysql://u:secret@h/x", r"`mysql://u:\*\*\*@h/x` is no ledger"),
-        ("postgresql+psycopg2://u:secret@h/x", r"`postgresql\+psycopg2` is not supported"),
+        ("nonsense://x", "unknown driver `nonsense`"),
+        ("mysql://u:secret@h/x", r"unsupported ledger `mysql://u:\*\*\*@h/x`"),
+        ("postgresql+psycopg2://u:secret@h/x", r"unknown driver `postgresql\+psycopg2`"),
         (
             "postgresql://u:secret@h:port/x",
             r"`postgresql://u:\*\*\*@h:port/x` is not a database URL",
         ),
-        ("sqlite:////proc/none/ledger.db", "cannot be created"),
+        ("sqlite:////proc/none/ledger.db", "cannot create the ledger"),
         (
             "postgresql://u:secret@127.0.0.1:1/x",
             r"postgresql://u:\*\*\*@127.0.0.1:1/x does not answer",
@@ -519,7 +519,7 @@ def test_without_its_driver_postgresql_says_how_to_get_it() -> None:
         [sys.executable, "-c", script], check=False, capture_output=True, text=True
     )
     assert "hint: pip install persist-assets[postgres]" in done.stderr
-    assert "LedgerError: the ledger postgresql://u:***@h/x needs a driver" in done.stderr
+    assert "LedgerError: the ledger postgresql://u:***@h/x needs a PostgreSQL driver" in done.stderr
 
 
 @on_sqlite

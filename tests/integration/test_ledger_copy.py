@@ -227,14 +227,14 @@ def test_the_command_migrates_and_says_from_where(
     make_old(ledger_url, 1)
     done = elsewhere("ledger", "migrate", ledger_url)
     assert done.exit_code == 0, done.stderr
-    assert f"was brought from version 1 to {VERSION}" in done.stdout
-    assert ("kept at" in done.stdout) == ledger_url.startswith("sqlite")
+    assert f"was migrated from version 1 to {VERSION}" in done.stdout
+    assert ("a backup is at" in done.stdout) == ledger_url.startswith("sqlite")
     told = json.loads(elsewhere("ledger", "migrate", ledger_url, "--json").stdout)
     assert (told["from"], told["to"], told["backup"]) == (VERSION, VERSION, None)
     assert elsewhere("ledger", "migrate").exit_code == 2  # no project
     (tmp_path / "persist.toml").write_text("")
     made = elsewhere("ledger", "migrate")
-    assert f".persist/ledger.db was made, of version {VERSION}" in made.stdout
+    assert f".persist/ledger.db was created with version {VERSION}" in made.stdout
     away = elsewhere("ledger", "migrate", "postgresql://u:secret@127.0.0.1:1/x")
     assert away.exit_code == 5
     assert "u:***@127.0.0.1:1/x does not answer" in away.stderr

@@ -321,7 +321,9 @@ def test_a_ledger_of_a_newer_release_is_refused_and_left_alone(
     database = Database(ledger_url)
     with database.write() as connection:
         connection.execute(ledger_version.insert().values(version=99, migrated_at=NOW))
-    with pytest.raises(LedgerTooNewError, match=f"version 99, this release knows up to {VERSION}"):
+    with pytest.raises(
+        LedgerTooNewError, match=f"version 99, but this release supports only up to {VERSION}"
+    ):
         open_ledger()
     with database.read() as connection:
         assert version_of(connection) == 99
@@ -336,7 +338,9 @@ def test_a_database_with_tables_of_others_is_refused_and_left_alone(
     database = Database(ledger_url)
     with database.engine.begin() as connection:
         connection.exec_driver_sql(f"CREATE TABLE {table.name} (theirs INTEGER)")
-    with pytest.raises(ConflictError, match=f"has a table `{table.name}` that is no ledger's"):
+    with pytest.raises(
+        ConflictError, match=f"has a table `{table.name}` that does not belong to a ledger"
+    ):
         open_ledger()
     with database.read() as connection:
         assert sa.inspect(connection).get_table_names() == [table.name]

@@ -130,7 +130,7 @@ def test_a_lost_ledger_is_reported_and_restored(
     lost = {(f.code, f.severity, f.environment) for f in examine(root).findings}
     assert {("ledger-lost", "error", e) for e in ("dev", "prod")} <= lost
     ledger = open_ledger(settings)
-    assert "exported manifest names 2 and the warehouse holds 2 tables" in caplog.text
+    assert "exported manifest lists 2 and the warehouse has 2 tables" in caplog.text
     # A collection writes no manifest that says less.
     collect(settings, project, ledger)
     assert exported(root) == written

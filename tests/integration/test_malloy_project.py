@@ -154,7 +154,7 @@ def test_a_table_is_no_source_of_malloys_where_there_is_another(load: Make) -> N
         }
     )
     assert said(both) == [
-        "sources/x.sql:1:32: error: `daily` may be any of daily.daily, m.daily [ambiguous-name]"
+        "sources/x.sql:1:32: error: `daily` is ambiguous: daily.daily, m.daily [ambiguous-name]"
     ]
 
 
@@ -168,7 +168,7 @@ def test_names_in_quotes_and_of_other_alphabets(load: Make) -> None:
     """
     project = load({"straße.malloy": text, "x.sql": "CREATE VIEW x AS SELECT n FROM größe;"})
     assert said(project) == [
-        "sources/straße.malloy:4:13: error: `der carrier` cannot be a column of a table [column-name]"
+        "sources/straße.malloy:4:13: error: `der carrier` is not a valid column name for a table [column-name]"
     ]
     project = load({"straße.malloy": text.replace("`der carrier`", "träger")})
     found = by_name(project)
@@ -399,7 +399,7 @@ def test_what_lies_outside_of_the_sources_may_be_imported_but_not_persisted(
     )
     (problem,) = load_project(load_settings(root, environ={})).errors
     assert "kept@lib/common.malloy" in problem.message
-    assert problem.hint == "move lib/common.malloy below the sources directory"
+    assert problem.hint == "move lib/common.malloy into the sources directory"
 
 
 # --------------------------------------------------------------- values, virtual sources, time

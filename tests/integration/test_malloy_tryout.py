@@ -211,11 +211,11 @@ def test_who_takes_persist_back_has_nothing_to_do_with_what_else_is_inherited(
     ("text", "place", "code", "message"),
     [
         ("spark.table('ordres') -> { group_by: id }", (2, 14), "failed-to-fetch-table-schema",
-         "`ordres` is not a source of this project (did you mean `orders`?)"),
+         "unknown source `ordres` (did you mean `orders`?)"),
         ("duck.table('orders') -> { group_by: id }", (2, 14), "unknown-connection",
          "there is no connection `duck`"),
         ('spark.sql("""SELECT i FROM orders""") -> { group_by: i }', (2, 20),
-         "failed-to-fetch-table-schema", "`i` is not a column of what this query reads"),
+         "failed-to-fetch-table-schema", "`i` is not a column of the tables in this query"),
         ("spark.table('größen') -> { group_by: id }", (1, 1), "compiler", "Malloy does not say what"),
         ("spark.table('größen')", (2, 14), "invalid-table-path", "größen"),
     ],

@@ -183,8 +183,7 @@ def test_what_cannot_be_trusted_is_refused_and_nothing_moves(
 
     change(file, older)
     assert refused() == {
-        build_id: "this ledger does not know that version, and the file does not say what it "
-        "rests on"
+        build_id: "that version is not in this ledger, and the file does not describe its inputs"
         for build_id in (p, "ab" * 32)
     }
     # Less than we write is enough for what the ledger knows.
@@ -194,7 +193,7 @@ def test_what_cannot_be_trusted_is_refused_and_nothing_moves(
     assert list(refused()) == [None]
     file.write_bytes(b"\xff\xfe")
     assert list(refused()) == [None]
-    with pytest.raises(NotFoundError, match="cannot be read"):
+    with pytest.raises(NotFoundError, match="cannot read"):
         take(dev, root / "nowhere.json")
 
 
@@ -224,7 +223,7 @@ def test_what_is_not_there_or_another_s_is_refused(
     shutil.rmtree(q_root)
     shutil.copytree(p_root, q_root)
     reasons = {r.build_id: r.reason for r in take(enter(root), file).refused}
-    assert "is gone, a file of version 0" in reasons[p.build_id]
+    assert ", a file of version 0, is gone" in reasons[p.build_id]
     assert "is gone" in reasons[q.build_id] or "not the one" in reasons[q.build_id]
     assert dev.ledger.fetch_manifest("dev") == now
 

@@ -127,7 +127,7 @@ def test_plain_files_that_spark_ignores_are_an_error(tmp_path: Path) -> None:
     for name in ("k=1/a.parquet", "b.parquet"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         pq.write_table(pa.table({"id": [1]}), tmp_path / name)
-    with pytest.raises(StorageError, match=r"b\.parquet is in no directory of a partition"):
+    with pytest.raises(StorageError, match=r"b\.parquet is not in a partition directory"):
         pin_raw(RawTable("parquet", str(tmp_path)), str(tmp_path))
     (tmp_path / "b.parquet").rename(tmp_path / "k=1" / "b.parquet._COPYING_")
     pin = pin_raw(RawTable("parquet", str(tmp_path)), str(tmp_path))

@@ -88,7 +88,7 @@ def test_who_reads_rows_that_were_built_anew_is_built(
     assert build(enter(root), "p", force=True) == ["built"]
     builder = enter(root)
     (step,) = builder.plan([named(builder, "r").source_id]).steps
-    assert [r.message for r in step.reasons] == ["other rows of p, of the same data"]
+    assert [r.message for r in step.reasons] == ["different rows of p from the same data"]
     assert build(builder, "p", "r") == ["reused", "built"]
     assert [row.s for row in builder.read(named(builder, "r")).collect()] == [23]
     assert build(enter(root), "p", "r") == ["reused", "reused"]
@@ -104,7 +104,7 @@ def test_partitions_of_rows_that_were_built_anew_are_built(
     builder = enter(root)
     (step,) = builder.plan([named(builder, "parted").source_id]).steps
     assert step.keys == ("0", "1")
-    assert step.reasons[-1].message == "other rows of p, of the same data"
+    assert step.reasons[-1].message == "different rows of p from the same data"
     # One of them is built, then the other one still is of the rows before.
     parted = named(builder, "parted")
     assert builder.build(parted, keys=["1"]).action == "built"
@@ -322,7 +322,7 @@ def test_what_was_read_counts_though_it_was_built_again_meanwhile(
     build(enter(root), "p", "r")
     builder = enter(root)
     with (
-        pytest.raises(ConflictError, match="`r` was computed from was tainted meanwhile"),
+        pytest.raises(ConflictError, match="an input of `r` was tainted meanwhile"),
         builder.work(named(builder, "r"), force=True) as work,
     ):
         taint(enter(root).observer, "m/p", by="me")
@@ -343,7 +343,7 @@ def test_what_was_read_by_a_temporary_table_counts(
     build(enter(root), "p")
     builder = enter(root)
     with (
-        pytest.raises(ConflictError, match="`last` was computed from was tainted meanwhile"),
+        pytest.raises(ConflictError, match="an input of `last` was tainted meanwhile"),
         builder.work(named(builder, "last")) as work,
     ):
         taint(enter(root).observer, "m/p", by="me")
@@ -556,7 +556,7 @@ def test_a_table_of_other_rows_is_not_taken_from_another_environment(
     assert promote(builder, "prod", [named(builder, "p").source_id])[1] is not None
     decided, change = promote(qa, "prod", [named(qa, "inc").source_id])
     assert change is None
-    assert "other rows of m/p" in decided.refused[0].reason
+    assert "different rows of m/p" in decided.refused[0].reason
 
 
 def test_groups_of_ledgers_that_did_not_tell_are_of_what_the_table_is(
@@ -578,9 +578,9 @@ def test_groups_of_ledgers_that_did_not_tell_are_of_what_the_table_is(
 @pytest.mark.parametrize(
     ("column", "partition", "wanted"),
     [
-        ("CAST(day AS STRING)", "daily", "is string: its partitions want a date or a timestamp"),
-        ("day", "hourly", "is date: its partitions want a time of day"),
-        ("DAY(day)", "{ day=[one, two] }", "is int: its partitions want the type of its values"),
+        ("CAST(day AS STRING)", "daily", "is string: its partitions need a date or a timestamp"),
+        ("day", "hourly", "is date: its partitions need a time of day"),
+        ("DAY(day)", "{ day=[one, two] }", "is int: its partitions need the type of its values"),
         ("day", "daily", None),
     ],
 )

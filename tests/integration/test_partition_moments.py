@@ -196,5 +196,5 @@ def test_directories_that_spell_other_moments_are_refused(tmp_path: Path) -> Non
     assert len(pin_raw(raw, str(root)).files or ()) == len(TEXTS)
     log = root / "_delta_log" / f"{0:020}.json"
     log.write_text(log.read_text().replace(f'"{TEXTS[0]}"', '"2024-01-01 11:00:00"'))
-    with pytest.raises(StorageError, match="do not spell ts's values"):
+    with pytest.raises(StorageError, match="lack the values of ts"):
         pin_raw(raw, str(root))

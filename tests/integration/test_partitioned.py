@@ -1,4 +1,4 @@
-"""Partitioned sources on Spark: partitions that may have other rows are computed, no others."""
+"""Partitioned sources on Spark: partitions that may have changed are computed, no others."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_only_partitions_that_a_change_can_reach_are_stale(make_builder: Make) -
     }
     assert steps["daily"].keys == ("2024-01-10",)
     assert [r.message for r in steps["daily"].reasons] == [
-        "1 partition (2024-01-10) may have other rows",
+        "1 partition (2024-01-10) may have changed",
         "the data of f changed",
     ]
     assert steps["weekly"].keys == ("2024-01-08",)

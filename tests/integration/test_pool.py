@@ -126,7 +126,7 @@ def test_one_at_a_time_is_a_setting(
     assert second.started_at >= first.finished_at
 
 
-@pytest.mark.parametrize(("text", "said"), [("-1", "no number of sources"), ("true", "whole")])
+@pytest.mark.parametrize(("text", "said"), [("-1", "a number of sources"), ("true", "an integer")])
 def test_a_wrong_number_of_sources_at_once_is_refused(
     make_project: Callable[..., Path], text: str, said: str
 ) -> None:

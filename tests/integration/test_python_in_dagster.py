@@ -88,7 +88,7 @@ def test_malloy_is_told_that_the_columns_of_a_function_are_not_known(root: Path)
     text = MALLOY.replace("spark.table('v')", "spark.table('named')")
     (root / "sources" / "m.malloy").write_text(text)
     problems = [str(p) for p in load_project(load_settings(root)).problems]
-    assert "the columns of `named` are not known before it is computed" in problems[0]
+    assert "the columns of `named` are unknown until it is computed" in problems[0]
     assert "name them in SQL: CREATE VIEW … AS SELECT a, b FROM named" in problems[0]
 
 

@@ -201,8 +201,8 @@ def test_newer_data_and_newer_code_are_built_and_nothing_else(make: Callable[...
     changed = make(root=root)
     steps = changed.plan(s.source_id for s in changed.project.persisted).steps
     assert [r.message for s in steps for r in s.reasons] == [
-        "its code, or code that it reaches, changed: sources/a.py",
-        "the code of f changed, or what it reads",
+        "its code, or code that it uses, changed: sources/a.py",
+        "the code of f or its inputs changed",
     ]
     assert build_all(changed) == {"f": "built", "g": "built"}
     assert rows(changed, "g") == [("x", 1)]
@@ -281,8 +281,8 @@ def test_what_is_not_selected_is_not_there_at_all(make: Callable[..., Builder]) 
     for number in range(len(WITHOUT)):
         error = failure(builder, f"f{number}")
         assert "failed" in str(error)
-        assert "is given no more: a" in (error.hint or ""), error
-        assert "of v; select there what it uses" in (error.hint or "")
+        assert "gets only those columns: a" in (error.hint or ""), error
+        assert "of v; select all that it uses" in (error.hint or "")
 
 
 SAME = [
@@ -498,7 +498,7 @@ def test_functions_that_hang_are_left_behind_when_their_run_ends(
     assert time.monotonic() - began < 60
     builds = builder.ledger.fetch_builds()
     assert [b.state for b in builds] == ["failed", "failed"]
-    assert all("did not end by itself" in (b.error or "") for b in builds)
+    assert all("interrupted before it ended" in (b.error or "") for b in builds)
     for source in builder.project.persisted:
         with builder.ledger.lease(f"build {source.build_id}", "another", wait_s=0):
             pass
@@ -531,7 +531,9 @@ def test_checks_of_functions(make: Callable[..., Builder]) -> None:
     assert builder.ledger.find_snapshot("dev", named(builder, "f").build_id) is None
     lacking = make({"a.py": f"{IMPORTS}@table(time_column='when', check={{'not_null': ['c']}})\ndef f(t): return t\n"})  # fmt: skip
     error = failure(lacking)
-    assert str(error) == "sources/a.py:6:47: `c` is not a column of `f`\n    hint: it has a, b"
+    assert (
+        str(error) == "sources/a.py:6:47: `c` is not a column of `f`\n    hint: known columns: a, b"
+    )
 
 
 def test_rows_that_go_with_their_run(make: Callable[..., Builder]) -> None:
@@ -586,18 +588,18 @@ BROKEN = [
     ("return helper.broken(t)", "helper.py:2:12: `f` failed: KeyError: 'x'", None),
     ("raise SystemExit(3); return t", "sources/a.py:9:5: `f` failed: SystemExit: 3", None),
     ("return t.filter('nope > 1')", "sources/a.py:9:12: `f` failed: AnalysisException: [UNRESOLVED_COLUMN", None),
-    ("import nowhere; return t", "sources/a.py:9:5: `f` failed: ModuleNotFoundError: No module named 'nowhere'", "imported from its root"),
+    ("import nowhere; return t", "sources/a.py:9:5: `f` failed: ModuleNotFoundError: No module named 'nowhere'", "import project modules from the project root"),
     ("from . import nowhere; return t", "sources/a.py:9:5: `f` failed: ImportError: cannot import name 'nowhere' from 'sources'", None),
-    ("x = None; return x", "sources/a.py:8:5: `f` returned None, not a frame", "a source returns a Spark DataFrame"),
-    ("return t.count()", "sources/a.py:8:5: `f` returned int, not a frame", "a source returns a Spark DataFrame"),
-    ("return [t]", "sources/a.py:8:5: `f` returned list, not a frame", "a source returns a Spark DataFrame"),
+    ("x = None; return x", "sources/a.py:8:5: `f` returned None, not a frame", "return a Spark DataFrame"),
+    ("return t.count()", "sources/a.py:8:5: `f` returned int, not a frame", "return a Spark DataFrame"),
+    ("return [t]", "sources/a.py:8:5: `f` returned list, not a frame", "return a Spark DataFrame"),
     ("return t.toPandas()", "sources/a.py:8:5: `f` returned pandas.", "spark.createDataFrame"),
     ("return t.join(t.select('a'), F.lit(True))", "sources/a.py:8:5: `f` has two columns named `a`", "drop or rename"),
     ("return t.withColumnRenamed('b', 'A')", "sources/a.py:8:5: `f` has two columns named `A`", "drop or rename"),
     ("return t.withColumnRenamed('b', '')", "sources/a.py:8:5: column 2 of `f` has no name", "rename it"),
-    ("return t.select(F.col('a') + 1)", "sources/a.py:8:5: `(a + 1)` cannot be a column of a table", "rename it"),
+    ("return t.select(F.col('a') + 1)", "sources/a.py:8:5: `(a + 1)` is not a valid column name for a table", "rename it"),
     ("return t.select()", "sources/a.py:8:5: `f` returned a frame without columns", None),
-    ("return t.withColumn('n', F.lit(None))", "sources/a.py:8:5: column `n` has the type void", "give NULL a type"),
+    ("return t.withColumn('n', F.lit(None))", "sources/a.py:8:5: column `n` has the type void", "cast NULL to a type"),
     ("return t.select(F.udf(lambda x: helper.broken({}), 'int')('a').alias('n'))", "helper.py:2:", None),
     ("import threading; k = threading.Lock(); return t.select(F.udf(lambda x: k, 'int')('a').alias('n'))", "sources/a.py:9:61: `f` failed: PicklingError: Could not serialize object: TypeError: cannot pickle", None),
 ]  # fmt: skip

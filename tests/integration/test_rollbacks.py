@@ -94,7 +94,7 @@ def test_a_rollback_takes_back_a_run_and_the_next_one_goes_further(life: Life) -
         life.take_back(run)
         assert life.manifest() == life.expected()
     assert life.manifest() == {}
-    with pytest.raises(NotFoundError, match="dev has 0 steps to take back, not 1"):
+    with pytest.raises(NotFoundError, match="dev has 0 steps to roll back, not 1"):
         back(life)
     history = life.ledger.fetch_history("dev")
     assert [c.kind for c in history[:3]] == ["rollback"] * 3
@@ -118,7 +118,7 @@ def test_what_one_run_published_goes_back_and_what_came_since_stays(life: Life) 
     back(life, run="sec")
     life.take_back("second")
     assert life.manifest() == life.expected()
-    with pytest.raises(ConflictError, match="nothing of run second any more"):
+    with pytest.raises(ConflictError, match="no longer has anything of run second"):
         back(life, run="second")
     life.publish("fourth", "a")
     back(life, steps=2)

@@ -164,7 +164,7 @@ def test_a_key_that_several_rows_share_is_refused_with_an_example(
     after = frame("a INT, b STRING, c INT", (1, "x", 1), (1, "x", 1))
     with pytest.raises(SettingsError) as caught:
         compare_rows(before, after, key=["a", "b"], names=("prod", "dev"), sample=0)
-    message = "`a`, `b` is no key: 2 rows of prod have a = 2, b = NULL"
+    message = "`a`, `b` is not a key: 2 rows of prod have a = 2, b = NULL"
     assert caught.value.message == message
     with pytest.raises(SettingsError, match="2 rows of dev have c = 1"):
         compare_rows(before.where("c = 2"), after, key=["c"], names=("prod", "dev"))
@@ -188,12 +188,12 @@ def test_columns_that_one_side_lacks_or_has_otherwise_are_named(
     for key in ("n", "old", "nothing"):
         lacking = compare_rows(before, after, key=[key])
         assert lacking == NotCompared(
-            f"no column `{key}` of one type on both sides", lacks_key=True
+            f"no column `{key}` with the same type on both sides", lacks_key=True
         )
     only = differ(frame("id INT, b INT", (1, 1)), frame("id INT, c INT", (2, 1)), key=["id"])
     assert (only.added, only.removed, only.changed) == (1, 1, 0)
     assert compare_rows(frame("a INT", (1,)), frame("b INT", (1,))) == NotCompared(
-        "the two have no column in common"
+        "the tables have no columns in common"
     )
 
 
@@ -266,7 +266,7 @@ def test_snapshots_of_equal_content_need_no_spark(tmp_path: Path) -> None:
     keyed = compare_snapshots(load, one, snapshot("c"), key=["A"])
     assert keyed == replace(nothing, key=("A",), changed=0)
     assert compare_snapshots(load, one, snapshot("c"), key=["z"]) == NotCompared(
-        "no column `z` of one type on both sides", lacks_key=True
+        "no column `z` with the same type on both sides", lacks_key=True
     )
     assert compare_snapshots(load, one, None, names=("prod", "dev")) == NotCompared(
         "no table in dev"

@@ -167,9 +167,9 @@ def test_checks_hold_in_the_environment_of_the_run(
 @pytest.mark.parametrize(
     ("environment", "says"),
     [
-        ("prd", "there is no environment `prd`.*did you mean `prod`"),
-        ("staging", "there is no environment `staging`.*there are: dev, prod, same"),
-        ("../x", "`../x` is not a name for an environment"),
+        ("prd", "unknown environment `prd`.*did you mean `prod`"),
+        ("staging", "unknown environment `staging`.*known environments: dev, prod, same"),
+        ("../x", "invalid environment name `../x`"),
     ],
 )
 def test_an_unknown_environment_fails_the_step_with_its_name(
@@ -212,7 +212,7 @@ def test_sources_that_changed_since_they_were_loaded_are_not_built(
     (root / "sources" / "m.sql").write_text(SOURCES.replace("sum(a)", "max(a)"))
     failed = run(definitions, instance, "prod")
     (event,) = (e for e in failed.all_events if e.is_step_failure)
-    assert "the sources have changed since they were loaded" in str(event.event_specific_data)
+    assert "the sources changed after they were loaded" in str(event.event_specific_data)
     assert actions(run(load(root), instance, "prod")) == {"p": "built", "q": "built"}
 
 
@@ -225,7 +225,7 @@ def test_one_process_s_session_is_not_torn_between_environments(root: Path) -> N
     )
     dev = runtime.builder(here, lambda: None)
     assert runtime.builder(here, lambda: None) is dev
-    with pytest.raises(ConflictError, match="a run in `dev`, where settings of Spark differ"):
+    with pytest.raises(ConflictError, match="a run in `dev`, whose Spark settings differ"):
         runtime.builder(there, lambda: None)
     assert runtime.builder(same, lambda: None).settings.environment == "same"
     for run_id in ("dev", "same"):
@@ -266,7 +266,7 @@ def test_ordinary_assets_have_tables_in_each_environment(
     assert outcome("feature", "total") == 6
     lacking = run(definitions, instance, "same", asset_selection=[dg.AssetKey("total")])
     (event,) = (e for e in lacking.all_events if e.is_step_failure)
-    assert "doubled has no table yet in `same`" in str(event.event_specific_data)
+    assert "doubled has no table in `same` yet" in str(event.event_specific_data)
 
 
 @pytest.mark.slow

@@ -582,7 +582,7 @@ def test_other_numbers_of_rows_contradict_commits_that_say_that_nothing_changed(
     commit(tmp_path, removal(add))
     assert not is_same_external(tmp_path / "t", since)
     assert not is_same_raw(tmp_path / "t", version)
-    assert "version 1 says that no row changed" in str(why_again(tmp_path / "t", since))
+    assert "version 1 states that no row changed" in str(why_again(tmp_path / "t", since))
 
     # More rows are there, or fewer of the same file.
     put_back()
@@ -590,7 +590,7 @@ def test_other_numbers_of_rows_contradict_commits_that_say_that_nothing_changed(
     assert not is_same_external(tmp_path / "t", since)
     assert not is_same_raw(tmp_path / "t", version)
     write_deltalake(tmp_path / "t", two, mode="append")
-    assert "version 1 says that no row changed" in str(why_again(tmp_path / "t", since))
+    assert "version 1 states that no row changed" in str(why_again(tmp_path / "t", since))
     assert since_then(tmp_path / "t", version) == (2, 1)
 
 
@@ -646,6 +646,6 @@ def test_a_log_that_was_put_back_and_cleaned_is_not_taken_for_the_one_before(
     write_deltalake(tmp_path / "t", pa.table({"x": [8]}), mode="append")
     for n in range(3):
         log(tmp_path, n).unlink()
-    assert "its log has no version 2 any more" in str(why_again(tmp_path / "t", since))
+    assert "its log no longer has version 2" in str(why_again(tmp_path / "t", since))
     set_properties(tmp_path)
     assert not is_same_external(tmp_path / "t", since)

@@ -229,7 +229,7 @@ def test_that_nothing_takes_requests_is_in_every_list_and_answer(
             client.post(WANTS, json=body),
         ):
             told = "\n".join(answer.json()["warnings"])
-            assert "nothing takes build requests" in told and at in told, told
+            assert "no process takes build requests" in told and at in told, told
             assert "persist serve --build" in told
         with ledger.lease(f"request {request.request_id}", "somebody", wait_s=0):
             ledger.start_request(request.request_id, None)

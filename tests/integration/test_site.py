@@ -177,7 +177,7 @@ def test_sources_that_are_wrong_are_shown_with_what_is_wrong(
     p, v = (Page(site / "sources" / f"m.{name}.html").text for name in "pv")
     assert "`nope` is not a column" in p and "SELECT a, nope FROM t" in p
     assert re.search(r"dev p-\w+ .* another definition", p)  # readers have it still
-    assert "because of its file as a whole or of what it reads" in v and "Reads m/p" in v
+    assert "because of its whole file or its inputs" in v and "Reads m/p" in v
     problems = Page(site / "problems.html").text
     assert "sources/no.py:1" in problems and "sources/m.sql:7" in problems
     assert "m/p SQL, wrong" in Page(site / "index.html").text

@@ -152,7 +152,7 @@ CREATE VIEW w AS SELECT v.a, t.a AS b FROM v JOIN t ON v.a = t.a;
     assert again.rows("w") == [2]
     write(now.root, [7])
     later = run(sources)
-    with pytest.raises(StorageError, match=r"m/t@.* is gone, which the view v-"):
+    with pytest.raises(StorageError, match=r"m/t@.* which the view v-"):
         later.rows("v")
     assert later.build("v", "w") == ["built", "built"]
     assert (later.rows("v"), later.rows("w")) == ([8], [])
@@ -342,7 +342,7 @@ def test_a_check_that_is_added_to_a_temporary_source_guards_what_was_built_of_it
     top = now.source("top").source_id
     decided, change = promote(now.builder, "prod", [now.source("base").source_id, top])
     assert [(r.source_id, r.reason) for r in decided.refused] == [
-        (top, "its table has not passed: doubled < 100")
+        (top, "its table has not passed these checks: doubled < 100")
     ]
     assert change is None
     assert now.build("base", "top") == ["reused", "reused"]

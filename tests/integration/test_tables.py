@@ -127,7 +127,7 @@ def test_a_version_whose_files_are_gone_cannot_be_read(tmp_path: Path) -> None:
     root = tmp_path / "t"
     commit(stage(root, "one", 3), build_id="b", pinned=None)
     shutil.rmtree(root / "one")
-    with pytest.raises(StorageError, match="is gone, a file of version 0"):
+    with pytest.raises(StorageError, match=", a file of version 0, is gone"):
         read_version(str(root), 0)
     with pytest.raises(StorageError, match="version 7 of the table"):
         read_version(str(root), 7)
@@ -258,7 +258,7 @@ def test_declared_columns_that_the_data_lacks_are_found(tmp_path: Path) -> None:
 def test_what_is_not_parquet_is_told(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "a.parquet").write_text("no")
-    with pytest.raises(StorageError, match="is not Parquet"):
+    with pytest.raises(StorageError, match="is not a Parquet file"):
         find_columns(RawTable("parquet", "t"), str(tmp_path / "t"))
 
 

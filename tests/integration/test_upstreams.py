@@ -258,14 +258,14 @@ def test_a_history_that_began_anew_is_reported_and_read_again(
     other.happens("partition-available", *days(2))
     available, problem = ours.sync()
     assert problem is not None
-    assert "its history began anew" in problem
+    assert "its history was reset" in problem
     assert days(2)[0] in available
     assert ours.there() == {*days(2), *(days(9) if how == "another log" else ())}
     assert reported(ours, other)[0][0] == "warning"
     assert ours.sync() == ((), None)
     ((severity, message),) = reported(ours, other)
     assert severity == "note"
-    assert "began anew" in message
+    assert "was reset" in message
 
 
 def reported(ours: Ours, other: Other) -> list[tuple[str, str]]:
@@ -318,7 +318,7 @@ def test_garbage_is_a_problem_that_is_recorded_once_and_goes(
 
 def test_nobody_there_is_a_problem(ours: Ours, other: Other) -> None:
     ours.upstream = replace(ours.upstream, url="http://127.0.0.1:1")
-    assert "does not answer" in (ours.sync()[1] or "")
+    assert "does not respond" in (ours.sync()[1] or "")
 
 
 def test_a_token_is_that_of_the_environment_and_goes_nowhere_else(ours: Ours, other: Other) -> None:
@@ -326,7 +326,7 @@ def test_a_token_is_that_of_the_environment_and_goes_nowhere_else(ours: Ours, ot
     assert "PERSIST_TOKEN_USERS" in (ours.sync()[1] or "")
     assert other.asked == []
     other.answers = [(302, b"")]
-    assert ours.sync(PERSIST_TOKEN_USERS="secret")[1] == "it answers 302"
+    assert ours.sync(PERSIST_TOKEN_USERS="secret")[1] == "it responded with 302"
     assert len(other.asked) == 1
     assert ours.sync(PERSIST_TOKEN_USERS="secret") == ((), None)
     assert other.asked[-1].endswith(" Bearer secret")
@@ -400,10 +400,10 @@ def test_what_a_stock_dagster_materializes_is_available(
     materialize(users, "2024-01-05")
     available, problem = ours.sync()
     assert available == tuple(days(5))
-    assert problem == "the history of data/users began anew"
+    assert problem == "the history of data/users was reset"
     assert ours.there() == {*days(5), "plain"}
     instance.wipe_assets([users])
-    assert ours.sync()[1] == "the history of data/users began anew"
+    assert ours.sync()[1] == "the history of data/users was reset"
     assert ours.there() == {"plain"}
     assert ours.sync() == ((), None)
 
@@ -456,7 +456,7 @@ def test_what_our_own_service_tells_is_available(
         ours.ledger.record_synced("dev", "users", gone, expected=kept)
         available, problem = ours.sync(PERSIST_TOKEN_USERS=READ)
         assert available == tuple(days(1, 2))
-        assert problem == "its history began anew: it was read up to 99"
+        assert problem == "its history was reset: it had been read up to 99"
 
 
 def test_a_service_that_builds_reads_other_graphs_and_makes_wants(ours: Ours, other: Other) -> None:

@@ -322,9 +322,9 @@ def test_readers_rest_on_the_table_and_never_compute_it(make: Make) -> None:
     ]
     (step,) = builder.plan([named(builder, "now").source_id]).steps
     assert [r.code for r in step.reasons] == ["new", "history"]
-    with pytest.raises(BuildError, match="`p` keeps a history, and has no table"):
+    with pytest.raises(BuildError, match="`p` keeps a history but has no table"):
         build(builder, "now")
-    with pytest.raises(BuildError, match="`p` keeps a history, and has no table"):
+    with pytest.raises(BuildError, match="`p` keeps a history but has no table"):
         builder.read(named(builder, "p"))
     build(builder)
     build(builder, "all_of_it")
@@ -418,7 +418,7 @@ def test_a_history_goes_on_when_its_query_changes(make: Make) -> None:
     builder = make(root=root, at=2)
     (step,) = builder.plan([named(builder, "p").source_id]).steps
     assert [r.code for r in step.reasons] == ["code", "history"]
-    assert step.reasons[1].message.startswith("its history goes on from")
+    assert step.reasons[1].message.startswith("its history continues from")
     second = build(builder)
     assert second.build_id != first.build_id
     assert told(builder, second, "id", "a", "b", "more") == [
@@ -439,7 +439,7 @@ def test_a_history_goes_on_when_its_query_changes(make: Make) -> None:
         builder = make(root=root, at=4)
         (step,) = builder.plan([named(builder, "p").source_id]).steps
         assert any(why in r.message for r in step.reasons)
-        with pytest.raises(BuildError, match=f"cannot go on: {why}"):
+        with pytest.raises(BuildError, match=f"cannot be continued: {why}"):
             build(builder)
     # Back to what it meant before: the history that goes on is the latest, not that one's.
     code.write_text(PLAIN.replace("id, a, b", "id, a, b, 7 AS more"))
@@ -483,7 +483,7 @@ def test_a_history_that_is_gone_is_not_begun_anew_in_silence(make: Make) -> None
     snapshot = build(builder)
     for path in Path(builder.settings.table_root(snapshot.table)).glob("*/*.parquet"):
         path.unlink()
-    with pytest.raises(GoneError, match="is gone, and the history of `p` with it"):
+    with pytest.raises(GoneError, match="is gone, and with it the history of `p`"):
         build(make(root=root, at=1))
     (root / "sources" / "m.sql").write_text(PLAIN.replace("key=id", "key=id on_change=rebuild"))
     builder = make(root=root, at=2)
@@ -498,7 +498,7 @@ def overtaken(make: Make, root: Path) -> None:
     late.observer.pins.pin(named(late, "t"))
     put(root, (1, "c"))
     build(make(root=root, at=2))
-    with pytest.raises(ConflictError, match="went on since this run began"):
+    with pytest.raises(ConflictError, match="changed after this run started"):
         build(late)
 
 
@@ -581,7 +581,7 @@ def test_a_history_that_went_on_elsewhere_meanwhile_is_not_published(make: Make)
     put(root, (1, "c"))
     late = make(root=root, at=2)
     with (
-        pytest.raises(ConflictError, match="went on while it was built"),
+        pytest.raises(ConflictError, match="changed during the build"),
         late.work(named(late, "p")) as work,
     ):
         roll_back(late.settings, late.ledger, to=change)
@@ -847,7 +847,7 @@ def test_what_does_not_say_it_goes_on_has_no_rows_of_older_code(make: Make) -> N
     builder = make(root=root, at=2)
     (step,) = builder.plan([named(builder, "same").source_id]).steps
     assert [(r.code, r.message) for r in step.reasons] == [
-        ("older", "its table has rows of older code, and it does not say on_change=continue")
+        ("older", "its table has rows of older code, and on_change=continue is not set")
     ]
     assert texts(builder, "same") == [["A", "B"]]
     builder = make(root=root, at=3)
@@ -898,8 +898,8 @@ def test_other_columns_do_not_go_on(make: Make) -> None:
     code.write_text(GOING_ON.replace("id, a, at", "id, a, at, 1 AS more"))
     builder = make(root=root, at=1)
     (step,) = builder.plan([named(builder, "p").source_id]).steps
-    assert "it cannot go on: `more` is new" in [r.message for r in step.reasons]
-    with pytest.raises(BuildError, match=r"cannot go on from .*: `more` is new"):
+    assert "it cannot be continued: `more` is new" in [r.message for r in step.reasons]
+    with pytest.raises(BuildError, match=r"cannot continue .*: `more` is new"):
         build(builder)
     assert older_code(build(builder, force=True)) is None
 

@@ -70,7 +70,7 @@ def test_one_id_is_one_want(open_ledger: Open) -> None:
     ledger = open_ledger()
     first = ledger.create_wants([a_want(sla_s=30)])
     assert ledger.create_wants([a_want(sla_s=30, comment="again")]) == first
-    with pytest.raises(ConflictError, match="asks for something else"):
+    with pytest.raises(ConflictError, match="already exists with different content"):
         ledger.create_wants([a_want(sla_s=31)])
     assert [e.kind for e in ledger.fetch_events()] == ["want-created"]
     assert len({uuid.uuid4().hex for _ in range(10_000)}) == 10_000
@@ -93,7 +93,7 @@ def test_a_request_is_begun_once(open_ledger: Open) -> None:
     assert state(ledger, "m/a") == state(ledger, "m/b") == "requested"
     assert ledger.start_request(request_id, "run").state == "started"
     assert state(ledger, "m/a") == state(ledger, "m/b") == "building"
-    with pytest.raises(ConflictError, match="taken already"):
+    with pytest.raises(ConflictError, match="already taken"):
         ledger.start_request(request_id, "other")
     with pytest.raises(NotFoundError):
         ledger.start_request("none", None)
@@ -141,10 +141,10 @@ def test_a_request_that_nobody_begins_says_nothing_of_its_wants(open_ledger: Ope
         found = evaluate(ledger.fetch_wants("dev", states=ACTIVE), now, current=(), available=())
         request = ledger.record_evaluation("dev", "clock", found)
         assert request is not None and len(request.partitions) == 4
-        ledger.fail_request(request.request_id, "nobody has begun it")
+        ledger.fail_request(request.request_id, "no process started it")
         rest = ledger.fetch_wants("dev")
         assert {(w.state, w.failures, w.batch, w.error) for w in rest} == {
-            ("waiting", 0, None, "nobody has begun it")
+            ("waiting", 0, None, "no process started it")
         }
         found = evaluate(rest, now, current=(), available=())
         assert found.partitions == (), "it is requested again at once, for ever"

@@ -289,7 +289,7 @@ def test_a_run_that_ended_before_it_began_fails_its_request(
     location.turn()
     ended = location.ledger.find_request(request.tags[REQUEST_TAG])
     assert ended is not None
-    assert (ended.state, ended.error) == ("failed", "its run ended before it began")
+    assert (ended.state, ended.error) == ("failed", "its run ended before it started")
     assert location.states() == {"m/total": "waiting"}  # and is requested again after a pause
 
 
@@ -301,7 +301,7 @@ def test_a_run_that_died_fails_its_request(locate: Callable[..., Location]) -> N
     location.turn()
     ended = location.ledger.find_request(request.tags[REQUEST_TAG])
     assert ended is not None
-    assert ended.error == "its run ended without telling why"
+    assert ended.error == "its run ended without a reason"
 
 
 @pytest.mark.proves("D4")

@@ -138,7 +138,7 @@ def test_no_secret_is_in_what_is_printed_or_logged(
     said = repr(connector), repr(source), repr(source.raw), str(raised.value), caplog.text
     assert not [value for value in SECRETS.values() if value in "".join(said)]
     monkeypatch.delenv("PERSIST_SECRET_KEY")
-    with pytest.raises(StorageError, match="PERSIST_SECRET_KEY is not set") as unset:
+    with pytest.raises(StorageError, match="PERSIST_SECRET_KEY, which is not set") as unset:
         connect(source.raw, str(tmp_path / "lake"), source.columns, nothing, ZoneInfo("UTC"))
     assert not [v for v in SECRETS.values() if v in f"{unset.value} {unset.value.hint}"]
 

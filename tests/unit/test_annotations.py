@@ -118,9 +118,7 @@ def test_a_history_has_keys_of_its_own() -> None:
 
 def test_two_words_for_one_column_are_one_too_many() -> None:
     _, problems = read("persist time_column=day watermark=day")
-    assert [p.message for p in problems] == [
-        "`watermark` and `time_column` are two words for one thing"
-    ]
+    assert [p.message for p in problems] == ["`watermark` and `time_column` mean the same"]
 
 
 @pytest.mark.parametrize(
@@ -128,29 +126,29 @@ def test_two_words_for_one_column_are_one_too_many() -> None:
     [
         ("presist", "annotation-key", 5, "unknown key `presist`", "did you mean `persist`?"),
         ("persist stat=2013-01-01", "annotation-key", 13, "unknown key `stat`", None),
-        ("name=2013", "annotation-value", 5, "wants a text", 'put it in quotes: name="…"'),
-        ("name=a.b", "annotation-syntax", 11, "expected a name", "quote a value"),
-        ('name="a;b"', "annotation-value", 5, "`a;b` is not a table name", None),
-        ('name="x\' OR 1"', "annotation-value", 5, "is not a table name", None),
-        ("persist=@false", "annotation-value", 5, "is a bare word", "-persist"),
+        ("name=2013", "annotation-value", 5, "must be a string", 'put it in quotes: name="…"'),
+        ("name=a.b", "annotation-syntax", 11, "expected a name", "quote values"),
+        ('name="a;b"', "annotation-value", 5, "invalid table name `a;b`", None),
+        ('name="x\' OR 1"', "annotation-value", 5, "invalid table name", None),
+        ("persist=@false", "annotation-value", 5, "takes no value", "-persist"),
         ("persist { x }", "annotation-value", 15, "has no property `x`", None),
-        ("materialized=views", "annotation-value", 5, "is one of table, temporary", "`view`"),
-        ("owner=somebody", "annotation-value", 5, "is not an owner", "team:flights"),
-        ('tags=["a b"]', "annotation-value", 5, "is not a tag", None),
-        ('group="a b"', "annotation-value", 5, "is not a group name", None),
+        ("materialized=views", "annotation-value", 5, "must be one of table, temporary", "`view`"),
+        ("owner=somebody", "annotation-value", 5, "invalid owner", "team:flights"),
+        ('tags=["a b"]', "annotation-value", 5, "invalid tag", None),
+        ('group="a b"', "annotation-value", 5, "invalid group name", None),
         ("freshness.window=soon", "annotation-value", 5, "is not a duration", '"24h"'),
         ("freshness.windo=24h", "annotation-value", 5, "no property `windo`", "`window`"),
-        ("freshness.warn=24h", "annotation-value", 5, "wants a window", None),
-        ('persist want { sla="9h" }', "annotation-value", 13, "tells how often", "every=daily"),
-        ("persist want=daily", "annotation-value", 13, "wants properties", "every=daily"),
-        ("persist want { every=dayly }", "annotation-value", 20, "is one of", "`daily`"),
+        ("freshness.warn=24h", "annotation-value", 5, "needs a window", None),
+        ('persist want { sla="9h" }', "annotation-value", 13, "needs `every`", "every=daily"),
+        ("persist want=daily", "annotation-value", 13, "must be a block", "every=daily"),
+        ("persist want { every=dayly }", "annotation-value", 20, "must be one of", "`daily`"),
         ('persist want { sla="-9h" }', "annotation-value", 20, "is not a duration", None),
-        ('want { every=daily needs="a/b" }', "annotation-value", 24, "of another graph", "users:"),
+        ('want { every=daily needs="a/b" }', "annotation-value", 24, "to another graph", "users:"),
         (
             "freshness { window=1h fallback=stale }",
             "annotation-value",
             27,
-            "is one of live, stale_ok, fail, not `stale`",
+            "must be one of live, stale_ok, fail, got `stale`",
             "`stale_ok`",
         ),
         (
@@ -160,17 +158,23 @@ def test_two_words_for_one_column_are_one_too_many() -> None:
             "must be shorter",
             None,
         ),
-        ("automation=eagre", "annotation-value", 5, "not `eagre`", "`eager`"),
-        ("automation='@dailly'", "annotation-value", 5, "not `@dailly`", "`@daily`"),
+        ("automation=eagre", "annotation-value", 5, "got `eagre`", "`eager`"),
+        ("automation='@dailly'", "annotation-value", 5, "got `@dailly`", "`@daily`"),
         ("automation='0 6 * *'", "annotation-value", 5, "five fields", None),
-        ("automation='0 24 * * *'", "annotation-value", 5, "`24` is no hour: 0 to 23", "0 6 * * *"),
-        ("automation='0 0 31 2,4 *'", "annotation-value", 5, "there is no such day", None),
-        ("automation='*/0 * * * *'", "annotation-value", 5, "no such step", None),
+        (
+            "automation='0 24 * * *'",
+            "annotation-value",
+            5,
+            "`24` is not a valid hour: use 0 to 23",
+            "0 6 * * *",
+        ),
+        ("automation='0 0 31 2,4 *'", "annotation-value", 5, "no such date exists", None),
+        ("automation='*/0 * * * *'", "annotation-value", 5, "the step is out of range", None),
         ("automation='0 6 * * fri-mon'", "annotation-value", 5, "ends before it begins", None),
-        ("freshness=24h", "annotation-value", 5, "wants properties", None),
+        ("freshness=24h", "annotation-value", 5, "must be a block", None),
         ("freshness.window=30s", "annotation-value", 5, "at least 60s", None),
         ("check { not_nul=[a] }", "annotation-value", 13, "no property `not_nul`", "`not_null`"),
-        ("check", "annotation-value", 5, "wants a block", None),
+        ("check", "annotation-value", 5, "must be a block", None),
         ("check { accepted_values=[a] }", "annotation-value", 13, "list for each column", None),
         ("check { accepted_values { a=[] } }", "annotation-value", 31, "is empty", None),
         (
@@ -181,47 +185,71 @@ def test_two_words_for_one_column_are_one_too_many() -> None:
             None,
         ),
         ("check { range=[a] }", "annotation-value", 13, "bounds for each column", "min=-60"),
-        ("check { range { a=1 } }", "annotation-value", 21, "wants `min`, `max` or both", None),
+        ("check { range { a=1 } }", "annotation-value", 21, "needs `min`, `max` or both", None),
         ("check { range { a { mn=1 } } }", "annotation-value", 25, "property `mn`", "`min`"),
         ("check { range { a { min=2 max=1 } } }", "annotation-value", 21, "between 2 and 1", "min"),
-        ("check { range { a { min=2 max=b } } }", "annotation-value", 21, "of one kind", None),
-        ("check { range { a { min=@true } } }", "annotation-value", 25, "wants a number", None),
-        ("check { relationship=[a] }", "annotation-value", 13, "of a source for each", "carriers"),
-        ("check { relationship { a=b } }", "annotation-value", 28, "`b` is not a column", None),
-        ("check { row_count { min=-1 } }", "annotation-value", 13, "not a number of rows", None),
-        ("check { row_count { min=1.5 } }", "annotation-value", 13, "not a number of rows", None),
-        ("check { row_count }", "annotation-value", 13, "wants `min`, `max` or both", None),
+        ("check { range { a { min=2 max=b } } }", "annotation-value", 21, "the same type", None),
+        ("check { range { a { min=@true } } }", "annotation-value", 25, "must be a number", None),
+        ("check { relationship=[a] }", "annotation-value", 13, "needs a source column", "carriers"),
+        (
+            "check { relationship { a=b } }",
+            "annotation-value",
+            28,
+            "`b` is not a source column",
+            None,
+        ),
+        (
+            "check { row_count { min=-1 } }",
+            "annotation-value",
+            13,
+            "not a valid number of rows",
+            None,
+        ),
+        (
+            "check { row_count { min=1.5 } }",
+            "annotation-value",
+            13,
+            "not a valid number of rows",
+            None,
+        ),
+        ("check { row_count }", "annotation-value", 13, "needs `min`, `max` or both", None),
         ("check { row_count { min=2 max=1 } }", "annotation-value", 13, "between 2 and 1", None),
         ("check { freshness { ts=soon } }", "annotation-value", 25, "is not a duration", None),
         ("check { freshness=ts }", "annotation-value", 13, "a duration for each", "2 days"),
         ("check { freshness { ts { x } } }", "annotation-value", 30, "no property `x`", None),
-        ("check { not_null=a { per=x } }", "annotation-value", 26, "`per` is one of table", None),
+        (
+            "check { not_null=a { per=x } }",
+            "annotation-value",
+            26,
+            "`per` must be one of table",
+            None,
+        ),
         (
             "check { unique=[a] { per=partition } }",
             "annotation-value",
             26,
-            "`check.unique` is of each partition, and there are none",
-            "take out per=partition",
+            "`check.unique` is per partition, but there are no partitions",
+            "remove per=partition",
         ),
         (
             "check { range { per=partition a.max=1 } }",
             "annotation-value",
             21,
-            "`check.range` is of each partition",
+            "`check.range` is per partition",
             "partition=…",
         ),
-        ("columns=[a]", "annotation-value", 5, "wants a block of columns", "carrier=string"),
-        ("columns { a=bigintt }", "annotation-value", 15, "is not a type", "`bigint`"),
-        ('columns { a="decimal(x)" }', "annotation-value", 15, "is not a type", None),
-        ("columns { a=int A=int }", "annotation-value", 21, "has `A` twice", None),
+        ("columns=[a]", "annotation-value", 5, "must be a block of columns", "carrier=string"),
+        ("columns { a=bigintt }", "annotation-value", 15, "unknown type", "`bigint`"),
+        ('columns { a="decimal(x)" }', "annotation-value", 15, "unknown type", None),
+        ("columns { a=int A=int }", "annotation-value", 21, "lists `A` twice", None),
         ("columns { a=int { x } }", "annotation-value", 23, "no property `x`", None),
-        ("on_schema_change=stop", "annotation-value", 5, "is one of fail, append, sync", None),
+        ("on_schema_change=stop", "annotation-value", 5, "must be one of fail, append, sync", None),
         ("check { not_null=[a] { x=1 } }", "annotation-value", 28, "no property `x`", None),
         ('owner=["team:a"] { x }', "annotation-value", 24, "no property `x`", None),
         ("x=$y", "annotation-syntax", 7, "references", None),
         ("x=@env.HOME", "annotation-syntax", 7, "environment", None),
         ("x=@2013-02-30", "annotation-syntax", 7, "is not a date", None),
-        ("-persist persist", "annotation-value", 14, "is given after", None),
+        ("-persist persist", "annotation-value", 14, "is set after", None),
     ],
 )
 def test_what_is_not_understood_is_a_problem_with_its_place(
@@ -237,7 +265,7 @@ def test_what_is_not_understood_is_a_problem_with_its_place(
 
 def test_an_unquoted_date_is_told_to_be_quoted() -> None:
     _, problems = read("persist stat=2013-01-01")
-    assert [p.hint for p in problems][1] == 'a date wants quotes: "2013-01-01"'
+    assert [p.hint for p in problems][1] == 'put dates in quotes: "2013-01-01"'
 
 
 def test_lines_merge_and_a_later_one_wins() -> None:
@@ -265,7 +293,7 @@ def test_a_warning_does_not_block() -> None:
 
 def test_a_contract_is_checks() -> None:
     annotation, problems = read('columns { a="DEC(5) NOT NULL" b c="not null" d=@false }')
-    assert problems[0].message == "`columns.d` wants a text"
+    assert problems[0].message == "`columns.d` must be a string"
     annotation, problems = read(
         'columns { a="DEC(5) NOT NULL" b c="not null" } check { not_null=c }'
     )

@@ -147,12 +147,12 @@ def test_commands_about_one_source_say_that_a_name_may_be_that_of_a_broken_one(
 ) -> None:
     files = FILES | {"b/orders.sql": "CREATE VIEW orders AS SELECT id FROM nobody"}
     given = Invocation(project_dir=make_project(files), keep_going=True)
-    several = "`orders` may be any of a/orders/orders, b/orders/orders"
+    several = "`orders` is ambiguous: a/orders/orders, b/orders/orders"
     with pytest.raises(ConflictError, match=several), given.naming_errors("orders"):
         find_source(given.project, "orders")
     with pytest.raises(ConflictError, match=several), given.naming_errors("orders.id", "orders"):
         find_columns(given.project, "orders.id")
-    with pytest.raises(ConflictError, match="may be any of"):
+    with pytest.raises(ConflictError, match="is ambiguous"):
         given.select(["orders+"])
     with pytest.raises(SourcesError, match="nobody"), given.naming_errors("b/orders/orders"):
         pass

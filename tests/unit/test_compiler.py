@@ -73,15 +73,15 @@ def test_names_that_mean_nothing_or_too_much() -> None:
         "CREATE VIEW y AS SELECT a FROM x; CREATE VIEW z AS SELECT a FROM parquet.`/data/x`",
         "CREATE VIEW Y AS SELECT a FROM t",
     ) == [
-        "f0.sql:2:66: error: `xx` is not a source of this project [unknown-name]",
-        "f2.sql:1:32: error: `x` may be any of f0.x, f1.x [ambiguous-name]",
-        "f2.sql:1:66: error: `parquet./data/x` is not a source of this project [unknown-name]",
+        "f0.sql:2:66: error: unknown source `xx` [unknown-name]",
+        "f2.sql:1:32: error: `x` is ambiguous: f0.x, f1.x [ambiguous-name]",
+        "f2.sql:1:66: error: unknown source `parquet./data/x` [unknown-name]",
     ]
 
 
 def test_two_sources_of_one_name_in_a_file() -> None:
     assert wrong(f"{T}CREATE VIEW x AS SELECT a FROM t;\nCREATE VIEW X AS SELECT b FROM t") == [
-        "f0.sql:3:13: error: `X` is defined already at sources/f0.sql:2:13 [duplicate-name]"
+        "f0.sql:3:13: error: `X` is already defined at sources/f0.sql:2:13 [duplicate-name]"
     ]
 
 
@@ -91,8 +91,8 @@ def test_sources_that_read_each_other_in_a_circle() -> None:
         "CREATE VIEW c AS SELECT 1 AS x FROM a; CREATE VIEW d AS SELECT x FROM c",
         "CREATE VIEW s AS SELECT 1 AS x FROM s",
     ) == [
-        "f0.sql:1:13: error: sources read each other in a circle: a → b → c → a [cycle]",
-        "f2.sql:1:13: error: sources read each other in a circle: s → s [cycle]",
+        "f0.sql:1:13: error: sources read each other in a cycle: a → b → c → a [cycle]",
+        "f2.sql:1:13: error: sources read each other in a cycle: s → s [cycle]",
     ]
 
 
@@ -183,27 +183,27 @@ def test_columns_and_their_types_where_they_are_certain(
     [
         (
             "SELECT nope FROM t",
-            "f0.sql:2:25: error: `nope` is not a column of what this query reads [unknown-column]",
+            "f0.sql:2:25: error: `nope` is not a column of the tables in this query [unknown-column]",
         ),
         (
             "SELECT x.a FROM t",
-            "f0.sql:2:25: error: `x` is not a table that this query reads [unknown-column]",
+            "f0.sql:2:25: error: `x` is not a table in this query [unknown-column]",
         ),
         (
             "SELECT t.aa FROM t",
-            "f0.sql:2:25: error: `aa` is not a column of what this query reads [unknown-column]",
+            "f0.sql:2:25: error: `aa` is not a column of the tables in this query [unknown-column]",
         ),
         (
             "SELECT a FROM t AS x, t AS y",
-            "f0.sql:2:25: error: `a` is in several columns that this query reads [ambiguous-column]",
+            "f0.sql:2:25: error: `a` is ambiguous: several columns match [ambiguous-column]",
         ),
         (
             "SELECT b FROM (SELECT a FROM t)",
-            "f0.sql:2:25: error: `b` is not a column of what this query reads [unknown-column]",
+            "f0.sql:2:25: error: `b` is not a column of the tables in this query [unknown-column]",
         ),
         (
             "SELECT a FROM t WHERE EXISTS (SELECT 1 FROM t AS y WHERE y.z = 1)",
-            "f0.sql:2:75: error: `z` is not a column of what this query reads [unknown-column]",
+            "f0.sql:2:75: error: `z` is not a column of the tables in this query [unknown-column]",
         ),
         ("SELECT max(a) FROM t", "f0.sql:2:29: error: column 1 of `v` has no name [column-name]"),
         (
@@ -212,7 +212,7 @@ def test_columns_and_their_types_where_they_are_certain(
         ),
         (
             "SELECT a AS `x y` FROM t",
-            "f0.sql:2:13: error: `x y` cannot be a column of a table [column-name]",
+            "f0.sql:2:13: error: `x y` is not a valid column name for a table [column-name]",
         ),
         (
             "SELECT a FROM t UNION SELECT a, b FROM t",
@@ -220,7 +220,7 @@ def test_columns_and_their_types_where_they_are_certain(
         ),
         (
             "SELECT x.a FROM t AS x JOIN t AS y USING (aa)",
-            "f0.sql:2:60: error: `aa` is no column of one side of the join [join-key]",
+            "f0.sql:2:60: error: `aa` is not a column of one side of the join [join-key]",
         ),
     ],
 )
@@ -243,7 +243,7 @@ def test_columns_may_be_renamed_by_the_view() -> None:
         ("y", "string", None),
     ]
     assert wrong(f"{T}CREATE VIEW v (x) AS SELECT a, b FROM t") == [
-        "f0.sql:2:13: error: `v` names 1 columns, its query has 2 [columns]"
+        "f0.sql:2:13: error: `v` names 1 columns, but its query has 2 [columns]"
     ]
 
 
@@ -263,9 +263,9 @@ def test_columns_may_be_renamed_by_the_view() -> None:
         ('check { expr="first(a) = 1" }', "`first(a) = 1` looks at more than one row"),
         ('check { expr="any(a > 1)" }', "`any(a > 1)` looks at more than one row"),
         ('check { expr="COUNT_IF(a > 1) = 1" }', "looks at more than one row"),
-        ('check { expr="explode(array(a)) = 1" }', "`explode(array(a)) = 1` makes rows"),
-        ('check { expr="a > rand()" }', "`a > rand()` may say something else each time"),
-        ('check { expr="uuid() IS NULL" }', "`uuid() IS NULL` may say something else each time"),
+        ('check { expr="explode(array(a)) = 1" }', "`explode(array(a)) = 1` generates rows"),
+        ('check { expr="a > rand()" }', "`a > rand()` is nondeterministic"),
+        ('check { expr="uuid() IS NULL" }', "`uuid() IS NULL` is nondeterministic"),
         ('check { expr="a IN (SELECT 1)" }', "`a IN (SELECT 1)` looks at more than one row"),
         ('check { expr="rank() OVER (ORDER BY a) = 1" }', "looks at more than one row"),
     ],
@@ -293,7 +293,7 @@ def test_a_check_may_ask_anything_of_one_row(condition: str) -> None:
 def test_one_table_name_for_two_meanings() -> None:
     text = "--@ persist name=x\nCREATE VIEW {} AS SELECT {} FROM t;\n"
     assert wrong(T + text.format("v", "a") + text.format("w", "b")) == [
-        "f0.sql:4:13: error: `f0/v` has the table name `x` already, at sources/f0.sql:3:13 "
+        "f0.sql:4:13: error: the table name `x` is already taken by `f0/v` at sources/f0.sql:3:13 "
         "[table-name]"
     ]
     assert not wrong(T + text.format("v", "a") + text.format("w", "A"))
@@ -421,8 +421,8 @@ def test_what_draws_lots_or_reads_the_clock_says_so() -> None:
         None,
         None,
     ]
-    assert "draws lots with rand" in by_name["r"].notes[0]
-    assert "draws lots with limit" in by_name["l"].notes[0]
+    assert "nondeterministic (rand)" in by_name["r"].notes[0]
+    assert "nondeterministic (limit)" in by_name["l"].notes[0]
 
 
 def test_a_query_from_outside_resolves_project_wide() -> None:

@@ -44,7 +44,7 @@ def test_a_failing_analysis_is_an_error_of_its_source(monkeypatch: pytest.Monkey
     )
     (error,) = made.errors
     assert str(error).startswith(
-        "sources/a.sql:2:13: error: persist failed over `bad`: ZeroDivisionError: a defect"
+        "sources/a.sql:2:13: error: persist failed on `bad`: ZeroDivisionError: a defect"
     )
     assert [s.name for s in made.sources] == ["t", "fine"]
 
@@ -62,5 +62,5 @@ def test_a_failing_frontend_is_an_error_of_its_file(
     for _ in range(2):  # it is not remembered
         project = load_project(settings)
         (error,) = project.errors
-        assert str(error).startswith("sources/bad.py:1:1: error: persist failed over this file")
+        assert str(error).startswith("sources/bad.py:1:1: error: persist failed on this file")
         assert {s.name for s in project.sources} == {"t", "fine"}

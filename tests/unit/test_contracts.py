@@ -84,7 +84,7 @@ def test_types_that_we_cannot_read_are_compared_as_they_are_written() -> None:
 def test_a_contract_is_checked_where_the_columns_are_certain() -> None:
     (told,) = wrong('columns { a=int B="string not null" ts=timestamp gone="date not null" }')
     assert told == (
-        "`v` has other columns than it promises:\n"
+        "the columns of `v` differ from its contract:\n"
         "    added    half double\n"
         "    removed  gone date\n"
         "    retyped  a int → bigint | None"
@@ -149,21 +149,21 @@ def test_only_what_is_persisted_promises_anything(key: str) -> None:
         ("range { xyz.min=1 }", "`xyz` is not a column of `v`"),
         ("range { haf.min=1 }", "`haf` is not a column of `v` | did you mean `half`?"),
         ("freshness { tss=1h }", "`tss` is not a column of `v` | did you mean `ts`?"),
-        ("freshness { b=1h }", "`b` is string, which has no age | a date or a timestamp has"),
+        ("freshness { b=1h }", "`b` is string, so it has no age | use a date or a timestamp"),
         ('relationship { xyz="carriers.code" }', "`xyz` is not a column of `v`"),
         (
             'relationship { b="carrier.code" }',
-            "`carrier` is not a source of this project | did you mean `carriers`?",
+            "unknown source `carrier` | did you mean `carriers`?",
         ),
-        ('relationship { a="carriers.code" }', "`a` is bigint and `carriers.code` string: they"),
-        ('relationship { b="x.code" }', "`x` is not a source of this project | None"),
+        ('relationship { a="carriers.code" }', "`a` is bigint and `carriers.code` is string: they"),
+        ('relationship { b="x.code" }', "unknown source `x` | None"),
         (
             'relationship { b="carriers.codes" }',
             "`codes` is not a column of `carriers` | did you mean `code`?",
         ),
         (
             "function=plausible",
-            "`plausible` does not say in which file of Python the function is |",
+            "`plausible` does not name the Python file of the function |",
         ),
     ],
 )
@@ -189,9 +189,7 @@ def test_a_relationship_may_be_with_itself_and_with_nothing_computed_from_it() -
     assert source('check { relationship { a="v.half" } }').compared == ()
     below = "--@ persist\nCREATE VIEW w AS SELECT b FROM v;\n"
     (told,) = wrong('check { relationship { b="w.b" } }', VIEW + below)
-    assert told.startswith(
-        "a check looks at what is computed from the rows that it is of: v → w → v | "
-    )
+    assert told.startswith("a check depends on data computed from the rows it checks: v → w → v | ")
 
 
 # --------------------------------------------------------------------------- functions that check
@@ -249,14 +247,23 @@ def test_a_function_that_looks_at_the_clock_is_asked_again() -> None:
 @pytest.mark.parametrize(
     ("before", "told"),
     [
-        ("", "sources/d.py:2:27: error: `plausible` is no function of this file, and none that"),
+        (
+            "",
+            "sources/d.py:2:27: error: this file neither defines nor imports a function `plausible`",
+        ),
         ("def plausibel(rows): return True\n", "did you mean `plausibel`?"),
-        ("def plausible(rows, others): return True\n", "has one parameter for them, not 2"),
-        ("def plausible(): return True\n", "has one parameter for them, not 0"),
+        (
+            "def plausible(rows, others): return True\n",
+            "must have one parameter for the rows, not 2",
+        ),
+        ("def plausible(): return True\n", "must have one parameter for the rows, not 0"),
         ("def plausible(rows): pass\n", "`plausible` returns nothing"),
-        ("def plausible(rows: int): return True\n", "is annotated `int`, which is no frame"),
-        ("plausible = 1\n", "`plausible` is not bound to one function"),
-        ("import os.path as plausible\n", "`plausible` is no function of this file"),
+        ("def plausible(rows: int): return True\n", "unsupported annotation `int`"),
+        ("plausible = 1\n", "`plausible` is not always the same function"),
+        (
+            "import os.path as plausible\n",
+            "this file neither defines nor imports a function `plausible`",
+        ),
     ],
 )
 def test_what_cannot_check_is_refused(before: str, told: str) -> None:
@@ -331,21 +338,33 @@ def test_a_function_that_checks_sql_is_known_by_all_its_code_and_is_no_part_of_t
 @pytest.mark.parametrize(
     ("name", "rules", "told"),
     [
-        ('="rules.plausibel"', RULES, "`plausibel` is no function of rules.py, and none"),
-        ('="rules.absent"', RULES, "`absent` is no function of rules.py, and none that it"),
-        ('="rule.plausible"', RULES, "there is no file rule.py with the function `plausible` | mo"),
-        ('=".rules.plausible"', RULES, "there is no file sources/daily/rules.py with the function"),
-        ('="....rules.plausible"', RULES, "`....rules.plausible` does not say in which file of Py"),
-        ('="rules.LEAST"', RULES, "`LEAST` is not bound to one function | give it a name of its"),
+        (
+            '="rules.plausibel"',
+            RULES,
+            "rules.py neither defines nor imports a function `plausibel`",
+        ),
+        ('="rules.absent"', RULES, "rules.py neither defines nor imports a function `absent`"),
+        (
+            '="rule.plausible"',
+            RULES,
+            "no file rule.py with the function `plausible` | name modules",
+        ),
+        ('=".rules.plausible"', RULES, "no file sources/daily/rules.py with the function"),
+        ('="....rules.plausible"', RULES, "`....rules.plausible` does not name the Python file"),
+        (
+            '="rules.LEAST"',
+            RULES,
+            "`LEAST` is not always the same function | give it a unique name",
+        ),
         (
             '="rules.plausible"',
             "def plausible(a, b): return a\n",
-            "`plausible` checks rows: it has",
+            "the check `plausible` must have",
         ),
         (
             '="os.path.join"',
             RULES,
-            "there is no file os/path.py with the function `join` | modules",
+            "no file os/path.py with the function `join` | name modules",
         ),
     ],
 )
@@ -366,7 +385,7 @@ def test_a_file_beside_is_found_by_a_dot() -> None:
 
 def test_what_is_wrong_in_a_function_that_checks_sql_is_told_there() -> None:
     (problem,) = in_sql('="rules.plausible"', **{"/rules": "def plausible(:\n"}).problems
-    assert str(problem).startswith("rules.py:1:15: error: this is not Python")
+    assert str(problem).startswith("rules.py:1:15: error: invalid Python")
     writes = "def plausible(rows):\n    rows.write.parquet('x')\n    return True\n"
     (problem,) = in_sql('="rules.plausible"', **{"/rules": writes}).problems
-    assert str(problem).startswith("rules.py:2:5: warning: `plausible` writes by itself")
+    assert str(problem).startswith("rules.py:2:5: warning: `plausible` writes data itself")

@@ -65,10 +65,8 @@ def test_a_disk_that_spark_fills_is_named(
 
 @pytest.mark.proves("S18")
 def test_a_disk_that_a_commit_fills_is_named(tmp_path: Path) -> None:
-    raised = unreachable(
-        f"{tmp_path}/not/yet", OSError(COMMITTING), "the table cannot be committed"
-    )
-    assert raised.message.startswith(f"the disk of {tmp_path} is full: the table cannot be")
+    raised = unreachable(f"{tmp_path}/not/yet", OSError(COMMITTING), "cannot commit the table")
+    assert raised.message.startswith(f"the disk of {tmp_path} is full: cannot commit the table")
     assert "free some space" in (raised.hint or "")
 
 
@@ -105,7 +103,7 @@ def test_a_disk_that_the_ledger_fills_is_named(tmp_path: Path) -> None:
         ("software.amazon.awssdk.services.s3.model.S3Exception: The provided token has expired."
          " (Service: S3, Status Code: 400)", "the credentials have expired"),
         ("org.apache.hadoop.fs.s3a.AWSServiceThrottledException: SlowDown (Status Code: 503)",
-         "limits the rate of requests"),
+         "limits the request rate"),
     ],
 )  # fmt: skip
 def test_a_store_that_refuses_spark_is_told_from_a_query_that_fails(said: str, hint: str) -> None:

@@ -129,7 +129,7 @@ def test_a_field_of_what_is_no_column_has_no_plain_name(field: str) -> None:
     assert same(inner.format(field, "x"), inner.format(field, "o.x"))
     assert not same(inner.format(field, "x"), inner.format(f"{field} AS x", "x"))
     assert problems(f"SELECT x FROM (SELECT {field} FROM t)") == [
-        "`x` is not a column of what this query reads"
+        "`x` is not a column of the tables in this query"
     ]
     assert problems(f"SELECT a, {field} FROM t") == ["column 2 of `q` has no name"]
 

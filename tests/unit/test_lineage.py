@@ -68,9 +68,9 @@ def test_a_source_or_a_column_is_found_by_its_name() -> None:
     assert found("q@sources/m.sql.k") == ("m/q", "k")
     for asked, says, hint in (
         ("q.totl", "no column `totl`", "total"),
-        ("q.zzzzzz", "no column `zzzzzz`", "it has: k, total"),
-        ("nothing", "no source `nothing`", ""),
-        ("nothing.k", "no source `nothing.k`", ""),
+        ("q.zzzzzz", "no column `zzzzzz`", "known columns: k, total"),
+        ("nothing", "unknown source `nothing`", ""),
+        ("nothing.k", "unknown source `nothing.k`", ""),
     ):
         with pytest.raises(NotFoundError, match=says) as refused:
             find_columns(project, asked)

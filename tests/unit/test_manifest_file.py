@@ -78,15 +78,15 @@ def test_an_entry_that_says_less_claims_nothing(document: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "it is not JSON"),
-        ("{", "it is not JSON"),
-        ("[" * 200_000, "it is not JSON"),
-        ("[]", "a JSON object is wanted"),
-        ("{}", "`entries` has to be an object"),
-        ('{"entries": []}', "`entries` has to be an object"),
-        ('{"entries": {}, "strict": "yes"}', "`strict` has to be true or false"),
-        ('{"entries": {"a": {}, "a": {}}}', "`a` stands in it twice"),
-        ('{"entries": {"a": {"version": 1, "version": 2}}}', "`version` stands in it twice"),
+        ("", "invalid JSON"),
+        ("{", "invalid JSON"),
+        ("[" * 200_000, "invalid JSON"),
+        ("[]", "it must be a JSON object"),
+        ("{}", "`entries` must be an object"),
+        ('{"entries": []}', "`entries` must be an object"),
+        ('{"entries": {}, "strict": "yes"}', "`strict` must be true or false"),
+        ('{"entries": {"a": {}, "a": {}}}', "it contains `a` twice"),
+        ('{"entries": {"a": {"version": 1, "version": 2}}}', "it contains `version` twice"),
     ],
 )
 def test_what_is_no_manifest_is_told(text: str, says: str) -> None:
@@ -97,24 +97,27 @@ def test_what_is_no_manifest_is_told(text: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda e: [], "it has to be an object"),
+        (lambda e: [], "it must be an object"),
         (lambda e: {"tableName": "malloy.t"}, "it was not written by persist_assets"),
-        (lambda e: {k: v for k, v in e.items() if k != "tableName"}, "`tableName` has to be text"),
-        (lambda e: {**e, "version": "3"}, "`version` has to be a whole number"),
-        (lambda e: {**e, "version": True}, "`version` has to be a whole number"),
-        (lambda e: {**e, "version": -1}, "`version` has to be a whole number"),
-        (lambda e: {**e, "version": 4}, "`tableName` names another table or version"),
+        (
+            lambda e: {k: v for k, v in e.items() if k != "tableName"},
+            "`tableName` must be a string",
+        ),
+        (lambda e: {**e, "version": "3"}, "`version` must be an integer"),
+        (lambda e: {**e, "version": True}, "`version` must be an integer"),
+        (lambda e: {**e, "version": -1}, "`version` must be an integer"),
+        (lambda e: {**e, "version": 4}, "`tableName` names a different table or version"),
         (lambda e: {**e, "rows": 3}, "it has been changed since it was written"),
         (lambda e: {**e, "asOf": [["raw", "files:2"]]}, "it has been changed"),
-        (lambda e: {**e, "asOf": {"raw": "files:1"}}, "`asOf` has to be a list of pairs"),
-        (lambda e: {**e, "columns": [["a"]]}, "`columns` has to be a list of pairs"),
-        (lambda e: {**e, "builtAt": "yesterday"}, "`builtAt` has to be an instant"),
-        (lambda e: {**e, "builtAt": "2026-01-02T03:04:05"}, "`builtAt` has to be an instant"),
-        (lambda e: {**e, "buildUid": "../x"}, "`buildUid` has to be letters and digits"),
-        (lambda e: {**e, "path": "x", "tableName": "delta.`x@v3`"}, "`path` has to be absolute"),
+        (lambda e: {**e, "asOf": {"raw": "files:1"}}, "`asOf` must be a list of pairs"),
+        (lambda e: {**e, "columns": [["a"]]}, "`columns` must be a list of pairs"),
+        (lambda e: {**e, "builtAt": "yesterday"}, "`builtAt` must be a timestamp"),
+        (lambda e: {**e, "builtAt": "2026-01-02T03:04:05"}, "`builtAt` must be a timestamp"),
+        (lambda e: {**e, "buildUid": "../x"}, "`buildUid` must be letters and digits"),
+        (lambda e: {**e, "path": "x", "tableName": "delta.`x@v3`"}, "`path` must be absolute"),
         (
             lambda e: {**e, "path": "/a/../b", "tableName": "delta.`/a/../b@v3`"},
-            "`path` has to be absolute",
+            "`path` must be absolute",
         ),
     ],
 )
@@ -176,12 +179,12 @@ def renamed(entries: dict[str, Any], name: str) -> None:
         (lambda e: moved(e, buildId=None), "it has been changed since it was written"),
         (lambda e: moved(e, buildId=[ID]), "it has been changed since it was written"),
         (lambda e: e[MALLOYS].pop("digest"), "it has been changed since it was written"),
-        (lambda e: e[MALLOYS].pop("buildId"), "it does not say which version of which table"),
+        (lambda e: e[MALLOYS].pop("buildId"), "it lacks the table or its version"),
         (lambda e: renamed(e, "78" * 32), "it has been changed since it was written"),
-        (lambda e: e.pop(ID), f"it names {ID}, of which there is no entry"),
+        (lambda e: e.pop(ID), f"it names {ID}, which has no entry"),
         (
             lambda e: e.update({ID: e[OTHER]}),
-            f"it names another table or version than the entry of {ID}",
+            f"it names a different table or version than the entry of {ID}",
         ),
     ],
 )
@@ -200,7 +203,7 @@ def test_all_that_is_wrong_is_told_at_once(document: dict[str, Any]) -> None:
     read = parse_manifest(json.dumps(document))
     assert [e.build_id for e in read.entries] == [ID]
     assert {r.build_id: r.reason.partition(":")[0] for r in read.refused} == {
-        "short": "this is no BuildID; it has been changed since it was written",
-        "cd" * 32: "it has to be an object",
-        "ef" * 32: "it does not say which version of which table",
+        "short": "invalid BuildID; it has been changed since it was written",
+        "cd" * 32: "it must be an object",
+        "ef" * 32: "it lacks the table or its version",
     }

@@ -90,24 +90,24 @@ def test_it_narrows_wherever_rows_are_read() -> None:
 
 
 REFUSED = {
-    "WHERE ts < :watermark": "1:35 `:watermark` only narrows what a build reads, and does more here",
-    "WHERE NOT ts > :watermark": "1:39 `:watermark` only narrows",
-    "WHERE ts > :watermark OR k = 1": "1:35 `:watermark` only narrows",
-    "WHERE ts > :watermark - INTERVAL 1 DAY": "1:35 `:watermark` only narrows",
-    "WHERE ts BETWEEN :watermark AND ts": "1:41 `:watermark` only narrows",
-    "WHERE (ts > :watermark) = true": "1:36 `:watermark` only narrows",
-    "GROUP BY ts, x HAVING ts > :watermark": "1:51 `:watermark` only narrows",
-    "LIMIT :watermark": "1:30 `:watermark` only narrows",
-    "WHERE ts > :watermrk": "1:35 `:watermrk` is no parameter",
-    "WHERE ts > :end": "1:35 `:end` is no parameter",
-    "WHERE ts > :Watermark": "1:35 `:Watermark` is no parameter",
+    "WHERE ts < :watermark": "1:35 `:watermark` may only limit what a build reads",
+    "WHERE NOT ts > :watermark": "1:39 `:watermark` may only limit",
+    "WHERE ts > :watermark OR k = 1": "1:35 `:watermark` may only limit",
+    "WHERE ts > :watermark - INTERVAL 1 DAY": "1:35 `:watermark` may only limit",
+    "WHERE ts BETWEEN :watermark AND ts": "1:41 `:watermark` may only limit",
+    "WHERE (ts > :watermark) = true": "1:36 `:watermark` may only limit",
+    "GROUP BY ts, x HAVING ts > :watermark": "1:51 `:watermark` may only limit",
+    "LIMIT :watermark": "1:30 `:watermark` may only limit",
+    "WHERE ts > :watermrk": "1:35 unknown parameter `:watermrk`",
+    "WHERE ts > :end": "1:35 unknown parameter `:end`",
+    "WHERE ts > :Watermark": "1:35 unknown parameter `:Watermark`",
     "WHERE ts > ?": "1:35 `?` has no value",
-    "JOIN :watermark": "1:29 `:watermark` stands where no parameter can",
-    "WHERE day > :watermark": "1:36 `:watermark` is timestamp, and is compared with date",
-    "WHERE upper(x) > :watermark": "1:41 `:watermark` is timestamp, and is compared with string",
-    "WHERE from_json(x, 'a INT').a > :watermark": "1:56 the type of what is compared with",
-    "TABLESAMPLE (5 ROWS) WHERE ts > :watermark": "1:56 `:watermark` stands in a query that is",
-    "WHERE ts >= :partition_start": "1:36 `q` has no partitions of time",
+    "JOIN :watermark": "1:29 parameter `:watermark` is not allowed here",
+    "WHERE day > :watermark": "1:36 `:watermark` is timestamp but is compared with date",
+    "WHERE upper(x) > :watermark": "1:41 `:watermark` is timestamp but is compared with string",
+    "WHERE from_json(x, 'a INT').a > :watermark": "1:56 the type of the value compared with",
+    "TABLESAMPLE (5 ROWS) WHERE ts > :watermark": "1:56 `:watermark` is in a query that is",
+    "WHERE ts >= :partition_start": "1:36 `:partition_start` has no value",
 }
 
 
@@ -127,7 +127,7 @@ def test_values_that_do_more_than_narrow_are_refused() -> None:
         (DAILY, "SELECT day FROM t WHERE day <= :partition_end"),
     ):
         (said,) = wrong(above, query)
-        assert "only narrows" in said or "no parameter can" in said
+        assert "may only limit" in said or "is not allowed here" in said
 
 
 def test_unknown_parameters_have_a_suggestion() -> None:
@@ -138,18 +138,18 @@ def test_unknown_parameters_have_a_suggestion() -> None:
 @pytest.mark.parametrize(
     ("above", "said"),
     [
-        ("", "`q` has no table that a build could add to"),
-        ("--@ persist materialized=temporary\n", "`q` has no table that a build could add to"),
-        ("--@ persist\n", "`q` is computed as a whole"),
-        ("--@ persist materialized=view\n", "`q` is computed as a whole"),
-        ("--@ persist refresh=snapshot key=x\n", "`q` is computed as a whole"),
+        ("", "`q` has no table to add to"),
+        ("--@ persist materialized=temporary\n", "`q` has no table to add to"),
+        ("--@ persist\n", "`q` is always computed in full"),
+        ("--@ persist materialized=view\n", "`q` is always computed in full"),
+        ("--@ persist refresh=snapshot key=x\n", "`q` is always computed in full"),
         ("--@ persist refresh=incremental\n", "`q` has no watermark"),
-        (DAILY.replace("=day ", "=ts "), "`q` is computed as a whole"),
+        (DAILY.replace("=day ", "=ts "), "`q` is always computed in full"),
     ],
 )
 def test_a_source_without_increments_has_no_watermark(above: str, said: str) -> None:
     (found,) = wrong(above, "SELECT ts, x FROM t WHERE ts > :watermark")
-    assert found.startswith(f"1:32 {said}"), found
+    assert found.startswith("1:32 ") and said in found, found
 
 
 def test_a_query_of_no_file_has_no_parameters() -> None:
@@ -254,10 +254,10 @@ LOSING = [
 @pytest.mark.parametrize("query", LOSING)
 def test_partitions_are_not_narrowed_by_anything_else(query: str) -> None:
     (said,) = wrong(DAILY, query)
-    assert "rows of a partition may be lost by `:partition_" in said
+    assert "may lose rows of a partition" in said
 
 
 @pytest.mark.parametrize("above", [GROWS, "--@ persist partition { x=[a, b] }\n", ""])
 def test_only_partitions_of_time_start_and_end(above: str) -> None:
     (said,) = wrong(above, "SELECT ts, x FROM t WHERE ts < :partition_end")
-    assert said.startswith("1:32 `q` has no")
+    assert said.startswith("1:32 `:partition_end` has no value: `q` has no")

@@ -189,27 +189,30 @@ def test_what_partitions_can_be(annotation: str) -> None:
 @pytest.mark.parametrize(
     ("annotation", "said"),
     [
-        ("partition=dayly time_column=day", "not `dayly`"),
-        ('partition=daily start="2013-01-01"', "is by a time"),
-        ("partition=daily time_column=day", "want a start"),
+        ("partition=dayly time_column=day", "got `dayly`"),
+        ('partition=daily start="2013-01-01"', "needs a time column"),
+        ("partition=daily time_column=day", "need a start"),
         ('partition=daily time_column=dya start="2013-01-01"', "`dya` is not a column"),
-        ('partition=daily time_column=o start="2013-01-01"', "want a date or a timestamp"),
-        ('partition=hourly time_column=day start="2013-01-01"', "want a time of day"),
-        ('partition=daily time_column=day start="last year"', "is no date or time"),
-        ('partition=daily time_column=day start="2013-01-01" end="2012-01-01"', "is not after"),
-        ('partition=daily time_column=day start="2013-01-01" timezone="Mars"', "no time zone"),
-        ('partition=weekly time_column=day start="2013-01-01" end="2013-01-05"', "no window fits"),
-        ("partition=[EWR, JFK]", "wants a length of time, or columns"),
-        ("partition { o=[1, 2] }", "want the type of its values"),
-        ('partition { o=["a|b"] }', "cannot be the key"),
-        ("partition { o=[a, a] }", "each once"),
-        ("partition { o=[a] n=[1] day=daily }", "two of which one at most"),
-        ('partition { o=[a] } start="2013-01-01"', "is of partitions of time"),
-        ('start="2013-01-01"', "is of partitions"),
-        ("partition { o=[a] } merge_key=n", "no place beside"),
-        ("partition { o=[a] } refresh=incremental", "no place beside"),
-        ("partition { o=[a] } materialized=view", "no rows that a build could add to"),
-        ("partition { o=[a] } backfill=both", "not `both`"),
+        ('partition=daily time_column=o start="2013-01-01"', "need a date or a timestamp"),
+        ('partition=hourly time_column=day start="2013-01-01"', "need a time of day"),
+        ('partition=daily time_column=day start="last year"', "is not a date or time"),
+        ('partition=daily time_column=day start="2013-01-01" end="2012-01-01"', "must be after"),
+        ('partition=daily time_column=day start="2013-01-01" timezone="Mars"', "unknown time zone"),
+        (
+            'partition=weekly time_column=day start="2013-01-01" end="2013-01-05"',
+            "no partition fits",
+        ),
+        ("partition=[EWR, JFK]", "must be a cadence or a block"),
+        ("partition { o=[1, 2] }", "need the type of its values"),
+        ('partition { o=["a|b"] }', "not a valid partition key"),
+        ("partition { o=[a, a] }", "must be distinct values"),
+        ("partition { o=[a] n=[1] day=daily }", "at most one of them by time"),
+        ('partition { o=[a] } start="2013-01-01"', "applies only to time partitions"),
+        ('start="2013-01-01"', "needs partitions"),
+        ("partition { o=[a] } merge_key=n", "cannot be combined with `partition`"),
+        ("partition { o=[a] } refresh=incremental", "cannot be combined with `partition`"),
+        ("partition { o=[a] } materialized=view", "a build cannot add rows to a view"),
+        ("partition { o=[a] } backfill=both", "got `both`"),
     ],
 )
 def test_what_partitions_cannot_be(annotation: str, said: str) -> None:
@@ -219,7 +222,7 @@ def test_what_partitions_cannot_be(annotation: str, said: str) -> None:
 
 def test_a_table_that_is_not_one_function_of_the_data_has_no_partitions() -> None:
     found = project("partition { o=[a] }", "SELECT o, rand() AS r FROM f")
-    assert "draws lots" in found.problems[0].message
+    assert "is nondeterministic" in found.problems[0].message
 
 
 def test_readers_depend_on_the_columns_they_read_and_on_how_rows_are_parted() -> None:

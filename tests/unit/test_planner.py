@@ -189,7 +189,7 @@ def test_a_changed_column_rebuilds_its_source_and_its_readers_only() -> None:
                 "p": ["upstream: column b of t changed"],
                 "q": ["upstream: column b of p changed"],
                 "r": [
-                    "input: it rests on data that is no longer read, or declared otherwise now",
+                    "input: it was built from data that is no longer read, or is now declared differently",
                     "input: the data of t changed",
                 ],
             },
@@ -198,7 +198,7 @@ def test_a_changed_column_rebuilds_its_source_and_its_readers_only() -> None:
             "LOCATION 't'",
             "LOCATION 's'",
             {
-                "p": ["upstream: t is declared otherwise"],
+                "p": ["upstream: the declaration of t changed"],
                 "q": ["upstream: the rows of p and all columns changed (FROM, WHERE, JOIN, …)"],
                 "r": ["upstream: the rows of p and all columns changed (FROM, WHERE, JOIN, …)"],
             },
@@ -223,7 +223,7 @@ def test_builds_that_recorded_no_digests_are_told_as_far_as_they_go() -> None:
     old = {s: replace(b, digests=None, reads=()) for s, b in world.history.items()}
     p, q, _ = everything(after, replace(world, history=old)).steps
     assert p.reasons[0].message == "changed in sources/a.sql:5:13"
-    assert q.reasons[0].message == "something it reads changed its meaning"
+    assert q.reasons[0].message == "the definition of an input changed"
 
 
 def test_what_was_rebuilt_before_its_reader_is_still_named() -> None:
@@ -465,7 +465,7 @@ def test_a_history_begins_anew_only_where_its_annotation_says_so() -> None:
         assert step.history == (present if goes_on else None)
         step = plan(same, [present.source_id], with_latest(same, built(made)), force=True).steps[0]
         assert step.history == (present if goes_on else None)
-        assert ("anew" in step.reasons[-1].message) == (not goes_on)
+        assert ("starts over" in step.reasons[-1].message) == (not goes_on)
 
 
 def test_what_a_source_meant_once_is_not_its_history() -> None:
@@ -483,7 +483,7 @@ def test_a_reader_of_a_history_without_a_table_is_told() -> None:
     (step,) = plan(made, [named(made, "r").source_id], fresh(made)).steps
     assert [r.message for r in step.reasons] == [
         "never built",
-        "h has to be built first: only its table knows its history",
+        "h must be built first: only its table has its history",
     ]
 
 
@@ -538,23 +538,23 @@ def test_other_columns_are_told_before_a_table_goes_on() -> None:
         source = named(other, "p")
         world = replace(built(made), latest={source.source_id: present})
         (step,) = plan(other, [source.source_id], world).steps
-        assert f"it cannot go on: {why}" in [r.message for r in step.reasons]
+        assert f"it cannot be continued: {why}" in [r.message for r in step.reasons]
 
 
 @pytest.mark.parametrize(
     ("annotation", "said"),
     [
-        ("refresh=snapshot", "versions are told apart by a key"),
+        ("refresh=snapshot", "refresh=snapshot needs a key"),
         ("refresh=snapshot key=nobody", "`nobody` is not a column of `h`"),
-        ("refresh=snapshot key=[a, A]", "`key` wants columns, each once"),
+        ("refresh=snapshot key=[a, A]", "`key` must be distinct columns"),
         ("refresh=snapshot key=a watch=nobody", "`nobody` is not a column of `h`"),
-        ("refresh=snapshot key=a watch=valid_from", "`valid_from` is what a history adds"),
-        ("refresh=snapshot key=a watermark=b", "`b` is int: nothing is valid from it on"),
+        ("refresh=snapshot key=a watch=valid_from", "`valid_from` is added by the history"),
+        ("refresh=snapshot key=a watermark=b", "`b` is int, which cannot date versions"),
         ("refresh=snapshot key=a merge_key=a", "`merge_key` keeps the last row of each key"),
-        ("refresh=snapshot key=a hard_deletes=open", "is one of close, ignore, not `open`"),
-        ("refresh=snapshot key=a on_change=go", "is one of rebuild, continue, not `go`"),
-        ("refresh=snapshot key=a materialized=view", "a view has no rows"),
-        ("refresh=snapshot key=a materialized=temporary", "has no effect on rows that go"),
+        ("refresh=snapshot key=a hard_deletes=open", "must be one of close, ignore, got `open`"),
+        ("refresh=snapshot key=a on_change=go", "must be one of rebuild, continue, got `go`"),
+        ("refresh=snapshot key=a materialized=view", "a build cannot add rows to a view"),
+        ("refresh=snapshot key=a materialized=temporary", "has no effect on temporary tables"),
         ("refresh=snapshot key=a lookback=1h", "`lookback` has no effect"),
         (
             'refresh=snapshot key=a freshness { window="1h" fallback=live }',
@@ -562,7 +562,10 @@ def test_other_columns_are_told_before_a_table_goes_on() -> None:
         ),
         ("key=a", "`key` has no effect on a source that keeps no versions"),
         ("refresh=incremental watch=a", "`watch` has no effect on a source that keeps no versions"),
-        ("on_change=continue", "`on_change` has no effect on a source that is computed as a whole"),
+        (
+            "on_change=continue",
+            "`on_change` has no effect on a source that is always computed in full",
+        ),
     ],
 )
 def test_keys_of_histories_that_make_no_sense_are_refused(annotation: str, said: str) -> None:
@@ -577,7 +580,7 @@ def test_a_query_has_no_columns_of_the_names_that_a_history_adds() -> None:
         f"{RAW}--@ persist refresh=snapshot key=a\nCREATE VIEW h AS SELECT a, b AS Valid_To FROM t;"
     )
     assert [p.message for p in compiled({"a.sql": text}).errors] == [
-        "`Valid_To` is a column of `h`, and what refresh=snapshot adds"
+        "refresh=snapshot adds a column `Valid_To`, which `h` already has"
     ]
 
 

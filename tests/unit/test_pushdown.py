@@ -131,13 +131,13 @@ KEPT: dict[str, tuple[str, str]] = {
     "UDF in ON": ("UDF", "my_udf(w) > 3: my_udf() is not one of Spark's own functions"),
     "UDF in a column": ("UDF", "because of the function my_udf, which is not one of Spark's own"),
     "not analysed": ("not analysed", "treated as a whole because of TABLESAMPLE"),
-    "limit": ("limit above", "kind = 'a': a LIMIT takes its rows before"),
-    "null side": ("null side", "w IS NULL: it holds of rows that are not joined"),
-    "left join": ("null side", "id > 7: rows that do not fulfil ON are kept"),
+    "limit": ("limit above", "kind = 'a': a LIMIT applies first"),
+    "null side": ("null side", "w IS NULL: it also holds for rows without a match"),
+    "left join": ("null side", "id > 7: rows that do not match ON are kept"),
     "full join": ("full join", "kind IS NULL: above a FULL JOIN"),
     "window": (
         "window",
-        "ts >= TIMESTAMP '2024-01-01 00:00:00': row_number() OVER (…) looks at rows without it",
+        "ts >= TIMESTAMP '2024-01-01 00:00:00': row_number() OVER (…) also needs other rows",
     ),
     "what may raise": (
         "may raise under ANSI",
@@ -145,23 +145,23 @@ KEPT: dict[str, tuple[str, str]] = {
     ),
     "implicit casts": (
         "may raise under ANSI",
-        "kind > 3: int compared with string may raise an error or change either",
+        "kind > 3: int compared with string may raise an error or convert either",
     ),
-    "a function": ("function", "reverse(kind) = 'a': reverse(kind) is not among what is pushed"),
-    "inner join": ("two tables", "usr = usr: it compares with other rows"),
+    "a function": ("function", "reverse(kind) = 'a': reverse(kind) is not supported for pushdown"),
+    "inner join": ("two tables", "usr = usr: it compares several tables"),
     "subqueries": (
         "subquery",
-        "usr in (SELECT …): it asks another query: joins are not pushed as semi-joins",
+        "usr in (SELECT …): it contains a subquery, and semi-joins are not pushed",
     ),
-    "groups": ("aggregate", "count() > 3: it is about an aggregate"),
+    "groups": ("aggregate", "count() > 3: it refers to an aggregate"),
     "grouping sets": (
         "grouping set",
-        "kind IS NULL: it is about a key that not every grouping set has",
+        "kind IS NULL: it refers to a key that is missing in some grouping sets",
     ),
-    "except": ("set operation", "usr = 1: it is about the rows of EXCEPT"),
-    "a column of several types": ("type", "v = 3: the type of v is not certain"),
-    "lots": ("draws lots", "id = 3: what it is about draws lots"),
-    "all rows": (ALL, "no condition of this place: all rows are read by q@sources/m.sql"),
+    "except": ("set operation", "usr = 1: it applies to the rows of EXCEPT"),
+    "a column of several types": ("type", "v = 3: the type of v is uncertain"),
+    "lots": ("draws lots", "id = 3: it depends on nondeterministic rows"),
+    "all rows": (ALL, "no condition here: q@sources/m.sql reads all rows"),
 }
 
 

@@ -191,73 +191,73 @@ def t(
 
 
 WRONG = [
-    ("def f(:\n", ["1:7: error: this is not Python: invalid syntax [syntax]"]),
-    ("x = (1,\n", ["1:5: error: this is not Python: '(' was never closed [syntax]"]),
-    ("def f():\n\tx\n        y\n", ["3:1: error: this is not Python: inconsistent use of tabs and spaces in indentation [syntax]"]),
-    (t("*flights"), ["4:8: error: `f` has the parameter *flights: it names no source [python-source]"]),
-    (t("**flights"), ["4:9: error: `f` has the parameter **flights: it names no source [python-source]"]),
-    (t("flihgts"), ["4:7: error: `flihgts` is not a source of this project [unknown-name]"]),
-    (t("x, y"), ["4:7: error: `x` is not a source of this project [unknown-name]", "4:10: error: `y` is not a source of this project [unknown-name]"]),
-    (t("flights: int"), ["4:16: error: the parameter `flights` is annotated `int`, which is no frame that we have [annotation-type]"]),
-    (t("flights", "return 3"), ["5:5: error: `f` returns no frame here [python-source]"]),
-    (t("flights", "return"), ["5:5: error: `f` returns no frame here [python-source]"]),
+    ("def f(:\n", ["1:7: error: invalid Python: invalid syntax [syntax]"]),
+    ("x = (1,\n", ["1:5: error: invalid Python: '(' was never closed [syntax]"]),
+    ("def f():\n\tx\n        y\n", ["3:1: error: invalid Python: inconsistent use of tabs and spaces in indentation [syntax]"]),
+    (t("*flights"), ["4:8: error: parameter *flights of `f` does not name a source [python-source]"]),
+    (t("**flights"), ["4:9: error: parameter **flights of `f` does not name a source [python-source]"]),
+    (t("flihgts"), ["4:7: error: unknown source `flihgts` [unknown-name]"]),
+    (t("x, y"), ["4:7: error: unknown source `x` [unknown-name]", "4:10: error: unknown source `y` [unknown-name]"]),
+    (t("flights: int"), ["4:16: error: unsupported annotation `int` of the parameter `flights` [annotation-type]"]),
+    (t("flights", "return 3"), ["5:5: error: `f` must return a frame here [python-source]"]),
+    (t("flights", "return"), ["5:5: error: `f` must return a frame here [python-source]"]),
     (t("flights", "pass"), ["4:5: error: `f` returns nothing [python-source]"]),
     (t("flights", "yield flights"), ["5:5: error: `f` yields [python-source]"]),
     (t("flights", "yield from flights"), ["5:5: error: `f` yields [python-source]"]),
-    (f"{IMPORTS}@table\nasync def f(flights):\n    return flights\n", ["3:11: error: a source is no coroutine [python-source]"]),
-    (f"{IMPORTS}@table\n@model\n{BODY}", ["3:2: error: `f` has two decorators of ours [python-source]"]),
-    (f"{IMPORTS}@table\nclass f:\n    pass\n", ["2:2: error: `table` has no meaning here [python-source]"]),
-    (f"{IMPORTS}class C:\n    @table\n    def f(self): return self\n", ["3:6: error: `table` has no meaning here [python-source]"]),
-    (f"{IMPORTS}def g():\n    @table\n    def f(flights): return flights\n    return f\n", ["3:6: error: `table` has no meaning here [python-source]"]),
-    (f"{IMPORTS}f = table(lambda flights: flights)\n", ["2:5: error: `table` has no meaning here [python-source]"]),
-    (f"{IMPORTS}if True:\n    @table\n    def f(flights): return flights\n", ["3:6: error: `table` has no meaning here [python-source]"]),
+    (f"{IMPORTS}@table\nasync def f(flights):\n    return flights\n", ["3:11: error: a source must not be a coroutine [python-source]"]),
+    (f"{IMPORTS}@table\n@model\n{BODY}", ["3:2: error: `f` has two persist_assets decorators [python-source]"]),
+    (f"{IMPORTS}@table\nclass f:\n    pass\n", ["2:2: error: `table` has no effect here [python-source]"]),
+    (f"{IMPORTS}class C:\n    @table\n    def f(self): return self\n", ["3:6: error: `table` has no effect here [python-source]"]),
+    (f"{IMPORTS}def g():\n    @table\n    def f(flights): return flights\n    return f\n", ["3:6: error: `table` has no effect here [python-source]"]),
+    (f"{IMPORTS}f = table(lambda flights: flights)\n", ["2:5: error: `table` has no effect here [python-source]"]),
+    (f"{IMPORTS}if True:\n    @table\n    def f(flights): return flights\n", ["3:6: error: `table` has no effect here [python-source]"]),
     ("from persist_assets import tabel\n", ["1:28: error: persist_assets has no `tabel` [import]"]),
     ("from persist_assets import x\n", ["1:28: error: persist_assets has no `x` [import]"]),
-    (t("flights", decorator="@table(3)"), ["3:8: error: @table takes keywords only [python-source]"]),
+    (t("flights", decorator="@table(3)"), ["3:8: error: @table takes only keyword arguments [python-source]"]),
     (t("flights", decorator="@table(**KEYS)", before="KEYS = {}"), ["3:10: error: @table takes no ** [python-source]"]),
-    (t("flights", decorator="@table(name=NAME)"), ["3:13: error: the value of `name` is not written out [python-source]"]),
-    (t("flights", decorator="@table(name=NAME)", before="NAME = g()"), ["2:8: error: the value of `name` is not written out [python-source]", ]),
-    (t("flights", decorator="@table(name=NAME)", before="NAME = 'a'; NAME = 'b'"), ["3:13: error: the value of `name` is not written out [python-source]"]),
-    (t("flights", decorator="@table(name='a' + 'b')"), ["3:13: error: the value of `name` is not written out [python-source]"]),
-    (t("flights", decorator="@table(name=f'a')"), ["3:13: error: the value of `name` is not written out [python-source]"]),
-    (t("flights", decorator="@table(name=None)"), ["3:13: error: the value of `name` is not written out [python-source]"]),
-    (t("flights", decorator="@table(tags={1: 'a'})"), ["3:14: error: the keys of `tags` are to be texts that are written out [python-source]"]),
-    (t("flights", decorator="@table(tags={**X})"), ["3:16: error: the keys of `tags` are to be texts that are written out [python-source]"]),
+    (t("flights", decorator="@table(name=NAME)"), ["3:13: error: the value of `name` must be a literal [python-source]"]),
+    (t("flights", decorator="@table(name=NAME)", before="NAME = g()"), ["2:8: error: the value of `name` must be a literal [python-source]", ]),
+    (t("flights", decorator="@table(name=NAME)", before="NAME = 'a'; NAME = 'b'"), ["3:13: error: the value of `name` must be a literal [python-source]"]),
+    (t("flights", decorator="@table(name='a' + 'b')"), ["3:13: error: the value of `name` must be a literal [python-source]"]),
+    (t("flights", decorator="@table(name=f'a')"), ["3:13: error: the value of `name` must be a literal [python-source]"]),
+    (t("flights", decorator="@table(name=None)"), ["3:13: error: the value of `name` must be a literal [python-source]"]),
+    (t("flights", decorator="@table(tags={1: 'a'})"), ["3:14: error: the keys of `tags` must be string literals [python-source]"]),
+    (t("flights", decorator="@table(tags={**X})"), ["3:16: error: the keys of `tags` must be string literals [python-source]"]),
     (t("flights", decorator="@table(nam='x')"), ["3:12: error: unknown key `nam` [annotation-key]"]),
-    (t("flights", decorator="@table(name=3)"), ["3:13: error: `name` wants a text [annotation-value]"]),
-    (t("flights", decorator="@table(owner='x')"), ["3:14: error: `x` is not an owner [annotation-value]"]),
-    (t("flights", decorator="@table(freshness='24h')"), ["3:18: error: `freshness` wants properties [annotation-value]"]),
+    (t("flights", decorator="@table(name=3)"), ["3:13: error: `name` must be a string [annotation-value]"]),
+    (t("flights", decorator="@table(owner='x')"), ["3:14: error: invalid owner `x` [annotation-value]"]),
+    (t("flights", decorator="@table(freshness='24h')"), ["3:18: error: `freshness` must be a block [annotation-value]"]),
     (t("flights", decorator="@table(freshness={'windwo': '24h'})"), ["3:29: error: `freshness` has no property `windwo` [annotation-value]"]),
     (t("flights", decorator="@table(check={'not_nul': ['a']})"), ["3:26: error: `check` has no property `not_nul` [annotation-value]"]),
-    (t("flights", decorator="@table(materialized='tabel')"), ["3:21: error: `materialized` is one of table, temporary, view, not `tabel` [annotation-value]"]),
-    (t("flights", decorator="@table(materialized='view')"), ["3:21: error: `f` is a function, which no view can call [view]"]),
+    (t("flights", decorator="@table(materialized='tabel')"), ["3:21: error: `materialized` must be one of table, temporary, view, got `tabel` [annotation-value]"]),
+    (t("flights", decorator="@table(materialized='view')"), ["3:21: error: `f` is a function, which a view cannot call [view]"]),
     (t("flights", decorator="@model(name='x')"), ["3:13: error: `name` has no effect on a source that is not persisted [annotation-misplaced]"]),
     (t("flights", decorator="@model(check={'not_null': ['a']})"), ["3:14: error: `check` has no effect on a source that is not persisted [annotation-misplaced]"]),
-    (t("flights", decorator="#@ persist\n@model"), ["3:4: error: `persist` is said here, and otherwise at sources/d.py:4:2 [annotation-value]"]),
-    (t("flights", decorator="#@ -persist\n@table"), ["3:4: error: `persist` is said here, and otherwise at sources/d.py:4:2 [annotation-value]"]),
-    (t("flights", decorator="#@ group=a\n@table(group='b')"), ["3:4: error: `group` is said here, and otherwise at sources/d.py:4:14 [annotation-value]"]),
-    (t("", "return x", decorator="#@ persist\n@source"), ["3:4: error: `persist` has no meaning for a raw table, which is data already [annotation-misplaced]"]),
-    (t("", "return x", decorator="@source(freshness={'window': '24h'})"), ["3:19: error: `freshness` has no meaning for a raw table, which is data already [annotation-misplaced]"]),
-    (t("flights", decorator="@source"), ["4:7: error: `f` brings data from outside, and reads `flights` [python-source]"]),
-    (t("flights", decorator="@table(inputs=3)"), ["3:15: error: `inputs` wants a dict [python-source]"]),
-    (t("flights", decorator="@table(inputs={'flight': 'raw/flights'})"), ["3:26: error: `f` has no parameter `flight` to read with [python-source]"]),
-    (t("flights", decorator="@table(inputs={'flights': 3})"), ["3:27: error: `inputs` wants the name of a source for `flights` [python-source]"]),
-    (t("flights", decorator="@table(inputs={'flights': 'raw/flihgts'})"), ["3:27: error: `raw.flihgts` is not a source of this project [unknown-name]"]),
-    (f"{IMPORTS}#@ persist\nx = 1\n@table\n{BODY}", ["2:1: error: this annotation stands above nothing [annotation-dangling]"]),
-    (f"{IMPORTS}@table\n{BODY}#@ persist\n", ["5:1: error: this annotation stands above nothing [annotation-dangling]"]),
-    (f"{IMPORTS}@table  #@ group=x\n{BODY}", ["2:9: error: this annotation stands behind something [annotation-dangling]"]),
-    (f"{IMPORTS}@table\ndef f(flights):\n    #@ group=x\n    return flights\n", ["4:5: error: this annotation stands above nothing [annotation-dangling]"]),
-    (f"#@ group=x\n{BODY}", ["1:3: error: `f` is annotated, and is no source [python-source]"]),
-    (f"#@ persist name=3\n{BODY}", ["1:12: error: `name` wants a text [annotation-value]"]),
-    (f"#@ persist name=\n{BODY}", ["1:12: error: `name` wants a text [annotation-value]", "1:17: error: expected a value [annotation-syntax]"]),
-    (f"{IMPORTS}@table\n{BODY}f = 3\n", ["5:1: error: `f` is a source, and this binds its name again [python-source]"]),
-    (f"{IMPORTS}@table\n{BODY}def f(): pass\n", ["5:1: error: `f` is a source, and this binds its name again [python-source]"]),
-    (f"{IMPORTS}@table\n{BODY}@table\n{BODY}", ["6:5: error: `f` is defined already at sources/d.py:3:5 [duplicate-name]"]),
+    (t("flights", decorator="#@ persist\n@model"), ["3:4: error: `persist` is set here and, differently, at sources/d.py:4:2 [annotation-value]"]),
+    (t("flights", decorator="#@ -persist\n@table"), ["3:4: error: `persist` is set here and, differently, at sources/d.py:4:2 [annotation-value]"]),
+    (t("flights", decorator="#@ group=a\n@table(group='b')"), ["3:4: error: `group` is set here and, differently, at sources/d.py:4:14 [annotation-value]"]),
+    (t("", "return x", decorator="#@ persist\n@source"), ["3:4: error: `persist` has no effect on a raw table [annotation-misplaced]"]),
+    (t("", "return x", decorator="@source(freshness={'window': '24h'})"), ["3:19: error: `freshness` has no effect on a raw table [annotation-misplaced]"]),
+    (t("flights", decorator="@source"), ["4:7: error: `f` is a @source and must not read `flights` [python-source]"]),
+    (t("flights", decorator="@table(inputs=3)"), ["3:15: error: `inputs` must be a dict [python-source]"]),
+    (t("flights", decorator="@table(inputs={'flight': 'raw/flights'})"), ["3:26: error: `f` has no parameter `flight` [python-source]"]),
+    (t("flights", decorator="@table(inputs={'flights': 3})"), ["3:27: error: `inputs` must name a source for `flights` [python-source]"]),
+    (t("flights", decorator="@table(inputs={'flights': 'raw/flihgts'})"), ["3:27: error: unknown source `raw.flihgts` [unknown-name]"]),
+    (f"{IMPORTS}#@ persist\nx = 1\n@table\n{BODY}", ["2:1: error: this annotation is not attached to anything [annotation-dangling]"]),
+    (f"{IMPORTS}@table\n{BODY}#@ persist\n", ["5:1: error: this annotation is not attached to anything [annotation-dangling]"]),
+    (f"{IMPORTS}@table  #@ group=x\n{BODY}", ["2:9: error: this annotation is not on its own line [annotation-dangling]"]),
+    (f"{IMPORTS}@table\ndef f(flights):\n    #@ group=x\n    return flights\n", ["4:5: error: this annotation is not attached to anything [annotation-dangling]"]),
+    (f"#@ group=x\n{BODY}", ["1:3: error: `f` is annotated but is not a source [python-source]"]),
+    (f"#@ persist name=3\n{BODY}", ["1:12: error: `name` must be a string [annotation-value]"]),
+    (f"#@ persist name=\n{BODY}", ["1:12: error: `name` must be a string [annotation-value]", "1:17: error: expected a value [annotation-syntax]"]),
+    (f"{IMPORTS}@table\n{BODY}f = 3\n", ["5:1: error: this redefines the source `f` [python-source]"]),
+    (f"{IMPORTS}@table\n{BODY}def f(): pass\n", ["5:1: error: this redefines the source `f` [python-source]"]),
+    (f"{IMPORTS}@table\n{BODY}@table\n{BODY}", ["6:5: error: `f` is already defined at sources/d.py:3:5 [duplicate-name]"]),
     ("import helper\n" + t("flights"), []),
-    ("# @ persist\n" + t("flights"), ["1:1: warning: this comment looks like an annotation but is none [annotation-almost]"]),
+    ("# @ persist\n" + t("flights"), ["1:1: warning: this comment looks like an annotation but is not one [annotation-almost]"]),
     ("#  a comment\n" + t("flights"), []),
-    ("--@ persist\n", ["1:3: error: this is not Python: invalid syntax [syntax]"]),
-    ("x\0y", ["1:1: error: this is not Python: source code string cannot contain null bytes [syntax]"]),
+    ("--@ persist\n", ["1:3: error: invalid Python: invalid syntax [syntax]"]),
+    ("x\0y", ["1:1: error: invalid Python: source code string cannot contain null bytes [syntax]"]),
 ]  # fmt: skip
 
 
@@ -271,9 +271,9 @@ def test_what_would_help_is_said() -> None:
         t("flihgts"): "did you mean `flights`?",
         t(
             "flights: int"
-        ): "pyspark.sql.DataFrame, narwhals.LazyFrame, or nothing; what is no source has a default",
+        ): "use pyspark.sql.DataFrame, narwhals.LazyFrame or no annotation; give parameters that are not sources a default",
         "from persist_assets import tabel": "did you mean `table`?",
-        t("spark", decorator="@source"): "the session is annotated: spark: SparkSession",
+        t("spark", decorator="@source"): "annotate the session: spark: SparkSession",
         t("flights", decorator="@table(inputs={'flight': 'x'})"): "did you mean `flights`?",
     }
     for text, hint in hints.items():
@@ -307,7 +307,7 @@ def test_of_a_file_that_is_not_python_the_names_are_known(text: str) -> None:
 
 def test_a_helper_that_is_not_python_is_a_problem_where_it_is() -> None:
     assert wrong("import helper\n" + t("flights"), helper="def x(:") == [
-        "helper.py:1:7: error: this is not Python: invalid syntax [syntax]"
+        "helper.py:1:7: error: invalid Python: invalid syntax [syntax]"
     ]
 
 
@@ -392,7 +392,7 @@ def test_a_renamed_parameter_says_what_there_is() -> None:
     text = f"{IMPORTS}@model\ndef late_flights(flights): return flights\n@table\ndef f(late_flight): return late_flight\n"
     (problem,) = project(text).problems
     assert str(problem) == (
-        "sources/d.py:5:7: error: `late_flight` is not a source of this project [unknown-name]\n"
+        "sources/d.py:5:7: error: unknown source `late_flight` [unknown-name]\n"
         "    hint: did you mean `late_flights`?"
     )
 
@@ -411,18 +411,18 @@ def test_names_mean_sources_of_any_language_of_ones_own_file_first() -> None:
     assert found.by_id["d@sources/d.py"].reads == ("a@sources/raw.sql", "a@sources/b.py", "c@sources/c.sql")  # fmt: skip
     ambiguous = compiled({"raw.sql": T, "a.py": f"{IMPORTS}@model\ndef m(flights): return flights\n", "b.py": f"{IMPORTS}@model\ndef m(flights): return flights\n", "d.py": f"{IMPORTS}@model\ndef d(m): return m\n"})  # fmt: skip
     assert [str(p) for p in ambiguous.problems] == [
-        "sources/d.py:3:7: error: `m` may be any of a.m, b.m [ambiguous-name]\n    hint: qualify it"
+        "sources/d.py:3:7: error: `m` is ambiguous: a.m, b.m [ambiguous-name]\n    hint: qualify the name"
     ]
 
 
 @pytest.mark.proves("P4")
 def test_sources_that_read_each_other_in_a_circle() -> None:
     assert wrong(f"{IMPORTS}@table\ndef a(b): return b\n@table\ndef b(a): return a\n") == [
-        "3:5: error: sources read each other in a circle: a → b → a [cycle]"
+        "3:5: error: sources read each other in a cycle: a → b → a [cycle]"
     ]
     found = compiled({"a.sql": "CREATE VIEW a AS SELECT 1 AS x FROM b", "b.py": f"{IMPORTS}@model\ndef b(c): return c\n", "c.py": f"{IMPORTS}@table\ndef c(a): return a\n"})  # fmt: skip
     assert [p.message for p in found.problems] == [
-        "sources read each other in a circle: a → b → c → a"
+        "sources read each other in a cycle: a → b → c → a"
     ]
 
 
@@ -927,10 +927,10 @@ def test_lots_are_seen(head: str, use: str, word: str) -> None:
     text = t("flights", f"return {use}", before=head)
     found = only(text, helper=helper)
     assert found.volatile
-    note = f"draws lots with {word}: another build may have other rows"
+    note = f"nondeterministic ({word}): each build may return different rows"
     assert found.notes == (note,)
     (told,) = warned(text, helper=helper)
-    assert told.startswith(f"{found.location}: warning: `f` {note} [python-nondeterministic]\n")
+    assert told.startswith(f"{found.location}: warning: `f` is {note} [python-nondeterministic]\n")
 
 
 CLOCKS = [
@@ -955,11 +955,11 @@ def test_clocks_are_seen(head: str, use: str, clock: str, word: str) -> None:
     text = t("flights", f"return g({use})", before=head)
     found = only(text)
     assert found.reads_clock == clock
-    soon = "at once" if clock == "instant" else "the next day"
-    note = f"reads the clock with {word}: it is out of date {soon}"
+    soon = "immediately" if clock == "instant" else "the next day"
+    note = f"time-dependent ({word}): stale {soon}"
     assert found.notes == (note,)
     (told,) = warned(text)
-    assert f"warning: `f` {note}" in told
+    assert f"warning: `f` is {note}" in told
 
 
 @pytest.mark.parametrize(
@@ -1051,7 +1051,7 @@ def test_a_function_may_not_change_settings_of_the_session() -> None:
         "flights",
         "flights.sparkSession.conf.set('spark.sql.ansi.enabled', 'false')\n    return flights",
     )
-    assert wrong(text) == ["5:5: error: `f` changes a setting of the session, and so what others compute [python-session]"]  # fmt: skip
+    assert wrong(text) == ["5:5: error: `f` changes a session setting, which affects other sources [python-session]"]  # fmt: skip
 
 
 @pytest.mark.parametrize("helper", ["def g(x: return x", "def g(x): x.sparkSession.conf.set('a', 'b')"])  # fmt: skip
@@ -1066,7 +1066,7 @@ def test_what_reaches_a_broken_helper_is_no_source(helper: str) -> None:
 def test_what_a_helper_does_is_warned_of_where_it_is() -> None:
     helper = "def g(x):\n    x.write.parquet('y')\n    return x"
     text = t("flights", "return helper.g(flights)", before="import helper")
-    assert wrong(text, helper=helper) == ["helper.py:2:5: warning: `f` writes by itself, whenever it is computed [python-writes]"]  # fmt: skip
+    assert wrong(text, helper=helper) == ["helper.py:2:5: warning: `f` writes data itself each time it is computed [python-writes]"]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------- the world

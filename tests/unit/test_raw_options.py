@@ -61,9 +61,9 @@ def test_known_options_and_those_of_drivers_and_others_are_not() -> None:
         ({"mode": "permissive"}, WITH_BAD, None),
         ({"mode": "permissive"}, AB, "bad records would become NULLs: no column `_corrupt_record`"),
         ({"columnnameofcorruptrecord": "bad"}, AB, "no column `bad` keeps them"),
-        ({}, (*AB, Column("_corrupt_record", "int")), "is not declared as STRING"),
-        ({"mode": "permisive"}, AB, "there is no mode `permisive`"),
-        ({"header": "yes"}, AB, "`header` is true or false"),
+        ({}, (*AB, Column("_corrupt_record", "int")), "must be a STRING column"),
+        ({"mode": "permisive"}, AB, "unknown mode `permisive`"),
+        ({"header": "yes"}, AB, "`header` must be true or false"),
     ],
 )
 def test_bad_records_are_an_error_or_kept_in_a_column(
@@ -117,7 +117,7 @@ def test_columns_go_by_name_or_both_lists_are_shown() -> None:
     assert names == ["b", "_persist_1", "a"]
     with pytest.raises(StorageError) as raised:
         columns_in_order(["bb", "a"], AB, (), "x.csv")
-    assert "the header of x.csv lacks `b`: it is bb, a, and declared are a, b" in str(raised.value)
+    assert "the header of x.csv lacks `b`: it is bb, a, but declared are a, b" in str(raised.value)
     with pytest.raises(StorageError, match="has `a` twice"):
         columns_in_order(["a", "b", "A"], AB, (), "x.csv")
     assert is_header(["b", "a", "more"], AB, ())

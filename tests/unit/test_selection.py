@@ -120,30 +120,30 @@ def test_a_state_that_no_table_has_selects_nothing() -> None:
 @pytest.mark.parametrize(
     ("pattern", "says"),
     [
-        ("othr", "there is no source `othr`\n    hint: did you mean `other`?"),
-        ("tag:nightly and (q or othr)", "no source `othr`\n    hint: did you mean `other`?"),
-        ("lat_*", "there is no source `lat_*`"),
+        ("othr", "unknown source `othr`\n    hint: did you mean `other`?"),
+        ("tag:nightly and (q or othr)", "unknown source `othr`\n    hint: did you mean `other`?"),
+        ("lat_*", "unknown source `lat_*`"),
         ("v", "`v` is not persisted\n    hint: annotate it"),
         ("t", "`t` is not persisted\n    hint: it is a raw table"),
-        ("tag:nightl", "there is no tag `nightl`\n    hint: did you mean `nightly`?"),
+        ("tag:nightl", "unknown tag `nightl`\n    hint: did you mean `nightly`?"),
         ("tag:team=flight", "hint: did you mean `team=flights`?"),
-        ("group:lat+", "there is no group `lat`\n    hint: did you mean `late`?"),
-        ("not kind:pyton", "there is no kind `pyton`\n    hint: did you mean `python`?"),
-        ("kind:xxx", "hint: known here: parquet, python, spark, sql"),
-        ("path:sources/a.sq", "there is no path `sources/a.sq`\n    hint: did you mean"),
-        ('key:"a/qq"', "there is no key `a/qq`"),
-        ("state:stael", "there is no state `stael`\n    hint: did you mean `stale`?"),
-        ("tags:nightly", "there is no `tags:`\n    hint: did you mean `tag`?"),
-        ("status:stale", "there is no `status:`\n    hint: did you mean `state`?"),
-        ("p and r", "`p` may be any of a/p, d/b/p"),
-        ("q and r", "`q and r` selects nothing that is persisted"),
-        ("q r", "`q r` is not a selection: `r` is not expected"),
-        ("q and", "a name is wanted"),
-        ("(q or r", "a `)` is wanted"),
-        ("q,r", "`,r` is not expected"),
-        ("", "a name is wanted"),
-        ("(" * 500 + "q" + ")" * 500, "nested too deeply"),
-        ("not " * 500 + "q", "nested too deeply"),
+        ("group:lat+", "unknown group `lat`\n    hint: did you mean `late`?"),
+        ("not kind:pyton", "unknown kind `pyton`\n    hint: did you mean `python`?"),
+        ("kind:xxx", "hint: known values: parquet, python, spark, sql"),
+        ("path:sources/a.sq", "unknown path `sources/a.sq`\n    hint: did you mean"),
+        ('key:"a/qq"', "unknown key `a/qq`"),
+        ("state:stael", "unknown state `stael`\n    hint: did you mean `stale`?"),
+        ("tags:nightly", "unknown attribute `tags:`\n    hint: did you mean `tag`?"),
+        ("status:stale", "unknown attribute `status:`\n    hint: did you mean `state`?"),
+        ("p and r", "`p` is ambiguous: a/p, d/b/p"),
+        ("q and r", "`q and r` selects no persisted source"),
+        ("q r", "`q r` is not a selection: `r` is unexpected"),
+        ("q and", "expected a name"),
+        ("(q or r", "expected `)`"),
+        ("q,r", "`,r` is unexpected"),
+        ("", "expected a name"),
+        ("(" * 500 + "q" + ")" * 500, "the nesting is too deep"),
+        ("not " * 500 + "q", "the nesting is too deep"),
     ],
 )
 def test_what_means_nothing(pattern: str, says: str) -> None:
@@ -153,5 +153,5 @@ def test_what_means_nothing(pattern: str, says: str) -> None:
 
 
 def test_a_name_of_several_sources() -> None:
-    with pytest.raises(ConflictError, match="`p` may be any of a/p, d/b/p"):
+    with pytest.raises(ConflictError, match="`p` is ambiguous: a/p, d/b/p"):
         find_source(PROJECT, "p")

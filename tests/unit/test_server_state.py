@@ -165,7 +165,7 @@ def test_a_server_in_which_jobs_wait_and_none_runs_is_ended(used: Path) -> None:
     for _ in range(4):
         jobs(stages(4, 0), 0, "waits", False)
     assert (used / "server.json").exists()
-    with pytest.raises(StorageError, match="cancelled jobs used all processors"):
+    with pytest.raises(StorageError, match="cancelled jobs occupied all of its cores"):
         jobs(stages(4, 0), 0, "waits", False)
     assert not (used / "server.json").exists()
 

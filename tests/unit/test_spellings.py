@@ -37,30 +37,30 @@ def problems(files: dict[str, str]) -> list[str]:
     [
         (
             {"m.sql": view("p") + view("P")},
-            "sources/m.sql:4:13: error: `P` is defined already at sources/m.sql:2:13",
+            "sources/m.sql:4:13: error: `P` is already defined at sources/m.sql:2:13",
         ),
         (
             {"M.sql": view("p"), "m.sql": view("P")},
-            "sources/m.sql:2:13: error: `P` is defined already at sources/M.sql:2:13",
+            "sources/m.sql:2:13: error: `P` is already defined at sources/M.sql:2:13",
         ),
         (  # one é is a letter, the other an e and an accent
             {"m.sql": view("caf\u00e9") + view("`cafe\u0301`")},
-            "sources/m.sql:4:13: error: `cafe\u0301` is not a name for a source",
+            "sources/m.sql:4:13: error: invalid source name `cafe\u0301`",
         ),
         (
             {"caf\u00e9.sql": view("p"), "cafe\u0301.sql": view("p")},
-            "sources/caf\u00e9.sql:2:13: error: `p` is defined already at sources/cafe\u0301.sql:2:13",
+            "sources/caf\u00e9.sql:2:13: error: `p` is already defined at sources/cafe\u0301.sql:2:13",
         ),
         (
             {
                 "a.sql": view("p").replace("persist", "persist name=x"),
                 "b.sql": view("q", "SELECT 2 AS a FROM t").replace("persist", "persist name=X"),
             },
-            "sources/b.sql:1:13: error: `a/p` has the table name `x` already, "
+            "sources/b.sql:1:13: error: the table name `x` is already taken by `a/p` "
             "at sources/a.sql:2:13",
         ),
-        ({"m.sql": view("`a/b`")}, "`a/b` is not a name for a source"),
-        ({"m.sql": view("`..`")}, "`..` is not a name for a source"),
+        ({"m.sql": view("`a/b`")}, "invalid source name `a/b`"),
+        ({"m.sql": view("`..`")}, "invalid source name `..`"),
     ],
 )
 def test_what_would_be_one_on_some_store_is_refused_with_both_places(
@@ -115,10 +115,10 @@ def test_names_of_environments_are_the_same_everywhere_or_refused(
     make_project: Callable[..., Path], name: str
 ) -> None:
     root = make_project({"t.sql": T})
-    with pytest.raises(SettingsError, match="is not a name for an environment"):
+    with pytest.raises(SettingsError, match="invalid environment name"):
         load_settings(root, environment=name)
     (root / "persist.toml").write_text(f'[env."{name}"]\n')
-    with pytest.raises(SettingsError, match="is not a name for an environment"):
+    with pytest.raises(SettingsError, match="invalid environment name"):
         load_settings(root)
 
 
@@ -157,5 +157,5 @@ def test_a_prefix_of_keys_is_everywhere(make_project: Callable[..., Path]) -> No
 @pytest.mark.parametrize("prefix", ["a//b", "/a", "a/", "a-b", "ä", "a b"])
 def test_a_prefix_that_is_none_is_refused(make_project: Callable[..., Path], prefix: str) -> None:
     root = make_project({"t.sql": T}, f'key_prefix = "{prefix}"\n')
-    with pytest.raises(SettingsError, match="is no beginning of asset keys"):
+    with pytest.raises(SettingsError, match="is not a valid asset key prefix"):
         load_settings(root)

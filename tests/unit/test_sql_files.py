@@ -134,36 +134,36 @@ def test_the_path_option_is_the_location() -> None:
         ),
         ("CREATE VIEW v AS\n SELECT 'abc", "sources/a.sql:2:9: error: ' is not closed [syntax]"),
         ("SELECT /* abc", "sources/a.sql:1:8: error: /* is not closed [syntax]"),
-        ("CREATE VIEW v AS", "sources/a.sql:1:15: error: a view wants AS and a query [syntax]"),
+        ("CREATE VIEW v AS", "sources/a.sql:1:15: error: a view needs AS and a query [syntax]"),
         ("SELECT 1", "sources/a.sql:1:1: error: `SELECT` does not declare a source [statement]"),
         ("DROP TABLE t", "sources/a.sql:1:1: error: `DROP` does not declare a source [statement]"),
         (
             "CREATE VIEW `a;b` AS SELECT 1 AS x",
-            "sources/a.sql:1:13: error: `a;b` is not a name for a source [name]",
+            "sources/a.sql:1:13: error: invalid source name `a;b` [name]",
         ),
         (
             "CREATE VIEW `a'b` AS SELECT 1 AS x",
-            "sources/a.sql:1:13: error: `a'b` is not a name for a source [name]",
+            "sources/a.sql:1:13: error: invalid source name `a'b` [name]",
         ),
         (
             "CREATE VIEW a.b AS SELECT 1 AS x",
-            "sources/a.sql:1:15: error: `b` has a qualifier [name]",
+            "sources/a.sql:1:15: error: the source name `b` has a qualifier [name]",
         ),
         (
             "CREATE VIEW v AS INSERT INTO x SELECT 1",
-            "sources/a.sql:1:18: error: a source is a query [syntax]",
+            "sources/a.sql:1:18: error: expected a query [syntax]",
         ),
         (
             "CREATE TABLE t (a INT)",
-            "sources/a.sql:1:14: error: `t` does not say what its data is [raw-format]",
+            "sources/a.sql:1:14: error: `t` has no data format [raw-format]",
         ),
         (
             "CREATE TABLE t USING delta",
-            "sources/a.sql:1:14: error: `t` does not say where its data is [raw-location]",
+            "sources/a.sql:1:14: error: `t` has no location [raw-location]",
         ),
         (
             "CREATE TABLE t USING delta LOCATION 'x' AS SELECT 1 AS a",
-            "sources/a.sql:1:14: error: a raw table holds data that exists already [statement]",
+            "sources/a.sql:1:14: error: a raw table describes data that already exists [statement]",
         ),
         (
             "CREATE TABLE t (a STRING COLLATE UTF8_LCASE) USING csv LOCATION 'x'",
@@ -171,27 +171,27 @@ def test_the_path_option_is_the_location() -> None:
         ),
         (
             "CREATE VIEW v AS SELECT * FROM t VERSION AS OF 3",
-            "sources/a.sql:1:32: error: a source reads other sources as they are pinned, not at a version [time-travel]",
+            "sources/a.sql:1:32: error: a source cannot read another source at a given version [time-travel]",
         ),
         (
             "--@ persist\n",
-            "sources/a.sql:1:1: error: this annotation stands above nothing [annotation-dangling]",
+            "sources/a.sql:1:1: error: this annotation is not attached to anything [annotation-dangling]",
         ),
         (
             "CREATE VIEW v AS SELECT --@ persist\n 1 AS a",
-            "sources/a.sql:1:25: error: this annotation stands above nothing [annotation-dangling]",
+            "sources/a.sql:1:25: error: this annotation is not attached to anything [annotation-dangling]",
         ),
         (
             "CREATE VIEW v AS SELECT 1 AS a; --@ persist\n",
-            "sources/a.sql:1:33: error: this annotation stands above nothing [annotation-dangling]",
+            "sources/a.sql:1:33: error: this annotation is not attached to anything [annotation-dangling]",
         ),
         (
             "--@ group=g\n;",
-            "sources/a.sql:1:1: error: this annotation stands above nothing [annotation-dangling]",
+            "sources/a.sql:1:1: error: this annotation is not attached to anything [annotation-dangling]",
         ),
         (
             "-- @persist\nCREATE VIEW v AS SELECT 1 AS a",
-            "sources/a.sql:1:1: warning: this comment looks like an annotation but is none [annotation-almost]",
+            "sources/a.sql:1:1: warning: this comment looks like an annotation but is not one [annotation-almost]",
         ),
         (
             "--@ freshness.window=1h\nCREATE VIEW v AS SELECT 1 AS a",
@@ -199,7 +199,7 @@ def test_the_path_option_is_the_location() -> None:
         ),
         (
             "--@ persist\nCREATE TABLE t USING delta LOCATION 'x'",
-            "sources/a.sql:1:5: error: `persist` has no meaning for a raw table, which is data already [annotation-misplaced]",
+            "sources/a.sql:1:5: error: `persist` has no effect on a raw table [annotation-misplaced]",
         ),
     ],
 )

@@ -78,12 +78,12 @@ def test_spellings_of_one_cast_have_one_build_id_and_its_type(
         ("CAST(s AS UUID)", "1:35", "unknown type `UUID`\n    hint: string"),
         ("s::int4", "1:28", "unknown type `int4`\n    hint: int"),
         ("CAST(s AS array<datetime>)", "1:41", "unknown type `datetime`\n    hint: timestamp"),
-        ("s::VARCHAR", "1:28", "`VARCHAR` has no length"),
+        ("s::VARCHAR", "1:28", "`VARCHAR` needs a length"),
         ("s::decimal(39, 2)", "1:28", "unknown type `decimal(39,2)`"),
         ("s::int(3)", "1:28", "unknown type `int(3)`"),
         ("s::bigintt", "1:28", "unknown type `bigintt`\n    hint: did you mean `bigint`?"),
         ("s::timestamp with time zone", "1:28", "unknown type `TIMESTAMP WITH TIME ZONE`"),
-        ("INT '1'", "1:25", "Spark has no literals of the type `INT`"),
+        ("INT '1'", "1:25", "Spark has no literals of type `INT`"),
     ],
 )
 def test_type_names_that_spark_lacks_are_errors_with_their_place(

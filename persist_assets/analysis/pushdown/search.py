@@ -109,7 +109,7 @@ def _merged(reader: SourceID, disjuncts: Iterable[Disjunct]) -> tuple[Disjunct, 
     by: dict[tuple[Term, tuple[str, ...]], set[Kept]] = {}
     for one in disjuncts:
         by.setdefault((one.predicate, one.columns), set()).update(one.kept)
-    whole = Kept("all rows", f"no condition of this place: all rows are read by {reader}")
+    whole = Kept("all rows", f"no condition here: {reader} reads all rows")
     made = [
         Disjunct(term, columns, tuple(sorted(kept | ({whole} if term == TRUE else set()))))
         for (term, columns), kept in by.items()
@@ -157,7 +157,7 @@ class _Search:
             return
         if len(ways) >= _MOST_WAYS:
             conditions, used = (), (*(o.expr for o in block.columns), *used)
-            kept = frozenset((Kept("too many ways", "it is read in too many ways to tell apart"),))
+            kept = frozenset((Kept("too many ways", "it is read in too many different ways"),))
             key = (conditions, frozenset(map(id, used)), kept)
             if key in ways:
                 return
@@ -192,7 +192,7 @@ class _Search:
                     continue
                 blind = [w for w, now in windows if not _sees(reader, w, now, instance, own)]
                 if blind:
-                    words = f"{reader.named(own)}: {reader.said(blind[0])} looks at rows without it"
+                    words = f"{reader.named(own)}: {reader.said(blind[0])} also needs other rows"
                     kept[instance].add(Kept("window", words))
                 else:
                     pushed[instance].append(own)
@@ -205,7 +205,7 @@ class _Search:
             for atom in atoms_of(term):
                 about = instances_of(atom)
                 if len(about) > 1:
-                    why = Kept("two tables", f"{reader.named(atom)}: it compares with other rows")
+                    why = Kept("two tables", f"{reader.named(atom)}: it compares several tables")
                     for instance in about & leaves.keys():
                         kept[instance].add(why)
         for term in visit.extra:
@@ -270,7 +270,7 @@ class _Search:
             case Derived(block, volatile):
                 columns = [o.expr for o in block.columns]
                 if volatile:
-                    why = "what it is about draws lots"
+                    why = "it depends on nondeterministic rows"
                     asked = _without(reader, columns, asked, "draws lots", why)
                 self._under(reader, block, columns, asked, ())
             case Outer():
@@ -281,7 +281,7 @@ class _Search:
                 self._set_operation(reader, kind, branches, asked)
             case Limit(block, count, offset, _):
                 columns = [o.expr for o in block.columns]
-                why = "a LIMIT takes its rows before"
+                why = "a LIMIT applies first"
                 asked = _without(reader, columns, asked, "limit above", why)
                 self._under(reader, block, columns, asked, ())
                 self._subqueries(reader, [e for e in (count, offset) if e])
@@ -290,7 +290,7 @@ class _Search:
             case Values(rows):
                 self._subqueries(reader, [e for row in rows for e in row])
             case Opaque(_, reads, _):
-                because = reader.relation.whole or "it is not analysed"
+                because = reader.relation.whole or "it is not analyzed"
                 code = "UDF" if "not one of Spark's own" in because else "not analysed"
                 why = asked.kept | {Kept(code, because)}
                 for given in reads:
@@ -306,7 +306,7 @@ class _Search:
             if not columns:  # of a function, they are known when it is computed
                 asked = _Asked((), frozenset(), asked.kept)
             elif relation.volatile:
-                why = "what it is about draws lots"
+                why = "it depends on nondeterministic rows"
                 asked = _without(reader, columns, asked, "draws lots", why)
             self._under(reader, relation.block, columns, asked, ())
         elif source_id in self.tables:
@@ -356,7 +356,7 @@ class _Search:
                 right.append(_said_below(reader, second, every, kept_right))
             elif any(i >= n for i in about):
                 words = (
-                    f"{_spelled(reader, condition, every)}: it holds of rows that are not joined"
+                    f"{_spelled(reader, condition, every)}: it also holds for rows without a match"
                 )
                 kept_right.add(Kept("null side", words))
         inside = [{i for i, _ in side.leaves} for side in (node.left, node.right)]
@@ -371,7 +371,7 @@ class _Search:
                         kept_right.add(why)
             if about & inside[0] or node.kind != "left":
                 code = "null side" if node.kind == "left" else "full join"
-                words = f"{reader.said(test)}: rows that do not fulfil ON are kept"
+                words = f"{reader.said(test)}: rows that do not match ON are kept"
                 kept_left.add(Kept(code, words))
                 if node.kind != "left":
                     kept_right.add(Kept(code, words))
@@ -392,8 +392,8 @@ class _Search:
             if not about <= fixed:
                 of_keys = any(k < n for k in about - fixed)
                 code = "grouping set" if of_keys else "aggregate"
-                words = "a key that not every grouping set has" if of_keys else "an aggregate"
-                kept.add(Kept(code, f"{_spelled(reader, condition, every)}: it is about {words}"))
+                words = "a key that is missing in some grouping sets" if of_keys else "an aggregate"
+                kept.add(Kept(code, f"{_spelled(reader, condition, every)}: it refers to {words}"))
         below = _Asked(
             tuple(conditions), frozenset(i for i in asked.columns if i >= n), frozenset(kept)
         )
@@ -403,7 +403,7 @@ class _Search:
         self, reader: TermReader, kind: str, branches: Sequence[Block], asked: _Asked
     ) -> None:
         if kind != "union all":
-            why = f"it is about the rows of {kind.upper()}"
+            why = f"it applies to the rows of {kind.upper()}"
             exprs = [o.expr for o in branches[0].columns]
             asked = _without(reader, exprs, asked, "set operation", why)
             columns = frozenset(range(len(exprs)))

@@ -137,7 +137,7 @@ class TermReader:
         known = self._values.get(id(expr))
         if known is None:
             if depth > _MAX_NESTED:
-                return Kept("function", "it is nested too deeply")
+                return Kept("function", "the nesting is too deep")
             known = self._values[id(expr)] = self._value(expr, depth + 1)
         return known
 
@@ -146,14 +146,14 @@ class TermReader:
             case Ref(instance, number):
                 return self._column(instance, number)
             case Window():
-                return Kept("window", f"{self.said(expr)} looks at other rows")
+                return Kept("window", f"{self.said(expr)} depends on other rows")
             case Subquery():
-                return Kept("subquery", "it asks another query: joins are not pushed as semi-joins")
+                return Kept("subquery", "it contains a subquery, and semi-joins are not pushed")
             case Call("number", (), (text,)):
-                return p.number_literal(text) or Kept("type", f"{text} has a type of its own")
+                return p.number_literal(text) or Kept("type", f"{text} has a special type")
             case Call("string", (), (text,)):
                 said = p.string_of(text)
-                unsure = Kept("type", f"what {text} says is not certain")
+                unsure = Kept("type", f"the value of {text} is uncertain")
                 return unsure if said is None else (Term("string", (), (said,)), "string")
             case Call("boolean", (), (word,)):
                 return Term("boolean", (), (word,)), "boolean"
@@ -166,7 +166,7 @@ class TermReader:
             case Call("parameter"):
                 return Kept("parameter", f"{self.said(expr)} differs from build to build")
             case Call(op) if op in VOLATILE or op in SESSION:
-                return Kept("draws lots", f"{op}() may answer differently each time")
+                return Kept("draws lots", f"{op}() is nondeterministic")
             case Call():
                 return self._call(expr, depth) or self._unsaid(expr)
 
@@ -179,13 +179,13 @@ class TermReader:
             return Kept("may raise under ANSI", f"{self.said(call)} may raise an error")
         if call.op in CLOCK:
             return Kept("function", f"{call.op}() is not pushed")
-        return Kept("function", f"{self.said(call)} is not among what is pushed")
+        return Kept("function", f"{self.said(call)} is not supported for pushdown")
 
     def _column(self, instance: int, number: int) -> Typed | Kept:
         kinds = self.relation.types.leaves.get(instance, ())
         kind = kinds[number] if number < len(kinds) else None
         if kind is None:
-            return Kept("type", f"the type of {self._name(instance, number)} is not certain")
+            return Kept("type", f"the type of {self._name(instance, number)} is uncertain")
         kind = "string" if kind.startswith("varchar(") else kind
         return Term("ref", (), (str(instance), str(number), kind)), kind
 
@@ -265,7 +265,7 @@ class TermReader:
         if isinstance(value, Kept):
             return value
         if value[1] != "boolean":
-            return Kept("type", "it is no boolean")
+            return Kept("type", "it is not boolean")
         return p.compared("=", value[0], Term("boolean", (), ("false" if negate else "true",)))
 
     def _atom(self, call: Call, negate: bool) -> Term | Kept:
@@ -291,7 +291,7 @@ class TermReader:
                 if isinstance(value, Kept):
                     return value
                 if value[1] != "boolean":
-                    return Kept("type", "it is no boolean")
+                    return Kept("type", "it is not boolean")
                 tested = Term("boolean", (), (word,))
                 return _exactly("=", value[0], tested, negate=negate)
             case Call("in", (needle, *choices)):
@@ -313,7 +313,7 @@ class TermReader:
         assert not isinstance(other, Kept)
         pair = _alike(one, other)
         if pair is None:
-            words = f"{one[1]} compared with {other[1]} may raise an error or change either"
+            words = f"{one[1]} compared with {other[1]} may raise an error or convert either"
             return Kept("may raise under ANSI", words)
         return pair
 
@@ -348,7 +348,7 @@ class TermReader:
         if not pairs:
             return FALSE
         if not _have_one_type(kinds):
-            return Kept("may raise under ANSI", "no decimal has as many digits as its values")
+            return Kept("may raise under ANSI", "its values have too many digits for a decimal")
         if any(choice.op not in p.LITERALS for _, choice in pairs):
             each = [p.compared("<>" if negate else "=", *pair) for pair in pairs]
             return p.every(each) if negate else p.some(each)

@@ -126,8 +126,8 @@ def check_fits(source: Source, base: Snapshot, columns: Iterable[Column]) -> Non
     why = mismatch(base.columns, columns)
     if why is not None:
         raise BuildError(
-            f"`{source.name}` cannot go on from {base.table}: {why}",
-            hint="compute all of it: --full-refresh, or take out on_change=continue",
+            f"`{source.name}` cannot continue {base.table}: {why}",
+            hint="compute it in full: --full-refresh, or remove on_change=continue",
             location=source.location,
         )
 
@@ -144,13 +144,13 @@ def _find_window(task: Task, increment: Increment) -> Window | None:
     window = find_window(reader.engine, reader.project, source, increment, load)
     if increment.late and window is not None:
         log.warning(
-            "`%s`: new files of %s hold times before %s, the watermark, and its lookback: what"
-            " follows from such rows is not computed, as assume=exact says that there are none;"
+            "`%s`: new files of %s contain times before the watermark %s and its lookback; rows"
+            " that depend on them are not computed, because assume=exact rules them out;"
             " persist rerun computes it",
             source.key,
             ", ".join(increment.late),
             increment.base.watermark,
         )
     if window is None:
-        log.warning("`%s` is computed as a whole: its time column does not tell", source.key)
+        log.warning("`%s` is computed in full: its time column is not sufficient", source.key)
     return window

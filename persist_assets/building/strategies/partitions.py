@@ -122,6 +122,6 @@ def _check_types(source: Source) -> None:
         kind = column_type(source.columns, dimension.column)
         if kind is not None and (wanted := misfit(dimension, kind)):
             raise BuildError(
-                f"`{dimension.column}` of `{source.name}` is {kind}: its partitions want {wanted}",
+                f"`{dimension.column}` of `{source.name}` is {kind}: its partitions need {wanted}",
                 location=source.location,
             )

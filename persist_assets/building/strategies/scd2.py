@@ -155,32 +155,32 @@ def _check_columns(source: Source, rows: DataFrame, past: DataFrame | None) -> N
     validity, by = source.annotation.validity, source.annotation.time_column
     assert validity is not None
     kinds = {f.name.lower(): f.dataType.simpleString() for f in rows.schema.fields}
-    problem, hint = None, f"it has {', '.join(rows.columns)}"
+    problem, hint = None, f"known columns: {', '.join(rows.columns)}"
     for name in (*validity.key, *validity.watch, *([by] if by else [])):
         if name.lower() not in kinds:
             problem = f"`{name}` is not a column of `{source.name}`"
     if taken := [n for n in (VALID_FROM, VALID_TO) if n in kinds]:
-        problem, hint = f"`{taken[0]}` is what a history adds to `{source.name}`", "rename it"
+        problem, hint = f"`{taken[0]}` is added by the history of `{source.name}`", "rename it"
     if by and problem is None and kinds[by.lower()] not in TIMES:
-        problem = f"`{by}` is {kinds[by.lower()]}: nothing is valid from it on"
-        hint = "a date or a timestamp says from when on a row is so"
+        problem = f"`{by}` is {kinds[by.lower()]}, which cannot date versions"
+        hint = "use a date or a timestamp"
     for name in _compared(rows.columns, validity):
         if problem is None and "map<" in kinds[name.lower()]:
             problem = f"`{name}` is {kinds[name.lower()]}, which cannot be compared"
-            hint = "name the columns whose changes count: watch=[a, b]"
+            hint = "list the columns to watch: watch=[a, b]"
     if past is not None and problem is None:
         before = [c for c in columns_of(past) if c.name.lower() not in (VALID_FROM, VALID_TO)]
         why = mismatch(before, columns_of(rows), grows=True)
         if why is not None:
-            problem = f"the history of `{source.name}` cannot go on: {why}"
+            problem = f"the history of `{source.name}` cannot be continued: {why}"
             hint = _HOW_TO_GO_ON
     if problem is not None:
         raise BuildError(problem, hint=hint, location=source.location)
 
 
 _HOW_TO_GO_ON = (
-    "give it the columns that it had, CAST(NULL AS type) AS name where there is nothing to say; or"
-    " on_change=rebuild begins a new history"
+    "keep its columns, with CAST(NULL AS type) AS name where there is no value; or"
+    " start a new history with on_change=rebuild"
 )
 
 
@@ -201,8 +201,8 @@ def _check_keys(source: Source, rows: DataFrame, key: Sequence[str]) -> None:
     if len(shown) > _MOST_SHOWN:
         told[_MOST_SHOWN:] = [f"… {several.count()} keys in all"]
     raise BuildError(
-        f"`{source.name}` has several rows of one key: {'; '.join(told)}",
-        hint="a history has one row of each key at a time: choose one, or give it a longer key",
+        f"`{source.name}` has several rows with the same key: {'; '.join(told)}",
+        hint="a history has one row per key at a time: choose one, or use a longer key",
         location=source.location,
     )
 

@@ -85,7 +85,7 @@ def without_shared(
     if any(slices[s].files is not None for s in shared):
         names = ", ".join(sorted(f"`{project.by_id[s].name}`" for s in computed))
         raise BuildError(
-            f"`{source.name}` cannot go on: {names} cannot be read from its table any more",
+            f"`{source.name}` cannot continue: {names} can no longer be read from its table",
             hint="build again",
             location=source.location,
         )

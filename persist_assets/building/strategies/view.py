@@ -67,8 +67,8 @@ def _stored(task: Task, read: Mapping[SourceID, Snapshot]) -> View:
         if upstream.external is not None:
             raise _refusal(
                 source,
-                f"`{upstream.name}` is an external table, and only the rows that are needed of it"
-                " are copied",
+                f"`{upstream.name}` is an external table, of which only the needed rows"
+                " are copied here",
             )
         version = reader.pins.pin(upstream).version
         if version is None or version.startswith(UNVERSIONED):
@@ -81,6 +81,6 @@ def _stored(task: Task, read: Mapping[SourceID, Snapshot]) -> View:
 def _refusal(source: Source, why: str) -> BuildError:
     return BuildError(
         f"`{source.name}` cannot be a view: {why}",
-        hint="take out materialized=view",
+        hint="remove materialized=view",
         location=source.location,
     )

@@ -43,8 +43,8 @@ def _unique(tag: Tag, named: Mapping[str, Tag]) -> Iterable[Check]:
 
 def _accepted_values(tag: Tag, named: Mapping[str, Tag]) -> Iterable[Check]:
     if tag.value is not None or not named:
-        example = "for example accepted_values { origin=[EWR, JFK, LGA] }"
-        raise Bad("`accepted_values` wants a list for each column", tag.location, example)
+        example = "for example, accepted_values { origin=[EWR, JFK, LGA] }"
+        raise Bad("`accepted_values` needs a list for each column", tag.location, example)
     for column, values in named.items():
         name = f"accepted_values_{column}"
         scalars = read_scalars(values, f"accepted_values.{column}")
@@ -61,8 +61,8 @@ def _expr(tag: Tag, named: Mapping[str, Tag]) -> Iterable[Check]:
 
 def _range(tag: Tag, named: Mapping[str, Tag]) -> Iterable[Check]:
     if tag.value is not None or not named:
-        example = "for example range { dep_delay { min=-60 max=3000 } }"
-        raise Bad("`range` wants bounds for each column", tag.location, example)
+        example = "for example, range { dep_delay { min=-60 max=3000 } }"
+        raise Bad("`range` needs bounds for each column", tag.location, example)
     for column, bounds in named.items():
         least, most = _bounds(bounds, f"range.{column}")
         yield Check("range", f"range_{column}", columns=(column,), least=least, most=most)
@@ -71,34 +71,34 @@ def _range(tag: Tag, named: Mapping[str, Tag]) -> Iterable[Check]:
 def _bounds(tag: Tag, what: str) -> tuple[Scalar | None, Scalar | None]:
     """Return the ends of a range, in order, of which one may be missing."""
     if tag.value is not None:
-        raise Bad(f"`{what}` wants `min`, `max` or both", tag.location)
+        raise Bad(f"`{what}` needs `min`, `max` or both", tag.location)
     found: dict[str, str | int | float] = {}
     for name, below in read_known(tag, what, ("min", "max")):
         refuse(below.properties, f"{what}.{name}")
         value = below.value.isoformat() if isinstance(below.value, date) else below.value
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise Bad(f"`{what}.{name}` wants a number, a date or a text", below.location)
+            raise Bad(f"`{what}.{name}` must be a number, a date or a string", below.location)
         found[name] = value
     least, most = found.get("min"), found.get("max")
     if not found:
-        raise Bad(f"`{what}` wants `min`, `max` or both", tag.location)
+        raise Bad(f"`{what}` needs `min`, `max` or both", tag.location)
     if least is not None and most is not None:
         if isinstance(least, str) is not isinstance(most, str):
-            raise Bad(f"the bounds of `{what}` are not of one kind", tag.location)
+            raise Bad(f"the bounds of `{what}` must have the same type", tag.location)
         if least > most:  # pyright: ignore[reportOperatorIssue]
             message = f"no value is between {least} and {most}"
-            raise Bad(message, tag.location, f"`{what}.min` is the lesser of the two")
+            raise Bad(message, tag.location, f"`{what}.min` must not exceed `{what}.max`")
     return least, most
 
 
 def _relationship(tag: Tag, named: Mapping[str, Tag]) -> Iterable[Check]:
-    example = 'for example relationship { carrier="carriers.code" }'
+    example = 'for example, relationship { carrier="carriers.code" }'
     if tag.value is not None or not named:
-        raise Bad("`relationship` wants a column of a source for each", tag.location, example)
+        raise Bad("`relationship` needs a source column for each column", tag.location, example)
     for column, other in named.items():
         written = read_text(other, f"relationship.{column}")
         if not all(re.split(r"[/.]", written)) or not re.fullmatch(r".+\.[^./]+", written):
-            message = f"`{written}` is not a column of a source"
+            message = f"`{written}` is not a source column"
             raise Bad(message, other.location, example)
         name = f"relationship_{column}"
         place = other.location
@@ -107,19 +107,19 @@ def _relationship(tag: Tag, named: Mapping[str, Tag]) -> Iterable[Check]:
 
 def _row_count(tag: Tag, named: Mapping[str, Tag]) -> Iterable[Check]:
     if not named:
-        example = "for example row_count { min=1 }"
-        raise Bad("`row_count` wants `min`, `max` or both", tag.location, example)
+        example = "for example, row_count { min=1 }"
+        raise Bad("`row_count` needs `min`, `max` or both", tag.location, example)
     least, most = _bounds(Tag(tag.location, tag.value, dict(named)), "row_count")
     for bound in (least, most):
         if bound is not None and (not isinstance(bound, int) or bound < 0):
-            raise Bad(f"`{bound}` is not a number of rows", tag.location)
+            raise Bad(f"`{bound}` is not a valid number of rows", tag.location)
     yield Check("row_count", "row_count", least=least, most=most)
 
 
 def _freshness_of(tag: Tag, named: Mapping[str, Tag]) -> Iterable[Check]:
     if tag.value is not None or not named:
-        example = 'for example freshness { time_hour="2 days" }'
-        raise Bad("`freshness` wants a duration for each column", tag.location, example)
+        example = 'for example, freshness { time_hour="2 days" }'
+        raise Bad("`freshness` needs a duration for each column", tag.location, example)
     for column, age in named.items():
         seconds = read_duration(age, f"freshness.{column}")
         yield Check("freshness", f"freshness_{column}", columns=(column,), age_s=seconds)
@@ -151,7 +151,7 @@ _CHECKS: Mapping[CheckKind, Callable[[Tag, Mapping[str, Tag]], Iterable[Check]]]
 def read_check(tag: Tag, what: str) -> tuple[Check, ...]:
     """Return the checks of a block, each with a name of its own."""
     if tag.value is not None or not tag.properties:
-        raise Bad("`check` wants a block", tag.location, "for example check { not_null=[id] }")
+        raise Bad("`check` must be a block", tag.location, "for example, check { not_null=[id] }")
     checks: dict[str, Check] = {}
     for kind, below in read_known(tag, what, _CHECKS):
         named = {k: v for k, v in (below.properties or {}).items() if not v.deleted}

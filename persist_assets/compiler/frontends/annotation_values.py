@@ -43,7 +43,7 @@ def read_text(tag: Tag, what: str) -> str:
     if isinstance(tag.value, str) and tag.value:
         return tag.value
     hint = f'put it in quotes: {what}="…"' if isinstance(tag.value, int | float) else None
-    raise Bad(f"`{what}` wants a text", tag.location, hint)
+    raise Bad(f"`{what}` must be a string", tag.location, hint)
 
 
 def read_texts(tag: Tag, what: str) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ def read_known(tag: Tag, what: str, known: Iterable[str]) -> Iterable[tuple[str,
     known = tuple(known)
     for name, below in (tag.properties or {}).items():
         if name not in known:
-            hint = did_you_mean(name, known) or f"known here: {', '.join(known)}"
+            hint = did_you_mean(name, known) or f"known properties: {', '.join(known)}"
             raise Bad(f"`{what}` has no property `{name}`", below.location, hint)
         if not below.deleted:
             yield name, below
@@ -76,7 +76,7 @@ def flag(tag: Tag, what: str) -> bool:
     refuse(tag.properties, what)
     if tag.value is None or tag.value is True:
         return True
-    raise Bad(f"`{what}` is a bare word", tag.location, f"to turn it off write -{what}")
+    raise Bad(f"`{what}` takes no value", tag.location, f"to turn it off write -{what}")
 
 
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
@@ -91,7 +91,7 @@ def table_name(tag: Tag, what: str) -> str:
     name = read_text(tag, what)
     if not _TABLE_NAME.fullmatch(name):
         raise Bad(
-            f"`{name}` is not a table name",
+            f"invalid table name `{name}`",
             tag.location,
             "letters, digits and underscores, with up to two qualifiers: schema.table",
         )
@@ -123,18 +123,18 @@ _PART = re.compile(r"[^|\x00-\x1f]+")
 
 def read_partition(tag: Tag, what: str) -> tuple[Dimension, ...]:
     """Return the dimensions of partitions; the one of the short form has no column yet."""
-    hint = "for example partition=daily, or partition { origin=[EWR, JFK] }"
+    hint = "for example, partition=daily, or partition { origin=[EWR, JFK] }"
     if isinstance(tag.value, str) and not tag.properties:
         return (_dimension("", tag, what),)
     if tag.value is not None or not tag.properties:
-        raise Bad(f"`{what}` wants a length of time, or columns", tag.location, hint)
+        raise Bad(f"`{what}` must be a cadence or a block of columns", tag.location, hint)
     found = [
         _dimension(name, below, f"{what}.{name}")
         for name, below in tag.properties.items()
         if not below.deleted
     ]
     if len(found) > 2 or sum(d.every is not None for d in found) > 1:
-        message = f"`{what}` has one column, or two of which one at most is of times"
+        message = f"`{what}` must have one column, or two with at most one of them by time"
         raise Bad(message, tag.location)
     return tuple(sorted(found, key=lambda d: d.every is None))
 
@@ -147,11 +147,11 @@ def _dimension(column: str, tag: Tag, what: str) -> Dimension:
     for value in values:
         text = str(value)
         if not isinstance(value, str | int) or isinstance(value, bool):
-            raise Bad(f"`{what}` wants texts or whole numbers", tag.location)
+            raise Bad(f"`{what}` must be a list of strings or integers", tag.location)
         if not _PART.fullmatch(text) or "..." in text or text != text.strip():
-            raise Bad(f"`{text}` cannot be the key of a partition", tag.location)
+            raise Bad(f"`{text}` is not a valid partition key", tag.location)
     if len({*map(str, values)}) < len(values) or len({*map(type, values)}) > 1:
-        raise Bad(f"`{what}` wants values of one type, each once", tag.location)
+        raise Bad(f"`{what}` must be distinct values of one type", tag.location)
     return Dimension(column, None, cast("tuple[str | int, ...]", values))
 
 
@@ -160,10 +160,14 @@ def moment(tag: Tag, what: str) -> str:
     text = read_text(tag, what)
     try:
         if datetime.fromisoformat(text).tzinfo is not None:
-            raise Bad(f"`{what}` is local time", tag.location, "take out the zone: timezone=…")
+            raise Bad(
+                f"`{what}` must be local time",
+                tag.location,
+                "remove the time zone and set timezone=…",
+            )
     except ValueError:
-        hint = f'for example {what}="2013-01-01"'
-        raise Bad(f"`{text}` is no date or time", tag.location, hint) from None
+        hint = f'for example, {what}="2013-01-01"'
+        raise Bad(f"`{text}` is not a date or time", tag.location, hint) from None
     return text
 
 
@@ -173,8 +177,8 @@ def read_timezone(tag: Tag, what: str) -> str:
     try:
         return ZoneInfo(text).key
     except (ValueError, OSError, KeyError):
-        hint = 'for example timezone="Europe/Berlin"'
-        raise Bad(f"`{text}` is no time zone", tag.location, hint) from None
+        hint = 'for example, timezone="Europe/Berlin"'
+        raise Bad(f"unknown time zone `{text}`", tag.location, hint) from None
 
 
 def read_backfill(tag: Tag, what: str) -> str:
@@ -191,7 +195,7 @@ def column_names(tag: Tag, what: str) -> tuple[str, ...]:
     """Return names of columns, each once."""
     names = read_texts(tag, what)
     if not names or len({n.lower() for n in names}) < len(names):
-        raise Bad(f"`{what}` wants columns, each once", tag.location)
+        raise Bad(f"`{what}` must be distinct columns", tag.location)
     return names
 
 
@@ -215,7 +219,7 @@ def one_of(known: Sequence[str], tag: Tag, what: str) -> str:
     text = read_text(tag, what)
     if text not in known:
         hint = did_you_mean(text, known)
-        raise Bad(f"`{what}` is one of {', '.join(known)}, not `{text}`", tag.location, hint)
+        raise Bad(f"`{what}` must be one of {', '.join(known)}, got `{text}`", tag.location, hint)
     return text
 
 
@@ -230,7 +234,7 @@ def read_group(tag: Tag, what: str) -> str:
     """Return the name of a group of Dagster."""
     group = read_text(tag, what)
     if not _GROUP.fullmatch(group):
-        raise Bad(f"`{group}` is not a group name", tag.location, "letters, digits and underscores")
+        raise Bad(f"invalid group name `{group}`", tag.location, "letters, digits and underscores")
     return group
 
 
@@ -240,9 +244,9 @@ def read_owners(tag: Tag, what: str) -> tuple[str, ...]:
     for owner in owners:
         if not (_EMAIL.fullmatch(owner) or _TEAM.fullmatch(owner)):
             raise Bad(
-                f"`{owner}` is not an owner",
+                f"invalid owner `{owner}`",
                 tag.location,
-                'an e-mail address or a team: owner="team:flights"',
+                'use an email address or a team: owner="team:flights"',
             )
     return owners
 
@@ -260,9 +264,9 @@ def read_tags(tag: Tag, what: str) -> tuple[tuple[str, str], ...]:
     for key, value in tags.items():
         if not (_TAG_KEY.fullmatch(key) and _TAG_VALUE.fullmatch(value)):
             raise Bad(
-                f"`{key}={value}` is not a tag" if value else f"`{key}` is not a tag",
+                f"invalid tag `{key}={value}`" if value else f"invalid tag `{key}`",
                 tag.location,
-                "letters, digits, `_`, `-` and `.`, up to 63 of them",
+                "at most 63 letters, digits, `_`, `-` and `.`",
             )
     return tuple(sorted(tags.items()))
 
@@ -272,14 +276,14 @@ def read_duration(tag: Tag, what: str) -> int:
     text = read_text(tag, what)
     seconds = parse_duration(text)
     if seconds is None:
-        raise Bad(f"`{text}` is not a duration", tag.location, f'for example {what}="24h"')
+        raise Bad(f"`{text}` is not a duration", tag.location, f'for example, {what}="24h"')
     return seconds
 
 
 def read_freshness(tag: Tag, what: str) -> Freshness:
     """Return how old a table may be, and what readers of an older one get."""
     if tag.value is not None:
-        raise Bad(f"`{what}` wants properties", tag.location, 'for example freshness.window="24h"')
+        raise Bad(f"`{what}` must be a block", tag.location, 'for example, freshness.window="24h"')
     found: dict[str, int] = {}
     fallback: Any = "stale_ok"
     for name, below in read_known(tag, what, ("window", "warn", "fallback")):
@@ -288,9 +292,9 @@ def read_freshness(tag: Tag, what: str) -> Freshness:
         else:
             found[name] = read_duration(below, f"freshness.{name}")
     if "window" not in found:
-        raise Bad("`freshness` wants a window", tag.location, 'for example freshness.window="24h"')
+        raise Bad("`freshness` needs a window", tag.location, 'for example, freshness.window="24h"')
     if min(found.values()) < 60:
-        raise Bad("freshness is watched by the minute: at least 60s", tag.location)
+        raise Bad("freshness is checked every minute: use at least 60s", tag.location)
     if found.get("warn", 0) >= found["window"]:
         raise Bad("`freshness.warn` must be shorter than `freshness.window`", tag.location)
     return Freshness(found["window"], found.get("warn"), fallback)
@@ -301,9 +305,9 @@ _NOT_NULL = re.compile(r"(?P<type>.*?)\s*\bnot\s+null", re.IGNORECASE)
 
 def read_columns(tag: Tag, what: str) -> tuple[Check, ...]:
     """Return the checks that a contract consists of: which columns there are, and their NULLs."""
-    example = 'for example columns { carrier=string n="bigint not null" }'
+    example = 'for example, columns { carrier=string n="bigint not null" }'
     if tag.value is not None or not tag.properties:
-        raise Bad("`columns` wants a block of columns", tag.location, example)
+        raise Bad("`columns` must be a block of columns", tag.location, example)
     promised: dict[str, str] = {}
     checks: list[Check] = []
     others = False
@@ -314,7 +318,7 @@ def read_columns(tag: Tag, what: str) -> tuple[Check, ...]:
             others = flag(below, "columns.*")
             continue
         if name.lower() in map(str.lower, promised):
-            raise Bad(f"`columns` has `{name}` twice", below.location)
+            raise Bad(f"`columns` lists `{name}` twice", below.location)
         written = "" if below.value in (None, True) else read_text(below, f"columns.{name}")
         refuse(below.properties, f"columns.{name}")
         if match := _NOT_NULL.fullmatch(written.strip()):
@@ -324,10 +328,10 @@ def read_columns(tag: Tag, what: str) -> tuple[Check, ...]:
             )
         kind = stored_type(written) if written else ""
         if kind is None:
-            raise Bad(f"`{written}` is not a type", below.location, type_hint(written))
+            raise Bad(f"unknown type `{written}`", below.location, type_hint(written))
         promised[name] = kind
     if not promised:
-        raise Bad("`columns` wants a block of columns", tag.location, example)
+        raise Bad("`columns` must be a block of columns", tag.location, example)
     names, types = tuple(promised), tuple(promised.values())
     whole = Check("columns", "columns", names, types, others=others, location=tag.location)
     return (whole, *checks)
@@ -339,7 +343,7 @@ def read_blocking(severity: Tag | None) -> bool:
         return True
     text = read_text(severity, "severity")
     if text not in ("error", "warn"):
-        raise Bad("`severity` is `error` or `warn`", severity.location)
+        raise Bad("`severity` must be `error` or `warn`", severity.location)
     return text == "error"
 
 
@@ -356,7 +360,7 @@ def read_scalars(tag: Tag, what: str) -> tuple[Scalar, ...]:
     values: list[Scalar] = []
     for element in elements:
         if not isinstance(element.value, str | int | float | bool):
-            raise Bad(f"`{what}` wants texts, numbers or booleans", element.location)
+            raise Bad(f"`{what}` must be a list of strings, numbers or booleans", element.location)
         values.append(element.value)
     if not values:
         raise Bad(f"`{what}` is empty", tag.location)
@@ -370,13 +374,13 @@ def read_automation(tag: Tag, what: str) -> str:
         return text
     known = ("eager", "missing", *NICKNAMES)
     if " " not in text and text not in known:
-        hint = did_you_mean(text, known) or f'for example {what}="0 6 * * *"'
-        message = f"`{what}` is `eager`, `missing` or a schedule, not `{text}`"
+        hint = did_you_mean(text, known) or f'for example, {what}="0 6 * * *"'
+        message = f"`{what}` must be `eager`, `missing` or a schedule, got `{text}`"
         raise Bad(message, tag.location, hint)
     wrong = wrong_with(text)
     if wrong is not None:
-        message = f"`{text}` is no schedule: {wrong}"
-        raise Bad(message, tag.location, f'for example {what}="0 6 * * *"')
+        message = f"invalid schedule `{text}`: {wrong}"
+        raise Bad(message, tag.location, f'for example, {what}="0 6 * * *"')
     return text
 
 
@@ -385,9 +389,9 @@ _NEEDS = re.compile(r"[A-Za-z0-9_-]{1,64}:[^:\s].*")
 
 def read_want(tag: Tag, what: str) -> tuple[Any, int | None, int | None, tuple[str, ...]]:
     """Return how often, when it is late, when it is given up, and what it needs."""
-    example = 'for example want { every=daily sla="9h" }'
+    example = 'for example, want { every=daily sla="9h" }'
     if tag.value is not None:
-        raise Bad(f"`{what}` wants properties", tag.location, example)
+        raise Bad(f"`{what}` must be a block", tag.location, example)
     every: Any = None
     found: dict[str, int] = {}
     needs: tuple[str, ...] = ()
@@ -398,8 +402,8 @@ def read_want(tag: Tag, what: str) -> tuple[Any, int | None, int | None, tuple[s
             needs = read_texts(below, "want.needs")
             for need in needs:
                 if not _NEEDS.fullmatch(need):
-                    hint = 'for example needs=["users:data/users"]'
-                    raise Bad(f"`{need}` names nothing of another graph", below.location, hint)
+                    hint = 'for example, needs=["users:data/users"]'
+                    raise Bad(f"`{need}` is not a reference to another graph", below.location, hint)
         else:
             found[name] = read_duration(below, f"want.{name}")
     return every, found.get("sla"), found.get("ttl"), needs

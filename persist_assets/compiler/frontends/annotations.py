@@ -136,7 +136,7 @@ def read_annotation(
         if name not in KEYS:
             hint = did_you_mean(name, KEYS)
             if name.isdecimal() and tag.deleted:
-                hint = 'a date wants quotes: "2013-01-01"'
+                hint = 'put dates in quotes: "2013-01-01"'
             problems.append(
                 Problem(
                     "annotation-key",
@@ -151,7 +151,7 @@ def read_annotation(
                 problems.append(
                     Problem(
                         "annotation-value",
-                        f"`{name}` is given after `-{name}` removed it",
+                        f"`{name}` is set after `-{name}` removed it",
                         tag.revived,
                     )
                 )
@@ -194,28 +194,28 @@ def _complete(fields: dict[str, object], places: Mapping[str, Location]) -> None
     lead = dimensions[0]
     if not lead.column:
         if not isinstance(column, str):
-            message = f"`partition={lead.every}` is by a time"
-            raise Bad(message, place, "say of which column: time_column=…")
+            message = f"`partition={lead.every}` needs a time column"
+            raise Bad(message, place, "add time_column=…")
         lead = replace(lead, column=column)
         dimensions = (lead, *dimensions[1:])
     if lead.every is None:
         for name in ("start", "end", "timezone"):
             if name in places:
-                raise Bad(f"`{name}` is of partitions of time", places[name], "take it out")
+                raise Bad(f"`{name}` applies only to time partitions", places[name], "remove it")
     elif not isinstance(start, str):
         if "start" not in places:
-            hint = 'for example start="2013-01-01"'
-            raise Bad("partitions of time want a start", place, hint)
+            hint = 'for example, start="2013-01-01"'
+            raise Bad("time partitions need a start", place, hint)
         return
     else:
         if isinstance(column, str) and column.lower() != lead.column.lower():
-            message = f"its partitions are by `{lead.column}`: that is its watermark"
+            message = f"its partitions are by `{lead.column}`, so that is its watermark"
             raise Bad(message, places.get("time_column") or places["watermark"])
         fields["time_column"] = lead.column
         if isinstance(end, str) and datetime.fromisoformat(end) <= datetime.fromisoformat(start):
-            raise Bad("`end` is not after `start`", places["end"])
+            raise Bad("`end` must be after `start`", places["end"])
         if lead.every == "hourly" and zone not in (None, "UTC"):
-            raise Bad("hours are those of UTC", places["timezone"], "take it out")
+            raise Bad("hourly partitions are in UTC", places["timezone"], "remove it")
     fields["partition"] = Partitioning(
         dimensions,
         cast("str | None", start),
@@ -233,12 +233,12 @@ def _complete_want(fields: dict[str, object], places: Mapping[str, Location]) ->
     partition = fields.get("partition")
     time = partition.time if isinstance(partition, Partitioning) else None
     if time is not None and every not in (None, time.every):
-        message = f"`want.every={every}` does not fit: its partitions are {time.every}"
-        raise Bad(message, places["want"], f"every={time.every}, or leave it out")
+        message = f"`want.every={every}` conflicts with {time.every} partitions"
+        raise Bad(message, places["want"], f"use every={time.every}, or remove it")
     every = time.every if time is not None else every
     if every is None:
-        message = "`want` tells how often"
-        raise Bad(message, places["want"], 'for example want { every=daily sla="9h" }')
+        message = "`want` needs `every`"
+        raise Bad(message, places["want"], 'for example, want { every=daily sla="9h" }')
     fields["want"] = Wanted(every, sla, ttl, needs)
 
 
@@ -253,8 +253,8 @@ def _besides(promised: Iterable[Check], checks: Iterable[Check]) -> Iterator[Che
 
 def _contradictions(places: Mapping[str, Location]) -> Iterator[Problem]:
     if "time_column" in places and "watermark" in places:
-        message = "`watermark` and `time_column` are two words for one thing"
-        yield Problem("annotation-value", message, places["watermark"], "take one out")
+        message = "`watermark` and `time_column` mean the same"
+        yield Problem("annotation-value", message, places["watermark"], "remove one of them")
 
 
 def _without_partitions(checks: Tag | None) -> Iterator[Problem]:
@@ -264,8 +264,8 @@ def _without_partitions(checks: Tag | None) -> Iterator[Problem]:
     for kind, below in (checks.properties or {}).items():
         per = (below.properties or {}).get("per")
         if per is not None and not per.deleted and per.value == "partition":
-            message = f"`check.{kind}` is of each partition, and there are none"
-            hint = "say partition=…, or take out per=partition"
+            message = f"`check.{kind}` is per partition, but there are no partitions"
+            hint = "add partition=…, or remove per=partition"
             yield Problem("annotation-value", message, per.location, hint)
 
 
@@ -275,8 +275,8 @@ def _combine(root: Tag, said: Tag) -> Iterator[Problem]:
     for name, tag in (said.properties or {}).items():
         known = properties.setdefault(name, tag)
         if not _alike(known, tag):
-            message = f"`{name}` is said here, and otherwise at {tag.location}"
-            yield Problem("annotation-value", message, known.location, "say it once")
+            message = f"`{name}` is set here and, differently, at {tag.location}"
+            yield Problem("annotation-value", message, known.location, "set it once")
 
 
 def _alike(a: object, b: object) -> bool:
@@ -303,48 +303,48 @@ def misplaced(declaration: Declaration) -> Iterator[Problem]:
     live = annotation.freshness and replace(annotation.freshness, fallback="live")
     for key, place in annotation.keys:
         if declaration.raw is not None and key in ("persist", *NEEDS_PERSIST):
-            message = f"`{key}` has no meaning for a raw table, which is data already"
+            message = f"`{key}` has no effect on a raw table"
             yield Problem("annotation-misplaced", message, place)
         elif declaration.temporary and key in NEEDS_TABLE:
-            message = f"`{key}` has no effect on rows that go with the run that needs them"
-            yield Problem("annotation-misplaced", message, place, "take out materialized")
+            message = f"`{key}` has no effect on temporary tables"
+            yield Problem("annotation-misplaced", message, place, "remove materialized")
         elif not declaration.kept and key in NEEDS_PERSIST:
             message = f"`{key}` has no effect on a source that is not persisted"
-            hint = "add the word persist to its annotation"
+            hint = "add persist to its annotation"
             yield Problem("annotation-misplaced", message, place, hint)
         elif key in _INCREMENTAL and not incremental:
-            message = f"`{key}` has no effect on a source that is computed as a whole"
+            message = f"`{key}` has no effect on a source that is always computed in full"
             yield Problem("annotation-misplaced", message, place, "add refresh=incremental")
         elif key in _INCREMENTAL and annotation.time_column is None:
-            message = f"`{key}` counts from a watermark"
+            message = f"`{key}` needs a watermark"
             yield Problem("annotation-misplaced", message, place, "add watermark=column")
         elif key in _PARTITION and annotation.partition is None:
             if not any(k == "partition" for k, _ in annotation.keys):
-                message = f"`{key}` is of partitions"
+                message = f"`{key}` needs partitions"
                 yield Problem("annotation-misplaced", message, place, "add partition=daily")
         elif annotation.partition is not None and (
             key == "merge_key" or (key == "refresh" and (incremental or history))
         ):
-            message = f"`{key}` has no place beside `partition`: partitions are replaced"
-            yield Problem("annotation-misplaced", message, place, "take one of them out")
+            message = f"`{key}` cannot be combined with `partition`: partitions are replaced"
+            yield Problem("annotation-misplaced", message, place, "remove one of them")
         elif key in _HISTORY and not history:
             message = f"`{key}` has no effect on a source that keeps no versions"
             yield Problem("annotation-misplaced", message, place, "add refresh=snapshot")
         elif key == "on_change" and not (incremental or history):
-            message = f"`{key}` has no effect on a source that is computed as a whole"
+            message = f"`{key}` has no effect on a source that is always computed in full"
             hint = "add refresh=incremental or refresh=snapshot"
             yield Problem("annotation-misplaced", message, place, hint)
         elif key == "merge_key" and history:
-            message = "`merge_key` keeps the last row of each key, refresh=snapshot all of them"
-            yield Problem("annotation-misplaced", message, place, "say key= instead")
+            message = "`merge_key` keeps the last row of each key, but refresh=snapshot keeps all"
+            yield Problem("annotation-misplaced", message, place, "use key= instead")
         elif key == "refresh" and history and not annotation.key:
-            message = "versions are told apart by a key"
+            message = "refresh=snapshot needs a key"
             yield Problem("annotation-misplaced", message, place, "add key=column")
         elif key == "freshness" and history and annotation.freshness == live:
-            message = "`fallback=live` has no query to compute: versions are in the table alone"
-            yield Problem("annotation-misplaced", message, place, "take out fallback=live")
+            message = "`fallback=live` has no query to compute: only the table has the versions"
+            yield Problem("annotation-misplaced", message, place, "remove fallback=live")
         elif annotation.strategy == "view" and (
             key in ("merge_key", "partition") or (key == "refresh" and (incremental or history))
         ):
-            message = "a view has no rows that a build could add to"
-            yield Problem("annotation-misplaced", message, place, "take out materialized=view")
+            message = "a build cannot add rows to a view"
+            yield Problem("annotation-misplaced", message, place, "remove materialized=view")

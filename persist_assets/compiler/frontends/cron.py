@@ -34,28 +34,28 @@ def wrong_with(cron: str) -> str | None:
         return None
     given = cron.split()
     if len(given) != len(_FIELDS):
-        return "a schedule has five fields: minute, hour, day of month, month, day of week"
+        return "it must have five fields: minute, hour, day of month, month, day of week"
     found: list[set[int]] = []
     for text, (name, least, most, greatest, names) in zip(given, _FIELDS, strict=True):
         values: set[int] = set()
         for part in text.lower().split(","):
             matched = _PART.fullmatch(part)
             if matched is None:
-                return f"`{part}` is no {name}"
+                return f"`{part}` is not a valid {name}"
             star, first, last, step = matched.groups()
             ends: list[int] = [least, most] if star else []
             for end in () if star else (first, last or (most if step else first)):
                 number = names.get(str(end), int(end) if str(end).isdecimal() else -1)
                 if not least <= number <= greatest:
-                    return f"`{end}` is no {name}: {least} to {greatest}"
+                    return f"`{end}` is not a valid {name}: use {least} to {greatest}"
                 ends.append(number)
             if ends[0] > ends[1]:
-                return f"`{part}` is no {name}: it ends before it begins"
+                return f"`{part}` is not a valid {name}: the range ends before it begins"
             if step is not None and not 0 < int(step) <= ends[1]:
-                return f"`{part}` is no {name}: it has no such step"
+                return f"`{part}` is not a valid {name}: the step is out of range"
             values |= {*range(ends[0], ends[1] + 1, int(step or 1))}
         found.append(values)
     _, _, days, months, _ = found
     if given[4] == "*" and all(min(days) > _LONGEST[month] for month in months):
-        return "there is no such day"
+        return "no such date exists"
     return None

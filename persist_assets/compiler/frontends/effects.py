@@ -22,32 +22,32 @@ EFFECTS: Mapping[str, tuple[str, Severity, str, str]] = {
     "write": (
         "python-writes",
         "warning",
-        "{name} writes by itself, whenever it is computed",
-        "return the rows: what is persisted is written for you",
+        "{name} writes data itself each time it is computed",
+        "return the rows instead: persist writes them for you",
     ),
     "read": (
         "python-reads",
         "warning",
-        "{name} reads data by itself: when that changes nothing is rebuilt",
-        "read it in a function with @source, and name that as a parameter",
+        "{name} reads data that persist does not track: changes to it cause no rebuild",
+        "read it in a function with @source, and take that as a parameter",
     ),
     "unseen": (
         "python-unseen",
         "warning",
-        "what {name} runs here is not seen: when it changes nothing is rebuilt",
+        "persist cannot see the code that {name} runs here: changes to it cause no rebuild",
         "import by name: import …, from … import …",
     ),
     "name": (
         "python-session",
         "warning",
-        "{name} names something in the session, which all functions share",
-        "frames are passed on as values: spark.sql('… {x}', x=frame)",
+        "{name} creates a name in the session, which all functions share",
+        "pass frames as values: spark.sql('… {x}', x=frame)",
     ),
     "conf": (
         "python-session",
         "error",
-        "{name} changes a setting of the session, and so what others compute",
-        'settings are those of all sources: [spark] "…" = "…" in persist.toml',
+        "{name} changes a session setting, which affects other sources",
+        'set it for all sources: [spark] "…" = "…" in persist.toml',
     ),
 }
 """What a function may do that we do not know of: how it is reported, and what to do."""

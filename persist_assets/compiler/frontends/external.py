@@ -56,16 +56,16 @@ _TRANSPORT = ("name", "config")
 _MODES = ("snapshot", "follow", "snapshot_and_follow")
 
 _NOT_NEEDED: Mapping[str, str] = {
-    "format": "the data says itself what it is",
-    "paused": "data is read when something is built",
-    "max_batch_size": "Spark decides how much is read at once",
-    "max_queued_records": "Spark decides how much is read at once",
+    "format": "the format follows from the data",
+    "paused": "builds decide when to read data",
+    "max_batch_size": "Spark decides how much to read at once",
+    "max_queued_records": "Spark decides how much to read at once",
     "transaction_mode": "every version is one transaction",
-    "num_parsers": "Spark decides how many tasks read",
-    "max_concurrent_readers": "Spark decides how many tasks read",
-    "verbose": "persist -v says more",
-    "cdc_delete_filter": "there is no mode cdc here",
-    "cdc_order_by": "there is no mode cdc here",
+    "num_parsers": "Spark decides how many tasks to use",
+    "max_concurrent_readers": "Spark decides how many tasks to use",
+    "verbose": "use persist -v",
+    "cdc_delete_filter": "mode cdc is not supported",
+    "cdc_order_by": "mode cdc is not supported",
 }
 """Options that Feldera knows and that would have no effect here, and why."""
 
@@ -247,11 +247,13 @@ class _Reading:
         connectors: Given | None = None
         for key, given in properties:
             if key not in _PROPERTIES:
-                hint = did_you_mean(key, _PROPERTIES) or f"there are: {', '.join(_PROPERTIES)}"
+                hint = (
+                    did_you_mean(key, _PROPERTIES) or f"known properties: {', '.join(_PROPERTIES)}"
+                )
                 self.problems.append(
                     Problem(
                         "external-option",
-                        f"an external table has no property `{key}`",
+                        f"external tables have no property `{key}`",
                         given.place(0),
                         hint,
                     )
@@ -260,14 +262,14 @@ class _Reading:
                 connectors = given
             elif given.text.lower() not in ("true", "false"):
                 self.problems.append(
-                    Problem("external-type", f"`{key}` is true or false", given.place(0))
+                    Problem("external-type", f"`{key}` must be true or false", given.place(0))
                 )
             elif key == "append_only":
                 append_only = given.text.lower() == "true"
         if connectors is None:
             self.say(
                 "connector",
-                f"`{self.name}` does not say where its data is",
+                f"`{self.name}` has no connector",
                 hint="""add WITH ('connectors' = '[{"transport": {"name": "delta_table_input", """
                 """"config": {"uri": "…"}}}]')""",
             )
@@ -291,27 +293,27 @@ class _Reading:
         try:
             document = json.loads(_without_trailing_commas(text), object_pairs_hook=pairs)
         except json.JSONDecodeError as error:
-            self.say("json", f"this is not JSON: {error.msg}", error.pos)
+            self.say("json", f"invalid JSON: {error.msg}", error.pos)
             raise _Wrong from error
         except RecursionError as error:
-            self.say("json", "this is nested too deeply to be read", 0)
+            self.say("json", "the nesting is too deep", 0)
             raise _Wrong from error
         for key in twice:
             again = self.at(key)
-            self.say("option", f"`{key}` is said twice", connectors.key(key, again + 1))
+            self.say("option", f"duplicate key `{key}`", connectors.key(key, again + 1))
         return document
 
     def only(self, document: Any) -> dict[str, Any]:
         if not isinstance(document, list) or not all(
             isinstance(c, dict) for c in cast("list[Any]", document)
         ):
-            self.say("connector", "`connectors` is a list of objects: [{…}]", 0)
+            self.say("connector", "`connectors` must be a list of objects: [{…}]", 0)
             raise _Wrong
         found = cast("list[dict[str, Any]]", document)
         if len(found) != 1:
             n = len(found) or "none"
-            hint = "declare a table for each, and a view that is their UNION ALL" if found else None
-            self.say("connector", f"an external table has one connector, not {n}", 0, hint)
+            hint = "declare a table for each, and a view for their UNION ALL" if found else None
+            self.say("connector", f"an external table must have one connector, not {n}", 0, hint)
             raise _Wrong
         return found[0]
 
@@ -321,12 +323,12 @@ class _Reading:
         start_after = self.names(connector, "start_after")
         called = connector.get("name", "")
         if not isinstance(called, str):
-            self.say("type", "`name` is a string", self.at("name"))
+            self.say("type", "`name` must be a string", self.at("name"))
         transport = connector.get("transport")
         if not isinstance(transport, dict):
             self.say(
                 "connector",
-                "a connector has a transport: an object with its name and config",
+                "a connector needs a transport: an object with a name and a config",
                 self.at("transport"),
             )
             raise _Wrong
@@ -334,13 +336,13 @@ class _Reading:
         self.start = self.at("transport")
         name = transport.get("name")
         if not isinstance(name, str):
-            self.say("connector", "a transport has a name", self.start)
+            self.say("connector", "a transport needs a name", self.start)
             raise _Wrong
         self.capable(name)
         self.known(transport, _TRANSPORT, "a transport")
         config = transport.get("config")
         if not isinstance(config, dict):
-            self.say("connector", f"`{name}` has a config: an object", self.start)
+            self.say("connector", f"`{name}` needs a config object", self.start)
             raise _Wrong
         self.start = self.at("config")
         external, uri = self.config(name, cast("dict[str, Any]", config))
@@ -353,11 +355,11 @@ class _Reading:
         able = " or ".join(FORMATS)
         if name in LACKING:
             lacks = " and ".join(LACKING[name])
-            message = f"`{name}` cannot be the connector of an external table: it lacks {lacks}"
-            self.say("connector", message, at, f"connect it by {able}")
+            message = f"`{name}` is not supported for external tables: it lacks {lacks}"
+            self.say("connector", message, at, f"use {able}")
         else:
-            hint = did_you_mean(name, FORMATS) or f"there are: {', '.join(FORMATS)}"
-            self.say("connector", f"there is no connector `{name}`", at, hint)
+            hint = did_you_mean(name, FORMATS) or f"known connectors: {', '.join(FORMATS)}"
+            self.say("connector", f"unknown connector `{name}`", at, hint)
         raise _Wrong
 
     def known(self, given: Mapping[str, Any], keys: Iterable[str], what: str) -> None:
@@ -365,15 +367,15 @@ class _Reading:
         for key in given:
             if key not in keys:
                 why = _NOT_NEEDED.get(key)
-                hint = did_you_mean(key, keys) or f"there are: {', '.join(keys)}"
+                hint = did_you_mean(key, keys) or f"known options: {', '.join(keys)}"
                 message = f"{what} has no option `{key}`" + (f" here: {why}" if why else "")
-                self.say("option", message, self.at(key), "take it out" if why else hint)
+                self.say("option", message, self.at(key), "remove it" if why else hint)
 
     def names(self, given: Mapping[str, Any], key: str) -> tuple[str, ...]:
         value = given.get(key, [])
         found = cast("list[Any]", [value] if isinstance(value, str) else value)
         if not isinstance(value, str | list) or not all(isinstance(n, str) for n in found):
-            self.say("type", f"`{key}` is a list of strings", self.at(key))
+            self.say("type", f"`{key}` must be a list of strings", self.at(key))
             return ()
         return tuple(found)
 
@@ -406,22 +408,22 @@ class _Reading:
                 self.unknown(name, key, (*kinds, *STORAGE))
         for key in (version, "end_version"):
             if said.get(key, 0) < 0:
-                self.say("type", f"`{key}` is not negative", self.at(key))
+                self.say("type", f"`{key}` must not be negative", self.at(key))
                 del said[key]
         place = said.get(uri, "")
         if uri not in config or place.strip() != place or (uri in said and not place):
-            self.say("uri", f"`{name}` does not say where its data is: `{uri}`", self.at(uri))
+            self.say("uri", f"`{name}` needs the location of its data: `{uri}`", self.at(uri))
         elif _LITERAL_SECRET.search(place):
-            self.say("secret", f"there are credentials in `{uri}`", self.at(uri), _as_reference())
+            self.say("secret", f"`{uri}` contains credentials", self.at(uri), _as_reference())
             place = ""
         if iceberg and _ONE_VERSION.search(place):
             self.one_version(said.get("mode"), uri)
         mode = said.get("mode", "snapshot_and_follow")
         if mode not in _MODES:
-            hint = did_you_mean(mode, _MODES) or f"there are: {', '.join(_MODES)}"
+            hint = did_you_mean(mode, _MODES) or f"known modes: {', '.join(_MODES)}"
             if mode == "cdc":
-                hint = "ingest the log as it is, and make a view of the last row of each key"
-            self.say("mode", f"there is no mode `{mode}`", self.at("mode"), hint)
+                hint = "ingest the log as it is, and create a view of the last row of each key"
+            self.say("mode", f"unknown mode `{mode}`", self.at("mode"), hint)
             mode = "snapshot_and_follow"
         external = External(
             name,
@@ -444,11 +446,11 @@ class _Reading:
             return
         self.say(
             "mode",
-            f"`{uri}` names a metadata file, which is of one version of the table:"
-            " nothing newer is ever found there, and nothing is followed",
+            f"`{uri}` names a metadata file, which describes one version of the table:"
+            " later versions are not found and nothing is followed",
             self.at(uri if mode is None else "mode"),
-            "name the table's directory as `uri`, where metadata/version-hint.text tells the newest"
-            " file; or say that one version is meant: mode snapshot",
+            "set `uri` to the table's directory, whose metadata/version-hint.text names the newest"
+            " file; or, if one version is intended, use mode snapshot",
             "warning" if mode is None else "error",
         )
 
@@ -458,26 +460,30 @@ class _Reading:
         if not fits:
             what = {
                 str: "a string",
-                int: "a whole number, without quotes",
+                int: "an integer, without quotes",
                 bool: "true or false, without quotes",
             }[kind]
-            self.say("type", f"`{key}` is {what}", self.at(key))
+            self.say("type", f"`{key}` must be {what}", self.at(key))
         return fits
 
     def unknown(self, connector: str, key: str, known: Iterable[str]) -> None:
         at = self.at(key)
         if key in _NOT_NEEDED:
             message = f"`{connector}` has no option `{key}` here: {_NOT_NEEDED[key]}"
-            self.say("option", message, at, "take it out")
+            self.say("option", message, at, "remove it")
         elif _OF_CATALOG.match(key):
-            hint = "name the table's directory (uri) or its metadata file (metadata_location)"
-            self.say("option", "tables are not looked up in catalogs", at, hint)
+            hint = "use the table's directory (uri) or its metadata file (metadata_location)"
+            self.say("option", "catalogs are not supported", at, hint)
         elif _OF_ENVIRONMENT.match(key.lower()):
-            message = f"`{key}` cannot stand here: that store's access comes from the environment"
-            self.say("option", message, at, "take it out, and set the variable of its name")
+            message = (
+                f"`{key}` is not allowed here: access to that store comes from the environment"
+            )
+            self.say(
+                "option", message, at, "remove it, and set the environment variable of that name"
+            )
         else:
             options = [k for k in known if "." not in k or "." in key]
-            hint = did_you_mean(key, options) or f"there are: {', '.join(options)}"
+            hint = did_you_mean(key, options) or f"known options: {', '.join(options)}"
             self.say("option", f"`{connector}` has no option `{key}`", at, hint)
 
     def stored(self, key: str, value: Any, storage: dict[str, str]) -> None:
@@ -486,14 +492,14 @@ class _Reading:
         if isinstance(value, bool):
             value = str(value).lower()
         if not isinstance(value, str):
-            self.say("type", f"`{key}` is a string", at)
+            self.say("type", f"`{key}` must be a string", at)
             return
         if "${" in value and not REFERENCE.fullmatch(value):
-            message = f"`{key}` is no reference that can be followed"
-            self.say("secret", message, at, "${env:NAME}, and nothing around it")
+            message = f"`{key}` is not a valid reference"
+            self.say("secret", message, at, "use ${env:NAME} alone")
             return
         if is_secret(key) and not REFERENCE.fullmatch(value):
-            message = f"`{key}` is a secret, which may not be written here"
+            message = f"`{key}` is a secret and must not be written here"
             self.say("secret", message, at, _as_reference(key))
             return
         wrong = None if REFERENCE.fullmatch(value) else unfit_value(name, value)
@@ -501,19 +507,21 @@ class _Reading:
             self.say("type", wrong[0], at, wrong[1])
             return
         if storage.setdefault(name, value) != value:
-            self.say("option", f"`{key}` says again what `{name}` says", at)
+            self.say("option", f"`{key}` conflicts with `{name}`", at)
 
     def together(self, external: External, version: str, iceberg: bool) -> None:
         if external.version is not None and external.datetime is not None:
             self.say(
                 "version",
-                f"`{version}` and `datetime` say where to start, each in its way",
+                f"`{version}` and `datetime` both set the start",
                 self.at("datetime"),
-                "take one of them out",
+                "remove one of them",
             )
         if external.end_version is not None and external.mode == "snapshot":
-            message = "`end_version` ends what is followed, and mode snapshot follows nothing"
-            self.say("version", message, self.at("end_version"), "take one of them out")
+            message = (
+                "`end_version` has no effect in mode snapshot, which does not follow the table"
+            )
+            self.say("version", message, self.at("end_version"), "remove one of them")
         late = (external.version or 0) > (external.end_version or 0)
         if not iceberg and external.end_version is not None and late:
             message = "`end_version` is before `version`"
@@ -521,8 +529,8 @@ class _Reading:
         if external.mode == "follow":
             for key in ("snapshot_filter", "timestamp_column"):
                 if getattr(external, key) is not None:
-                    message = f"`{key}` is of the rows at the start, which mode follow leaves out"
-                    self.say("mode", message, self.at(key), "take one of them out")
+                    message = f"`{key}` applies to the initial rows, which mode follow skips"
+                    self.say("mode", message, self.at(key), "remove one of them")
 
     def instant(self, text: str | None) -> str | None:
         if text is None:
@@ -530,14 +538,12 @@ class _Reading:
         try:
             at = datetime.fromisoformat(text)
         except ValueError:
-            hint = "for example 2024-12-09T16:09:53+00:00"
-            self.say("type", "`datetime` is no instant", self.at("datetime"), hint)
+            hint = "for example, 2024-12-09T16:09:53+00:00"
+            self.say("type", "`datetime` is not a timestamp", self.at("datetime"), hint)
             return None
         if at.tzinfo is None:
-            hint = f"for example {text}Z"
-            self.say(
-                "type", "`datetime` does not say in which time zone", self.at("datetime"), hint
-            )
+            hint = f"for example, {text}Z"
+            self.say("type", "`datetime` needs a time zone", self.at("datetime"), hint)
             return None
         return at.astimezone(UTC).isoformat()
 
@@ -547,7 +553,7 @@ class _Reading:
         found = next((c for c in self.columns if c.lower() == name.lower()), None)
         if found is None:
             hint = did_you_mean(name, self.columns)
-            message = f"`timestamp_column` names `{name}`, which is no column of `{self.name}`"
+            message = f"`timestamp_column` names `{name}`, which is not a column of `{self.name}`"
             self.say("column", message, self.at("timestamp_column"), hint)
         return found
 
@@ -561,7 +567,7 @@ class _Reading:
         tree = parse(text)
         if not isinstance(tree, exp.Condition):
             hint = "for example: category = 'invoices'"
-            self.say("filter", f"`{key}` is no condition of SQL", at, hint)
+            self.say("filter", f"`{key}` is not a SQL condition", at, hint)
             return None
         for message, hint in self.unfit(tree):
             self.say("filter", f"`{key}` {message}", at, hint)
@@ -573,20 +579,20 @@ class _Reading:
         there = {c.lower() for c in self.columns}
         for node in tree.walk():
             if isinstance(node, exp.Query):
-                yield "has a query in it: only the table's own columns are there", None
+                yield "contains a query: only the table's own columns are available", None
             elif isinstance(node, exp.Placeholder | exp.Parameter):
-                yield "has a parameter in it, and nothing gives it a value", None
+                yield "contains a parameter, which has no value", None
             elif isinstance(node, exp.Column):
                 name = plain(node.parts[0].name)
                 if name.lower() not in there and not function_named(node):
                     hint = did_you_mean(name, self.columns)
-                    yield f"names `{name}`, which is no column of `{self.name}`", hint
+                    yield f"names `{name}`, which is not a column of `{self.name}`", hint
 
 
 def _as_reference(key: str | None = None) -> str:
     name = re.sub(r"\W", "_", STORAGE.get((key or "").lower(), "aws_secret_access_key")).upper()
     said = key or "aws_secret_access_key"
-    return f'name a variable of the environment: "{said}": "${{env:{name}}}"'
+    return f'use an environment variable: "{said}": "${{env:{name}}}"'
 
 
 def _without_trailing_commas(text: str) -> str:

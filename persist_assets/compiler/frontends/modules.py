@@ -154,10 +154,10 @@ def unparsable(error: BaseException, path: str) -> Problem:
     """Return what is wrong with a file that is not Python."""
     if isinstance(error, SyntaxError):
         place = Location(path, error.lineno or 1, max(error.offset or 1, 1))
-        return Problem("syntax", f"this is not Python: {error.msg}", place)
+        return Problem("syntax", f"invalid Python: {error.msg}", place)
     if isinstance(error, RecursionError | MemoryError):
-        return Problem("nesting", "this is nested too deeply to be read", Location(path))
-    return Problem("syntax", f"this is not Python: {error}", Location(path))
+        return Problem("nesting", "the nesting is too deep", Location(path))
+    return Problem("syntax", f"invalid Python: {error}", Location(path))
 
 
 class _Reach:

@@ -142,7 +142,7 @@ class _Parser:
                 self.skip()
                 if self.peek() == "{":
                     raise _SyntaxError(
-                        "`=` wants a value; write `name { … }` or `name: { … }`", self.at
+                        "`=` needs a value; write `name { … }` or `name: { … }`", self.at
                     )
                 self.value(target)
                 self.trailing_block(target)
@@ -192,7 +192,7 @@ class _Parser:
         elif char == "@":
             target.value = self.constant()
         elif char == "$":
-            raise _SyntaxError("references (`$`) have no meaning here; write the value", self.at)
+            raise _SyntaxError("references (`$`) are not supported here; write the value", self.at)
         elif char == '"':
             triple = self.text.startswith('"""', self.at)
             target.value = self.quoted('"""' if triple else '"', escapes=True)
@@ -234,7 +234,7 @@ class _Parser:
             return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         if self.text.startswith("@env.", self.at):
             raise _SyntaxError(
-                "the environment may not change what a source means; write the value", start
+                "environment variables are not supported here; write the value", start
             )
         raise _SyntaxError("expected @true, @false, @none or a date like @2013-01-01", start)
 
@@ -327,5 +327,5 @@ def parse_tag(lines: Sequence[Line]) -> tuple[Tag, list[Problem]]:
 
 def _hint(line: Line, at: int) -> str:
     if line.text[at : at + 1] == ".":
-        return 'quote a value that holds a dot: name="schema.table"'
-    return "an annotation is bare words, key=value, lists [a, b] and blocks { … }"
+        return 'quote values that contain a dot: name="schema.table"'
+    return "annotations are made of bare words, key=value, lists [a, b] and blocks { … }"

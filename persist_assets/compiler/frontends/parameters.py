@@ -98,7 +98,7 @@ def bounds(
         return (), problems
     for one, other in pairwise(tokens):
         if one.text == ":" and any(p.this == other.text for p in tree.find_all(exp.Placeholder)):
-            message = f"`:{other.text}` stands where no parameter can"
+            message = f"parameter `:{other.text}` is not allowed here"
             problems.append(Problem("parameter", message, locate(one.start)))
     places = {t.start: i for i, t in enumerate(tokens)}
     found: list[Bound] = []
@@ -112,12 +112,12 @@ def bounds(
             column.replace(exp.Placeholder(this=identifier) if right else exp.Null())
         if name not in _FORMS:
             hint = did_you_mean(f":{name}", [f":{known}" for known in _FORMS])
-            hint = hint or f"there are {', '.join(f':{known}' for known in _FORMS)}"
-            problems.append(Problem("parameter", f"`:{name}` is no parameter", place, hint))
+            hint = hint or f"known parameters: {', '.join(f':{known}' for known in _FORMS)}"
+            problems.append(Problem("parameter", f"unknown parameter `:{name}`", place, hint))
             continue
         if not right:
-            message = f"`:{name}` only narrows what a build reads, and does more here"
-            hint = f"compare with it, and nothing else: {_FORMS[name][1]}"
+            message = f"`:{name}` may only limit what a build reads"
+            hint = f"use it only in a comparison: {_FORMS[name][1]}"
             problems.append(Problem("parameter", message, place, hint))
             continue
         at = places[identifier.meta["start"]]
@@ -153,16 +153,16 @@ def unfounded(declaration: Declaration) -> Iterator[Problem]:
     for bound in declaration.query.bounds if declaration.query else ():
         name = declaration.name
         if not declaration.persisted:
-            message = f"`{name}` has no table that a build could add to: `:{bound.name}` is nothing"
-            hint = "narrow where the rows are kept, in a source that is persisted"
+            message = f"`:{bound.name}` has no value: `{name}` has no table to add to"
+            hint = "use it in a source that is persisted"
         elif bound.name == WATERMARK and annotation.refresh != "incremental":
-            message = f"`{name}` is computed as a whole: `:{bound.name}` is nothing"
-            hint = "add refresh=incremental; or take the condition out"
+            message = f"`:{bound.name}` has no value: `{name}` is always computed in full"
+            hint = "add refresh=incremental, or remove the condition"
         elif bound.name == WATERMARK and annotation.time_column is None:
             message, hint = f"`{name}` has no watermark", "add watermark=column"
         elif bound.name != WATERMARK and not parted:
-            message = f"`{name}` has no partitions of time: `:{bound.name}` is nothing"
-            hint = "add partition=daily, or take the condition out"
+            message = f"`:{bound.name}` has no value: `{name}` has no time partitions"
+            hint = "add partition=daily, or remove the condition"
         else:
             continue
         yield Problem("parameter", message, bound.location, hint)

@@ -115,15 +115,15 @@ def _with_function(
     package = name_of(f"{place.path.rpartition('/')[0]}/__init__.py")
     whole = absolute(above, len(written) - len(named), package)
     if not whole:
-        message = f"`{written}` does not say in which file of Python the function is"
-        hint = f'function="rules.{name}" is that of rules.py, ".rules.{name}" of rules.py beside it'
+        message = f"`{written}` does not name the Python file of the function"
+        hint = f'use "rules.{name}" for rules.py in the root, ".rules.{name}" for one beside it'
         problems.append(Problem("python-check", message, place, hint))
         return check
     module = modules.module(whole)
     if module is None:
         beside = modules.module(f"{package}.{above}") if named == written else None
         if not modules.problems:
-            message = f"there is no file {files_of(whole)[1]} with the function `{name}`"
+            message = f"no file {files_of(whole)[1]} with the function `{name}`"
             hint = f'did you mean ".{written}"?' if beside is not None else _FROM_ROOT
             problems.append(Problem("python-check", message, place, hint))
         return check
@@ -136,7 +136,7 @@ def _with_function(
     return check
 
 
-_FROM_ROOT = "modules are named from the root of the project, or relatively, with a dot before them"
+_FROM_ROOT = "name modules from the project root, or relatively, with a leading dot"
 
 
 def digest_of(text: str | None) -> str:
@@ -221,9 +221,9 @@ class _File:
             if comment.location.line not in used:
                 self.problem(
                     "annotation-dangling",
-                    "this annotation stands above nothing",
+                    "this annotation is not attached to anything",
                     Location(self.path, comment.location.line, comment.location.column - 2),
-                    "annotations stand on lines of their own, above the function they belong to",
+                    "put annotations on their own lines, directly above the function",
                 )
         self.check_uses(decorated)
 
@@ -236,7 +236,7 @@ class _File:
                 continue
             for alias in node.names:
                 if alias.name != "*" and alias.name not in EXPORTS:
-                    hint = did_you_mean(alias.name, EXPORTS) or f"there are: {', '.join(EXPORTS)}"
+                    hint = did_you_mean(alias.name, EXPORTS) or f"known names: {', '.join(EXPORTS)}"
                     message = f"{PACKAGE} has no `{alias.name}`"
                     self.problem("import", message, self.module.place(alias), hint)
 
@@ -249,9 +249,9 @@ class _File:
             if isinstance(node, ast.Name | ast.Attribute) and chain_of(node):
                 ours = self.module.ours(node)
                 if ours and not inside and id(node) not in decorated:
-                    hint = f"it stands above a function at the top level of its file: @{ours}"
+                    hint = f"put it above a function at the top level of the file: @{ours}"
                     place = self.module.place(node)
-                    self.problem("python-source", f"`{ours}` has no meaning here", place, hint)
+                    self.problem("python-source", f"`{ours}` has no effect here", place, hint)
                 continue
             decorators: list[ast.expr] = getattr(node, "decorator_list", [])
             stack += ((d, False) for d in decorators)
@@ -267,17 +267,17 @@ class _File:
     def function(self, node: FunctionNode, ours: Sequence[ast.expr], lines: Sequence[Line]) -> None:
         annotation, problems = read_annotation(lines)
         if not ours and annotation.persist is None:
-            hint = f"write persist, or one of {', '.join('@' + d for d in DECORATORS)} above it"
-            message = f"`{node.name}` is annotated, and is no source"
+            hint = f"add persist, or one of {', '.join('@' + d for d in DECORATORS)} above it"
+            message = f"`{node.name}` is annotated but is not a source"
             self.problem("python-source", message, lines[0].location, hint)
             self.stand_for(node)
             return
         place = self.name_place(node)
         try:
             if len(ours) > 1:
-                message = f"`{node.name}` has two decorators of ours"
+                message = f"`{node.name}` has two persist_assets decorators"
                 raise _Refused(
-                    "python-source", message, self.module.place(ours[1]), "one is enough"
+                    "python-source", message, self.module.place(ours[1]), "remove one of them"
                 )
             declaration = self.declaration(node, ours[0] if ours else None, lines, place)
         except _Refused as refused:
@@ -317,23 +317,23 @@ class _File:
         )
         annotation = replace(annotation, checks=checks)
         if not isinstance(node, ast.FunctionDef):
-            hint = "Spark is asked and answers: take out async"
-            raise _Refused("python-source", "a source is no coroutine", place, hint)
+            hint = "remove async"
+            raise _Refused("python-source", "a source must not be a coroutine", place, hint)
         self.check_body(node, place)
         parameters = self.parameters(node)
         self.check_result(node)
         frames = [p for p in parameters if p.kind != "session"]
         if kind == "source" and frames:
-            hint = "what is computed from other sources is a @model or a @table"
+            hint = "use @model or @table to compute from other sources"
             if frames[0].name in ("spark", "session"):
-                hint = f"the session is annotated: {frames[0].name}: SparkSession"
-            message = f"`{node.name}` brings data from outside, and reads `{frames[0].name}`"
+                hint = f"annotate the session: {frames[0].name}: SparkSession"
+            message = f"`{node.name}` is a @source and must not read `{frames[0].name}`"
             raise _Refused("python-source", message, frames[0].location, hint)
         for name in inputs:
             if name not in {p.name for p in frames}:
                 _, at = inputs[name]
                 hint = did_you_mean(name, [p.name for p in frames])
-                message = f"`{node.name}` has no parameter `{name}` to read with"
+                message = f"`{node.name}` has no parameter `{name}`"
                 raise _Refused("python-source", message, at, hint)
         problem = self.again(node)
         if problem is not None:
@@ -383,7 +383,7 @@ class _File:
         if not others or all(isinstance(o, ast.FunctionDef) and self.is_source(o) for o in others):
             return None  # that one is reported as defined twice
         place = self.module.place(others[-1])
-        message = f"`{node.name}` is a source, and this binds its name again"
+        message = f"this redefines the source `{node.name}`"
         return _Refused("python-source", message, place, "rename one of the two")
 
     def is_source(self, node: ast.FunctionDef) -> bool:
@@ -405,12 +405,15 @@ class _File:
             if decorator.args:
                 at = self.module.place(decorator.args[0])
                 raise _Refused(
-                    "python-source", f"@{kind} takes keywords only", at, f'@{kind}(name="…")'
+                    "python-source",
+                    f"@{kind} takes only keyword arguments",
+                    at,
+                    f'@{kind}(name="…")',
                 )
             for keyword in decorator.keywords:
                 if keyword.arg is None:
                     at = self.module.place(keyword.value)
-                    hint = "write the keywords themselves: they are read, not run"
+                    hint = "write out the keywords: they are read without running the code"
                     raise _Refused("python-source", f"@{kind} takes no **", at, hint)
                 if keyword.arg == "inputs":
                     inputs = self.inputs(keyword.value)
@@ -426,13 +429,13 @@ class _File:
     def inputs(self, node: ast.expr) -> Mapping[str, tuple[str, Location]]:
         tag = self.tag(node, "inputs")
         if tag.value is not None or not tag.properties:
-            hint = 'for example inputs={"flights": "daily/flights"}'
-            raise _Refused("python-source", "`inputs` wants a dict", tag.location, hint)
+            hint = 'for example, inputs={"flights": "daily/flights"}'
+            raise _Refused("python-source", "`inputs` must be a dict", tag.location, hint)
         found: dict[str, tuple[str, Location]] = {}
         for name, below in tag.properties.items():
             if not isinstance(below.value, str) or below.properties or not below.value:
-                hint = 'for example inputs={"flights": "daily/flights"}'
-                message = f"`inputs` wants the name of a source for `{name}`"
+                hint = 'for example, inputs={"flights": "daily/flights"}'
+                message = f"`inputs` must name a source for `{name}`"
                 raise _Refused("python-source", message, below.location, hint)
             found[name] = below.value, below.location
         return found
@@ -454,7 +457,7 @@ class _File:
                 for key, value in zip(node.keys, node.values, strict=True):
                     if not (isinstance(key, ast.Constant) and isinstance(key.value, str)):
                         at = self.module.place(key or value)
-                        message = f"the keys of `{what}` are to be texts that are written out"
+                        message = f"the keys of `{what}` must be string literals"
                         raise _Refused("python-source", message, at)
                     below[key.value] = self.tag(value, f"{what}.{key.value}")
                 return Tag(place, properties=below)
@@ -470,10 +473,10 @@ class _File:
                 pass
         raise _Refused(
             "python-source",
-            f"the value of `{what}` is not written out",
+            f"the value of `{what}` must be a literal",
             place,
-            "texts, numbers, lists and dicts of them, or the name of such a constant: "
-            "it is read, not run",
+            "use strings, numbers, lists and dicts of them, or the name of such a constant: "
+            "it is read without running the code",
         )
 
     def constant(self, name: str) -> ast.expr | None:
@@ -503,7 +506,7 @@ class _File:
         parameters = self.parameters(node, module)
         frames = [p for p in parameters if p.kind != "session"]
         if len(frames) != 1:
-            message = f"`{name}` checks rows: it has one parameter for them, not {len(frames)}"
+            message = f"the check `{name}` must have one parameter for the rows, not {len(frames)}"
             raise _Refused("python-check", message, place, f"def {name}(rows): …")
         self.check_body(node, module.place(node), answers=True)
         reached = self.modules.reach(module, node)
@@ -534,9 +537,9 @@ class _File:
         known = [b for b, at in self.module.bindings.items() if self.defines(at)]
         hint = did_you_mean(name, [*known, *self.module.imports])
         file = "this file" if place.path == self.path else self.path
-        message = f"`{name}` is no function of {file}, and none that it imports"
+        message = f"{file} neither defines nor imports a function `{name}`"
         if bound:
-            message, hint = f"`{name}` is not bound to one function", "give it a name of its own"
+            message, hint = f"`{name}` is not always the same function", "give it a unique name"
         raise _Refused("python-check", message, place, hint or f"write one: def {name}(rows): …")
 
     def defines(self, numbers: Sequence[int]) -> bool:
@@ -552,8 +555,8 @@ class _File:
         arguments = node.args
         for more, star in ((arguments.vararg, "*"), (arguments.kwarg, "**")):
             if more is not None:
-                message = f"`{node.name}` has the parameter {star}{more.arg}: it names no source"
-                hint = "a parameter for each source that is read"
+                message = f"parameter {star}{more.arg} of `{node.name}` does not name a source"
+                hint = "add a parameter for each source to read"
                 raise _Refused("python-source", message, module.place(more), hint)
         plain = [*arguments.posonlyargs, *arguments.args]
         required = plain[: len(plain) - len(arguments.defaults)]
@@ -603,10 +606,10 @@ class _File:
                 return lazy[1]
         raise _Refused(
             "annotation-type",
-            f"{what} is annotated `{written}`, which is no frame that we have",
+            f"unsupported annotation `{written}` of {what}",
             place,
-            "pyspark.sql.DataFrame, narwhals.LazyFrame, or nothing; "
-            "what is no source has a default",
+            "use pyspark.sql.DataFrame, narwhals.LazyFrame or no annotation; "
+            "give parameters that are not sources a default",
         )
 
     def meanings(
@@ -650,9 +653,9 @@ class _File:
             empty = [r for r in empty if r.value is None]
         if empty:
             at = self.module.place(empty[0])
-            raise _Refused("python-source", f"`{node.name}` returns no frame here", at)
+            raise _Refused("python-source", f"`{node.name}` must return a frame here", at)
         if not returns and not raises:
-            hint = "return the frame that has its rows"
+            hint = "return a frame with its rows"
             raise _Refused("python-source", f"`{node.name}` returns nothing", place, hint)
 
     def check_effects(self, name: str, reached: Reached, *, outside: bool) -> bool:
@@ -704,10 +707,9 @@ def _comments(text: str, path: str, problems: list[Problem]) -> Iterator[Line]:
                 problems.append(
                     Problem(
                         "annotation-dangling",
-                        "this annotation stands behind something",
+                        "this annotation is not on its own line",
                         place,
-                        "annotations stand on lines of their own, above the function they "
-                        "belong to",
+                        "put annotations on their own lines, directly above the function",
                     )
                 )
             else:
@@ -716,5 +718,5 @@ def _comments(text: str, path: str, problems: list[Problem]) -> Iterator[Line]:
         match = _ALMOST.match(token.string)
         word = match and (match[1] or match[2])
         if word and (word in KEYS or did_you_mean(word, KEYS)):
-            message = "this comment looks like an annotation but is none"
+            message = "this comment looks like an annotation but is not one"
             problems.append(Problem("annotation-almost", message, place, "write #@", "warning"))

@@ -138,11 +138,13 @@ def parse_query(text: str, place: Location | None = None) -> Query:
             raise SourcesError(file.problems)
         statements = list(_split(tokenize(text)))
         if len(statements) != 1:
-            raise _Refused("syntax", "one query, please", file.location(0))
+            raise _Refused("syntax", "expected a single query", file.location(0))
         tokens = [t for t in statements[0] if t.token_type is not TokenType.SEMICOLON]
         query = file.query(tokens, ())
         file.problems += (
-            Problem("parameter", f"`:{b.name}` has no value here", b.location, "write one out")
+            Problem(
+                "parameter", f"`:{b.name}` has no value here", b.location, "write the value itself"
+            )
             for b in query.bounds
         )
         if file.problems:
@@ -245,7 +247,7 @@ class _File:
         opened = self.text.rfind("/*")
         if opened > self.text.rfind("*/"):
             return Problem("syntax", "/* is not closed", self.location(opened))
-        return Problem("syntax", "this is not SQL", self.location(0))
+        return Problem("syntax", "invalid SQL", self.location(0))
 
     # ----------------------------------------------------------------------------- comments
 
@@ -293,7 +295,7 @@ class _File:
     def almost(self, comment: _Comment) -> None:
         match = _ALMOST.match(comment.text)
         if match and (match[1] in KEYS or did_you_mean(match[1], KEYS)):
-            message = "this comment looks like an annotation but is none"
+            message = "this comment looks like an annotation but is not one"
             place = self.location(comment.start)
             self.problems.append(
                 Problem("annotation-almost", message, place, "write --@", "warning")
@@ -303,8 +305,8 @@ class _File:
         """Report the annotations in a stretch of text where they annotate nothing."""
         for comment in self.comments(start, end) if "--@" in self.text[start:end] else ():
             if comment.is_annotation:
-                message = "this annotation stands above nothing"
-                hint = "annotations stand on lines of their own, above the CREATE they belong to"
+                message = "this annotation is not attached to anything"
+                hint = "put annotations on their own lines, directly above the CREATE"
                 place = self.location(comment.start)
                 self.problems.append(Problem("annotation-dangling", message, place, hint))
 
@@ -354,7 +356,7 @@ class _File:
             "statement",
             f"`{words[0]}` does not declare a source",
             start,
-            "a file of sources holds CREATE VIEW … AS … and CREATE TABLE … USING … statements",
+            "use CREATE VIEW … AS … and CREATE TABLE … USING … statements",
         )
 
     def view(
@@ -366,7 +368,7 @@ class _File:
     ) -> Declaration:
         split = next((i for i, t in enumerate(tokens) if t.token_type is TokenType.ALIAS), None)
         if split is None or split == len(tokens) - 1:
-            raise _Refused("syntax", "a view wants AS and a query", self.location(tokens[-1].start))
+            raise _Refused("syntax", "a view needs AS and a query", self.location(tokens[-1].start))
         head = self.parse(
             [
                 as_name(t)
@@ -378,9 +380,9 @@ class _File:
         if "LOCAL" in words and ("MATERIALIZED" in words or annotation.persist):
             raise _Refused(
                 "local",
-                f"`{name}` is LOCAL, computed where it is read, and would have a table",
+                f"`{name}` is LOCAL, computed where it is read, but would be persisted",
                 location,
-                "leave out LOCAL, or what gives it a table",
+                "remove LOCAL, or do not persist it",
             )
         columns = [e for e in head.this.expressions] if isinstance(head.this, exp.Schema) else []
         return Declaration(
@@ -407,9 +409,9 @@ class _File:
         if collation:
             raise _Refused("type", "collations are not supported", self.location(collation.start))
         if tree.expression:
-            hint = "write CREATE VIEW … AS"
+            hint = "use CREATE VIEW … AS"
             raise _Refused(
-                "statement", "a raw table holds data that exists already", location, hint
+                "statement", "a raw table describes data that already exists", location, hint
             )
         if "EXTERNAL" in words:
             raw = self.external(tree, name, location, tokens)
@@ -426,9 +428,9 @@ class _File:
         if not form:
             raise _Refused(
                 "raw-format",
-                f"`{name}` does not say what its data is",
+                f"`{name}` has no data format",
                 location,
-                "for example USING parquet LOCATION 'data/…'",
+                "for example, USING parquet LOCATION 'data/…'",
             )
         options = {
             p.name.lower(): _option(p.args["value"])
@@ -440,9 +442,9 @@ class _File:
         if form == "delta" and options:
             raise _Refused(
                 "raw-options",
-                f"`{name}` has the option {min(options)}: Delta tables take none",
+                f"`{name}` has the option {min(options)}, but Delta tables take no options",
                 location,
-                "their newest version is read, at the time a run begins",
+                "each run reads the newest version as of its start",
             )
         columns = tuple(self.column(c) for c in _columns(tree))
         if wrong := wrong_option(form, options, columns):
@@ -450,7 +452,7 @@ class _File:
         if not place and form in ("delta", *FILE_FORMATS):
             raise _Refused(
                 "raw-location",
-                f"`{name}` does not say where its data is",
+                f"`{name}` has no location",
                 location,
                 "add LOCATION '…'",
             )
@@ -476,15 +478,15 @@ class _File:
             if tree.find(kind):
                 raise _Refused(
                     "external-connector",
-                    f"an external table has no {what}: its connector says where its data is",
+                    f"an external table has no {what}: its connector locates the data",
                     location,
-                    "WITH ('connectors' = '[…]'); or leave out EXTERNAL",
+                    "use WITH ('connectors' = '[…]'), or remove EXTERNAL",
                 )
         definitions = _columns(tree)
         if not definitions:
             raise _Refused(
                 "external-columns",
-                f"`{name}` does not say which columns it has",
+                f"`{name}` has no columns",
                 location,
                 "CREATE EXTERNAL TABLE name (column type, …) WITH (…)",
             )
@@ -532,7 +534,7 @@ class _File:
                 place = self.declared[1] if self.declared else self.location(0)
                 raise _Refused(
                     "external-key",
-                    f"the primary key of `{name}` names `{column}`, which is no column of it",
+                    f"the primary key of `{name}` names `{column}`, which is not a column",
                     place,
                     did_you_mean(column, columns),
                 )
@@ -578,9 +580,7 @@ class _File:
         name = type_name(kind)
         if name is None:
             place = self.location(definition.this.meta.get("start", 0))
-            raise _Refused(
-                "type", f"column `{definition.name}` has no type that Spark knows", place
-            )
+            raise _Refused("type", f"column `{definition.name}` has a type unknown to Spark", place)
         return Column(definition.name, name, _comment(definition))
 
     # ------------------------------------------------------------------------------ parsing
@@ -599,9 +599,7 @@ class _File:
             raise self.too_deep(tokens[0]) from error
         tree = trees[0] if len(trees) == 1 else None
         if tree is None or isinstance(tree, exp.Command):
-            raise _Refused(
-                "syntax", "this is not SQL that Spark knows", self.location(tokens[0].start)
-            )
+            raise _Refused("syntax", "invalid Spark SQL", self.location(tokens[0].start))
         return tree
 
     def typed(self, tokens: Sequence[Token]) -> Sequence[Token]:
@@ -614,8 +612,8 @@ class _File:
         return _Refused("type", error.message, self.location(error.at), error.hint)
 
     def too_deep(self, token: Token) -> _Refused:
-        message = "this is nested too deeply to be read"
-        hint = "give parts of it names: WITH … AS (…)"
+        message = "the nesting is too deep"
+        hint = "name parts of it: WITH … AS (…)"
         return _Refused("nesting", message, self.location(token.start), hint)
 
     def refusal(self, error: ParseError, tokens: Sequence[Token]) -> _Refused:
@@ -638,16 +636,16 @@ class _File:
         if table.args.get("db"):
             raise _Refused(
                 "name",
-                f"`{table.name}` has a qualifier",
+                f"the source name `{table.name}` has a qualifier",
                 location,
-                "the file a source is in qualifies it; write its name alone",
+                "remove it: the path of the file qualifies the source",
             )
         if not IDENTIFIER.fullmatch(table.name):
             raise _Refused(
                 "name",
-                f"`{table.name}` is not a name for a source",
+                f"invalid source name `{table.name}`",
                 location,
-                "letters, digits and underscores",
+                "use letters, digits and underscores",
             )
         self.declared = table.name, location
         return table.name, location
@@ -658,7 +656,7 @@ class _File:
             if called and token.text.upper() == "IDENTIFIER":
                 raise _Refused(
                     "identifier",
-                    "IDENTIFIER(…) does not say what it names before it is run",
+                    "IDENTIFIER(…) hides the name until the query runs",
                     self.location(token.start),
                     "write the name itself",
                 )
@@ -666,18 +664,16 @@ class _File:
         words = joined(told, self.text)
         tree = self.parse(self.typed(words))
         if not isinstance(tree, exp.Query | exp.Values):
-            raise _Refused(
-                "syntax", "a source is a query", self.location(tokens[0].start), "SELECT …"
-            )
+            raise _Refused("syntax", "expected a query", self.location(tokens[0].start), "SELECT …")
         base = tokens[0].start
         text = self.text[base : tokens[-1].end + 1]
         misleading = misleading_comment(text)
         if misleading is not None:
             raise _Refused(
                 "comment",
-                "Spark ends this comment elsewhere than it seems",
+                "Spark ends this comment in a different place",
                 self.location(base + misleading),
-                "no backslash at the end of its line, and no /*+ inside it",
+                "do not end its line with a backslash or use /*+ inside it",
             )
         bounded, problems = bounds(tree, words, base, self.location)
         self.problems += problems
@@ -719,7 +715,7 @@ class _File:
         if table.args.get("version") or table.args.get("when"):
             raise _Refused(
                 "time-travel",
-                "a source reads other sources as they are pinned, not at a version",
+                "a source cannot read another source at a given version",
                 location,
             )
         alias_at = None if table.args.get("alias") else _after_sample(tokens, end) - base

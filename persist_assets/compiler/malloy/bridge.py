@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 OLDEST_NODE = 20
 TIME_LIMIT_S = 60.0
 
-_INSTALL = 'install Node 20 or newer, or what brings it: pip install "persist-assets[malloy]"'
+_INSTALL = 'install Node 20 or newer, for example with pip install "persist-assets[malloy]"'
 
 
 class Refused(Exception):
@@ -96,7 +96,7 @@ def find_node(path: str | None = None) -> Path:
             if (Path(place) / name).exists():
                 return Path(place) / name
     if not found:
-        raise SettingsError("Malloy's compiler needs Node, and there is none", hint=_INSTALL)
+        raise SettingsError("Malloy's compiler needs Node, which is not installed", hint=_INSTALL)
     version = "of unknown version" if said is None else ".".join(map(str, said))
     raise SettingsError(
         f"Malloy's compiler needs Node {OLDEST_NODE} or newer, {found} is {version}", hint=_INSTALL
@@ -150,8 +150,8 @@ class Session:
         self._program = program or PROGRAM
         if not self._program.exists():
             raise SettingsError(
-                f"Malloy's compiler is not there: {self._program.name} has not been built",
-                hint="in a checkout: make bridge (it needs npm); an installed package brings it",
+                f"Malloy's compiler is missing: {self._program.name} has not been built",
+                hint="in a checkout run `make bridge` (needs npm); installed packages include it",
             )
         self._node = node or find_node()
         self._answers = answers
@@ -309,7 +309,7 @@ class _Process:
         except OSError:
             return self.explain()
         except ValueError as error:
-            raise _Ended(f"Malloy's compiler does not speak as it should: {error}") from error
+            raise _Ended(f"unexpected output of Malloy's compiler: {error}") from error
         finally:
             limit.cancel()
 
@@ -323,12 +323,12 @@ class _Process:
         status = self.process.wait()
         if self.overdue:
             raise _Ended(
-                f"Malloy's compiler did not come to an end within {self.time_limit_s:g} seconds",
-                "simplify the model, or report it to us with the file",
+                f"Malloy's compiler did not finish within {self.time_limit_s:g} seconds",
+                "simplify the model, or report the problem with the file",
             )
         self.errors.seek(0)
         said = self.errors.read().decode(errors="replace").strip()[-2000:]
-        raise _Ended(f"Malloy's compiler ended with status {status}: {said or 'without a word'}")
+        raise _Ended(f"Malloy's compiler ended with status {status}: {said or 'no output'}")
 
     def end(self) -> None:
         """Let the process go, by force if it does not go by itself."""

@@ -41,11 +41,11 @@ UNCERTAIN = "uncertain"
 cast before it computes with it."""
 
 _KINDS = {
-    "table": "a table source is the table itself, which is there already",
-    "composite": "Malloy does not persist what compose() makes",
-    "virtual": "a virtual source is a table of another name",
+    "table": "a table source is the table itself, which already exists",
+    "composite": "Malloy does not persist composite sources",
+    "virtual": "a virtual source is a table under another name",
 }
-_OWN_COLUMNS = "its rows are kept as a query's: `source: NAME is … -> { select: * }`"
+_OWN_COLUMNS = "make it a query: `source: NAME is … -> { select: * }`"
 
 
 def declare(model: MalloyModel) -> tuple[list[Declaration], list[Problem]]:
@@ -70,7 +70,7 @@ def declare(model: MalloyModel) -> tuple[list[Declaration], list[Problem]]:
     return declarations, problems
 
 
-_ALMOST = "this looks like an annotation to persist but is none"
+_ALMOST = "this looks like a persist annotation but is not one"
 _WRITE = "write `#@ persist`"
 _COMMENT = re.compile(r"^[ \t]*((?:--|//|##)[ \t]*@[ \t]*persist\b)", re.MULTILINE)
 
@@ -273,11 +273,14 @@ def _refusal(
     """
     name = source.name
     if bool(annotation.persist) != source.persist:
-        return f"Malloy reads the annotation of `{name}` otherwise", "write it plainly: #@ persist"
+        return (
+            f"Malloy reads the annotation of `{name}` differently",
+            "write it plainly: #@ persist",
+        )
     if not annotation.persist:
         return None
     if not model.flag:
-        return f"`{name}` is not persisted: this file does not say so", f"begin it with {FLAG}"
+        return f"`{name}` is not persisted: this file does not enable it", f"begin it with {FLAG}"
     if source.parameters:
         told = ", ".join(source.parameters)
         return f"`{name}` has parameters ({told}): Malloy does not persist it", _OWN_COLUMNS
@@ -287,16 +290,16 @@ def _refusal(
         return f"Malloy does not persist `{name}` ({source.kind})", _OWN_COLUMNS
     if source.filtered and not inherited:
         return (
-            f"`{name}` would be a table without its filter: Malloy persists what it extends",
-            "take out persist, or filter in a query: `… -> { select: *; where: … }`",
+            f"the table of `{name}` would lack its filter: Malloy persists what it extends",
+            "remove persist, or filter in a query: `… -> { select: *; where: … }`",
         )
     if source.redefined:
         return (
-            f"`{name}` would be a table in which `{source.redefined[0]}` is what it was before",
-            "`#@ -persist`, or give it its meaning in a query: `… -> { select: … }`",
+            f"the table of `{name}` would have the former `{source.redefined[0]}`",
+            "use `#@ -persist`, or redefine it in a query: `… -> { select: … }`",
         )
     if not IDENTIFIER.fullmatch(name):
-        return f"`{name}` is not a name for a source", "letters, digits and underscores"
+        return f"invalid source name `{name}`", "use letters, digits and underscores"
     return None
 
 

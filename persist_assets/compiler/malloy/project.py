@@ -113,10 +113,8 @@ class Models:
             There is no compiler.
         """
         if self.timezone not in _UTC:
-            message = f"Malloy counts time in UTC, and the session in {self.timezone}"
-            hint = (
-                'timezone = "UTC" in persist.toml; a query of Malloy\'s may have its own timezone'
-            )
+            message = f"Malloy computes times in UTC, but the session uses {self.timezone}"
+            hint = 'set timezone = "UTC" in persist.toml; Malloy queries may set their own timezone'
             for path in self.texts:
                 problem = Problem("malloy-timezone", message, Location(path), hint)
                 self.failed[path] = self._names(path, [problem])
@@ -260,7 +258,7 @@ class Models:
         try:
             return self.read(path)
         except (OSError, ValueError) as error:
-            raise Refused(f"this file cannot be read: {error}") from error
+            raise Refused(f"cannot read this file: {error}") from error
 
 
 def with_trees(declared: Iterable[Declaration]) -> list[Declaration]:
@@ -313,10 +311,12 @@ class _Answers:
         except SourcesError as error:
             raise _refusal(error.problems) from error
         if sql.startswith(ALL_ROWS_OF) and len(query.references) != 1:
-            raise Refused(f"`{sql.removeprefix(ALL_ROWS_OF)}` is not a name of a table")
+            raise Refused(f"`{sql.removeprefix(ALL_ROWS_OF)}` is not a table name")
         taken = [r.parts[-1] for r in query.references if _STAGE.match(r.parts[-1])]
         if taken:
-            raise Refused(f"Malloy calls parts of its queries `{taken[0]}`: rename that source")
+            raise Refused(
+                f"Malloy uses the name `{taken[0]}` within its queries: rename that source"
+            )
         found = describe(self.compilation, query)
         columns = [c for c in found if isinstance(c, Column)]
         if not columns:
@@ -403,7 +403,7 @@ def _references(queries: Iterable[str]) -> list[Sequence[Reference]]:
 
 def _refusal(problems: Sequence[Problem]) -> Refused:
     if not problems:
-        return Refused("its columns are not known: something below it is wrong, or reads this file")
+        return Refused("its columns are unknown: something upstream is wrong, or reads this file")
     first = problems[0]
     return Refused(first.message + (f" ({first.hint})" if first.hint else ""))
 

@@ -66,15 +66,15 @@ def _check_annotation(
         other = table_names.setdefault(annotation.name.lower(), source)
         if other.build_id != source.build_id:
             message = (
-                f"`{other.key}` has the table name `{other.annotation.name}` already, "
+                f"the table name `{other.annotation.name}` is already taken by `{other.key}` "
                 f"at {other.location}"
             )
             compilation.problems.append(Problem("table-name", message, places["name"]))
         other = tables.setdefault(source.build_id, source)
         if other.annotation.name != annotation.name and source.language == MALLOY:
             message = (
-                f"`{source.key}` means what `{other.key}` means and is one table with it, "
-                f"which has the name `{other.annotation.name}` already, at {other.location}"
+                f"`{source.key}` is equivalent to `{other.key}` and shares its table, "
+                f"which is already named `{other.annotation.name}` at {other.location}"
             )
             compilation.problems.append(Problem("table-name", message, places["name"]))
     if annotation.refresh == "incremental":
@@ -110,8 +110,8 @@ def _check_annotation(
         wanted.append((place, annotation.time_column))
         kind = time_type(source)
         if annotation.validity and kind is not None and kind not in TIMES:
-            message = f"`{annotation.time_column}` is {kind}: nothing is valid from it on"
-            hint = "a date or a timestamp says from when on a row is so"
+            message = f"`{annotation.time_column}` is {kind}, which cannot date versions"
+            hint = "use a date or a timestamp"
             compilation.problems.append(Problem("watermark", message, place, hint))
     for place, name in wanted:
         compilation.problems += _missing_column(source, name, place)
@@ -121,7 +121,7 @@ def _check_annotation(
         named |= {"key": [*annotation.key], "watch": [*annotation.watch]}
         for key, names in named.items():
             for name in made.intersection(n.lower() for n in names):
-                message = f"`{name}` is what a history adds, not a column of its query"
+                message = f"`{name}` is added by the history and is not a column of its query"
                 place = places.get(key) or places["time_column"]
                 compilation.problems.append(Problem("unknown-column", message, place))
     for check in annotation.checks:
@@ -136,20 +136,20 @@ def _check_increment(source: Source, places: Mapping[str, Location]) -> Iterator
     place = places["refresh"]
     why = obstacle(source)
     if why is not None and annotation.assume is None:
-        message = f"every build of `{source.name}` computes all of it: {why}"
-        whole = "make it a @table" if source.function else "take out refresh=incremental"
-        hint = f"{whole}; or assume=exact, if you know better"
+        message = f"every build of `{source.name}` computes it in full: {why}"
+        whole = "make it a @table" if source.function else "remove refresh=incremental"
+        hint = f"{whole}, or add assume=exact if you know better"
         yield Problem("increment", message, place, hint, severity="warning")
     if annotation.lookback_s and annotation.assume is None:
-        message = "`lookback` has no effect: without assume=exact late rows always come"
+        message = "`lookback` has no effect: without assume=exact late rows are always included"
         yield Problem("increment", message, places["lookback"], severity="warning")
     kind = time_type(source)
     if annotation.time_column and kind is not None and not is_ordered(kind):
-        message = f"`{annotation.time_column}` is {kind}: its values tell no windows"
-        hint = "a watermark is a date, a timestamp, a whole or decimal number, or a text"
+        message = f"`{annotation.time_column}` is {kind}, which cannot be a watermark"
+        hint = "use a date, a timestamp, an integer, a decimal or a string"
         yield Problem("watermark", message, place, hint)
     if annotation.lookback_s and kind is not None and kind not in TIMES:
-        message = f"`lookback` counts time, and `{annotation.time_column}` is {kind}"
+        message = f"`lookback` is a duration, but `{annotation.time_column}` is {kind}"
         yield Problem("watermark", message, places["lookback"])
 
 
@@ -158,17 +158,17 @@ def _check_view(
 ) -> Iterator[Problem]:
     """Yield what keeps a source from being a view."""
     if source.volatile or source.reads_clock:
-        what = "draws lots" if source.volatile else "looks at the clock"
-        message = f"`{source.name}` {what}: each reader of a view would see other rows"
-        yield Problem("view", message, places["materialized"], "take out materialized=view")
+        what = "is nondeterministic" if source.volatile else "depends on the current time"
+        message = f"`{source.name}` {what}: each reader of a view would see different rows"
+        yield Problem("view", message, places["materialized"], "remove materialized=view")
     within = _function_within(compilation, unit)
     if within is not None:
         own = within is unit
         what = "is a function" if own else f"reads the function `{within.declaration.name}`"
-        message = f"`{source.name}` {what}, which no view can call"
-        hint = "take out materialized=view"
+        message = f"`{source.name}` {what}, which a view cannot call"
+        hint = "remove materialized=view"
         if not own:
-            hint += f", or give `{within.declaration.name}` a table"
+            hint += f", or persist `{within.declaration.name}`"
         yield Problem("view", message, places["materialized"], hint)
 
 
@@ -177,11 +177,11 @@ def _check_partition(source: Source, place: Location) -> Iterator[Problem]:
     partition = source.annotation.partition
     assert partition is not None
     if source.volatile or source.reads_clock:
-        what = "draws lots" if source.volatile else "looks at the clock"
-        message = f"`{source.name}` {what}: its partitions would not be of one table"
-        yield Problem("partition", message, place, "take out partition")
+        what = "is nondeterministic" if source.volatile else "depends on the current time"
+        message = f"`{source.name}` {what}: its partitions would be inconsistent"
+        yield Problem("partition", message, place, "remove partition")
     if partition.time is not None and len({*limits(partition)}) == 1:
-        yield Problem("partition", "no window fits between `start` and `end`", place)
+        yield Problem("partition", "no partition fits between `start` and `end`", place)
     names = {c.name.lower() for c in source.columns}
     unknown = all(c.type is None for c in source.columns)
     for dimension in partition.dimensions:
@@ -189,11 +189,11 @@ def _check_partition(source: Source, place: Location) -> Iterator[Problem]:
         if kind is None and (unknown or dimension.column.lower() not in names):
             continue  # Spark tells what functions return; a column that is not there is told
         if kind is None:
-            message = f"the type of `{dimension.column}` is not certain"
-            yield Problem("partition", message, place, "cast it, or declare what it reads")
+            message = f"the type of `{dimension.column}` is uncertain"
+            yield Problem("partition", message, place, "cast it, or declare the columns it reads")
             continue
         if wanted := misfit(dimension, kind):
-            message = f"`{dimension.column}` is {kind}: its partitions want {wanted}"
+            message = f"`{dimension.column}` is {kind}: its partitions need {wanted}"
             yield Problem("partition", message, place)
 
 
@@ -225,7 +225,7 @@ def _check_contract(source: Source) -> Iterable[Problem]:
     for check in source.checks:
         wrong = breaches(check, source.columns) if check.kind == "columns" else ()
         if wrong:
-            message = f"`{source.name}` has other columns than it promises:{listed(wrong)}"
+            message = f"the columns of `{source.name}` differ from its contract:{listed(wrong)}"
             yield Problem("contract", message, check.location or source.location)
 
 
@@ -246,9 +246,9 @@ def _check_times(source: Source) -> Iterable[Problem]:
     for check in source.checks:
         kind = kinds.get(check.columns[0].lower()) if check.kind == "freshness" else None
         if kind is not None and kind not in TIMES:
-            message = f"`{check.columns[0]}` is {kind}, which has no age"
+            message = f"`{check.columns[0]}` is {kind}, so it has no age"
             place = check.location or source.location
-            yield Problem("check", message, place, "a date or a timestamp has")
+            yield Problem("check", message, place, "use a date or a timestamp")
 
 
 _VALUES = (exp.Literal, exp.Null, exp.Neg, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.DPipe)
@@ -273,14 +273,14 @@ def unfit_condition(
     whole = tree.unnest()
     kind = column_type(columns, plain(whole.name)) if isinstance(whole, exp.Column) else None
     if isinstance(whole, _VALUES) or kind not in (None, "boolean"):
-        return f"`{text}` is not a condition: it is neither true nor false"
+        return f"`{text}` is not a condition: it is not boolean"
     functions = called(tree, {c.name.lower() for c in columns})
     if tree.find(exp.Query, exp.Window) or functions & AGGREGATES:
         return f"`{text}` looks at more than one row"
     if functions & GENERATORS:
-        return f"`{text}` makes rows"
+        return f"`{text}` generates rows"
     if functions & moving:
-        return f"`{text}` may say something else each time"
+        return f"`{text}` is nondeterministic"
     return None
 
 

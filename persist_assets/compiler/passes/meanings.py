@@ -65,7 +65,7 @@ def describe(compilation: Compilation, query: Query) -> Sequence[Column] | Seque
     source = read[0].source if whole and not unit.broken else unit.source
     if source is not None and not source.columns:
         name = read[0].declaration.name if read else "query"
-        message = f"the columns of `{name}` are not known before it is computed"
+        message = f"the columns of `{name}` are unknown until it is computed"
         hint = f"name them in SQL: CREATE VIEW … AS SELECT a, b FROM {name}"
         return [Problem("columns", message, place, hint)]
     if source is None:
@@ -107,8 +107,8 @@ def _compile_raw(compilation: Compilation, unit: Unit) -> None:
                 continue
             unfit = unfit_condition(text, CLOCK | VOLATILE | SESSION, facts.columns)
             if unfit:
-                hint = "put it into a view over the table"
-                compilation.report("external-filter", f"a filter: {unfit}", unit, hint)
+                hint = "filter in a view over the table"
+                compilation.report("external-filter", f"invalid filter: {unfit}", unit, hint)
                 return
     fields = [f"{c.name} {c.type}" for c in facts.columns]
     identity = ["raw", compilation.connection, raw.format, facts.place, facts.options]
@@ -157,8 +157,8 @@ def _compile_function(compilation: Compilation, unit: Unit) -> None:
     meaning = understand_function(declaration, upstream, compilation.connection)
     unit.meaning = meaning
     for note in meaning.notes:
-        message, place = f"`{declaration.name}` {note}", declaration.location
-        hint = "let what it returns follow from its parameters alone"
+        message, place = f"`{declaration.name}` is {note}", declaration.location
+        hint = "make its result depend on its parameters only"
         compilation.problems.append(
             Problem("python-nondeterministic", message, place, hint, severity="warning")
         )
@@ -231,7 +231,7 @@ def hidden_versions(
         return []
     if "@" not in reference.parts[0]:
         return []
-    message = f"this reads all versions of `{source.name}`, and cannot tell which are of now"
+    message = f"this reads all versions of `{source.name}` and cannot tell which are current"
     hint = f"read it as a table, with {VALID_FROM} and {VALID_TO}: ….table('{source.name}')"
     return [Problem("versions", message, reference.location, hint)]
 

@@ -48,7 +48,7 @@ def collect(
             other = taken[key].declaration
             compilation.report(
                 "duplicate-name",
-                f"`{declaration.name}` is defined already at {other.location}",
+                f"`{declaration.name}` is already defined at {other.location}",
                 unit,
             )
             # Which one of them is right nobody knows.

@@ -55,13 +55,13 @@ def _report_cycle(compilation: Compilation, cycle: Sequence[Unit]) -> None:
             place = next(
                 c.location for c in checks if c.against and c.against.source_id == other.source_id
             )
-            message = f"a check looks at what is computed from the rows that it is of: {path}"
-            hint = "check what comes of them instead"
+            message = f"a check depends on data computed from the rows it checks: {path}"
+            hint = "put the check on the downstream source instead"
             place = place or unit.declaration.location
             compilation.problems.append(Problem("cycle", message, place, hint))
             return
     first = min(cycle, key=lambda u: u.declaration.location)
-    compilation.report("cycle", f"sources read each other in a circle: {path}", first)
+    compilation.report("cycle", f"sources read each other in a cycle: {path}", first)
 
 
 def take_over(compilation: Compilation) -> None:

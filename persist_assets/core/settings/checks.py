@@ -30,9 +30,15 @@ def check_keys(given: Mapping[str, Any], known: Mapping[str, type], *path: str) 
             )
         if type(value) is not known[key]:
             raise SettingsError(
-                f"`{section}{key}` wants a {_KIND_NAMES[known[key]]}, not {value!r}",
+                f"`{section}{key}` must be {_KIND_NAMES[known[key]]}, got {value!r}",
                 location=at(*path, key),
             )
 
 
-_KIND_NAMES = {str: "text", bool: "true or false", int: "whole number", dict: "table", list: "list"}
+_KIND_NAMES = {
+    str: "a string",
+    bool: "true or false",
+    int: "an integer",
+    dict: "a table",
+    list: "a list",
+}

@@ -21,7 +21,7 @@ def read_duration(key: str, given: Mapping[str, Any], default: int, meaning: str
     if seconds is None:
         raise SettingsError(
             f"`{key}`: `{given[key]}` is not a duration",
-            hint=f'for example "{_EXAMPLES[key]}"; {meaning}',
+            hint=f'for example, "{_EXAMPLES[key]}"; {meaning}',
             location=at(key),
         )
     return seconds

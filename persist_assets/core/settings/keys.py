@@ -15,7 +15,7 @@ KEEP_GOING = "PERSIST_KEEP_GOING"
 CACHE = "PERSIST_CACHE"
 """The environment variable that names the user's cache directory (`user_cache`)."""
 
-OUT_OF_PROJECT = "it leads out of the project"
+OUT_OF_PROJECT = "it leads outside the project"
 """The reason why a link among the sources is not followed."""
 
 STATE = ".persist"

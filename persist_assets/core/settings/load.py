@@ -63,7 +63,7 @@ def find_root(start: Path) -> Path:
         if (directory / SETTINGS_FILE).is_file():
             return directory
     raise SettingsError(
-        f"no {SETTINGS_FILE} in {start} or above it",
+        f"no {SETTINGS_FILE} in {start} or any parent directory",
         hint=f"create an empty {SETTINGS_FILE} in the project root, or name it with --project",
     )
 
@@ -136,13 +136,13 @@ def _settings(root: Path, given: dict[str, Any], name: str, environ: Mapping[str
     }
     for key, default in REFUSED.items():
         if spark.get(key, default).lower() != default.lower():
-            message = f"`{key}` has to be {default}: queries are understood as it is by default"
+            message = f"`{key}` must be {default}: queries are analyzed with the default"
             raise SettingsError(message, location=at("spark", key))
     try:
         ZoneInfo(spark[TIMEZONE])
     except (KeyError, ValueError, OSError) as error:
-        message = f"`{spark[TIMEZONE]}` is no time zone"
-        hint = "name a region: Europe/Berlin, or UTC"
+        message = f"unknown time zone `{spark[TIMEZONE]}`"
+        hint = "use a region such as Europe/Berlin, or UTC"
         place = at("spark", TIMEZONE) if TIMEZONE in flat_spark(spark_given) else at("timezone")
         raise SettingsError(message, hint=hint, location=place) from error
     if spark["spark.master"].startswith("local") and "spark.remote" not in spark:
@@ -166,16 +166,18 @@ def _settings(root: Path, given: dict[str, Any], name: str, environ: Mapping[str
         strict=given.get("strict", False),
         parallel=_parallel(given.get("parallel", 0)),
         approve_above=_approve_above(given.get("approve_above", 0)),
-        keep_s=read_duration("keep", given, 7 * 86_400, "longer than the longest query takes"),
+        keep_s=read_duration("keep", given, 7 * 86_400, "must exceed the longest query"),
         views=_views(given.get("views", "")),
         spark=tuple(sorted(spark.items())),
         malloy=malloy,
         stores=stores,
         patience=Patience(
             read_duration(
-                "store_timeout", given, PATIENCE.answer_s, "how long a store may not answer"
+                "store_timeout", given, PATIENCE.answer_s, "how long a store may take to answer"
             ),
-            read_duration("store_retry", given, PATIENCE.retry_s, "how long a store may throttle"),
+            read_duration(
+                "store_retry", given, PATIENCE.retry_s, "how long to retry while a store throttles"
+            ),
         ),
         upstreams=read_upstreams(given.get("upstream", {})),
         webhook=read_webhook(given.get("sla", {})),
@@ -210,13 +212,13 @@ def _malloy(given: dict[str, Any], own: dict[str, Any], environment: str) -> Mal
         where = section_of(path)
         for name, table in said.get("virtual", {}).items():
             if not isinstance(table, str):
-                message = f"{where}`virtual.{name}` wants a name of a table, not {table!r}"
+                message = f"{where}`virtual.{name}` must be a table name, got {table!r}"
                 raise SettingsError(message, location=at(*path, "virtual", name))
     givens = {**given.get("givens", {}), **own.get("givens", {})}
     virtual = {**given.get("virtual", {}), **own.get("virtual", {})}
     connection = own.get("connection", given.get("connection", "spark"))
     if not re.fullmatch(r"[^\W\d]\w*", connection):
-        message = f"`{connection}` is not a name for a connection"
+        message = f"invalid connection name `{connection}`"
         raise SettingsError(message, location=at("malloy", "connection"))
     pairs = tuple((name, _given(name, value)) for name, value in sorted(givens.items()))
     return Malloy(connection, pairs, tuple(sorted(virtual.items())))
@@ -235,14 +237,14 @@ def _given(name: str, value: Any) -> Given:
         case str() | bool() | int() | float():
             return value
         case _:
-            message = f"`[malloy.givens] {name}` wants a text, number, date, boolean or list"
+            message = f"`[malloy.givens] {name}` must be a string, number, date, boolean or list"
             raise SettingsError(message, location=at("malloy", "givens", name))
 
 
 def _stores(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Store, ...]:
     for location, said in given.items():
         if not isinstance(said, dict):
-            message, hint = f"`store.{location}` wants a table", '[store."s3://BUCKET"]'
+            message, hint = f"`store.{location}` must be a table", '[store."s3://BUCKET"]'
             raise SettingsError(message, hint=hint, location=at("store", location))
         check_keys({**said}, STORE_KEYS, "store", location)
     try:
@@ -256,7 +258,7 @@ def _check_warehouse(location: str) -> None:
     """Refuse a warehouse in which no table can be made."""
     wrong, unfit = unknown_scheme(location), unfit_for_tables(location)
     if unfit:
-        wrong = f"the warehouse cannot be {location}: delta-rs misreads `{unfit}`", "name another"
+        wrong = f"the warehouse cannot be {location}: delta-rs misreads `{unfit}`", "use another"
     if wrong:
         raise SettingsError(wrong[0], hint=wrong[1], location=at("warehouse"))
 
@@ -267,23 +269,23 @@ def _check_links(state: Path) -> None:
     link = next((p for p in places if p.is_symlink()), None)
     if link is not None:
         raise SettingsError(
-            f"{link.relative_to(state.parent)} is a symbolic link: nothing is written through it",
-            hint="remove it; `warehouse` and `ledger` in persist.toml name other places",
+            f"{link.relative_to(state.parent)} is a symbolic link: it is not written through",
+            hint="remove it; to store data elsewhere set `warehouse` and `ledger` in persist.toml",
         )
 
 
 def _check_environment(name: str, location: Location | None = None) -> None:
     if not _ENVIRONMENT.fullmatch(name):
-        hint = "small letters (a to z), digits, underscores and dashes, at most 64"
-        message = f"`{name}` is not a name for an environment"
+        hint = "at most 64 lowercase letters (a to z), digits, underscores and dashes"
+        message = f"invalid environment name `{name}`"
         raise SettingsError(message, hint=hint, location=location)
 
 
 def _key_prefix(given: str) -> tuple[str, ...]:
     parts = tuple(given.split("/")) if given else ()
     if not all(re.fullmatch(r"[A-Za-z0-9_]+", part) for part in parts):
-        message = f"`key_prefix`: `{given}` is no beginning of asset keys"
-        hint = "letters, digits and underscores, in parts with / between them"
+        message = f"`key_prefix`: `{given}` is not a valid asset key prefix"
+        hint = "parts of letters, digits and underscores, separated by /"
         raise SettingsError(message, hint=hint, location=at("key_prefix"))
     return parts
 
@@ -293,13 +295,13 @@ def _read_environments(environments: Mapping[str, Any]) -> None:
     for name, said in environments.items():
         _check_environment(name, at("env", name))
         if not isinstance(said, dict):
-            raise SettingsError(f"`env.{name}` wants a table", location=at("env", name))
+            raise SettingsError(f"`env.{name}` must be a table", location=at("env", name))
         keys: dict[str, Any] = {**said}
         check_keys(keys, ENV_KEYS, "env", name)
         raws: dict[str, Any] = keys.get("raw", {})
         for raw, place in raws.items():
             if not isinstance(place, str):
-                message = f"`[env.{name}.raw] {raw}` wants a location, not {place!r}"
+                message = f"`[env.{name}.raw] {raw}` must be a location, got {place!r}"
                 raise SettingsError(message, location=at("env", name, "raw", raw))
             if wrong := unknown_scheme(place, ICEBERG_SCHEMES):
                 message = f"`[env.{name}.raw] {raw}`: {wrong[0]}"
@@ -316,16 +318,17 @@ def _chain(name: str, environments: Mapping[str, Any], default: str) -> tuple[st
     following: str | None = name
     while following is not None:
         if environments and following not in known:
-            what = f"`[env.{chain[-1]}] reads` names" if chain else "there is no environment"
+            what = f"`[env.{chain[-1]}] reads` names" if chain else "unknown environment"
             raise SettingsError(
                 f"{what} `{following}`" + (", which is not declared" if chain else ""),
-                hint=did_you_mean(following, known) or f"there are: {', '.join(sorted(known))}",
+                hint=did_you_mean(following, known)
+                or f"known environments: {', '.join(sorted(known))}",
                 location=at("env", chain[-1], "reads") if chain else Location(SETTINGS_FILE),
             )
         if following in chain:
             raise SettingsError(
-                f"environments read each other in a circle: {' → '.join([*chain, following])}",
-                hint="take `reads` out of one of them",
+                f"environments read each other in a cycle: {' → '.join([*chain, following])}",
+                hint="remove `reads` from one of them",
                 location=at("env", chain[-1], "reads"),
             )
         chain.append(following)
@@ -335,25 +338,25 @@ def _chain(name: str, environments: Mapping[str, Any], default: str) -> tuple[st
 
 def _number(key: str, given: int, of: str, hint: str) -> int:
     if given < 0:
-        message = f"`{key}` = {given} is no number of {of}"
+        message = f"`{key}` must be a number of {of}, got {given}"
         raise SettingsError(message, hint=hint, location=at(key))
     return given
 
 
 def _parallel(given: int) -> int:
-    hint = "1 builds one after the other, 0 as many at once as Spark runs tasks"
+    hint = "1 builds one at a time, 0 as many at once as Spark runs tasks"
     return _number("parallel", given, "sources", hint)
 
 
 def _approve_above(given: int) -> int:
-    return _number("approve_above", given, "bytes", "0 lets builds read any number of bytes")
+    return _number("approve_above", given, "bytes", "0 means no limit")
 
 
 def _views(given: str) -> str:
     if given and "{name}" not in given:
         raise SettingsError(
-            f"`views`: `{given}` calls all views alike",
-            hint='put {name} in it: views = "{name}", or "{name}__dev"',
+            f"`views`: `{given}` gives all views the same name",
+            hint='include {name}: views = "{name}", or "{name}__dev"',
             location=at("views"),
         )
     return given
@@ -365,9 +368,9 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"this is not TOML: {error}", location=_place_in_toml(error)) from error
+        raise SettingsError(f"invalid TOML: {error}", location=_place_in_toml(error)) from error
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+        raise SettingsError(f"cannot read {path}: {error.strerror}") from error
     check_keys(given, KEYS)
     return given
 
@@ -384,15 +387,15 @@ def _ledger_url(root: Path, url: str) -> str:
     if "://" not in url:
         raise SettingsError(
             f"`ledger` is not a database URL: {url}",
-            hint='for example "sqlite:///.persist/ledger.db"',
+            hint='for example, "sqlite:///.persist/ledger.db"',
             location=at("ledger"),
         )
     if path == url and not url.startswith("sqlite"):
         return url
     if path == url or not path or path.startswith((":memory:", "file:")) or "?" in path:
         raise SettingsError(
-            f"`ledger` wants a plain path of a SQLite file: {url}",
-            hint='for example "sqlite:///.persist/ledger.db"',
+            f"`ledger` must be a plain path to a SQLite file, got {url}",
+            hint='for example, "sqlite:///.persist/ledger.db"',
             location=at("ledger"),
         )
     return f"sqlite:///{(root / path).resolve()}"

@@ -247,19 +247,19 @@ def spark_keys(spark: dict[str, Any]) -> dict[str, Any]:
     found["build_ids"] = _fixed(found["build_ids"], found["harmless"])
     if found["shared"] and ("remote" in spark or "spark.remote" in spark):
         raise SettingsError(
-            "`[spark] shared` and `spark.remote` are two servers",
-            hint="leave one of them out",
+            "`[spark] shared` and `spark.remote` exclude each other",
+            hint="remove one of them",
             location=at("spark", "shared"),
         )
     if not 0 <= found["shared_port"] < 65_536:
         message = f"`[spark] shared_port` = {found['shared_port']} is not a port"
-        hint = "0 takes any that is free"
+        hint = "0 picks any free port"
         raise SettingsError(message, hint=hint, location=at("spark", "shared_port"))
     idle = found.pop("shared_idle")
     found["shared_idle_s"] = parse_duration(idle)
     if found["shared_idle_s"] is None:
         message = f"`[spark] shared_idle`: `{idle}` is not a duration"
-        hint = 'for example "30m"'
+        hint = 'for example, "30m"'
         raise SettingsError(message, hint=hint, location=at("spark", "shared_idle"))
     return found
 
@@ -270,8 +270,8 @@ def _declared_harmless(names: list[Any]) -> tuple[str, ...]:
     for name in names:
         if not isinstance(name, str) or not re.fullmatch(r"spark\.sql\.[\w.-]+(\.\*)?", name):
             raise SettingsError(
-                f"`[spark] harmless`: {name!r} is not the name of a setting of Spark SQL",
-                hint='harmless = ["spark.sql.NAME", "spark.sql.PREFIX.*"]; settings outside of '
+                f"`[spark] harmless`: {name!r} is not the name of a Spark SQL setting",
+                hint='harmless = ["spark.sql.NAME", "spark.sql.PREFIX.*"]; settings outside '
                 "`spark.sql.` are harmless anyway",
                 location=at("spark", "harmless"),
             )
@@ -280,8 +280,8 @@ def _declared_harmless(names: list[Any]) -> tuple[str, ...]:
         changing = next((k for k in known if is_harmless(k, (name,))), None)
         if changing:
             raise SettingsError(
-                f"`[spark] harmless`: `{changing}` changes rows",
-                hint="name only settings that cannot change the rows of any query",
+                f"`[spark] harmless`: `{changing}` can change rows",
+                hint="list only settings that cannot change the rows of any query",
                 location=at("spark", "harmless"),
             )
         found.append(name)
@@ -295,7 +295,7 @@ def _fixed(values: dict[str, Any], harmless: tuple[str, ...]) -> tuple[tuple[str
     if changing:
         raise SettingsError(
             f"`[spark.build_ids] {changing}` can change rows",
-            hint="BuildIDs hold the value that `[spark]` gives the session: leave it out here",
+            hint="BuildIDs use the value that `[spark]` gives the session: remove it here",
             location=at("spark", "build_ids", changing),
         )
     return tuple(sorted(pairs.items()))
@@ -312,6 +312,6 @@ def flat_spark(given: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
             full = name if name.startswith("spark.") else f"spark.{name}"
             flat[full] = str(value).lower() if isinstance(value, bool) else str(value)
         else:
-            message = f'`[spark] "{name}"` wants a text or number'
+            message = f'`[spark] "{name}"` must be a string or number'
             raise SettingsError(message, location=at("spark", name))
     return flat

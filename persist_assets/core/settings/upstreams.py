@@ -26,26 +26,26 @@ def read_upstreams(given: Mapping[str, Any]) -> tuple[Upstream, ...]:
         where = f"[upstream.{name}] "
         if not _GRAPH.fullmatch(name):
             raise SettingsError(
-                f"`{name}` is not a name for an upstream",
-                hint="letters, digits, underscores and dashes, at most 64",
+                f"invalid upstream name `{name}`",
+                hint="at most 64 letters, digits, underscores and dashes",
                 location=at("upstream", name),
             )
         if not isinstance(said, dict):
-            message = f"`upstream.{name}` wants a table"
+            message = f"`upstream.{name}` must be a table"
             raise SettingsError(message, location=at("upstream", name))
         keys: dict[str, Any] = {**said}
         check_keys(keys, UPSTREAM_KEYS, "upstream", name)
         if ("url" in keys) is ("dagster" in keys):
             raise SettingsError(
-                f"`{where.strip()}` wants a `url`, or `dagster` with one",
-                hint='url = "http://127.0.0.1:8080", of persist serve',
+                f"`{where.strip()}` needs either `url` or `dagster`",
+                hint='for example, url = "http://127.0.0.1:8080", the address of persist serve',
                 location=at("upstream", name),
             )
         kind = "dagster" if "dagster" in keys else "url"
         patterns: list[Any] = keys.get("patterns", ["**"])
         if not patterns or not all(isinstance(p, str) and p for p in patterns):
             raise SettingsError(
-                f"`{where}patterns` wants texts",
+                f"`{where}patterns` must be a list of strings",
                 hint='patterns = ["data/users/*"]',
                 location=at("upstream", name, "patterns"),
             )
@@ -75,17 +75,17 @@ def _http_url(url: str, *path: str) -> str:
         parts = urlsplit(url)
         fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        raise SettingsError(f"`{what}`: `{url}` is no URL", location=at(*path)) from None
+        raise SettingsError(f"`{what}`: `{url}` is not a URL", location=at(*path)) from None
     if not fits or any(c.isspace() for c in url):
         raise SettingsError(
-            f"`{what}`: `{url}` is no URL of the web",
-            hint="it begins with http:// or https://",
+            f"`{what}`: `{url}` is not an HTTP URL",
+            hint="it must start with http:// or https://",
             location=at(*path),
         )
     if parts.username is not None or parts.password is not None:
         raise SettingsError(
-            f"`{what}` holds a password",
-            hint="name the environment variable of a token: token_env",
+            f"`{what}` contains a password",
+            hint="use token_env to name an environment variable that holds a token",
             location=at(*path),
         )
     return url

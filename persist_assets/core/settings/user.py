@@ -50,7 +50,7 @@ def secret_of(name: str, environ: Mapping[str, str]) -> str | None:
     if not name.startswith(SECRETS) and name not in allowed:
         raise SettingsError(
             f"a project may not send the environment variable {name} elsewhere",
-            hint=f"call it {SECRETS[0]}{name}, or allow it outside the project: "
+            hint=f"rename it to {SECRETS[0]}{name}, or allow it outside the project: "
             f"export {ALLOWED}={name}",
         )
     return environ.get(name) or None

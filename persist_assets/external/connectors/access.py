@@ -80,7 +80,7 @@ def _value(name: str, variable: str, environ: Mapping[str, str]) -> str:
         raise StorageError(f"`{name}`: {error.message}", hint=error.hint) from error
     if value is None:
         raise StorageError(
-            f"the variable {variable} is not set, which `{name}` refers to",
+            f"`{name}` refers to the variable {variable}, which is not set",
             hint=f"export {variable}=…",
         )
     return value

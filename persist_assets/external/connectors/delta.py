@@ -187,7 +187,7 @@ class DeltaConnector:
             if table.version() < start:
                 raise StorageError(
                     f"the Delta table at {self.location} is at version {table.version()},"
-                    f" which is before {start}, where it is to start"
+                    f" which is before the start version {start}"
                 )
         self._check(table)
         with self._reached() as (system, root):
@@ -208,15 +208,15 @@ class DeltaConnector:
 
         at = datetime.fromisoformat(self.external.datetime)
         gone = GoneError(
-            f"the Delta table at {self.location} has no version of {self.external.datetime}",
-            hint="its log begins later",
+            f"the Delta table at {self.location} has no version as of {self.external.datetime}",
+            hint="its log starts later",
         )
         table = self._open()
         if table.metadata().configuration.get(_IN_COMMITS, "false").lower() == "true":
             raise StorageError(
-                f"the Delta table at {self.location} uses inCommitTimestamp, by which `datetime`"
-                " finds no version here",
-                hint="say at which `version` to start",
+                f"the Delta table at {self.location} uses inCommitTimestamp, so `datetime`"
+                " cannot find a version",
+                hint="set `version` to the version to start from",
             )
         try:
             table.load_as_version(at)
@@ -291,8 +291,8 @@ class DeltaConnector:
             table = self._open(number)
         if not _same(self._name(table), version):
             raise GoneError(
-                f"the Delta table at {self.location} is another one than when it was pinned",
-                hint="it was made anew in its place: read it again as a whole",
+                f"the Delta table at {self.location} was replaced after it was pinned",
+                hint="read the new table again in full",
             )
         self._check(table)
         return table
@@ -310,7 +310,7 @@ class DeltaConnector:
             raise StorageError(
                 f"the Delta table at {self.location} uses {', '.join(sorted(unknown))}:"
                 " not supported",
-                hint="its rows would be wrong; write it without this feature",
+                hint="its rows would be wrong: write it without this feature",
             )
         there = [(f.name, f.type) for f in _fields(table)]
         check_columns(self.columns, there, f"the Delta table at {self.location}")
@@ -378,15 +378,15 @@ class DeltaConnector:
             return found[f"partition.{name}"].to_pylist()
         except (ValueError, OverflowError) as error:
             raise StorageError(
-                f"values of `{name}` in the Delta table at {self.location} are of no year that"
-                " can be read",
-                hint="dates of partitions are of the years 1 to 9999",
+                f"values of `{name}` in the Delta table at {self.location} have years that"
+                " are out of range",
+                hint="partition dates must be in the years 1 to 9999",
             ) from error
 
     def _unnamed(self) -> StorageError:
         return StorageError(
-            f"deletion vectors of the Delta table at {self.location} are of files that it names"
-            " otherwise",
+            f"the deletion vectors of the Delta table at {self.location} name its files"
+            " differently",
             hint="rewrite its files without them: REORG TABLE … APPLY (PURGE)",
         )
 
@@ -439,8 +439,8 @@ class DeltaConnector:
         for file, found in zip(own, told, strict=True):
             if found.type != fs.FileType.File:
                 raise GoneError(
-                    f"{file.location} is gone, a file of the Delta table",
-                    hint="it may have been vacuumed: read the newest version as a whole",
+                    f"{file.location}, a file of the Delta table, is gone",
+                    hint="it may have been vacuumed: read the newest version in full",
                 )
             if file.bytes and found.size != file.bytes:
                 raise StorageError(
@@ -590,7 +590,7 @@ class DeltaConnector:
         if len(marked) > _MOST_DELETED:
             raise StorageError(
                 f"the Delta table at {self.location} has {len(marked):,} rows in deletion vectors"
-                f" of files that are read: more than {_MOST_DELETED:,} are not supported",
+                f" of the files to read: more than {_MOST_DELETED:,} are not supported",
                 hint="REORG TABLE … APPLY (PURGE) rewrites its files without them",
             )
         where = [f"_metadata.file_name AS {FILE}", f"_metadata.row_index AS {ROW}"]
@@ -622,7 +622,7 @@ class DeltaConnector:
             return Changes()
         first, last = self._number(since), self._number(until)
         if since.split(":")[2] != until.split(":")[2]:
-            return Changes(again="it is another table, made in the place of the old one")
+            return Changes(again="the table was replaced by another one")
         if first > last:
             return Changes(again=f"it went back from version {first} to {last}")
         table = self._load(until)
@@ -672,8 +672,8 @@ class DeltaConnector:
     def _not_kept(self) -> StorageError:
         return StorageError(
             f"rows of the Delta table at {self.location} were changed or deleted,"
-            " and it is declared as append_only",
-            hint="take 'append_only' out of its declaration",
+            " but it is declared append_only",
+            hint="remove 'append_only' from its declaration",
         )
 
     def _commits(
@@ -699,9 +699,9 @@ class DeltaConnector:
         except GoneError as error:
             raise _Again(error.message) from error
         if not _same(self._name(start), since):
-            raise _Again(f"it was put back to before version {first}, and written on")
+            raise _Again(f"it was restored to before version {first} and then written to")
         if any(since.split(":")[3:4]) and self._written_by(first) is None:
-            raise _Again(f"its log has no version {first} any more")
+            raise _Again(f"its log no longer has version {first}")
         if self._manner(start) != _manner_of(since):
             raise _Again(
                 "an earlier release did not read its hidden files"
@@ -724,10 +724,10 @@ class DeltaConnector:
                 configuration = action.get("configuration") or {}
                 found = _schema(_fields_of(action["schemaString"], configuration))
                 if action["id"] != table.metadata().id:
-                    raise _Again(f"it was made anew with version {version}")
+                    raise _Again(f"it was replaced in version {version}")
                 fits = _schema(had) <= found <= _schema(fields)
                 if not fits or action.get("partitionColumns", []) != parted:
-                    raise _Again(f"its columns changed with version {version}")
+                    raise _Again(f"its columns changed in version {version}")
             self._check_unchanged(there, stored, actions, version)
             there = self._followed(there, actions, version)
             if "cdc" in actions:
@@ -735,7 +735,7 @@ class DeltaConnector:
             else:
                 whole += self._moved(actions, keys, version)
         if there != end.keys():
-            raise _Again(f"what its log says after version {first} does not make version {last}")
+            raise _Again(f"its log after version {first} does not add up to version {last}")
         told = begin | end
         return [_as_told(f, told.get(f.location)) for f in whole], recorded
 
@@ -774,12 +774,12 @@ class DeltaConnector:
                     n_more += sign * (rows - (action.get(_VECTOR) or {}).get("cardinality", 0))
         except (StorageError, OSError) as error:
             raise _Again(
-                f"version {version} says that no row changed, and its rows cannot be counted:"
+                f"version {version} states that no row changed, but its rows cannot be counted:"
                 f" {error}"
             ) from error
         if n_more:
             raise _Again(
-                f"version {version} says that no row changed, and leaves"
+                f"version {version} states that no row changed, but leaves"
                 f" {abs(n_more)} {'more' if n_more > 0 else 'fewer'}"
             )
 
@@ -797,7 +797,7 @@ class DeltaConnector:
         again = [f for f in came if f in there and f not in went and came[f]]
         again += [f for f in went if f not in there and went[f]]
         if again:
-            raise _Again(f"version {version} adds or removes a file a second time")
+            raise _Again(f"version {version} adds or removes a file twice")
         return (there - went.keys()) | came.keys()
 
     def _moved(
@@ -838,7 +838,7 @@ class DeltaConnector:
     ) -> _File:
         values: Mapping[str, str | None] = action.get("partitionValues") or {}
         if values.keys() != keys.keys():
-            raise _Again(f"version {version} does not say of which partition its files were")
+            raise _Again(f"version {version} lacks the partitions of its files")
         partition = {keys[k].name: v or None for k, v in values.items()}
         location = file_location(action["path"], self.location)
         size = action.get("size") or 0
@@ -862,7 +862,7 @@ class DeltaConnector:
         """Return the actions of a commit by their kind."""
         written = self._written_by(version)
         if written is None:
-            raise _Again(f"its log has no version {version} any more")
+            raise _Again(f"its log no longer has version {version}")
         return parse_commit(written, version, self.location)
 
 

@@ -128,7 +128,7 @@ class IcebergConnector:
             if start != number and start not in _line(table, number):
                 raise StorageError(
                     f"snapshot {number} of the Iceberg table at {self.location} does not follow"
-                    f" from {start}, where it is to start"
+                    f" from the start snapshot {start}"
                 )
         version = self._name(table, number)
         self._check(table, version)
@@ -148,7 +148,7 @@ class IcebergConnector:
             found = table.snapshot_as_of_timestamp(at)
             if found is None:
                 raise GoneError(
-                    f"the Iceberg table at {self.location} has no snapshot of {external.datetime}"
+                    f"the Iceberg table at {self.location} lacks a snapshot of {external.datetime}"
                 )
             return int(found.snapshot_id)
         if external.version is None:
@@ -159,8 +159,8 @@ class IcebergConnector:
 
     def _gone(self, number: int) -> GoneError:
         return GoneError(
-            f"snapshot {number} of the Iceberg table at {self.location} is not there",
-            hint="it may have expired; what is there can be read again as a whole",
+            f"snapshot {number} of the Iceberg table at {self.location} is missing",
+            hint="it may have expired; the current table can be read again in full",
         )
 
     def _name(self, table: Any, number: int) -> str:
@@ -175,8 +175,8 @@ class IcebergConnector:
         number, of_table, _ = _parts(version)
         if of_table != _uuid(table):
             raise GoneError(
-                f"the Iceberg table at {self.location} is another one than when it was pinned",
-                hint="it was made anew in its place: read it again as a whole",
+                f"the Iceberg table at {self.location} was replaced after it was pinned",
+                hint="read the new table again in full",
             )
         if number != _EMPTY and table.snapshot_by_id(number) is None:
             raise self._gone(number)
@@ -195,7 +195,7 @@ class IcebergConnector:
             from pyiceberg.table import StaticTable
         except ImportError as error:
             raise StorageError(
-                "to read Iceberg tables takes pyiceberg",
+                "reading Iceberg tables requires pyiceberg",
                 hint="pip install 'persist-assets[iceberg]'",
             ) from error
 
@@ -225,7 +225,7 @@ class IcebergConnector:
                 f"there is no Iceberg table at {self.location}", hint="check its uri"
             ) from error
         except (OSError, ValueError, ValidationError) as error:
-            failed = f"the Iceberg table at {self.location} cannot be opened"
+            failed = f"cannot open the Iceberg table at {self.location}"
             raise unreachable(self.location, error, failed) from error
         root = place.rpartition("/metadata/")[0]
         moved = "" if _is_absolute(metadata.location) else metadata.location.rstrip("/")
@@ -248,8 +248,8 @@ class IcebergConnector:
             with io.new_input(f"{directory}/version-hint.text").open() as stream:
                 hint = stream.read().decode().strip()
         except FileNotFoundError as error:
-            message = f"nothing at {self.location} says which metadata file is the newest"
-            hint = "name the file: metadata_location"
+            message = f"the newest metadata file at {self.location} is unknown"
+            hint = "name it with metadata_location"
             raise StorageError(message, hint=hint) from error
         if not re.fullmatch(r"\d+", hint):
             return f"{directory}/{hint}{_METADATA}"
@@ -269,8 +269,8 @@ class IcebergConnector:
         found = table.schemas().get(schema)
         if found is None:
             raise GoneError(
-                f"schema {schema} of the Iceberg table at {self.location} is not there",
-                hint="what is there can be read again as a whole",
+                f"schema {schema} of the Iceberg table at {self.location} is missing",
+                hint="the current table can be read again in full",
             )
         return found
 
@@ -332,7 +332,7 @@ class IcebergConnector:
     def _unreadable(self, what: str) -> StorageError:
         return StorageError(
             f"the Iceberg table at {self.location} uses {what}: not supported",
-            hint="its rows would be wrong; write it without",
+            hint="its rows would be wrong: write it without",
         )
 
     # ---------------------------------------------------------------------------------- files
@@ -352,7 +352,7 @@ class IcebergConnector:
             for _ in self._entries(table, table.snapshot_by_id(number)):
                 pass  # which names the file, if one is broken
             raise StorageError(
-                f"the Iceberg table at {self.location} cannot be read: {str(error)[:300]}"
+                f"cannot read the Iceberg table at {self.location}: {str(error)[:300]}"
             ) from error
         for task in tasks:
             for file in (task.file, *task.delete_files):
@@ -463,12 +463,12 @@ class IcebergConnector:
             found = table.io.new_input(file.file_path)
             if not found.exists():
                 raise GoneError(
-                    f"{file.file_path} is gone, a file of the Iceberg table",
-                    hint="its snapshot may have expired: read the newest one as a whole",
+                    f"{file.file_path}, a file of the Iceberg table, is gone",
+                    hint="its snapshot may have expired: read the newest one in full",
                 )
             is_data = file.content == DataFileContent.DATA
             if is_mapped and is_data and not _has_ids(found):
-                raise self._unreadable("files whose columns have names and no ids")
+                raise self._unreadable("files whose columns have no IDs")
 
         with ThreadPoolExecutor(max_workers=16) as pool:
             list(pool.map(look, files))
@@ -559,7 +559,9 @@ class IcebergConnector:
             raise self._unreadable(f"partitions by `{field['name']}`, which is {kind}")
         plain = _plain(kind, value)
         if plain is None:
-            raise self._unreadable(f"a partition by `{field['name']}` of no year from 1 to 9999")
+            raise self._unreadable(
+                f"a partition by `{field['name']}` with a year outside 1 to 9999"
+            )
         return str(plain)
 
     # ------------------------------------------------------------------------------- changes
@@ -576,11 +578,13 @@ class IcebergConnector:
             return Changes()
         first, of_table, _ = _parts(since)
         if of_table != _parts(until)[1]:
-            return Changes(again="it is another table, made in the place of the old one")
+            return Changes(again="the table was replaced by another one")
         table, last = self._load(until)
         line = _line(table, last)
         if first != _EMPTY and first not in line:
-            return Changes(again=f"snapshot {last} does not follow from {first}, or that expired")
+            return Changes(
+                again=f"snapshot {last} does not follow from {first}, or {first} expired"
+            )
         oldest = table.snapshot_by_id(line[-1]) if line else None
         if first == _EMPTY and oldest is not None and oldest.parent_snapshot_id is not None:
             return Changes(again="its first snapshots expired")
@@ -605,11 +609,11 @@ class IcebergConnector:
             elif operation != "replace" and self.external.append_only:
                 raise StorageError(
                     f"rows of the Iceberg table at {self.location} were changed or deleted by"
-                    f" snapshot {number}, and it is declared as append_only",
-                    hint="take 'append_only' out of its declaration",
+                    f" snapshot {number}, but it is declared append_only",
+                    hint="remove 'append_only' from its declaration",
                 )
             elif operation != "replace":
-                return Changes(again=f"snapshot {number} is not an append but: {operation}")
+                return Changes(again=f"snapshot {number} is not an append: {operation}")
         conditions = conditions_of(self.external, predicate, start=False)
         kept = [f for f in files if self._may_fit(table, f, fields, conditions)]
         if not kept:

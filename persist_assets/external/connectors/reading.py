@@ -58,7 +58,7 @@ def check_columns(declared: Iterable[Column], there: Sequence[tuple[str, str]], 
     """
     by_name = {name.lower(): kind for name, kind in there}
     if len(by_name) < len(there):
-        raise StorageError(f"columns of {table} differ in case alone")
+        raise StorageError(f"columns of {table} differ only in case")
     columns = {c.name: c.type for c in declared}
     lacking = [c for c in columns if c.lower() not in by_name]
     others = [
@@ -77,15 +77,13 @@ def check_columns(declared: Iterable[Column], there: Sequence[tuple[str, str]], 
         meant = [(c, did_you_mean(c, spare)) for c in lacking]
         hints += (f"for `{c}`, {hint}" for c, hint in meant if hint is not None)
         if any(hint is None for _, hint in meant):
-            hints.append(f"it has: {', '.join(name for name, _ in there)}")
+            hints.append(f"its columns: {', '.join(name for name, _ in there)}")
     if others:
-        said += (
-            f"`{c}` is {kind} there, and is declared as {wanted}" for c, kind, wanted in others
-        )
+        said += (f"`{c}` is {kind} but is declared as {wanted}" for c, kind, wanted in others)
         types = ", ".join(f"`{c}` as {kind}" for c, kind, _ in others)
-        hints.append(f"declare {types}, and cast in a view")
+        hints.append(f"declare {types} and cast in a view")
     raise StorageError(
-        f"{table} is not as it is declared: {'; '.join(said)}", hint="; ".join(hints)
+        f"{table} does not match its declaration: {'; '.join(said)}", hint="; ".join(hints)
     )
 
 
@@ -110,8 +108,8 @@ def check_names(places: Iterable[str], table: str) -> None:
     names = [place.rpartition("/")[2] for place in places]
     odd = next((n for n in names if not _SAFE.fullmatch(n)), None)
     if odd or len(set(names)) < len(names):
-        what = f"a file named {odd}" if odd else "two files of one name"
-        raise StorageError(f"{table} has {what}: not supported", hint="have its files rewritten")
+        what = f"a file named {odd}" if odd else "two files with the same name"
+        raise StorageError(f"{table} has {what}: not supported", hint="rewrite its files")
 
 
 def small_frame(session: SparkSession, rows: Sequence[Sequence[Any]], kinds: str) -> DataFrame:

@@ -82,11 +82,11 @@ def _check_own(target: Path) -> None:
     ConflictError
         See `write_site`.
     """
-    hint = "name another directory, or one that is empty"
+    hint = "use another directory, or an empty one"
     if not target.exists():
         return
     if not target.is_dir():
-        raise ConflictError(f"{target} is there, and is no directory", hint=hint)
+        raise ConflictError(f"{target} exists and is not a directory", hint=hint)
     there = {p.relative_to(target).as_posix() for p in target.rglob("*") if not _is_plain(p)}
     if not there:
         return
@@ -99,7 +99,7 @@ def _check_own(target: Path) -> None:
     others = sorted(there - ours)
     if others:
         message = f"{target} has a file that `persist docs` did not write: {others[0]}"
-        raise ConflictError(message, hint="move it elsewhere, or name another directory")
+        raise ConflictError(message, hint="move it, or use another directory")
 
 
 def _is_plain(path: Path) -> bool:
@@ -113,5 +113,5 @@ def _listing(files: Mapping[str, str]) -> str:
 
 
 def _unwritable(target: Path, error: OSError) -> StorageError:
-    hint = "name a directory whose parent may be written"
-    return StorageError(f"{target} cannot be written: {error.strerror or error}", hint=hint)
+    hint = "use a directory whose parent is writable"
+    return StorageError(f"cannot write {target}: {error.strerror or error}", hint=hint)

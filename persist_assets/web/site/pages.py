@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _AROUND = 20
 """So many of those that a source reads, and that read it, are in the picture on its page."""
 _LONGEST = 120
-_NOTSITE = "It cannot be compiled, because of its file as a whole or of what it reads."
-_SECRET = "Its text may tell secrets, and is not shown."
+_NOTSITE = "It cannot be compiled because of its whole file or its inputs."
+_SECRET = "Its text may contain secrets and is not shown."
 _LANGUAGES = {"sql": "SQL", "malloy": "Malloy", "python": "Python"}
 
 
