@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from persist_assets.building.start import continued_in_place
 from persist_assets.building.strategies.choose import strategy_of
+from persist_assets.building.tables import Tables
 
 if TYPE_CHECKING:
     from persist_assets.building.observe import Observer
@@ -40,8 +42,11 @@ def stages_of(observer: Observer, source: Source, key: str | None = None) -> tup
     key
         The partition to build; None: all that want it.
     """
+    if key is not None and key not in observer.keys()[source.source_id]:
+        return (Stage("plan", "nothing: the window of the partition has not ended"),)
     asked = None if key is None else {source.source_id: [key]}
     (step,) = observer.plan([source.source_id], asked=asked).steps
+    step = continued_in_place(Tables(observer.settings, observer.project, observer.ledger), step)
     reasons = "; ".join(r.message for r in step.reasons) or "the table is up to date"
     checks = ", ".join(c.name for c in source.checks) or "none"
     environment = observer.settings.environment

@@ -53,8 +53,13 @@ def plan_step(
     (step,) = plan(
         observer.project, [source.source_id], world, force=force, asked=asked, again=spans
     ).steps
+    return continued_in_place(tables, step)
+
+
+def continued_in_place(tables: Tables, step: Step) -> Step:
+    """Return a step of a partitioned source that continues the environment's own table in place."""
     if step.snapshot is None and step.base is not None and tables.is_own(step.base):
-        step = replace(step, increment=Increment(step.base))
+        return replace(step, increment=Increment(step.base))
     return step
 
 

@@ -2,9 +2,9 @@
 
     our wants of `a` lack U:b ─► ask U what `b` waits for ─► its wants of `b` lack ours:a
 
-Graphs know each other by names of their own. So U says which log it reads under each name, and a
-cycle is claimed only where that log is ours. A partition waits for what *every* want of it lacks:
-one that can be met by another want is in no cycle. Cycles through a third graph are not looked for.
+Graphs know each other by names of their own. So U says which log and environment it reads under
+each name, and a cycle is claimed only where they are ours. A partition waits for what *every* want
+of it lacks: one that can be met by another want is in no cycle. Longer cycles are not looked for.
 """
 
 from __future__ import annotations
@@ -100,11 +100,12 @@ def waits_document(ledger: Ledger, settings: Settings, ref: PartitionRef) -> dic
         "graphs": [
             {
                 "name": upstream.name,
-                "log_id": _log_id(ledger, environment, upstream.name),
-                "environment": upstream.environment,
+                "log_id": cursor.get("log_id"),
+                "environment": upstream.environment or cursor.get("environment"),
             }
             for upstream in settings.upstreams
             if upstream.name in names
+            for cursor in (_cursor(ledger, environment, upstream.name),)
         ],
     }
 
@@ -114,13 +115,13 @@ def _is_available(ledger: Ledger, environment: str, needed: PartitionRef) -> boo
     return bool(ledger.fetch_available(environment, graph, refs=[name]))
 
 
-def _log_id(ledger: Ledger, environment: str, graph: str) -> str | None:
-    """Return the id of the log that was read of another graph, None where none was."""
+def _cursor(ledger: Ledger, environment: str, graph: str) -> dict[str, Any]:
+    """Return up to where another graph was read; empty where it never was."""
     try:
         cursor = json.loads(ledger.fetch_cursor(environment, graph) or "{}")
     except ValueError:
-        return None
-    return cursor.get("log_id") if isinstance(cursor, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        return {}
+    return cast("dict[str, Any]", cursor) if isinstance(cursor, dict) else {}
 
 
 def _ask(
@@ -150,7 +151,8 @@ def _ask(
         graph.get("name")
         for graph in _objects(document.get("graphs"))
         if graph.get("log_id") == ledger.log_id()
-        and graph.get("environment") in (None, settings.environment)
+        and graph.get("environment") == settings.environment
+        and isinstance(graph.get("name"), str)
     }
     refs = document.get("waits_for")
     return [

@@ -7,8 +7,13 @@ is raised; and a token goes to whom it is given to, nowhere else.
 from __future__ import annotations
 
 import json
+import logging
+import ssl
+from functools import cache
 from time import monotonic as _now
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from persist_assets.core.errors import SettingsError
 from persist_assets.core.settings.user import secret_of
@@ -83,22 +88,38 @@ def ask(
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
     method, body, deadline = "GET" if content is None else "POST", bytearray(), _now() + within_s
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # at INFO it logs URLs, webhooks' too
     try:
-        with httpx.stream(
-            method, url, content=content, headers=headers, timeout=within_s
-        ) as response:
+        with (
+            httpx.Client(
+                verify=_trusted(), proxy=_proxy(url), trust_env=False, timeout=within_s
+            ) as client,
+            client.stream(method, url, content=content, headers=headers) as response,
+        ):
             for chunk in response.iter_raw():
                 body += chunk
                 if len(body) > _MOST_BYTES:
                     raise NoAnswer("its response is too long")
                 if _now() > deadline:
                     raise NoAnswer(f"its response took longer than {within_s:g} seconds")
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ImportError) as error:
         raise NoAnswer(f"it does not respond: {error or type(error).__name__}") from error
     try:
         return response.status_code, json.loads(body)
     except (ValueError, RecursionError):
         return response.status_code, None
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Return the certificate authorities of this machine, not httpx's own."""
+    return ssl.create_default_context()
+
+
+def _proxy(url: str) -> str | None:
+    """Return the proxy for a URL, as ``http_proxy``, ``https_proxy`` and ``no_proxy`` say."""
+    parts = urlsplit(url)
+    return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
 
 
 def object_of(answer: Any) -> dict[str, Any]:

@@ -204,9 +204,12 @@ def _read_service(
             continue
         log_id = new_id
         told, following, head = _events(page, at, upstream, fits)
-        far = following - last >= _FAR or cursor.get("log_id") != log_id
+        served = page.get("environment")
+        whose = {"environment": served} if isinstance(served, str) else {}
+        other = {"log_id": log_id, **whose}
+        far = following - last >= _FAR or any(cursor.get(k) != v for k, v in other.items())
         moved = bool(told) or far
-        cursor = {**cursor, "idx": following, "log_id": log_id}
+        cursor = {**cursor, "idx": following, **other}
         if moved:
             last = following
         ended = following == at or (head is not None and following >= head)

@@ -144,6 +144,7 @@ async def list_events(graph: Graph, caller: Caller, given: Mapping[str, Any]) ->
         "next_idx": since,
         "head": head,
         "log_id": log_id,
+        "environment": graph.settings.environment,
     }
 
 

@@ -87,6 +87,7 @@ EVENTS = record(
         "next_idx": WHOLE,
         "head": WHOLE,
         "log_id": TEXT,
+        "environment": TEXT,
     }
 )
 WAITS = record(

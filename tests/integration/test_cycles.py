@@ -169,7 +169,7 @@ def test_two_graphs_that_wait_for_each_other_are_told_so_once(graphs: Graphs) ->
     assert told == {
         "partition_ref": DAY,
         "waits_for": [f"before1:{TOTAL}"],
-        "graphs": [{"name": "before1", "log_id": log_id, "environment": None}],
+        "graphs": [{"name": "before1", "log_id": log_id, "environment": "dev"}],
     }
     graphs.ledgers[1].cancel_want(theirs, by="test")
     (after,) = sync_all(graphs.observer(0), environ={"PERSIST_TOKEN_OTHERS": READ})
@@ -213,14 +213,15 @@ def test_garbage_is_no_cycle(graphs: Graphs, other: Other) -> None:
     graphs.wants(0, "a", "after0:b")
     upstream = replace(graphs.settings[0].upstreams[0], url=other.url, token_env=None)
     settings = replace(graphs.settings[0], upstreams=(upstream,))
-    ours = {"name": "ours", "log_id": graphs.ledgers[0].log_id(), "environment": None}
+    ours = {"name": "ours", "log_id": graphs.ledgers[0].log_id(), "environment": "dev"}
 
     def answer(refs: object, *named: object) -> tuple[int, bytes]:
         return 200, json.dumps({"waits_for": refs, "graphs": named}).encode()
 
     bad = [answer(refs, ours) for refs in (None, 7, [], [7], ["ours:a\x1b[2J"], {"ours:a": 1})]
     bad += [answer(["ours:a"], {**ours, "log_id": other_id}) for other_id in (None, 7, "theirs")]
-    bad += [answer(["ours:a"], {**ours, "environment": "prod"}), answer(["ours:a"], 7)]
+    bad += [answer(["ours:a"], {**ours, "environment": where}) for where in ("prod", None, 7)]
+    bad += [answer(["ours:a"], {**ours, "name": []}), answer(["ours:a"], 7)]
     bad += [(500, answer(["ours:a"], ours)[1]), (200, b"[]"), (200, b"{"), (302, b"")]
     bad += [(200, json.dumps({"waits_for": ["ours:a"], "graphs": 7}).encode())]
     other.answers = [*bad, answer(["ours:a"], ours)]
