@@ -251,7 +251,7 @@ def test_virtual_sources_are_the_tables_of_the_session() -> None:
         ('import "none.malloy"', (1, 8, "import-error", "there is no such file")),
         ('import "x.malloy"', (1, 8, "import-cycle", "sources/x.malloy → sources/x.malloy")),
         ("source: f is duck.table('t')", (1, 14, "unknown-connection", "no connection `duck`")),
-        ("source: f is spark.table('t')", (1, 14, "failed-to-fetch-table-schema", "`t` is not a")),
+        ("source: f is spark.table('t')", (1, 14, "failed-to-fetch-table-schema", "unknown source `t`")),
         ("source: ü is spark.table('flights') -> { /* 🙂 */ group_by: carrie }",
          (1, 59, "field-not-found", "'carrie' is not defined")),
         ("source: f is", (1, 13, "syntax-error", "")),
