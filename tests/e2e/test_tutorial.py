@@ -65,6 +65,7 @@ def test_what_is_shown_is_compared_line_by_line(shown: str, printed: str, same: 
 
 
 @pytest.mark.proves("H7")
+@pytest.mark.slow
 def test_the_tutorial_runs_as_it_is_written(tmp_path: Path, servers: None) -> None:
     bin_ = Path(sys.executable).parent
     need(str(bin_ / "persist") if (bin_ / "persist").exists() else None, "make setup")
