@@ -1,7 +1,7 @@
 """Persistent sources for Dagster on Spark.
 
 `load_sources` turns a directory of annotated queries into Dagster assets; `source`, `model`,
-`table` and `incremental_table` stand above functions that are sources; see the README.
+`table` and `incremental_table` stand above functions that are sources; see docs/python.md.
 Importing this package is cheap: Dagster, Spark and Delta are imported when they are used.
 """
 

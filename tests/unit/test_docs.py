@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -123,9 +124,86 @@ def test_no_test_is_skipped_in_the_default_run() -> None:
 
 
 def test_links_within_the_docs_lead_somewhere() -> None:
-    import re
-
     for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
             if not target.startswith("http"):
                 assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def mkdocs(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+    return subprocess.run(
+        [*command, "--config-file", str(config), "--site-dir", str(site)],
+        capture_output=True,
+        text=True,
+    )
+
+
+class Page(HTMLParser):
+    """What a page makes a browser ask for by itself; links that people follow are not among it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.asked: set[str] = set()
+        self.classes: set[str] = set()
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.classes |= set(given.get("class", "").split())
+        names = ["src", "srcset", "poster", "data", "style"]
+        names += ["href", "xlink:href"] if tag not in ("a", "area") else []
+        self.asked |= {given[name] for name in names if name in given}
+
+    def handle_data(self, data: str) -> None:
+        if self.lasttag == "style":
+            self.asked.add(data)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("docs") / "site"
+    done = mkdocs(ROOT / "mkdocs.yml", target)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return target
+
+
+@pytest.mark.proves("H7")
+def test_the_site_of_the_docs_takes_nothing_from_elsewhere(site: Path) -> None:
+    pages = {path: Page(path) for path in site.rglob("*.html")}
+    assert len(pages) > len([*DOCS.rglob("*.md")])  # and one for what is not found
+    for path, page in pages.items():
+        elsewhere = {a for a in page.asked if re.search(r"(?<![\w:])(https?:)?//\w", a)}
+        assert not elsewhere, path
+        assert "mermaid" not in page.classes, path  # a script would be fetched to draw it
+    for path in site.rglob("*.css"):
+        assert not re.search(r"(url\(|@import)\s*[\"']?(https?:)?//", path.read_text()), path
+
+
+def test_the_site_has_the_files_that_pages_link_to(site: Path) -> None:
+    assert (site / "files" / "tests" / "unit" / "test_docs.py.txt").read_text() == (
+        Path(__file__).read_text()
+    )
+    assert "<code>query SQL [--limit N] [--format table|json|csv]" in (
+        (site / "cli" / "index.html").read_text()
+    )
+
+
+@pytest.mark.proves("H7")
+def test_links_to_nothing_fail_the_site(tmp_path: Path) -> None:
+    targets = ["a.md", "other.md#b", "#c", "../tests/d.py", "images/e.png", "../../f.md", "/g.md"]
+    links = "\n".join(f"![to nothing]({t})" if "png" in t else f"[to]({t})" for t in targets)
+    pages = {"index.md": f"# Start\n\n{links}\n", "other.md": "# Other\n", "alone.md": "# Alone\n"}
+    (tmp_path / "docs").mkdir()
+    for name, text in pages.items():
+        (tmp_path / "docs" / name).write_text(text)
+    nav = "nav: [index.md, other.md]\n"
+    config = re.sub(r"^nav:\n(  .*\n)+", nav, (ROOT / "mkdocs.yml").read_text(), flags=re.M)
+    (tmp_path / "mkdocs.yml").write_text(config)
+    (tmp_path / "scripts").symlink_to(ROOT / "scripts")
+    done = mkdocs(tmp_path / "mkdocs.yml", tmp_path / "site")
+    assert done.returncode == 1
+    warnings = [line for line in done.stderr.splitlines() if line.startswith("WARNING")]
+    for target in targets:
+        assert any(f"'{target}'" in line for line in warnings), (target, warnings)
+    assert any("alone.md" in line or "nav" in line for line in warnings), warnings
