@@ -142,7 +142,7 @@ class Year:
         project, ledger = require(load_project(settings)), Ledger(settings.ledger)
         try:
             engine, now = Engine(settings, lambda: self.spark), datetime.now(UTC)
-            ingestion = Ingestion(settings, project, ledger, engine, now)
+            ingestion = Ingestion(settings, project, ledger, now, engine)
             return ingestion.sync(project.by_id["t@sources/m.sql"], again=again)
         finally:
             ledger.close()
