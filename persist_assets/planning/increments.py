@@ -1,6 +1,6 @@
 """What of a source has to be computed again, after what became of the tables it reads. Pure.
 
-    how its rows follow (`meaning/increments.py`) ┐
+    how its rows follow (`analysis/increments.py`) ┐
     what changed (`storage/changes.py`)           ┴─► Increment, or why everything is computed
 
 Rows are only added where the tables that changed only grew and the source is additive in them;

@@ -178,7 +178,7 @@ class Runtime:
         return Observer(self.settings, self.project, self._open_ledger(), fed=self.fed)
 
     def collect(self, run: dg.DagsterRun) -> list[Collected]:
-        """Delete what nobody needs, in the environment of a run: see `collector.collect`."""
+        """Delete what nobody needs, in the environment of a run: see `operations.gc.collect`."""
         settings = self.settings_of(run)
         with self._lock:
             project = self._project(settings)
