@@ -174,7 +174,9 @@ def test_a_secret_is_nowhere_after_builds_and_their_failures(
     with pytest.raises(StorageError) as gone:
         build(enter(root))
     monkeypatch.delenv("PERSIST_SECRET_KEY")
-    with pytest.raises(StorageError, match="the variable PERSIST_SECRET_KEY, which is not set") as unset:
+    with pytest.raises(
+        StorageError, match="the variable PERSIST_SECRET_KEY, which is not set"
+    ) as unset:
         build(enter(root))
     said += [repr(vars(e.value)) + str(e.getrepr(showlocals=False)) for e in (gone, unset)]
     assert caplog.records
