@@ -70,7 +70,7 @@ def test_the_stages_of_a_build_are_told(
     assert list(stages) == ["plan", "compute", "check", "commit", "publish"]
     assert (stages["compute"].strategy, stages["compute"].description) == (strategy, scope)
     assert stages["plan"].description.startswith("build: ")
-    assert stages["check"].description == ("not_null_id" if name == "whole" else "there are none")
+    assert stages["check"].description == ("not_null_id" if name == "whole" else "none")
 
 
 @pytest.mark.proves("H6")
