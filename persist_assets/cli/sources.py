@@ -86,7 +86,7 @@ def check(given: Invocation) -> None:
         for source in project.sources:
             for note in () if source.function else source.notes:  # theirs are warnings
                 err.print(
-                    f"{source.location}: [cyan]note[/]: {escape(source.name)} {escape(note)}",
+                    f"{source.location}: [cyan]note[/]: {escape(source.name)} is {escape(note)}",
                     soft_wrap=True,
                 )
         n, persisted = len(project.sources), len(project.persisted)

@@ -180,7 +180,7 @@ def test_query_shows_its_statement_without_spark(root: Path) -> None:
         (["plan", "tag:none"], 4, "unknown tag `none`"),
         (["plan", "key:(("], 4, "`key:((` "),
         (["show", "nope"], 4, "unknown source `nope`"),
-        (["query", "SELECT * FROM nope"], 3, "query:1:15: error: `nope` is not a source"),
+        (["query", "SELECT * FROM nope"], 3, "query:1:15: error: unknown source `nope`"),
         (["query", "DROP TABLE p"], 3, "error"),
         (["query", "SELECT (", "--sql"], 3, "error"),
         (["query", "SELECT 1 AS a", "--format", "xml"], 2, "unknown format `xml`"),
@@ -211,7 +211,7 @@ def test_plan_tells_what_draws_lots_or_reads_the_clock(root: Path) -> None:
         "--@ persist\nCREATE VIEW drawn AS SELECT a, rand() AS x, current_date() AS d FROM t;\n"
     )
     (step,) = printed(persist("plan", "--json", "drawn", cwd=root))["steps"]
-    assert [n.split()[0] for n in step["notes"]] == ["draws", "reads"]
+    assert [n.split()[0] for n in step["notes"]] == ["nondeterministic", "time-dependent"]
     told = persist("plan", "drawn", cwd=root).stdout
     assert "note: nondeterministic (rand)" in told
 

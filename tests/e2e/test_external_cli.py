@@ -206,7 +206,7 @@ def test_an_iceberg_table_is_told_held_and_asked(make_shared_project: Callable[.
     held = lake.head()
     lake.put(iceberg_rows([5], "invoices", 1))
     newer = lake.head().split(":")[1]
-    assert external(root)["why"] == f"`events` has version {newer}, the copy is at {number}"
+    assert external(root)["why"] == f"`events` is at version {newer}, its copy at {number}"
     # The answer is of the version that is held, wherever it comes from.
     route, rows = asked(root, "select id from events")
     assert (rows, route["from"], route["version"]) == ([1, 2, 3, 4], "forwarded", held)

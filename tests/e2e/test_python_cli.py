@@ -137,7 +137,7 @@ def test_what_is_not_deterministic_is_warned_of(root: Path) -> None:
     (step,) = (
         s for s in document("plan", cwd=root)["steps"] if s["source_id"].startswith("today@")
     )
-    assert [note.split()[0] for note in step["notes"]] == ["draws", "reads"]
+    assert [note.split()[0] for note in step["notes"]] == ["nondeterministic", "time-dependent"]
 
 
 SWAPPED = """from persist_assets import table

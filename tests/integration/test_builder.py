@@ -736,7 +736,7 @@ def test_a_session_is_made_faster_unless_it_says_otherwise(
 
 
 def test_without_java_one_sentence_says_how_to_get_it(tmp_path: Path) -> None:
-    with pytest.raises(JavaMissingError, match="there is no Java") as error:
+    with pytest.raises(JavaMissingError, match="Java was not found") as error:
         check_java({"PATH": str(tmp_path)})
     assert "apt-get install openjdk-17" in (error.value.hint or "")
     with pytest.raises(JavaMissingError, match="JAVA_HOME is /nowhere"):

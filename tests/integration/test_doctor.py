@@ -87,7 +87,7 @@ def cut_file_off(table: Path, snapshot: Snapshot) -> str:
     first = min((table / snapshot.build_uid).glob("*.parquet"))
     size = first.stat().st_size
     os.truncate(first, size - 7)
-    return f"{first} has {size - 7} bytes, not {size}"
+    return f"{first}, a file of version 0, has {size - 7} bytes, not {size}"
 
 
 def delete_directory(table: Path, snapshot: Snapshot) -> str:

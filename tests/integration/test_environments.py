@@ -292,7 +292,7 @@ def test_what_does_not_fit_is_refused_with_its_reason_and_nothing_moves(
     text = path.read_text()
     at = text.rindex("--@ persist")
     path.write_text(text[:at] + "--@ persist check { not_null=[s] }" + text[at + 11 :])
-    assert "has not passed: s not null" in reasons(allow_stale=True)["q"]
+    assert "has not passed these checks: s not null" in reasons(allow_stale=True)["q"]
     assert entries(dev, "prod").keys() == {"p", "q"}
     path.write_text(text)
     assert reasons() == {}
@@ -324,7 +324,7 @@ def test_bad_input_of_promotion_and_rollback(root: Path, enter: Callable[..., Bu
     (change,) = dev.ledger.fetch_history("dev")
     with pytest.raises(NotFoundError, match="dev has no change 7000"):
         roll_back(dev.settings, dev.ledger, to=7000)
-    with pytest.raises(ConflictError, match="is at change"):
+    with pytest.raises(ConflictError, match="is already at change"):
         roll_back(dev.settings, dev.ledger, to=change.change_id)
     table = dev.ledger.fetch_manifest("dev")[named(dev, "p").build_id].table
     write(root, [9])

@@ -162,7 +162,7 @@ def test_a_malloy_runtime_compiles_to_the_tables_of_an_exported_manifest(
     }
     assert [len(s.malloy_ids) for s in sources] == [1, 1, 1, 1, 2], "Malloy looks for another one"
     assert not {s.malloy_ids[0] for s in sources} & {s.build_id for s in sources}
-    # A connection of another digest may have changed: it finds nothing.
+    # A connection of another digest may have other rows: it finds nothing.
     (inlined,) = runtime(queries[2], digest="another")["queries"]
     assert "flown" in inlined["sql"] and "delta" not in inlined["sql"]
 

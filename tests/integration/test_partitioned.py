@@ -1,4 +1,4 @@
-"""Partitioned sources on Spark: partitions that may have changed are computed, no others."""
+"""Partitioned sources on Spark: partitions that may have other rows are computed, no others."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ def test_a_filter_by_no_column_is_an_error_of_its_source(make: Make) -> None:
     put(root, 0, (0, "a"))
     build(builder)
     put(root, 1, (1, "a"))
-    with pytest.raises(BuildError, match="there is no column `tz`"):
+    with pytest.raises(BuildError, match="unknown column `tz`"):
         build(make(root=root))
 
 

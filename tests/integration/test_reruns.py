@@ -97,8 +97,8 @@ def test_reruns_between_changes_of_the_data_equal_a_build_from_scratch(
     ("name", "window", "said"),
     [
         ("q", ("2024-01-03", "2024-01-02"), "comes after"),
-        ("q", ("yesterday", "2024-01-02"), "`yesterday` is not a timestamp"),
-        ("q", ("1", "2"), "`1` is not a timestamp"),
+        ("q", ("yesterday", "2024-01-02"), "`yesterday` is not a valid timestamp"),
+        ("q", ("1", "2"), "`1` is not a valid timestamp"),
         ("plain", ("2024-01-01", "2024-01-02"), "has no windows"),
     ],
 )

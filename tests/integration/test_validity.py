@@ -273,7 +273,9 @@ def test_several_rows_of_one_key_are_refused(make: Make) -> None:
     put(root, (1, "a"))
     first = build(builder)
     put(root, (1, "a"), (1, "b"), (None, "x"), (None, "x"))
-    with pytest.raises(BuildError, match=r"one key: id=1 \(2 rows\); id=None \(2 rows\)") as caught:
+    with pytest.raises(
+        BuildError, match=r"the same key: id=1 \(2 rows\); id=None \(2 rows\)"
+    ) as caught:
         build(make(root=root, at=1))
     assert "longer key" in (caught.value.hint or "")
     builder = make(root=root, at=1)

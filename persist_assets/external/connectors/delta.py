@@ -504,7 +504,7 @@ class DeltaConnector:
     def _in_order(
         self, files: Iterable[_File], table: Any, column: str | None
     ) -> list[list[_File]]:
-        """Return files in groups that follow one another in a column; see `planning.increments.in_order`."""
+        """Return files in groups that follow one another in a column; see `increments.in_order`."""
         import pyarrow as pa
 
         by_place = {file.location: file for file in files}
