@@ -71,7 +71,6 @@ def test_the_stages_of_a_build_are_told(
     assert (stages["compute"].strategy, stages["compute"].description) == (strategy, scope)
     assert stages["plan"].description.startswith("build: ")
     assert stages["check"].description == ("not_null_id" if name == "whole" else "none")
-<<<<<<< HEAD
 
 
 @pytest.mark.proves("H6")
@@ -81,8 +80,6 @@ def test_a_partition_whose_window_has_not_ended_has_no_stages_yet(observer: Obse
     assert stage.description == "nothing: the window of the partition has not ended"
     one = {s.name: s for s in stages_of(observer, source, "2024-01-02")}
     assert one["compute"].description == "1 partition: 2024-01-02"
-=======
->>>>>>> h-words
 
 
 @pytest.mark.proves("H6")
