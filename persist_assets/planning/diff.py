@@ -64,6 +64,7 @@ def differ(before: Parts, after: Parts) -> Difference:
 
     Examples
     --------
+    >>> from persist_assets.core.model.columns import Parts
     >>> differ(Parts("r", (("a", "1"), ("b", "2"))), Parts("r", (("a", "1"), ("b", "3")))).changed
     ('b',)
     """

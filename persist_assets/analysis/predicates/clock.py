@@ -70,6 +70,8 @@ def evaluated_within(term: Term, first: datetime, last: datetime, zone: tzinfo) 
 
     Examples
     --------
+    >>> from datetime import UTC, datetime
+    >>> from persist_assets.analysis.predicates import as_text, from_text
     >>> aug, sep = datetime(2024, 8, 31, 10, tzinfo=UTC), datetime(2024, 9, 1, 10, tzinfo=UTC)
     >>> term = from_text("ts >= NOW() - INTERVAL 6 MONTHS AND ts < NOW()")
     >>> as_text(evaluated_within(term, aug, sep, UTC)).replace(":00:00+00:00", "h")

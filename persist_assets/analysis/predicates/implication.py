@@ -36,6 +36,7 @@ def implies(coverage: Term, wanted: Term) -> bool:
 
     Examples
     --------
+    >>> from persist_assets.analysis.predicates import from_text
     >>> implies(from_text("a > 2 OR c = 1"), from_text("a = 3 AND b IS NULL"))
     True
     >>> implies(from_text("a = 3"), from_text("a > 2"))
@@ -133,6 +134,7 @@ def union(predicates: Iterable[Term]) -> Term:
 
     Examples
     --------
+    >>> from persist_assets.analysis.predicates import as_text, from_text
     >>> as_text(union(map(from_text, ("a = 1 AND b > 2", "b > 1", "c = 'x'"))))
     "b > 1 OR c = 'x'"
     """

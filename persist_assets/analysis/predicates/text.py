@@ -45,6 +45,7 @@ def from_text(text: str, version: int = FORMAT) -> Term:
 
     Examples
     --------
+    >>> from persist_assets.analysis.predicates import as_text
     >>> as_text(from_text("b = 'x' and 3 < a OR false"))
     "a > 3 AND b = 'x'"
     """

@@ -28,7 +28,7 @@ def wrong_with(cron: str) -> str | None:
     >>> wrong_with("0 25 * * *")
     '`25` is not a valid hour: use 0 to 23'
     >>> wrong_with("0 0 30 feb *")
-    'there is no such day'
+    'no such date exists'
     """
     if cron in NICKNAMES:
         return None
