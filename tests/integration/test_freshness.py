@@ -147,7 +147,7 @@ def test_it_is_refused(at: Callable[..., At]) -> None:
 def test_its_age_is_that_of_the_oldest_of_what_it_rests_on(at: Callable[..., At]) -> None:
     at("fail", -12 * HOUR).build("p")
     at("fail", -0.5 * HOUR, fallback="stale_ok").build("q")
-    with pytest.raises(StaleError, match="`q` is older"):
+    with pytest.raises(StaleError, match="`q` is stale"):
         at("fail", 0 * HOUR).rows("q")
     # That nothing changed is enough to be young again.
     now = at("fail", 0 * HOUR)

@@ -242,7 +242,7 @@ def test_what_extends_inherits_persist_and_may_take_it_away(load: Make) -> None:
     assert found["longer"].build_id == found["by_carrier"].build_id
     two = load({"base.malloy": BASE.replace("#@ persist", "#@ persist name=one") + more})
     assert [p.code for p in two.errors] == ["table-name"]
-    assert "one table" in two.errors[0].message
+    assert "shares its table" in two.errors[0].message
 
 
 @pytest.mark.proves("M1")

@@ -310,7 +310,7 @@ def test_what_is_parked_is_not_published_of_what_was_tainted_meanwhile(
     taint(enter(root).observer, "m/parted/1", by="me")
     assert tainted(builder) == {"parted"}  # of what it would read now
     request = Request("x", "dev", (), (), "test", "manual", "started", builder.clock())
-    with pytest.raises(ConflictError, match=r"changed while|tainted meanwhile"):
+    with pytest.raises(ConflictError, match=r"changed during|tainted meanwhile"):
         builder.publish_parked(request)
     builder.abandon()
     assert tainted(enter(root)) == {"parted", "last"}

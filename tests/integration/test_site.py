@@ -215,9 +215,9 @@ def test_nothing_is_deleted_that_was_not_written_here(tmp_path: Path) -> None:
             write_site(made, files)
         assert "another directory" in (refused.value.hint or "")
         assert (made / "x.txt").read_text() == "mine"
-    with pytest.raises(ConflictError, match="no directory"):
+    with pytest.raises(ConflictError, match="not a directory"):
         write_site(tmp_path / "there" / "x.txt", files)
-    with pytest.raises(StorageError, match="cannot be written"):
+    with pytest.raises(StorageError, match="cannot write"):
         write_site(tmp_path / "there" / "x.txt" / "site", files)
     link = tmp_path / "link"
     link.symlink_to(site)
