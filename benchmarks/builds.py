@@ -169,6 +169,6 @@ def launched(root: Path, times: int) -> tuple[float, float]:
         stop = [persist, "spark", "stop"]
         subprocess.run(stop, cwd=root, env=home, check=False, capture_output=True)
     ledger = Ledger(load_settings(root).ledger)
-    assert [b.action for b in ledger.fetch_builds()] == ["built"] * (times + 1)
+    assert [b.action for b in ledger.builds.fetch()] == ["built"] * (times + 1)
     ledger.close()
     return statistics.median(taken["trivial"]), statistics.median(taken["small"])

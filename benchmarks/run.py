@@ -94,7 +94,8 @@ def pretend_built(root: Path) -> None:
     from persist_assets.compiler.load import load_project
     from persist_assets.core.model.snapshots import Build, Snapshot
     from persist_assets.core.settings.load import load_settings
-    from persist_assets.ledger.ledger import Ledger, Publication
+    from persist_assets.ledger.builds import Publication
+    from persist_assets.ledger.ledger import Ledger
     from persist_assets.planning.inputs import as_of
     from persist_assets.planning.world import World
     from persist_assets.storage.delta_commit import commit, find_staged
@@ -126,8 +127,8 @@ def pretend_built(root: Path) -> None:
             uid, source.source_id, source.build_id, source.definition, "dev", "run", "started",
             "built", now,
         )  # fmt: skip
-        ledger.record_started(build, source.table)
-        ledger.publish(Publication(build, snapshot, []))
+        ledger.builds.record_started(build, source.table)
+        ledger.builds.publish(Publication(build, snapshot, []))
         manifest[source.build_id] = snapshot
     ledger.close()
 

@@ -37,7 +37,7 @@ NOW = datetime(2024, 1, 1, tzinfo=UTC)
 
 def fill(ledger: Ledger, n_wants: int, n_events: int) -> None:
     """Record wants and events as many processes would have over years."""
-    with ledger._write() as connection:
+    with ledger.events.database.write() as connection:
         for first in range(0, n_wants, 10_000):
             connection.execute(
                 wants.insert(),
@@ -97,7 +97,7 @@ CREATE VIEW s{n} AS SELECT day, sum(n) AS n, {n} AS k FROM f GROUP BY day;"""
         days = (date(2000, 1, 1) + timedelta(k) for k in range(n_wants // SOURCES))
         # Half of them wait for another graph, the others can be built.
         needs = ("users:data/users",) if n % 2 else ()
-        ledger.create_wants(
+        ledger.wants.create(
             [
                 Want(f"w{n}-{day}", f"m/s{n}/{day}", "dev", created_at, external_dependencies=needs)
                 for day in days
@@ -136,7 +136,7 @@ def measure(url: str, kind: str, n_wants: int) -> Iterator[tuple[str, str, str, 
     fill(ledger, n_wants, n_events)
 
     def decide() -> Any:
-        found = ledger.fetch_active("dev")
+        found = ledger.wants.fetch_active("dev")
         return evaluate(found, NOW, current=(), available=("users:data/users",))
 
     seconds, found = timed(decide)
@@ -148,7 +148,7 @@ def measure(url: str, kind: str, n_wants: int) -> Iterator[tuple[str, str, str, 
     n, since = 0, 0
     while True:
         begun = time.perf_counter()
-        some, following = ledger.list_events(since, limit=PAGE, patterns=["graph/source1*/*"])
+        some, following = ledger.events.search(since, limit=PAGE, patterns=["graph/source1*/*"])
         took.append(time.perf_counter() - begun)
         n += len(some)
         if following == since:

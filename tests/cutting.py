@@ -367,7 +367,7 @@ def _events(ledger: Ledger, kind: str) -> list[Event]:
     """Return all events of a kind, in order."""
     found, since = list[Event](), 0
     while True:
-        some, following = ledger.list_events(since, kinds=[kind])
+        some, following = ledger.events.search(since, kinds=[kind])
         found += some
         if following == since:
             return found
@@ -432,10 +432,10 @@ def write(url: str, n: int, seconds: float, seed: str) -> None:
             some = range(done, min(due, done + chance.randint(1, 40)))
             refs = [f"{FOLLOWED[:-1]}{number:06}" for number in some]
             refs.insert(chance.randrange(len(refs) + 1), f"other/things/{done}")
-            with ledger._write() as connection:
+            with ledger.events.database.write() as connection:
                 for ref in refs:
                     data = {"partition_ref": ref, "environment": "dev"}
-                    ledger._append(connection, "partition-available", data)
+                    ledger.events.append(connection, "partition-available", data)
             done = some.stop
         threading.Event().wait(0.01)
     ledger.close()

@@ -76,12 +76,12 @@ def kill_while_data_grows(root: Path, *, seconds: float, kills: int, seed: int) 
     try:
         until = time.monotonic() + seconds
         while kills > 0 or time.monotonic() < until:
-            position, follower = ledger.position(), start(root)
+            position, follower = ledger.events.position(), start(root)
             # Some die in their first batch, of two builds, some in a later one.
             n_begun = chance.randrange(1, 6)
 
             def has_begun(n: int = n_begun, since: int = position) -> bool:
-                kinds = [e.kind for e in ledger.fetch_events(since)]
+                kinds = [e.kind for e in ledger.events.fetch(since)]
                 return kinds.count("build-started") >= n
 
             try:
@@ -100,7 +100,7 @@ def kill_while_data_grows(root: Path, *, seconds: float, kills: int, seed: int) 
     expected = list(range(10 * (added[0] + 1)))
     settings = load_settings(root)
     seen: list[int] = []
-    for build in reversed(ledger.fetch_builds(source_id="q@sources/m.sql", limit=1000)):
+    for build in reversed(ledger.builds.fetch(source_id="q@sources/m.sql", limit=1000)):
         if build.snapshot is not None and build.action == "built":
             table = DeltaTable(
                 settings.table_root(build.snapshot.table), version=build.snapshot.version
@@ -110,7 +110,7 @@ def kill_while_data_grows(root: Path, *, seconds: float, kills: int, seed: int) 
             assert build.snapshot.rows == len(seen)
     assert seen == expected
     (counted,) = (
-        b for b in ledger.fetch_builds(source_id="r@sources/m.sql", limit=1) if b.snapshot
+        b for b in ledger.builds.fetch(source_id="r@sources/m.sql", limit=1) if b.snapshot
     )
     assert counted.snapshot is not None
     table = DeltaTable(

@@ -211,14 +211,14 @@ def anew(builder: Builder, source: Source) -> tuple[Counter[Any], Measured]:
 def check(builder: Builder, source: Source, said: str) -> None:
     """Compare the table of a source with what computing it anew gives."""
     rows, measured = anew(builder, source)
-    snapshot = builder.ledger.fetch_manifest("dev")[source.build_id]
+    snapshot = builder.ledger.manifests.fetch("dev")[source.build_id]
     found = Counter(builder.reader.load_snapshot(snapshot).collect())
     assert found == rows, (
         f"{source.name} after {said}: {found - rows} too many, {rows - found} gone"
     )
     told = (snapshot.rows, snapshot.content, snapshot.watermark)
     assert told == (measured.rows, measured.content, measured.watermark), (source.name, said)
-    checks = {r.name: r.failed_rows for r in builder.ledger.fetch_checks(snapshot.build_uid)}
+    checks = {r.name: r.failed_rows for r in builder.ledger.builds.fetch_checks(snapshot.build_uid)}
     assert checks == {r.name: r.failed_rows for r in measured.checks}, (source.name, said)
 
 

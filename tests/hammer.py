@@ -22,8 +22,10 @@ from pathlib import Path
 
 from persist_assets.core.errors import ConflictError
 from persist_assets.core.model.snapshots import Build, Event, ManifestChange, Snapshot
+from persist_assets.ledger.builds import Publication
 from persist_assets.ledger.connection import Database
-from persist_assets.ledger.ledger import Lease, Ledger, Publication
+from persist_assets.ledger.leases import Lease
+from persist_assets.ledger.ledger import Ledger
 
 AT_ONCE = 8
 N_HOT = 32
@@ -76,9 +78,9 @@ class Worker:
             self.n_blocks += 1
         number = self.todo.pop()
         build_id = f"{number:064x}"
-        with self.ledger.lease(f"build {build_id}", f"worker {self.number}") as lease:
-            present = self.ledger.find_snapshot("dev", build_id)
-            fails = number % FAILING == 0 and not self.ledger.fetch_builds(source_id=build_id)
+        with self.ledger.leases.hold(f"build {build_id}", f"worker {self.number}") as lease:
+            present = self.ledger.manifests.find_snapshot("dev", build_id)
+            fails = number % FAILING == 0 and not self.ledger.builds.fetch(source_id=build_id)
             if present is not None:
                 self.record(build_id, "reused", lease, present)
             else:
@@ -87,7 +89,7 @@ class Worker:
     def rebuild(self) -> None:
         """Make the next version of a table that others write too."""
         build_id = f"{self.chance.randrange(N_HOT):f>64x}"
-        with self.ledger.lease(f"build {build_id}", f"worker {self.number}") as lease:
+        with self.ledger.leases.hold(f"build {build_id}", f"worker {self.number}") as lease:
             self.record(build_id, "rebuilt", lease)
 
     def record(
@@ -97,46 +99,46 @@ class Worker:
         action = "reused" if present is not None else "built"
         now, uid, table = datetime.now(UTC), uuid.uuid4().hex, f"table-{build_id}"
         build = Build(uid, build_id, build_id, "def", "dev", None, "started", action, now)
-        self.ledger.record_started(build, table)
+        self.ledger.builds.record_started(build, table)
         self.done[what] += 1
         if what == "failed":
-            self.ledger.record_failed(build, "it was to fail")
+            self.ledger.builds.record_failed(build, "it was to fail")
             return
         if present is None:
-            pinned = self.ledger.find_pinned_version(table)
+            pinned = self.ledger.builds.find_pinned_version(table)
             version = 0 if pinned is None else pinned + 1
             present = Snapshot(
                 uid, build.source_id, build_id, table, version, (), "c", version, 1, now
             )
-        self.ledger.publish(Publication(build, present, [], lease=lease))
+        self.ledger.builds.publish(Publication(build, present, [], lease=lease))
         self.known.append(build_id)
 
     def promote(self) -> None:
         """Let prod have some of what dev has."""
         chosen = self.chance.sample(sorted({*self.known}), min(3, len({*self.known})))
-        found = {b: self.ledger.find_snapshot("dev", b) for b in chosen}
+        found = {b: self.ledger.manifests.find_snapshot("dev", b) for b in chosen}
         snapshots = {b: s for b, s in found.items() if s is not None}
         if snapshots:
             try:
-                self.ledger.promote(("dev",), "prod", snapshots)
+                self.ledger.manifests.promote(("dev",), "prod", snapshots)
                 self.done["promoted"] += 1
             except ConflictError:
                 self.done["refused"] += 1
 
     def roll_back(self) -> None:
         """Put prod back by some changes."""
-        history = self.ledger.fetch_history("prod", limit=5)
+        history = self.ledger.manifests.fetch_history("prod", limit=5)
         if len(history) > 1:
             to = self.chance.choice(history[1:]).change_id
             try:
-                self.ledger.roll_back("prod", to, expected=history[0].change_id)
+                self.ledger.manifests.roll_back("prod", to, expected=history[0].change_id)
                 self.done["rolled back"] += 1
             except ConflictError:
                 self.done["refused"] += 1
 
     def tally(self) -> None:
         """Count in a file, in two steps."""
-        with self.ledger.lease(TALLY, f"worker {self.number}"):
+        with self.ledger.leases.hold(TALLY, f"worker {self.number}"):
             path = self.directory / TALLY
             counted = int(path.read_text()) if path.exists() else 0
             path.write_text(str(counted + 1))
@@ -183,11 +185,11 @@ def hammer(url: str, directory: Path, seconds: float) -> Outcome:
     pause = threading.Event()
     while any(p.poll() is None for p in running):
         assert time.monotonic() < began + seconds + 60, "they do not end: a deadlock?"
-        followed += ledger.fetch_events(followed[-1].idx if followed else 0, limit=10_000)
+        followed += ledger.events.fetch(followed[-1].idx if followed else 0, limit=10_000)
         pause.wait(0.1)
     taken = time.monotonic() - began
     done = sum((Counter(d) for d in finish(running, 10)), Counter[str]())
-    followed += ledger.fetch_events(followed[-1].idx if followed else 0, limit=10_000)
+    followed += ledger.events.fetch(followed[-1].idx if followed else 0, limit=10_000)
     ledger.close()
     return Outcome(done, followed, taken)
 
@@ -195,8 +197,8 @@ def hammer(url: str, directory: Path, seconds: float) -> Outcome:
 def check(url: str, directory: Path, outcome: Outcome) -> None:
     """Assert that nothing was lost, nothing done twice, and that the log tells it as it was."""
     ledger, done = Ledger(url), outcome.done
-    n = ledger.position()
-    events = [e for since in range(0, n, 1000) for e in ledger.fetch_events(since)]
+    n = ledger.events.position()
+    events = [e for since in range(0, n, 1000) for e in ledger.events.fetch(since)]
     assert [e.idx for e in events] == list(range(1, n + 1))
     assert outcome.followed == events, "a reader saw them in another order, or not all"
     assert [e.at for e in events] == sorted(e.at for e in events)
@@ -210,7 +212,7 @@ def check(url: str, directory: Path, outcome: Outcome) -> None:
             "rolled-back": done["rolled back"],
         }
     )
-    builds = ledger.fetch_builds()
+    builds = ledger.builds.fetch()
     assert len(builds) == n_started
     made: dict[str, list[int]] = {}
     for build in builds:
@@ -230,7 +232,7 @@ def replay(ledger: Ledger, events: list[Event]) -> None:
     """Assert that the changes, one after the other, lead to the manifests that are there."""
     told = {e.idx: e for e in events}
     environments = sorted({e.data["environment"] for e in events})
-    changes = [c for e in environments for c in ledger.fetch_history(e)]
+    changes = [c for e in environments for c in ledger.manifests.fetch_history(e)]
     state: dict[str, dict[str, Snapshot]] = {e: {} for e in environments}
     kept: dict[tuple[str, int], dict[str, Snapshot]] = {(e, 0): {} for e in environments}
     for change in sorted(changes, key=lambda c: c.change_id):
@@ -245,7 +247,7 @@ def replay(ledger: Ledger, events: list[Event]) -> None:
         if change.environment == "prod":
             kept[change.environment, change.change_id] = dict(here)
     for environment, snapshots in state.items():
-        assert ledger.fetch_manifest(environment) == snapshots
+        assert ledger.manifests.fetch(environment) == snapshots
 
 
 def _replayed(change: ManifestChange, state: dict[str, dict[str, Snapshot]]) -> dict[str, Snapshot]:

@@ -45,7 +45,8 @@ from persist_assets.engine.row_metrics import Measured
 from persist_assets.engine.spark import Engine
 from persist_assets.ledger import manifest_file
 from persist_assets.ledger.connection import Database
-from persist_assets.ledger.ledger import THIS_MACHINE, Ledger, is_dead
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.ledger.processes import THIS_MACHINE, is_dead
 from persist_assets.operations import gc
 from persist_assets.operations.environments import promote, roll_back
 from persist_assets.operations.gc import collect

@@ -343,7 +343,7 @@ POINTS = ("before it writes", "after it wrote", "after it committed", "after it 
 
 def _let_die(builder: Builder, point: str) -> None:
     ledger, engine = builder.ledger, builder.engine
-    record, write = ledger.record_copy, engine.write_files
+    record, write = ledger.copies.record, engine.write_files
 
     def writes(*given: Any, **named: Any) -> Any:
         if ".external" not in str(given[1]):
@@ -364,4 +364,4 @@ def _let_die(builder: Builder, point: str) -> None:
         return told
 
     engine.write_files = writes  # type: ignore[method-assign]
-    ledger.record_copy = records  # type: ignore[method-assign]
+    ledger.copies.record = records  # type: ignore[method-assign]

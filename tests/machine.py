@@ -60,7 +60,9 @@ from persist_assets.core.errors import (
 )
 from persist_assets.core.model.snapshots import Build, ManifestChange
 from persist_assets.core.settings.load import load_settings
-from persist_assets.ledger.ledger import LEASE_S, Ledger, has_ended, this_process
+from persist_assets.ledger.leases import LEASE_S
+from persist_assets.ledger.ledger import Ledger
+from persist_assets.ledger.processes import has_ended, this_process
 from persist_assets.operations.environments import steps_of
 from persist_assets.operations.gc import LONGEST
 from persist_assets.planning.inputs import CONTENT
@@ -487,7 +489,7 @@ class Histories(RuleBasedStateMachine):
             return
         if not outcomes.keys() >= {*persisted(self.code)}:
             return
-        seen = run.ledger.fetch_manifest(*READS[environment])
+        seen = run.ledger.manifests.fetch(*READS[environment])
         for name in persisted(self.code):
             assert self.rows[seen[self.ids[name]].build_uid] == self.now(name), name
         steps = run.builder.plan(run.source(n).source_id for n in persisted(self.code)).steps
@@ -517,7 +519,7 @@ class Histories(RuleBasedStateMachine):
         self.tally.done["promoted"] += 1
         self.exported(target)
         self.audit()
-        seen = run.ledger.fetch_manifest(target)
+        seen = run.ledger.manifests.fetch(target)
         for source in decided.sources:
             assert seen[source.build_id] == decided.snapshots[source.build_id]
             if self.is_fresh(run) and names == ALL and not allow_stale:
@@ -529,7 +531,7 @@ class Histories(RuleBasedStateMachine):
         self.audit()
         history = self.changes[environment]
         real = [c for c in history if c.kind != "collect"]
-        everything = len(steps_of(run.ledger.fetch_history(environment)))
+        everything = len(steps_of(run.ledger.manifests.fetch_history(environment)))
         if steps > len(real) or (steps == len(real) and not everything):
             result = run.roll_back(steps)  # no run makes less than one change
             assert isinstance(result, NotFoundError), result
@@ -558,9 +560,11 @@ class Histories(RuleBasedStateMachine):
 
     def do_collect(self, run: Run, removed: bool = False) -> None:
         self.collected_to = max(self.collected_to, self.clock.now - KEEP)
-        before = self.on_disk(), run.ledger.position()
+        before = self.on_disk(), run.ledger.events.position()
         told = run.collect(removed, dry_run=True)
-        assert (self.on_disk(), run.ledger.position()) == before, "a dry run changed something"
+        assert (self.on_disk(), run.ledger.events.position()) == before, (
+            "a dry run changed something"
+        )
         found = run.collect(removed)
         self.audit()
         for environment in ENVIRONMENTS:

@@ -41,7 +41,8 @@ from persist_assets.core.partitions import expand
 from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.session import create_session
 from persist_assets.engine.spark import Engine
-from persist_assets.ledger.ledger import LEASE_S, Ledger
+from persist_assets.ledger.leases import LEASE_S
+from persist_assets.ledger.ledger import Ledger
 from persist_assets.planning.world import older_code
 from persist_assets.storage.delta_tables import read_version
 
@@ -1112,7 +1113,7 @@ class Histories(RuleBasedStateMachine):
         """Note which builds of tables that are no functions of the data there were."""
         for name in (name for name in self.names if KINDS[name].is_told):
             ledger = run.ledger if run else Ledger(f"sqlite:///{self.root}/.persist/ledger.db")
-            builds = ledger.fetch_builds(source_id=f"{name}@{KINDS[name].file}")
+            builds = ledger.builds.fetch(source_id=f"{name}@{KINDS[name].file}")
             if run is None:
                 ledger.close()
             new = [b for b in builds if b.state == "succeeded" and b.build_uid not in self.seen]
@@ -1192,7 +1193,7 @@ class Histories(RuleBasedStateMachine):
         for name, result in results.items():
             assert isinstance(result, BuildError if name in tied else str), (name, result)
         run, meant = self.run(), self.meant()
-        manifest = run.ledger.fetch_manifest("dev")
+        manifest = run.ledger.manifests.fetch("dev")
         meant = self.with_tables(meant, run, manifest)
         for name in self.names:
             if name in tied:
@@ -1215,7 +1216,7 @@ class Histories(RuleBasedStateMachine):
         for name in self.names:
             if KINDS[name].ties:
                 run = self.run()
-                there = run.ledger.fetch_manifest("dev").get(run.source(name).build_id)
+                there = run.ledger.manifests.fetch("dev").get(run.source(name).build_id)
                 run.close()
                 found[name] = there and [Path(f).read_bytes() for f in self.files(there)]
         return found
@@ -1237,7 +1238,7 @@ class Histories(RuleBasedStateMachine):
     def check_claims(self, run: Keeping | None = None) -> None:
         """Check what plans call current, and that all tables that readers see are whole."""
         mine = run or self.run()
-        manifest = mine.ledger.fetch_manifest("dev")
+        manifest = mine.ledger.manifests.fetch("dev")
         meant = self.with_tables(self.meant(), mine, manifest)
         steps = mine.builder.plan(s.source_id for s in mine.project.persisted).steps
         for planned in steps:
@@ -1293,7 +1294,7 @@ class Histories(RuleBasedStateMachine):
     def check_measures(self) -> None:
         """Compare what snapshots say of rows with what Spark says when it computes them all."""
         run, tied = self.run(), self.tied_names()
-        builder, manifest = run.builder, run.ledger.fetch_manifest("dev")
+        builder, manifest = run.builder, run.ledger.manifests.fetch("dev")
         now = self.clock.now
         for name in self.names:
             source, kind = run.source(name), KINDS[name]

@@ -43,7 +43,7 @@ from persist_assets.core.model.columns import Column
 from persist_assets.core.model.snapshots import Build, Snapshot, Written
 from persist_assets.core.wants import Want
 from persist_assets.engine.python_functions import place_of
-from persist_assets.ledger.ledger import Publication
+from persist_assets.ledger.builds import Publication
 from persist_assets.ledger.manifest_file import export_manifest
 from persist_assets.planning.diff import what_it_reads
 from persist_assets.planning.inputs import drawn
@@ -66,7 +66,8 @@ if TYPE_CHECKING:
     from persist_assets.core.time_values import Span
     from persist_assets.core.wants import Request
     from persist_assets.engine.spark import Engine
-    from persist_assets.ledger.ledger import Lease, Ledger
+    from persist_assets.ledger.leases import Lease
+    from persist_assets.ledger.ledger import Ledger
     from persist_assets.planning.world import World
 
 log = logging.getLogger(__name__)
@@ -253,12 +254,12 @@ class Builder:
             digests=started.source.digests,
             reads=what_it_reads(self.project, started.source),
         )
-        self.ledger.record_started(
+        self.ledger.builds.record_started(
             build,
             started.table,
             base=started.before if started.is_within else None,
             kept=started.kept,
-            wanted=() if self.request else self._wanted_by(started, build),
+            wants=() if self.request else self._wanted_by(started, build),
             request_id=self.request.request_id if self.request else None,
         )
         return build
@@ -393,8 +394,8 @@ class Builder:
         own: here it is known to be current.
         """
         environment, build_id = self.settings.environment, work.source.build_id
-        own = self.ledger.find_snapshot(environment, build_id)
-        seen = self.ledger.find_snapshot(environment, build_id, reads=self.settings.reads)
+        own = self.ledger.manifests.find_snapshot(environment, build_id)
+        seen = self.ledger.manifests.find_snapshot(environment, build_id, reads=self.settings.reads)
         return (
             seen is not None
             and own != work.snapshot == seen
@@ -474,7 +475,7 @@ class Builder:
         """Whether a parked build is what one that starts now would be. Its lease is held."""
         assert work.snapshot is not None
         return (
-            self.ledger.is_under_way(work.build)
+            self.ledger.builds.is_under_way(work.build)
             and self.observer.inputs(work.source) == work.started.inputs
             and (not work.source.keeps_history or self._is_last(work))
             and self.observer.is_there(work.snapshot, is_whole)
@@ -503,7 +504,7 @@ class Builder:
         for work in works:
             log.warning("action=leave-behind source=%s", work.source.source_id)
             self._record_failed(work, "interrupted before it ended")
-            self.ledger.give_back(work.lease)
+            self.ledger.leases.release(work.lease)
 
     # ------------------------------------------------------------------------------ publishing
 
@@ -523,7 +524,7 @@ class Builder:
             )
         self._commit(work)
         publication = self._publication(work)
-        self.ledger.publish(publication, malloy=self.project.malloy)
+        self.ledger.builds.publish(publication, malloy=self.project.malloy)
         self._announce([work])
         return publication.snapshot
 
@@ -551,7 +552,7 @@ class Builder:
                     )
                 work.lease = leases[build_id]
             publications = [self._publication(work) for work in works]
-            self.ledger.publish_together(
+            self.ledger.builds.publish_together(
                 publications, request_id=request.request_id, malloy=self.project.malloy
             )
             with self._lock:
@@ -575,7 +576,7 @@ class Builder:
                 version = commit(
                     staged,
                     build_id=work.source.build_id,
-                    pinned=self.ledger.find_pinned_version(work.table),
+                    pinned=self.ledger.builds.find_pinned_version(work.table),
                     base=computed.base.version if computed.base else None,
                     kept=computed.kept,
                 )
@@ -645,16 +646,16 @@ class Builder:
         with ExitStack() as held:
             if source.keeps_history:
                 name = f"history {self.settings.environment} {source.source_id}"
-                held.enter_context(self.ledger.lease(name, self._holder(), over=self.over))
+                held.enter_context(self.ledger.leases.hold(name, self._holder(), over=self.over))
             name = f"build {source.build_id}"
-            yield held.enter_context(self.ledger.lease(name, self._holder(), over=self.over))
+            yield held.enter_context(self.ledger.leases.hold(name, self._holder(), over=self.over))
 
     def _holder(self) -> str:
         return f"{self.run_id or 'a build'} on {socket.gethostname()}, process {os.getpid()}"
 
     def _record_failed(self, work: PendingBuild, error: str) -> None:
         request_id = self.request.request_id if self.request else None
-        self.ledger.record_failed(work.build, error, request_id=request_id)
+        self.ledger.builds.record_failed(work.build, error, request_id=request_id)
 
     @contextmanager
     def _recorded(self, work: PendingBuild) -> Generator[None]:

@@ -62,7 +62,7 @@ def show(settings: Settings, ledger: Ledger, engine: Engine, sources: Iterable[S
         if name is None:
             continue
         # The ledger is read under the lease: the last state wins.
-        with ledger.lease(f"view {name}", "a publication"):
+        with ledger.leases.hold(f"view {name}", "a publication"):
             snapshot = _shown(settings, ledger, source)
             with translated(f"showing {name}"):
                 engine.session.sql(
@@ -74,10 +74,12 @@ def show(settings: Settings, ledger: Ledger, engine: Engine, sources: Iterable[S
 
 def _shown(settings: Settings, ledger: Ledger, source: Source) -> Snapshot | None:
     """Return what readers of a source read; where it is not built, what they last read of it."""
-    present = ledger.find_snapshot(settings.environment, source.build_id, reads=settings.reads)
+    present = ledger.manifests.find_snapshot(
+        settings.environment, source.build_id, reads=settings.reads
+    )
     if present is not None:
         return present
-    build = ledger.fetch_current(*settings.environments, source_id=source.source_id).get(
+    build = ledger.builds.fetch_current(*settings.environments, source_id=source.source_id).get(
         source.source_id
     )
     return build.snapshot if build else None
@@ -88,7 +90,7 @@ def _query(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> str:
     if snapshot.view is not None:
         text = snapshot.view.sql
         for leaf in snapshot.view.leaves:
-            read = ledger.find_written(leaf.build_uid) if leaf.build_uid else None
+            read = ledger.builds.find_written(leaf.build_uid) if leaf.build_uid else None
             if read is None:
                 raise StorageError(
                     f"others cannot read {snapshot.table}: it reads the raw table {leaf.name}",

@@ -106,7 +106,7 @@ class Checking:
             Its columns are not those promised or published.
         """
         source, reader = work.source, self.reader
-        before = {c.name: c for c in self.ledger.fetch_checks(present.build_uid)}
+        before = {c.name: c for c in self.ledger.builds.fetch_checks(present.build_uid)}
         checks = self.checks_of(source)
         columns = present.columns or self.engine.columns(
             reader.load_snapshot(present), present.table
@@ -124,7 +124,7 @@ class Checking:
 
     def has_new_guards(self, source: Source, present: Snapshot) -> bool:
         """Whether checks of temporary tables below a table were not asked when it was built."""
-        before = {c.name: c for c in self.ledger.fetch_checks(present.build_uid)}
+        before = {c.name: c for c in self.ledger.builds.fetch_checks(present.build_uid)}
         guards = self.project.guards(source)
         return any(
             c.name not in before or before[c.name].definition != c.definition for c in guards
@@ -134,7 +134,9 @@ class Checking:
         """Return what readers of a source see now, whatever it meant when that was built."""
         if source.annotation.on_schema_change == "sync" or self.changing:
             return None
-        current = self.ledger.fetch_current(*self.settings.environments, source_id=source.source_id)
+        current = self.ledger.builds.fetch_current(
+            *self.settings.environments, source_id=source.source_id
+        )
         build = current.get(source.source_id)
         return build.snapshot if build else None
 
@@ -162,7 +164,7 @@ class Checking:
         filled = filled_keys(order, partitions.filled)
         before: dict[str, CheckResult] = {}
         if work.snapshot is None and base is not None:
-            before = {c.name: c for c in self.ledger.fetch_checks(base.build_uid)}
+            before = {c.name: c for c in self.ledger.builds.fetch_checks(base.build_uid)}
         every = tuple(key for key in order if key in filled)
         computed = every if base is None or work.snapshot is not None else keys or ()
         return Parted(partition, every, computed, before, load, self.settings.timezone.key)

@@ -257,7 +257,7 @@ class Observer:
 
     def manifest(self) -> dict[BuildID, Snapshot]:
         """Return what builds of this run read: the environment's tables and its own unpublished."""
-        manifest = self.ledger.fetch_manifest(*self.settings.environments)
+        manifest = self.ledger.manifests.fetch(*self.settings.environments)
         with self._lock:
             own = [(s, u.snapshot) for s, u in self._unpublished.items()]
         return manifest | {self.project.by_id[s].build_id: snapshot for s, snapshot in own}
@@ -274,7 +274,7 @@ class Observer:
 
     def marks(self) -> dict[str, frozenset[str]]:
         """Return the tainted partitions by snapshot, including this run's unpublished builds."""
-        marks = self.ledger.fetch_tainted(*self.settings.environments)
+        marks = self.ledger.taints.fetch(*self.settings.environments)
         with self._lock:
             unpublished = [*self._unpublished.values()]
         for build in unpublished:
@@ -302,7 +302,7 @@ class Observer:
         with self._lock:
             own = [u.snapshot for u in self._unpublished.values()]
         unpublished = (s for s in own if s.build_uid == build_uid)
-        return next(unpublished, None) or self.ledger.find_written(build_uid)
+        return next(unpublished, None) or self.ledger.builds.find_written(build_uid)
 
     def is_there(self, snapshot: Snapshot, there: HasSnapshot = has_snapshot) -> bool:
         """Whether the table of a snapshot is there; of a view, everything that it reads."""
@@ -328,9 +328,9 @@ class Observer:
 
     def _history(self, sources: Iterable[Source]) -> dict[SourceID, Build]:
         """Return the last build of every source; of one never built here, the one it reads."""
-        history = self.ledger.fetch_last_builds(self.settings.environment)
+        history = self.ledger.builds.fetch_last(self.settings.environment)
         if any(s.source_id not in history for s in sources):
-            history = self.ledger.fetch_current(*self.settings.environments) | history
+            history = self.ledger.builds.fetch_current(*self.settings.environments) | history
         return history
 
     def _elsewhere(
@@ -340,8 +340,8 @@ class Observer:
         there: HasSnapshot,
     ) -> dict[BuildID, list[Snapshot]]:
         """Return the tables of sources in other environments that are there and not tainted."""
-        everywhere = self.ledger.fetch_elsewhere(*self.settings.environments)
-        tainted = self.ledger.fetch_tainted() if everywhere else {}
+        everywhere = self.ledger.manifests.fetch_elsewhere(*self.settings.environments)
+        tainted = self.ledger.taints.fetch() if everywhere else {}
         return {
             source.build_id: [
                 snapshot
@@ -355,7 +355,7 @@ class Observer:
 
     def latest(self, source: Source) -> Snapshot | None:
         """Return the snapshot that a source would continue although its meaning changed."""
-        manifest = self.ledger.fetch_manifest(*self.settings.environments)
+        manifest = self.ledger.manifests.fetch(*self.settings.environments)
         return self._latest([source], manifest).get(source.source_id)
 
     def _latest(
@@ -371,17 +371,17 @@ class Observer:
         latest: dict[SourceID, Snapshot] = {}
         wanted = [s for s in sources if s.keeps_history or s.annotation.goes_on]
         own = self.settings.environment
-        current = self.ledger.fetch_current(own) if wanted else {}
-        read = self.ledger.fetch_current(*self.settings.environments) if wanted else {}
+        current = self.ledger.builds.fetch_current(own) if wanted else {}
+        read = self.ledger.builds.fetch_current(*self.settings.environments) if wanted else {}
         tainted = self.marks() if wanted else {}
         for source in wanted:
             builds = current if not source.keeps_history else read
             last = builds.get(source.source_id)
             build_id = last.build_id if last else source.build_id
-            snapshot = self.ledger.find_snapshot(own, build_id)
+            snapshot = self.ledger.manifests.find_snapshot(own, build_id)
             if source.keeps_history:
                 # Another source of the same meaning may have continued what both have.
-                shared = self.ledger.find_snapshot(own, source.build_id)
+                shared = self.ledger.manifests.find_snapshot(own, source.build_id)
                 own_ones = [s for s in (snapshot, shared) if s and is_history(s)]
                 read_ones = [s for s in (manifest.get(build_id),) if s and is_history(s)]
                 snapshot = max(own_ones or read_ones, key=lambda s: s.built_at, default=None)
@@ -398,7 +398,7 @@ class Observer:
     @cached_property
     def listings(self) -> str:
         """The directory with the listings of raw data that builds of this ledger keep."""
-        return listings_of(self.settings.warehouse, self.ledger.log_id())
+        return listings_of(self.settings.warehouse, self.ledger.events.log_id())
 
     def _changes(
         self, sources: Iterable[Source], world: World
@@ -412,7 +412,7 @@ class Observer:
             sharing = (s.annotation for s in self.project.by_build_id[source.build_id])
             if len({(a.refresh, a.time_column) for a in sharing}) > 1:
                 continue  # the table is kept in two ways
-            own = self.ledger.find_snapshot(self.settings.environment, source.build_id)
+            own = self.ledger.manifests.find_snapshot(self.settings.environment, source.build_id)
             seen = world.manifest.get(source.build_id)
             if own is None and seen is None and annotation.goes_on:
                 own = seen = world.latest.get(source.source_id)
@@ -487,7 +487,7 @@ class Observer:
             return None
         if is_then(now):
             return Change()
-        for build in self.ledger.fetch_succeeded(source.build_id):
+        for build in self.ledger.builds.fetch_succeeded(source.build_id):
             then = build.snapshot
             if then and then.table == now.table and is_then(then):
                 root = self.settings.table_root(now.table)
@@ -526,7 +526,7 @@ def beneath(
     Parameters
     ----------
     find_written
-        Returns the snapshot that a build wrote, None where it was collected: `Ledger.find_written`.
+        Returns the snapshot that a build wrote, None where it was collected: `Builds.find_written`.
     """
     if snapshot.view is None:
         yield snapshot

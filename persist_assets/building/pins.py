@@ -174,7 +174,7 @@ class Pins:
     @cached_property
     def _known(self) -> set[str]:
         """The versions of raw data that published snapshots rest on."""
-        return self.ledger.fetch_current_versions()
+        return self.ledger.builds.fetch_current_versions()
 
     # -------------------------------------------------------------------------- external tables
 

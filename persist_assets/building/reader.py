@@ -584,7 +584,7 @@ class Reader:
         """Return the rows that readers of a source see now: from its table, or computed."""
         if source.raw is not None:
             return self.rows(source, self.routed([source.source_id], {}))
-        manifest = self.ledger.fetch_manifest(*self.settings.environments)
+        manifest = self.ledger.manifests.fetch(*self.settings.environments)
         usable = source.persisted and source.source_id not in self.observer.tainted(manifest)
         snapshot = manifest.get(source.build_id) if usable else None
         if snapshot is not None and (snapshot := self._readable(source, snapshot)) is not None:

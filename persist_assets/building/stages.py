@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from persist_assets.core.model.sources import Source
     from persist_assets.core.wants import PartitionRef
     from persist_assets.engine.row_metrics import Measured
-    from persist_assets.ledger.ledger import Lease
+    from persist_assets.ledger.leases import Lease
     from persist_assets.ledger.taints import Kept
     from persist_assets.storage.delta_commit import Staged
 

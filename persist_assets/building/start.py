@@ -65,7 +65,7 @@ def continued_in_place(tables: Tables, step: Step) -> Step:
 
 def start(observer: Observer, tables: Tables, source: Source, step: Step, world: World) -> Started:
     """Return what the build will do."""
-    before = observer.ledger.find_snapshot(observer.settings.environment, source.build_id)
+    before = observer.ledger.manifests.find_snapshot(observer.settings.environment, source.build_id)
     base = before if before == step.goes_on_from else None
     continued = step.snapshot or base
     kept = None
@@ -157,7 +157,7 @@ def check_base(observer: Observer, started: Started, run_id: str | None) -> None
     others = (
         build
         for build_id in {history.build_id, source.build_id}
-        for build in observer.ledger.fetch_succeeded(build_id)
+        for build in observer.ledger.builds.fetch_succeeded(build_id)
         if build.environment in observer.settings.environments
         and (build.run_id is None or build.run_id != run_id)
     )

@@ -39,8 +39,8 @@ class Tables:
         That is the one it wrote last in this environment, unless another one has taken it over.
         """
         name, others = self.settings.table_name(source.table), set[str]()
-        own = self.ledger.find_snapshot(self.settings.environment, source.build_id)
-        for environment, table in self.ledger.fetch_tables(source.build_id):
+        own = self.ledger.manifests.find_snapshot(self.settings.environment, source.build_id)
+        for environment, table in self.ledger.manifests.fetch_tables(source.build_id):
             if environment != self.settings.environment:
                 others.add(table)
         tried = [*([own.table] if own else []), name, f"{name}-{self.settings.environment}"]
@@ -49,7 +49,7 @@ class Tables:
 
     def is_own(self, snapshot: Snapshot) -> bool:
         """Whether builds of this environment may continue the table of a snapshot in place."""
-        own = self.ledger.find_snapshot(self.settings.environment, snapshot.build_id)
+        own = self.ledger.manifests.find_snapshot(self.settings.environment, snapshot.build_id)
         source = self.project.by_build_id[snapshot.build_id][0]
         return own is not None and own == snapshot and own.table == self.name_for(source)
 
@@ -61,7 +61,7 @@ class Tables:
         alive
             The UIDs of builds that look dead and are not: they are parked.
         """
-        for build_uid in self.ledger.record_interrupted(table, alive=[*alive]):
+        for build_uid in self.ledger.builds.record_interrupted(table, alive=[*alive]):
             log.info("action=tidy table=%s build=%s", table, build_uid)
             self.discard(self.settings.table_root(table), build_uid)
 
@@ -88,7 +88,7 @@ class Tables:
             It failed; the table is as it was.
         """
         uid = uuid.uuid4().hex
-        with self.ledger.lease(f"table {root}", name), translated(f"computing {name}"):
+        with self.ledger.leases.hold(f"table {root}", name), translated(f"computing {name}"):
             try:
                 staged = engine.write_files(frame, root, uid)
                 return staged, commit(staged, build_id="", pinned=None)

@@ -140,7 +140,7 @@ def promote(
     from persist_assets.operations import environments
 
     given.env = source
-    before = given.ledger.fetch_current(target)
+    before = given.ledger.builds.fetch_current(target)
     decided, change = environments.promote(
         given.builder(),
         target,
@@ -177,7 +177,7 @@ def history(
     limit: Annotated[int, typer.Option("--limit", help="The number of changes.", min=1)] = 20,
 ) -> None:
     """Tell how the environment's manifest changed, the latest change first."""
-    changes = given.ledger.fetch_history(given.settings.environment, limit=limit)
+    changes = given.ledger.manifests.fetch_history(given.settings.environment, limit=limit)
     if given.as_json:
         print_json([_manifest_change_json(c) for c in changes])
         return
@@ -203,8 +203,8 @@ def state(
     if runs:
         _tell_builds(given, {s.source_id: _history_json(given, s, limit) for s in chosen})
         return
-    last = given.ledger.fetch_last_builds(given.settings.environment)
-    current = given.ledger.fetch_manifest(*given.settings.environments)
+    last = given.ledger.builds.fetch_last(given.settings.environment)
+    current = given.ledger.manifests.fetch(*given.settings.environments)
     told: dict[str, dict[str, Any]] = {}
     for source in chosen:
         snapshot, build = current.get(source.build_id), last.get(source.source_id)
@@ -251,9 +251,9 @@ def _count_timeless(given: Invocation, snapshot: Snapshot) -> int | None:
 def _history_json(given: Invocation, source: Source, limit: int) -> list[dict[str, Any]]:
     """Return what became of builds of a source in the environment, the latest first."""
     ledger, environment = given.ledger, given.settings.environment
-    builds = ledger.fetch_builds(source_id=source.source_id, environment=environment, limit=limit)
+    builds = ledger.builds.fetch(source_id=source.source_id, environment=environment, limit=limit)
     earlier = (
-        ledger.fetch_builds(
+        ledger.builds.fetch(
             source_id=source.source_id,
             environment=environment,
             succeeded_before=builds[-1].started_at,

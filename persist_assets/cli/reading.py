@@ -246,7 +246,7 @@ def query(
     parsed, language = _parsed(given, asked, run)
     reader = given.reader(fallback=known[fallback] if fallback else None, local=local)
     bindings = given.loaded.bind(parsed, language)
-    manifest = given.ledger.fetch_manifest(*given.settings.environments)
+    manifest = given.ledger.manifests.fetch(*given.settings.environments)
     needs = given.loaded.needs_of(parsed, bindings)
     statement, read = reader.statement(parsed, bindings, manifest, needs=needs)
     called = [s for s in statement.views if given.project.by_id[s].query and s not in read]

@@ -171,16 +171,16 @@ def ledger_migrate(
     url = url or given.settings.ledger
     ledger = Ledger(url)
     ledger.close()
-    backup = str(ledger.backup) if ledger.backup else None
+    backup = str(ledger.events.backup) if ledger.events.backup else None
     if given.as_json:
-        ends = {"from": ledger.found, "to": VERSION}
+        ends = {"from": ledger.events.opened_version, "to": VERSION}
         print_json({"ledger": shown(url), **ends, "backup": backup})
-    elif ledger.found == VERSION:
+    elif ledger.events.opened_version == VERSION:
         out.print(f"{escape(shown(url))} already has version {VERSION}", soft_wrap=True)
-    elif ledger.found == 0:
+    elif ledger.events.opened_version == 0:
         out.print(f"{escape(shown(url))} was created with version {VERSION}", soft_wrap=True)
     else:
-        done = f"was migrated from version {ledger.found} to {VERSION}"
+        done = f"was migrated from version {ledger.events.opened_version} to {VERSION}"
         kept = f"; a backup is at {escape(backup)}" if backup else ""
         out.print(f"{escape(shown(url))} {done}{kept}", soft_wrap=True)
 
@@ -188,7 +188,7 @@ def ledger_migrate(
 @command("rebuild", ledger_app)
 def ledger_rebuild(given: Invocation) -> None:
     """Make the tables of wants, requests, partitions and deadlines anew of the events."""
-    n = given.ledger.rebuild_projections()
+    n = given.ledger.events.rebuild_projections()
     if given.as_json:
         print_json({"events": n})
     else:

@@ -163,7 +163,7 @@ def plan(
 
 def _warn_of_former_build_ids(given: Invocation) -> None:
     current = {s.build_id for s in given.project.persisted}
-    manifest = given.ledger.fetch_manifest(*given.settings.environments)
+    manifest = given.ledger.manifests.fetch(*given.settings.environments)
     problem = find_former_build_ids(given.settings, current, manifest)
     if problem is not None:
         print_problem(problem)
@@ -284,7 +284,7 @@ def build(
     ends = _ends(partition, partition_range, first, last)
     asked, order = _asked(given, [s.source_id for s in chosen], ends)
     _warn_of_former_build_ids(given)
-    since = given.ledger.position()
+    since = given.ledger.events.position()
     if "spark.remote" not in dict(given.settings.spark):
         from persist_assets.engine.session import check_java
 
@@ -317,7 +317,7 @@ def rerun(
     if not found.persisted:
         raise NotFoundError(f"`{found.name}` has no table", hint="annotate it: --@ persist")
     given.observer.span(found, first, last)
-    since = given.ledger.position()
+    since = given.ledger.events.position()
     from persist_assets.plugin.runs import run_again
 
     with quiet(given), _progress(given, given.project.persisted, since):
@@ -417,7 +417,7 @@ def run_build(
 def _document(given: Invocation, chosen: Sequence[Source], result: "RunResult") -> dict[str, Any]:
     """Return what came of a run as JSON has it."""
     latest: dict[SourceID, Build] = {}
-    for done in reversed(given.ledger.fetch_builds(run_id=result.run_id)):
+    for done in reversed(given.ledger.builds.fetch(run_id=result.run_id)):
         latest[done.source_id] = done
     failed = {f.source_id: f.message for f in result.failures}
     rows = [_build_json(s, latest.get(s.source_id), failed.get(s.source_id)) for s in chosen]
@@ -428,7 +428,7 @@ def _document(given: Invocation, chosen: Sequence[Source], result: "RunResult") 
 @contextmanager
 def _progress(given: Invocation, chosen: Sequence[Source], since: int) -> Generator[None]:
     """Print each build of ours on stderr as it begins and ends, as the ledger's events tell."""
-    from persist_assets.ledger.ledger import this_process
+    from persist_assets.ledger.processes import this_process
 
     stop = threading.Event()
     status = err.status("starting") if err.is_terminal else None
@@ -439,7 +439,7 @@ def _progress(given: Invocation, chosen: Sequence[Source], since: int) -> Genera
         begun: dict[str, datetime] = {}
         while not last:
             last = stop.wait(0.2)
-            for event in given.ledger.fetch_events(position):
+            for event in given.ledger.events.fetch(position):
                 position = event.idx
                 if event.data.get("source_id") not in ours or event.data["process"] != me:
                     continue
@@ -637,12 +637,12 @@ def _selects(project: Project, source: Source) -> list[str]:
 def _show_json(given: Invocation, source: Source) -> dict[str, Any]:
     project, ledger = given.project, given.ledger
     environment, reads = given.settings.environment, given.settings.reads
-    snapshot = ledger.find_snapshot(environment, source.build_id, reads=reads)
+    snapshot = ledger.manifests.find_snapshot(environment, source.build_id, reads=reads)
     origins: dict[str, list[str]] = {c.name: [] for c in source.columns}
     for edge in source.lineage:
         upstream = project.by_id[edge.upstream.source_id]
         origins[edge.column].append(f"{upstream.key}.{edge.upstream.column}")
-    checks = {c.name: c for c in ledger.fetch_checks(snapshot.build_uid)} if snapshot else {}
+    checks = {c.name: c for c in ledger.builds.fetch_checks(snapshot.build_uid)} if snapshot else {}
     known = {c.name: c.type for c in snapshot.columns} if snapshot else {}
     # Those of a function are known when it has been computed.
     columns = source.columns or (snapshot.columns if snapshot else ())
@@ -689,7 +689,7 @@ def _show_json(given: Invocation, source: Source) -> dict[str, Any]:
                 "run_id": b.run_id,
                 "error": b.error,
             }
-            for b in ledger.fetch_builds(source_id=source.source_id, limit=5)
+            for b in ledger.builds.fetch(source_id=source.source_id, limit=5)
         ],
         "checks": [
             {

@@ -97,7 +97,7 @@ def want_add(
     want, warnings = check_want(given.observer, want)
     for warning in warnings:
         err.print(f"[yellow]warning[/]: {escape(warning)}", soft_wrap=True)
-    (made,) = given.ledger.create_wants([want])
+    (made,) = given.ledger.wants.create([want])
     if not no_wait:
         with quiet(given):
             _, request = evaluate_now(given.observer, "want")
@@ -113,7 +113,7 @@ def want_add(
                 _, request = evaluate_now(given.builder().observer, "clock")
     else:
         _warn_untaken(given)
-    found = given.ledger.find_want(made.want_id)
+    found = given.ledger.wants.find(made.want_id)
     assert found is not None
     _tell(given, found)
     if found.state == "failing":
@@ -133,7 +133,7 @@ def want_list(
 ) -> None:
     """List what is wanted and not there."""
     states = () if every else ACTIVE
-    found = given.ledger.fetch_wants(
+    found = given.ledger.wants.fetch(
         given.settings.environment, states=states, pattern=pattern, limit=limit
     )
     _warn_untaken(given)
@@ -169,7 +169,7 @@ def want_cancel(
     ] = None,
 ) -> None:
     """Take a want back; what it is built for already is finished."""
-    _tell(given, given.ledger.cancel_want(want_id, by=_user(), why=why))
+    _tell(given, given.ledger.wants.cancel(want_id, by=_user(), why=why))
 
 
 def _warn_untaken(given: Invocation) -> None:
@@ -183,10 +183,10 @@ def _warn_untaken(given: Invocation) -> None:
 
 def _find_requested(given: Invocation, want_id: str) -> Request | None:
     """Return the request of a want if nobody has begun it."""
-    found = given.ledger.find_want(want_id)
+    found = given.ledger.wants.find(want_id)
     if found is None or found.state != "requested" or found.request_id is None:
         return None
-    return given.ledger.find_request(found.request_id)
+    return given.ledger.requests.find(found.request_id)
 
 
 def _is_built_by_others(given: Invocation, want_id: str) -> bool:
@@ -194,7 +194,7 @@ def _is_built_by_others(given: Invocation, want_id: str) -> bool:
     from persist_assets.wants.requests import record_dead
 
     ledger, built = given.ledger, False
-    while (found := ledger.find_want(want_id)) is not None and found.state == "building":
+    while (found := ledger.wants.find(want_id)) is not None and found.state == "building":
         if not built:
             err.print(f"another process builds it: request {found.request_id}")
         built = True
@@ -204,7 +204,7 @@ def _is_built_by_others(given: Invocation, want_id: str) -> bool:
 
 
 def _find(given: Invocation, want_id: str) -> Want:
-    found = given.ledger.find_want(want_id)
+    found = given.ledger.wants.find(want_id)
     if found is None:
         raise NotFoundError(f"unknown want `{want_id}`", hint="persist want list --all")
     return found
@@ -273,7 +273,7 @@ def evaluate(
         make_wants(given.observer, "persist evaluate")
         found, request = evaluate_now(given.observer, "manual", force=force)
     else:
-        found, request = Evaluation(), given.ledger.find_request(request_id)
+        found, request = Evaluation(), given.ledger.requests.find(request_id)
         if request is None or request.environment != given.settings.environment:
             raise NotFoundError(f"unknown build request `{request_id}`")
     succeeded = True
@@ -324,7 +324,7 @@ def sla(
 
     record_late(given.observer)
     now = datetime.now(UTC)
-    misses = given.ledger.fetch_misses(given.settings.environment, limit=limit)
+    misses = given.ledger.wants.fetch_misses(given.settings.environment, limit=limit)
     told = [miss_document(miss, now) for miss in misses]
     if given.as_json:
         print_json(told)
@@ -370,7 +370,7 @@ def events(
     """Tell what has happened, in order."""
     found: list[Event] = []
     while True:
-        some, following = given.ledger.list_events(
+        some, following = given.ledger.events.search(
             since, limit=limit, kinds=kind or (), patterns=pattern or ()
         )
         if follow:

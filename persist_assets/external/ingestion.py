@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from persist_assets.core.settings.values import Settings
     from persist_assets.engine.spark import Engine
     from persist_assets.external.connectors.protocol import Connector
-    from persist_assets.ledger.copies import Wanted
+    from persist_assets.ledger.copies import Need
     from persist_assets.ledger.ledger import Ledger
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class Ingestion:
 
     def find(self, source: Source) -> LocalCopy | None:
         """Return what is held of an external table, None where nothing is."""
-        return self.ledger.find_copy(copy_id(self.settings, source))
+        return self.ledger.copies.find(copy_id(self.settings, source))
 
     def pin(self, copy: LocalCopy) -> Pin:
         """Return the files of a copy."""
@@ -179,9 +179,9 @@ class Ingestion:
         """Whether a version of an external table certainly has the rows of an earlier one."""
         return self.connector(source).is_same(since, until)
 
-    def _wanted(self, source: Source, own: Iterable[Wanted]) -> Coverage:
+    def _wanted(self, source: Source, own: Iterable[Need]) -> Coverage:
         """Return what all environments need of an external table, this one what is given."""
-        told = self.ledger.fetch_needs(copy_id(self.settings, source))
+        told = self.ledger.copies.fetch_needs(copy_id(self.settings, source))
         told[self.settings.environment] = p.FORMAT, tuple(own)
         # What another release says in its own words may be all rows.
         return self.coverage(
@@ -265,12 +265,12 @@ class Ingestion:
         own, external = copy_id(self.settings, source), source.external
         assert external is not None
         holder = f"a build on {socket.gethostname()}, process {os.getpid()}"
-        with self.ledger.lease(f"copy {own}", holder):
+        with self.ledger.leases.hold(f"copy {own}", holder):
             needs, environment = self.needs(source), self.settings.environment
-            version, needed = self.ledger.fetch_needs(own).get(environment, (p.FORMAT, ()))
-            self.ledger.record_needs(own, environment, needs)
+            version, needed = self.ledger.copies.fetch_needs(own).get(environment, (p.FORMAT, ()))
+            self.ledger.copies.record_needs(own, environment, needs)
             wanted = self._wanted(source, needs)
-            held = self.ledger.find_copy(own)
+            held = self.ledger.copies.find(own)
             connector = self.connector(source)
             head = connector.pin(None if again or held is None else held.version)
             run = Run(self.settings, self.ledger, self.engine, self.now, self.brought)
@@ -288,6 +288,6 @@ class Ingestion:
             except UnapprovedError:
                 # Else it would be asked of all other environments too.
                 if version == p.FORMAT:
-                    self.ledger.record_needs(own, environment, needed)
+                    self.ledger.copies.record_needs(own, environment, needed)
                 raise
             return task.retire(held)

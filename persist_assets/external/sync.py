@@ -725,7 +725,7 @@ class Sync:
             "written": step.rows_written,
             **told,
         }
-        self.ledger.record_copy(copy, before=before, told=said)
+        self.ledger.copies.record(copy, expected=before, changes=said)
         return copy
 
 

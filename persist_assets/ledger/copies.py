@@ -1,4 +1,4 @@
-"""The copies of external tables in a ledger: what they hold, and what is needed of them."""
+"""Copies of external tables: what they hold, and which environments need what of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from persist_assets.core.digests import FORMAT
 from persist_assets.core.errors import ConflictError
 from persist_assets.core.model.snapshots import LocalCopy
-from persist_assets.ledger.log import EventLog, repeated
+from persist_assets.ledger.log import Part, repeated
 from persist_assets.ledger.tables import copies, copy_needs
 
 if TYPE_CHECKING:
@@ -17,75 +17,47 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection, Row
 
-    Wanted = tuple[str, tuple[str, ...]]
+    Need = tuple[str, tuple[str, ...]]
     """A predicate, and columns."""
 
 
-class CoverageLog(EventLog):
-    """What of a ledger is about copies of external tables."""
+class Copies(Part):
+    """The local copies of external tables."""
 
     @repeated
-    def find_copy(self, copy_id: str) -> LocalCopy | None:
-        """Return what a copy holds, None where there is none."""
+    def find(self, copy_id: str) -> LocalCopy | None:
+        """Return a copy, or None if there is none of this ID."""
         with self._read() as connection:
             return _find(connection, copy_id)
 
     @repeated
-    def fetch_copies(self) -> list[LocalCopy]:
-        """Return what all copies hold, by their ids."""
+    def fetch(self) -> list[LocalCopy]:
+        """Return all copies, by ID."""
         with self._read() as connection:
             rows = connection.execute(sa.select(copies).order_by(copies.c.copy_id))
             return [_copy_of(row) for row in rows]
 
     @repeated
-    def record_needs(self, copy_id: str, environment: str, needs: Iterable[Wanted]) -> None:
-        """Record what an environment's program needs of a copy; nothing, it needs it no more."""
-        told = [[predicate, [*columns]] for predicate, columns in sorted(needs)]
-        this = sa.and_(copy_needs.c.copy_id == copy_id, copy_needs.c.environment == environment)
-        with self._write() as connection:
-            known = connection.execute(sa.select(copy_needs).where(this)).first()
-            if known is not None and (known.needs, known.format) == (told, FORMAT):
-                return
-            connection.execute(copy_needs.delete().where(this))
-            if told:
-                key = {"copy_id": copy_id, "environment": environment}
-                values = {**key, "needs": told, "format": FORMAT, "at": self._clock()}
-                connection.execute(copy_needs.insert().values(**values))
-
-    @repeated
-    def fetch_needs(self, copy_id: str) -> dict[str, tuple[int, tuple[Wanted, ...]]]:
-        """Return what is needed of a copy, by environment, each with its predicates' format."""
-        query = sa.select(copy_needs).where(copy_needs.c.copy_id == copy_id)
-        with self._read() as connection:
-            return {
-                row.environment: (
-                    row.format,
-                    tuple((text, tuple(some)) for text, some in row.needs),
-                )
-                for row in connection.execute(query.order_by(copy_needs.c.environment))
-            }
-
-    @repeated
-    def record_copy(
-        self, copy: LocalCopy, *, before: LocalCopy | None, told: Mapping[str, Any]
+    def record(
+        self, copy: LocalCopy, *, expected: LocalCopy | None, changes: Mapping[str, Any]
     ) -> None:
-        """Record what a copy holds now.
+        """Record the current state of a copy.
 
         Parameters
         ----------
-        before
-            What it held when it was looked at.
-        told
-            What came and went, for the event.
+        expected
+            The copy as the caller last read it.
+        changes
+            What was added and removed, for the event.
 
         Raises
         ------
         ConflictError
-            Somebody else changed it meanwhile.
+            Another process changed it meanwhile.
         """
         with self._write() as connection:
-            known = _find(connection, copy.copy_id)
-            if (known and known.committed) != (before and before.committed):
+            current = _find(connection, copy.copy_id)
+            if (current and current.committed) != (expected and expected.committed):
                 raise ConflictError("another process updated the copy", hint="try again")
             values = {
                 "version": copy.version,
@@ -100,22 +72,50 @@ class CoverageLog(EventLog):
                 "seen": dict(copy.seen),
                 "retired_at": copy.retired_at,
             }
-            if known is None:
+            if current is None:
                 connection.execute(copies.insert().values(copy_id=copy.copy_id, **values))
             else:
                 this = copies.c.copy_id == copy.copy_id
                 connection.execute(copies.update().where(this).values(**values))
             names = "copy_id", "version", "committed", "predicate", "rows"
-            held = {name: getattr(copy, name) for name in names}
-            self._append(connection, "external-synced", {**held, **told})
+            values = {name: getattr(copy, name) for name in names}
+            self._events.append(connection, "external-synced", {**values, **changes})
 
     @repeated
-    def forget_copies(self, copy_ids: Sequence[str]) -> None:
-        """Record that copies are gone, as nobody needs them."""
+    def forget(self, copy_ids: Sequence[str]) -> None:
+        """Record that copies were deleted because no environment uses them."""
         with self._write() as connection:
             for copy_id in copy_ids:
                 connection.execute(copies.delete().where(copies.c.copy_id == copy_id))
-                self._append(connection, "external-forgotten", {"copy_id": copy_id})
+                self._events.append(connection, "external-forgotten", {"copy_id": copy_id})
+
+    @repeated
+    def record_needs(self, copy_id: str, environment: str, needs: Iterable[Need]) -> None:
+        """Record what an environment needs of a copy; no `needs`: it no longer uses the copy."""
+        values = [[predicate, [*columns]] for predicate, columns in sorted(needs)]
+        this = sa.and_(copy_needs.c.copy_id == copy_id, copy_needs.c.environment == environment)
+        with self._write() as connection:
+            recorded = connection.execute(sa.select(copy_needs).where(this)).first()
+            if recorded is not None and (recorded.needs, recorded.format) == (values, FORMAT):
+                return
+            connection.execute(copy_needs.delete().where(this))
+            if values:
+                key = {"copy_id": copy_id, "environment": environment}
+                row = {**key, "needs": values, "format": FORMAT, "at": self._clock()}
+                connection.execute(copy_needs.insert().values(**row))
+
+    @repeated
+    def fetch_needs(self, copy_id: str) -> dict[str, tuple[int, tuple[Need, ...]]]:
+        """Return what each environment needs of a copy, with the format of the predicates."""
+        query = sa.select(copy_needs).where(copy_needs.c.copy_id == copy_id)
+        with self._read() as connection:
+            return {
+                row.environment: (
+                    row.format,
+                    tuple((text, tuple(columns)) for text, columns in row.needs),
+                )
+                for row in connection.execute(query.order_by(copy_needs.c.environment))
+            }
 
 
 def _find(connection: Connection, copy_id: str) -> LocalCopy | None:

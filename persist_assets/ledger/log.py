@@ -1,4 +1,4 @@
-"""The log that everything rests on: events, appended in the transactions whose facts they are.
+"""The event log that the whole ledger rests on: a change appends its events in its transaction.
 
 The invariant: positions have no gaps, and become visible in their order.
 """
@@ -7,120 +7,118 @@ from __future__ import annotations
 
 import functools
 import logging
-from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from persist_assets.core.model.snapshots import Event
+from persist_assets.core.wants import matcher
 from persist_assets.ledger.connection import Database
 from persist_assets.ledger.migrations import VERSION, migrate, version_of
-from persist_assets.ledger.projections import apply
+from persist_assets.ledger.projections import apply, rebuild
 from persist_assets.ledger.tables import counters, events, ledger_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
+    from datetime import datetime
     from pathlib import Path
     from typing import Concatenate, ParamSpec, TypeVar
 
     from sqlalchemy.engine import Connection, Row
 
-    Given = ParamSpec("Given")
+    from persist_assets.core.wants import PartitionRef
+
+    Arguments = ParamSpec("Arguments")
     Result = TypeVar("Result")
-    Log = TypeVar("Log", bound="EventLog")
+    Owner = TypeVar("Owner", bound="EventLog | Part")
 
 log = logging.getLogger(__name__)
 
-
-def _now() -> datetime:
-    return datetime.now(UTC)
+_SCANNED = 20_000
+"""How many events one page of a search looks at, at most."""
 
 
 def repeated(
-    method: Callable[Concatenate[Log, Given], Result],
-) -> Callable[Concatenate[Log, Given], Result]:
-    """Make a method, which is one transaction, one that survives when the database goes away.
+    method: Callable[Concatenate[Owner, Arguments], Result],
+) -> Callable[Concatenate[Owner, Arguments], Result]:
+    """Repeat a method when the database went away; the method must be one transaction.
 
-    It is done again as a whole if it did not take place.
+    It is repeated as a whole, and only if its transaction did not take place.
     """
 
     @functools.wraps(method)
-    def run(ledger: Log, *args: Given.args, **values: Given.kwargs) -> Result:
-        return ledger._database.repeat(lambda: method(ledger, *args, **values))  # pyright: ignore[reportPrivateUsage]
+    def run(owner: Owner, *args: Arguments.args, **values: Arguments.kwargs) -> Result:
+        return owner.database.repeat(lambda: method(owner, *args, **values))
 
     return run
 
 
 class EventLog:
-    """A connection to a ledger, safe to share between threads.
+    """The database of a ledger, and its events. Safe to share between threads.
 
     Parameters
     ----------
     url
         SQLAlchemy URL. A SQLite file is created with its directory.
     clock
-        Returns the present instant, aware. On PostgreSQL leases go by the database's clock, so
-        that those of several machines need not agree.
+        Returns the current time, with a time zone.
 
     Attributes
     ----------
-    found
-        The version of the ledger when it was opened; 0 if there was none.
+    opened_version
+        The version of the ledger when it was opened; 0 if it was new.
     backup
-        The file that the ledger was copied to before it was brought up to date, if it was here.
+        The copy of the ledger's file that a migration made first, if it made one here.
 
     Raises
     ------
     LedgerError
-        It cannot be opened.
-    LedgerTooNewError
-        A newer release wrote it.
-    LedgerUnreachableError
-        Its database does not answer. An open one waits for its database to come back
-        (`connection.RETRY_S`) before a method raises this.
+        See `Ledger`.
     """
 
-    def __init__(self, url: str, *, clock: Callable[[], datetime] = _now) -> None:
-        self._clock = clock
-        self._database = Database(url)
-        self._read, self._write = self._database.read, self._database.write
+    def __init__(self, url: str, clock: Callable[[], datetime]) -> None:
+        self.clock = clock
+        self.database = Database(url)
         self.backup: Path | None = None
         try:
-            with self._read() as connection:
-                self.found = version_of(connection)
-            if self.found != VERSION:
-                with self._write(migrating=True) as connection:
-                    before = version_of(connection)  # others may have been first
-                    if 0 < before < VERSION:
-                        self.backup = self._database.back_up(connection, before)
-                    try:
-                        self.found = migrate(connection)
-                    except BaseException:
-                        if self.backup is not None:  # nothing was changed
-                            self.backup.unlink(missing_ok=True)
-                        raise
-            if self.backup is not None:
-                told = (self._database.shown, self.found, VERSION, self.backup)
-                log.warning("action=migrate ledger=%s from=%d to=%d backup=%s", *told)
+            with self.database.read() as connection:
+                self.opened_version = version_of(connection)
+            if self.opened_version != VERSION:
+                self._migrate()
         except BaseException:
             self.close()
             raise
 
-    def close(self) -> None:
-        """Give back every connection."""
-        self._database.close()
+    def _migrate(self) -> None:
+        with self.database.write(migrating=True) as connection:
+            version = version_of(connection)  # another process may have been first
+            if 0 < version < VERSION:
+                self.backup = self.database.back_up(connection, version)
+            try:
+                self.opened_version = migrate(connection)
+            except BaseException:
+                if self.backup is not None:  # nothing was changed
+                    self.backup.unlink(missing_ok=True)
+                raise
+        if self.backup is not None:
+            values = (self.database.shown, self.opened_version, VERSION, self.backup)
+            log.warning("action=migrate ledger=%s from=%d to=%d backup=%s", *values)
 
-    def _append(self, connection: Connection, kind: str, data: Mapping[str, Any]) -> int:
+    def close(self) -> None:
+        """Close every connection."""
+        self.database.close()
+
+    def append(self, connection: Connection, kind: str, data: Mapping[str, Any]) -> int:
         """Append an event within a transaction; return its position."""
-        (idx,) = self._append_all(connection, [(kind, data)])
+        (idx,) = self.append_all(connection, [(kind, data)])
         return idx
 
-    def _append_all(
-        self, connection: Connection, told: Collection[tuple[str, Mapping[str, Any]]]
+    def append_all(
+        self, connection: Connection, entries: Collection[tuple[str, Mapping[str, Any]]]
     ) -> range:
-        """Append events, each a kind and its data, in order; return their positions."""
-        n = len(told)
+        """Append events in order, each a kind and its data; return their positions."""
+        n = len(entries)
         if not n:
             return range(0)
         last = connection.execute(
@@ -129,8 +127,8 @@ class EventLog:
             .values(value=counters.c.value + n)
             .returning(counters.c.value)
         ).scalar_one()
-        at, positions = self._clock(), range(last - n + 1, last + 1)
-        new = [Event(idx, at, *one) for idx, one in zip(positions, told, strict=True)]
+        at, positions = self.clock(), range(last - n + 1, last + 1)
+        new = [Event(idx, at, *entry) for idx, entry in zip(positions, entries, strict=True)]
         connection.execute(events.insert(), [_event_values(event) for event in new])
         apply(connection, new)
         return positions
@@ -138,31 +136,108 @@ class EventLog:
     @repeated
     def position(self) -> int:
         """Return the position of the latest event, 0 before the first."""
-        with self._read() as connection:
+        with self.database.read() as connection:
             query = sa.select(counters.c.value).where(counters.c.name == "events")
             return connection.execute(query).scalar_one()
 
     @repeated
     def log_id(self) -> str:
-        """Return what this log is told from any other by, one begun anew in its place included.
+        """Return the identity of this log: a new log under the same URL has another one.
 
-        It follows from when the ledger was made, so that a copy of a ledger has the same one.
+        It follows from when the ledger was created, so a copy of a ledger has the same one.
         """
         query = sa.select(ledger_version).order_by(ledger_version.c.version).limit(1)
-        with self._read() as connection:
-            made = connection.execute(query).one()
-        return sha256(f"{made.version} {made.migrated_at.isoformat()}".encode()).hexdigest()[:32]
+        with self.database.read() as connection:
+            first = connection.execute(query).one()
+        return sha256(f"{first.version} {first.migrated_at.isoformat()}".encode()).hexdigest()[:32]
 
     @repeated
-    def fetch_events(self, since: int = 0, *, limit: int = 1000) -> list[Event]:
+    def fetch(self, since: int = 0, *, limit: int = 1000) -> list[Event]:
         """Return the events after position `since`, in order, at most `limit`."""
         query = sa.select(events).where(events.c.idx > since).order_by(events.c.idx).limit(limit)
-        with self._read() as connection:
+        with self.database.read() as connection:
             return [_event(row) for row in connection.execute(query)]
 
+    @repeated
+    def search(
+        self,
+        since: int = 0,
+        *,
+        limit: int = 1000,
+        environment: str | None = None,
+        kinds: Collection[str] = (),
+        refs: Collection[PartitionRef] = (),
+        patterns: Collection[str] = (),
+        job_labels: Collection[str] = (),
+        task_ids: Collection[str] = (),
+        build_request_ids: Collection[str] = (),
+    ) -> tuple[list[Event], int]:
+        """Return events after a position, in order, and the position that the search reached.
 
-_ASKED_FOR = ("environment", "partition_ref", "build_request_id")
-"""What of an event's data stands beside it too, by which others ask for events."""
+        An event must pass every filter; `refs` and `patterns` are one filter. One page looks at a
+        limited number of events, so that it is quick whatever it filters: it may be short or empty
+        although more events follow. The end is where the position returned is the log's.
+        """
+        test = events.c.idx > since
+        if environment is not None:
+            test = sa.and_(test, events.c.environment == environment)
+        if kinds:
+            test = sa.and_(test, events.c.kind.in_([*kinds]))
+        if refs or patterns:
+            places = [events.c.partition_ref.in_([*refs])] if refs else []
+            places += [
+                events.c.partition_ref.like(like(pattern), escape="\\") for pattern in patterns
+            ]
+            test = sa.and_(test, sa.or_(*places))
+        for column, values in (
+            (events.c.job_label, job_labels),
+            (events.c.task_id, task_ids),
+            (events.c.build_request_id, build_request_ids),
+        ):
+            if values:
+                test = sa.and_(test, column.in_([*values]))
+        fits = [matcher(pattern) for pattern in patterns]
+        with self.database.read() as connection:
+            head = connection.execute(
+                sa.select(counters.c.value).where(counters.c.name == "events")
+            ).scalar_one()
+            last = min(head, since + max(_SCANNED, limit))
+            query = sa.select(events).where(test, events.c.idx <= last)
+            rows = connection.execute(query.order_by(events.c.idx).limit(limit)).all()
+        following = rows[-1].idx if len(rows) == limit else max(last, since)
+        exact = {*refs}
+        page = [
+            Event(row.idx, row.at, row.kind, row.data)
+            for row in rows
+            if not fits or row.partition_ref in exact or any(fit(row.partition_ref) for fit in fits)
+        ]
+        return page, following
+
+    @repeated
+    def rebuild_projections(self) -> int:
+        """Make the projections again from the events; return the number of events."""
+        with self.database.write() as connection:
+            return rebuild(connection)
+
+
+class Part:
+    """A part of the ledger: methods that each are one transaction."""
+
+    def __init__(self, events: EventLog) -> None:
+        self._events = events
+        self.database = events.database
+        self._read, self._write = events.database.read, events.database.write
+
+    def _clock(self) -> datetime:
+        return self._events.clock()
+
+    def _now(self, connection: Connection) -> datetime:
+        """Return the current time by the clock that all users of the ledger share."""
+        return self.database.now(connection, self._clock)
+
+
+_FILTERS = ("environment", "partition_ref", "build_request_id")
+"""The keys of an event's data that are columns too, to filter by."""
 
 
 def _event_values(event: Event) -> dict[str, Any]:
@@ -172,7 +247,7 @@ def _event_values(event: Event) -> dict[str, Any]:
         "at": event.at,
         "kind": event.kind,
         "data": data,
-        **{name: data.get(name) for name in _ASKED_FOR},
+        **{name: data.get(name) for name in _FILTERS},
         "task_id": data.get("task_id") or data.get("build_uid"),
         "job_label": data.get("job_label") or data.get("source_id"),
     }
@@ -180,3 +255,9 @@ def _event_values(event: Event) -> dict[str, Any]:
 
 def _event(row: Row[Any]) -> Event:
     return Event(row.idx, row.at, row.kind, row.data)
+
+
+def like(pattern: str) -> str:
+    """Return a LIKE pattern that matches at least what `pattern` matches."""
+    escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return escaped.replace("**", "%").replace("*", "%")

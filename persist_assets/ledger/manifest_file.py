@@ -67,15 +67,17 @@ def fetch_document(settings: Settings, ledger: Ledger) -> dict[str, Any]:
 
     Who knows no more than this document computes what is tainted.
     """
-    published = ledger.fetch_published(*settings.environments)
-    tainted = ledger.fetch_tainted(*settings.environments)
+    published = ledger.builds.fetch_published(*settings.environments)
+    tainted = ledger.taints.fetch(*settings.environments)
     published = {
         build_id: build
         for build_id, build in published.items()
         if build.snapshot is not None and build.snapshot.build_uid not in tainted
     }
     # Read last: what has changed its meaning since is not in `published`, and so in no entry.
-    return manifest_document(settings, published, ledger.fetch_malloy(settings.environment))
+    return manifest_document(
+        settings, published, ledger.manifests.fetch_malloy(settings.environment)
+    )
 
 
 def _malloy_json(malloy_id: BuildID, build_id: BuildID, entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,7 +162,7 @@ def unknown_entries(path: Path, ledger: Ledger | None) -> int:
     except (OSError, UnicodeDecodeError):
         return 0
     uids = {e.claim.build_uid for e in read.entries if e.claim is not None}
-    return len(uids - ledger.fetch_known(uids) if ledger is not None else uids)
+    return len(uids - ledger.builds.fetch_known(uids) if ledger is not None else uids)
 
 
 _own: set[tuple[Path, str]] = set()
@@ -173,11 +175,11 @@ def _may_replace(path: Path, settings: Settings, ledger: Ledger) -> bool:
     One that names builds of another ledger is left alone as long as this one has published nothing
     in the environment: it is all that tells of them. Later a copy of it stays.
     """
-    own = path, ledger.log_id()
+    own = path, ledger.events.log_id()
     if own in _own:
         return True
     n = unknown_entries(path, ledger)
-    if n and not ledger.has_published(*settings.environments):
+    if n and not ledger.manifests.has_published(*settings.environments):
         log.warning(
             "%s names %d builds that are not in the ledger, so it was left as it is:"
             " persist doctor --fix restores them",

@@ -1,7 +1,7 @@
-"""What rows of snapshots shall not be used, in a ledger: whoever has these rows knows of it.
+"""Taints: which rows of snapshots readers must not use.
 
-A mark is of the rows, not of the name or the meaning by which they are read: it comes back with
-them, goes on with builds that keep them, and ends with those that do not.
+A mark belongs to the rows, not to the name or the meaning by which they are read. It comes back
+with the rows, goes on with builds that keep them, and ends with builds that do not.
 """
 
 from __future__ import annotations
@@ -13,28 +13,30 @@ import sqlalchemy as sa
 
 from persist_assets.core.errors import ConflictError
 from persist_assets.ledger.connection import in_parts
-from persist_assets.ledger.log import EventLog, repeated
-from persist_assets.ledger.tables import taints
+from persist_assets.ledger.log import Part, repeated
+from persist_assets.ledger.rows import published, snapshot_of
+from persist_assets.ledger.tables import builds, taints
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from sqlalchemy.engine import Connection
 
     from persist_assets.core.model.queries import BuildID
+    from persist_assets.core.model.snapshots import Snapshot
     from persist_assets.core.wants import PartitionRef
 
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """What is said to be tainted.
+    """Rows that readers must not use.
 
     Attributes
     ----------
     refs
-        The partitions of which what there is shall not be used, each with what it means.
+        The tainted partitions, each with its BuildID.
     marks
-        By the uids of snapshots which of their partitions are; an empty key stands for all rows.
+        The tainted partition keys by snapshot; an empty key stands for all rows.
     """
 
     refs: Mapping[PartitionRef, BuildID]
@@ -43,14 +45,14 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a build keeps of the rows of a snapshot.
+    """The rows of an earlier snapshot that a build keeps.
 
     Attributes
     ----------
     keys
-        The partitions whose rows stay; of a table without any an empty key.
+        The partitions whose rows stay; an empty key for a table without partitions.
     own
-        Whether the environment reads it itself; else it is another one's.
+        Whether the snapshot is one that the environment reads; otherwise another environment's.
     """
 
     snapshot_uid: str
@@ -58,103 +60,134 @@ class Kept:
     own: bool = True
 
     def tainted(self, marks: Collection[str]) -> frozenset[str]:
-        """Return what stays tainted, of what is tainted of the snapshot."""
+        """Return the tainted partitions that stay, given the marks of the snapshot."""
         return frozenset(self.keys if "" in marks else {*self.keys}.intersection(marks))
 
 
-class TaintLog(EventLog):
-    """What of a ledger is about rows that shall not be used."""
+class Taints(Part):
+    """Which rows readers must not use."""
 
     @repeated
-    def fetch_tainted(self, *environments: str) -> dict[str, frozenset[str]]:
-        """Return what of snapshots shall not be used, as it was said in environments, or in any.
+    def fetch(self, *environments: str) -> dict[str, frozenset[str]]:
+        """Return the tainted partition keys by snapshot, as marked in some environments, or in any.
 
         Returns
         -------
         Mapping[str, frozenset[str]]
-            By the uids of snapshots their partitions; of tables without any an empty key.
+            Snapshot uid to partition keys; an empty key for tables without partitions.
         """
         query = sa.select(taints.c.snapshot_uid, taints.c.partition_key)
         if environments:
             query = query.where(taints.c.environment.in_(environments))
-        found: dict[str, set[str]] = {}
+        marks: dict[str, set[str]] = {}
         with self._read() as connection:
             for uid, key in connection.execute(query):
-                found.setdefault(uid, set()).add(key)
-        return {uid: frozenset(keys) for uid, keys in found.items()}
+                marks.setdefault(uid, set()).add(key)
+        return {uid: frozenset(keys) for uid, keys in marks.items()}
 
-    def _taint(self, connection: Connection, environment: str, taint: Taint, *, by: str) -> None:
-        """Record that readers of an environment shall not use some rows."""
-        said = {"environment": environment, "by": by}
-        told = [{**said, "partition_ref": ref, "build_id": b} for ref, b in taint.refs.items()]
-        self._append_all(connection, [("partition-tainted", one) for one in told])
-        _mark(connection, [(environment, u, k) for u, keys in taint.marks.items() for k in keys])
-
-    def _keep_taints(
-        self, connection: Connection, environment: str, build_uid: str, kept: Kept
-    ) -> None:
-        """Let what is tainted of the rows that a build keeps be so in its own snapshot."""
-        marks: dict[str, set[str]] = {}
-        for said_in, _, key in _marks(connection, [kept.snapshot_uid]):
-            marks.setdefault(said_in if kept.own else environment, set()).add(key)
-        left = [(where, key) for where, keys in marks.items() for key in kept.tainted(keys)]
-        _mark(connection, [(where, build_uid, key) for where, key in left])
-
-    def _bring_taints(
+    @repeated
+    def record(
         self,
-        connection: Connection,
-        environment: str,
-        snapshot_uids: Iterable[str],
-        sources: Collection[str] = (),
-    ) -> None:
-        """Let what of snapshots is tainted in others be so in an environment that gets them.
+        environments: Sequence[str],
+        decide: Callable[[Mapping[BuildID, Snapshot], Collection[Snapshot]], Taint],
+        *,
+        by: str,
+    ) -> Taint:
+        """Taint rows for the readers of an environment; return which.
 
         Parameters
         ----------
-        sources
-            The others; none: all.
+        environments
+            The environment, and those that it reads.
+        decide
+            Chooses the rows, given the manifest of these environments and all snapshots.
         """
-        there = _marks(connection, snapshot_uids, sources)
-        _mark(connection, [(environment, uid, key) for _, uid, key in there])
+        alive = sa.select(builds).where(
+            builds.c.state == "succeeded", builds.c.collected_at.is_(None)
+        )
+        with self._write() as connection:  # so that nothing is published meanwhile
+            rows = connection.execute(published(*environments))
+            manifest = {row.build_id: snapshot_of(row) for row in rows}
+            taint = decide(manifest, [snapshot_of(row) for row in connection.execute(alive)])
+            values = {"environment": environments[0], "by": by}
+            tainted = [
+                ("partition-tainted", {**values, "partition_ref": ref, "build_id": build_id})
+                for ref, build_id in taint.refs.items()
+            ]
+            self._events.append_all(connection, tainted)
+            marks = [(environments[0], u, k) for u, keys in taint.marks.items() for k in keys]
+            _mark(connection, marks)
+        return taint
 
-    def _refuse_tainted(
-        self,
-        connection: Connection,
-        name: str,
-        snapshot_uids: Iterable[str],
-        environments: Collection[str] = (),
-    ) -> None:
-        """Refuse rows that come from what is tainted by now, in environments, or in any.
 
-        Raises
-        ------
-        ConflictError
-            They do.
-        """
-        if _marks(connection, snapshot_uids, environments):
-            raise ConflictError(f"an input of `{name}` was tainted meanwhile", hint="build again")
+def keep_taints(connection: Connection, environment: str, build_uid: str, kept: Kept) -> None:
+    """Copy the marks of the rows that a build keeps to its snapshot."""
+    marks: dict[str, set[str]] = {}
+    for marked_in, _, key in _marks(connection, [kept.snapshot_uid]):
+        marks.setdefault(marked_in if kept.own else environment, set()).add(key)
+    stay = [(where, key) for where, keys in marks.items() for key in kept.tainted(keys)]
+    _mark(connection, [(where, build_uid, key) for where, key in stay])
+
+
+def bring_taints(
+    connection: Connection,
+    environment: str,
+    snapshot_uids: Iterable[str],
+    sources: Collection[str] = (),
+) -> None:
+    """Copy the marks of snapshots to an environment that takes them over.
+
+    Parameters
+    ----------
+    sources
+        The environments to copy marks from; empty: all.
+    """
+    marks = _marks(connection, snapshot_uids, sources)
+    _mark(connection, [(environment, uid, key) for _, uid, key in marks])
+
+
+def refuse_tainted(
+    connection: Connection,
+    name: str,
+    snapshot_uids: Iterable[str],
+    environments: Collection[str] = (),
+) -> None:
+    """Refuse to publish rows computed from snapshots that are tainted by now.
+
+    Parameters
+    ----------
+    environments
+        Where marks count; empty: everywhere.
+
+    Raises
+    ------
+    ConflictError
+        One of the snapshots is tainted.
+    """
+    if _marks(connection, snapshot_uids, environments):
+        raise ConflictError(f"an input of `{name}` was tainted meanwhile", hint="build again")
 
 
 _Mark = tuple[str, str, str]
-"""Where it is said, of which snapshot, and of which partition."""
+"""Environment, snapshot uid and partition key."""
 
 
 def _marks(
     connection: Connection, snapshot_uids: Iterable[str], environments: Collection[str] = ()
 ) -> set[_Mark]:
-    """Return the marks of snapshots, those that were said in environments, or all."""
-    query, found = sa.select(taints), set[_Mark]()
+    """Return the marks of snapshots that were set in some environments, or all."""
+    query, marks = sa.select(taints), set[_Mark]()
     if environments:
         query = query.where(taints.c.environment.in_(environments))
-    for some in in_parts([*snapshot_uids]):
-        rows = connection.execute(query.where(taints.c.snapshot_uid.in_(some)))
-        found |= {(where, uid, key) for where, uid, key in rows}
-    return found
+    for uids in in_parts([*snapshot_uids]):
+        rows = connection.execute(query.where(taints.c.snapshot_uid.in_(uids)))
+        marks |= {(where, uid, key) for where, uid, key in rows}
+    return marks
 
 
 def _mark(connection: Connection, marks: Collection[_Mark]) -> None:
-    """Record marks that are not there yet."""
+    """Record the marks that are not recorded yet."""
     new = sorted({*marks} - _marks(connection, {uid for _, uid, _ in marks}))
-    for some in in_parts(new):
+    for part in in_parts(new):
         columns = taints.columns.keys()
-        connection.execute(taints.insert(), [dict(zip(columns, m, strict=True)) for m in some])
+        connection.execute(taints.insert(), [dict(zip(columns, m, strict=True)) for m in part])

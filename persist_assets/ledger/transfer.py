@@ -1,7 +1,7 @@
-"""A whole ledger from one database to another, exactly: every row as it is, or nothing.
+"""Copy a whole ledger from one database to another: every row exactly, or nothing.
 
-The rows go as they are, through the one description of the tables in `tables.py`; JSON goes as its
-text. So positions, counters, instants and even the spaces are those of the original.
+The rows go through the one description of the tables in `tables.py`; JSON is copied as text. So
+positions, counters, times and even white space equal those of the original.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from persist_assets.core.errors import ConflictError, LedgerError, NotFoundError
 from persist_assets.ledger.connection import Database, parse_url
-from persist_assets.ledger.ledger import is_live
+from persist_assets.ledger.leases import is_live
 from persist_assets.ledger.migrations import VERSION, migrate, refuse_newer, version_of
 from persist_assets.ledger.tables import counters, leases, ledger_version, metadata, writers
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
 _LASTING = [t for t in metadata.sorted_tables if t is not writers]
-"""What a ledger is, those first that others refer to; the rest only whoever writes knows of."""
+"""The tables to copy, in the order of their references; `writers` is of use to writers only."""
 _AT_ONCE = 1000
 """How many rows are read and written at once."""
 

@@ -121,7 +121,7 @@ def examine(
     some = next(iter(settings.values()))
     ledger = _open_ledger(report, some)
     if ledger is not None and some.owns_ledger and not some.declared:
-        _look_at_settings_of(report, root, ledger.fetch_environments(), settings)
+        _look_at_settings_of(report, root, ledger.manifests.fetch_environments(), settings)
     report.checked["environments"] = list(settings)
     _look_at_home(report, some, fix=fix)
     meanings = {name: _look_at_sources(report, s) for name, s in settings.items()}
@@ -252,7 +252,7 @@ def _open_ledger(report: Report, settings: Settings) -> Ledger | None:
         return None
     try:
         ledger = Ledger(settings.ledger)
-        report.checked["ledger"] = {"version": VERSION, "events": ledger.position()}
+        report.checked["ledger"] = {"version": VERSION, "events": ledger.events.position()}
     except PersistError as error:
         report.add_error("ledger", error)
         return None
@@ -302,9 +302,9 @@ def _look_at_environments(report: Report, ledger: Ledger, settings: Mapping[str,
     one = next(iter(settings.values()))
     if not one.declared:
         return
-    for name in ledger.fetch_environments():
+    for name in ledger.manifests.fetch_environments():
         if name not in settings and name not in one.declared:
-            n = len(ledger.fetch_manifest(name))
+            n = len(ledger.manifests.fetch(name))
             report.add(
                 "unknown-environment",
                 f"the ledger has an environment `{name}` with {n} tables, "
@@ -324,7 +324,7 @@ def _look_at_build_ids(
 ) -> None:
     """Report environments whose tables have BuildIDs of an older release, or of older settings."""
     for name, current in meanings.items():
-        manifest = ledger.fetch_manifest(*settings[name].environments)
+        manifest = ledger.manifests.fetch(*settings[name].environments)
         found = find_former_build_ids(settings[name], current, manifest)
         if found is not None:
             report.add(
@@ -352,16 +352,16 @@ def _look_at_tables(
                 looked[key] = error.message
         return looked[key]
 
-    for name in ledger.fetch_environments():
+    for name in ledger.manifests.fetch_environments():
         if name not in settings and not known.owns_ledger:
             continue  # another project may have it, and looks at it itself
         there = settings.get(name, known)
-        for build_id, snapshot in ledger.fetch_manifest(name).items():
+        for build_id, snapshot in ledger.manifests.fetch(name).items():
             wrongs = (
                 "a table that it reads was collected"
                 if leaf is None
                 else wrong(there.table_root(leaf.table), leaf)
-                for leaf in beneath(ledger.find_written, snapshot)
+                for leaf in beneath(ledger.builds.find_written, snapshot)
                 if not isinstance(leaf, RawVersion)
             )
             said = next((w for w in wrongs if w is not None), None)
@@ -386,7 +386,7 @@ def _look_at_tables(
 def _look_for_strangers(report: Report, ledger: Ledger, settings: Mapping[str, Settings]) -> None:
     """Tell the tables of a warehouse that the ledger knows nothing of: another ledger's."""
     some = next(iter(settings.values()))
-    ours = {some.table_root(table) for table in ledger.fetch_table_names()}
+    ours = {some.table_root(table) for table in ledger.builds.fetch_table_names()}
     for warehouse in dict.fromkeys(s.warehouse for s in settings.values()):
         if not is_local(warehouse):
             continue
@@ -417,7 +417,7 @@ def _look_at_files(
             exported = None
         except (OSError, ValueError):
             exported = {}
-        if exported is None and not ledger.fetch_manifest(*there.environments):
+        if exported is None and not ledger.manifests.fetch(*there.environments):
             continue
         if exported == fetch_document(there, ledger):
             continue
@@ -438,12 +438,12 @@ def _look_at_upstreams(report: Report, ledger: Ledger, settings: Mapping[str, Se
     for environment, own in settings.items():
         for upstream in own.upstreams:
             name = upstream.name
-            problem = ledger.find_upstream_problem(environment, name)
+            problem = ledger.upstreams.find_problem(environment, name)
             if problem is not None:
                 hint = "persist evaluate tries again"
                 message = f"the graph `{name}`: {problem}"
                 report.add("upstream", message, hint, severity="warning", environment=environment)
-            elif began_anew(ledger.fetch_cursor(environment, name)):
+            elif began_anew(ledger.upstreams.find_cursor(environment, name)):
                 message = (
                     f"the history of the graph `{name}` was reset and read again from its start"
                 )
@@ -460,7 +460,7 @@ def _look_at_requests(report: Report, ledger: Ledger, settings: Mapping[str, Set
 
 def _look_at_work(report: Report, ledger: Ledger) -> None:
     """Tell of builds and leases whose process is gone."""
-    running = ledger.fetch_under_way()
+    running = ledger.builds.fetch_under_way()
     report.checked["builds_under_way"] = len(running)
     for build, process, dead in running:
         if dead:
@@ -473,7 +473,7 @@ def _look_at_work(report: Report, ledger: Ledger) -> None:
                 environment=build.environment,
                 source_id=build.source_id,
             )
-    for lease, dead, expired in ledger.fetch_leases():
+    for lease, dead, expired in ledger.leases.fetch():
         if dead or expired:
             why = "is gone" if dead else "has sent no heartbeat for too long"
             report.add(

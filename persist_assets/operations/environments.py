@@ -72,17 +72,17 @@ def promote(
         builder.project,
         wanted,
         builder.plan(selected),
-        ledger.fetch_manifest(*settings.environments),
-        ledger.fetch_manifest(target),
-        ledger.fetch_manifest(*there.environments),
-        ledger.fetch_passed(*settings.environments),
+        ledger.manifests.fetch(*settings.environments),
+        ledger.manifests.fetch(target),
+        ledger.manifests.fetch(*there.environments),
+        ledger.builds.fetch_passed(*settings.environments),
         allow_stale=allow_stale,
     )
     if dry_run or decided.refused:
         return decided, None
     change = None
     if decided.snapshots:
-        change = ledger.promote(
+        change = ledger.manifests.promote(
             settings.environments, target, decided.snapshots, malloy=wanted.malloy, why=why
         )
     # Even if nothing moved: whoever promoted before may have died before this.
@@ -122,7 +122,7 @@ def roll_back(
         the same tables as `run`. Nothing was changed.
     """
     environment = settings.environment
-    history = ledger.fetch_history(environment)
+    history = ledger.manifests.fetch_history(environment)
     if to is not None:
         if all(c.change_id != to for c in history):
             raise NotFoundError(
@@ -152,13 +152,13 @@ def roll_back(
         raise ConflictError(f"cannot roll back: {', '.join(gone)} is gone")
     expected = history[0].change_id
     if to is not None:
-        ledger.roll_back(environment, to, expected=expected, why=why)
+        ledger.manifests.roll_back(environment, to, expected=expected, why=why)
     else:
         moved = {c.change_id: c.moved for c in undone}
         said = why or f"without {', '.join(map(str, sorted(moved)))}"
-        ledger.undo(environment, moved, expected=expected, why=said)
+        ledger.manifests.undo(environment, moved, expected=expected, why=said)
     export_manifest(settings, ledger)
-    change = ledger.fetch_history(environment, limit=1)[0]
+    change = ledger.manifests.fetch_history(environment, limit=1)[0]
     _show_moved(builder, change.moves)
     return change
 
@@ -317,7 +317,7 @@ def _is_there(settings: Settings, ledger: Ledger, snapshot: Snapshot) -> bool:
     return all(
         isinstance(leaf, RawVersion)
         or (leaf is not None and has_snapshot(settings.table_root(leaf.table), leaf))
-        for leaf in beneath(ledger.find_written, snapshot)
+        for leaf in beneath(ledger.builds.find_written, snapshot)
     )
 
 
@@ -407,7 +407,7 @@ def import_entries(
     partial
         Import what is right although something is refused.
     """
-    present = ledger.fetch_manifest(*settings.environments)
+    present = ledger.manifests.fetch(*settings.environments)
     now = datetime.now(UTC)
     refused = [*read.refused]
     chosen: list[Build] = []
@@ -433,7 +433,9 @@ def import_entries(
     change = None
     if (partial or not refused) and not dry_run:
         if chosen:
-            change = ledger.adopt(settings.environment, chosen, malloy=dict(read.malloy), why=why)
+            change = ledger.manifests.adopt(
+                settings.environment, chosen, malloy=dict(read.malloy), why=why
+            )
         export_manifest(settings, ledger)
         _show_moved(builder, moved)
     new = frozenset(adopted & {s.build_id for s in moved})
@@ -447,7 +449,7 @@ def _find_known(settings: Settings, ledger: Ledger, entry: Entry) -> Build | Non
     """
     known = [
         b
-        for b in ledger.fetch_succeeded(entry.build_id)
+        for b in ledger.builds.fetch_succeeded(entry.build_id)
         if b.snapshot is not None
         and (settings.table_root(b.snapshot.table), b.snapshot.version)
         == (entry.path, entry.version)

@@ -22,8 +22,8 @@ from persist_assets.building.strategies.temporary import TEMPORARY, temporary_le
 from persist_assets.core.errors import ConflictError, StorageError
 from persist_assets.core.settings.load import load_settings
 from persist_assets.external.coverage import COPIES, copy_id, copy_root
-from persist_assets.ledger.ledger import has_ended
 from persist_assets.ledger.manifest_file import export_manifest
+from persist_assets.ledger.processes import has_ended
 from persist_assets.storage.changes import listed_version, listings_of
 from persist_assets.storage.delta_deletions import (
     delete_builds,
@@ -97,7 +97,7 @@ def collect(
     """
     defined = {b: [s.source_id for s in sources] for b, sources in project.by_build_id.items()}
     before = clock() - timedelta(seconds=settings.keep_s)
-    holdings = ledger.collect(
+    holdings = ledger.builds.collect(
         before, settings.environment, defined, removed=removed, dry_run=dry_run
     )
     if not dry_run:
@@ -107,10 +107,10 @@ def collect(
     found += _sweep_temporary(settings, ledger, dry_run=dry_run)
     read = {need.table for need in project.needs}
     needed = {copy_id(settings, s) for s in project.sources if s.source_id in read}
-    copies = ledger.fetch_copies() if removed else ()
+    copies = ledger.copies.fetch() if removed else ()
     left = {c.copy_id for c in copies if c.copy_id not in needed and c.as_of < before}
     for copy in () if dry_run else left:
-        ledger.record_needs(copy, settings.environment, ())
+        ledger.copies.record_needs(copy, settings.environment, ())
     found += _sweep_copies(settings, ledger, left, dry_run=dry_run)
     if not dry_run:
         _sweep_listings(settings, ledger, clock())
@@ -132,15 +132,17 @@ def _sweep(
     with ExitStack() as held:
         try:
             for build_id in holding.build_ids:
-                held.enter_context(ledger.lease(f"build {build_id}", "a collection", wait_s=0))
+                held.enter_context(
+                    ledger.leases.hold(f"build {build_id}", "a collection", wait_s=0)
+                )
         except ConflictError:
             log.info("action=collect table=%s skipped: it is being built", holding.table)
             return None
         # What was parked since is alive too.
-        holding = ledger.fetch_holding(holding.table)
+        holding = ledger.builds.fetch_holding(holding.table)
         alive = [uid for uid, _, _ in holding.started if uid not in _dead(holding, now)]
-        ledger.record_interrupted(holding.table, alive=alive)
-        holding = ledger.fetch_holding(holding.table)
+        ledger.builds.record_interrupted(holding.table, alive=alive)
+        holding = ledger.builds.fetch_holding(holding.table)
         written = find_written(root)
         doomed = _doomed(holding, written, now)
         head = max((v for uid, v in holding.kept.items() if uid in written), default=None)
@@ -187,29 +189,29 @@ def _sweep_copies(
     left
         Those that the environment needs no more.
     """
-    for copy in ledger.fetch_copies():
+    for copy in ledger.copies.fetch():
         name, root = f"{COPIES}/{copy.copy_id}", copy_root(settings, copy.copy_id)
         if _is_linked(root, settings.project_warehouse):
             continue
         with ExitStack() as held:
             try:
-                lease = ledger.lease(f"copy {copy.copy_id}", "a collection", wait_s=0)
+                lease = ledger.leases.hold(f"copy {copy.copy_id}", "a collection", wait_s=0)
                 held.enter_context(lease)
             except ConflictError:
                 log.info("action=collect copy=%s skipped: it is being updated", copy.copy_id)
                 continue
-            if ledger.find_copy(copy.copy_id) != copy:
+            if ledger.copies.find(copy.copy_id) != copy:
                 continue
             if not _is_table(root, copy.table_id):
                 log.warning(
                     "action=collect copy=%s skipped: it belongs to another ledger", copy.copy_id
                 )
                 continue
-            needing = ledger.fetch_needs(copy.copy_id).keys()
+            needing = ledger.copies.fetch_needs(copy.copy_id).keys()
             if not needing - ({settings.environment} if copy.copy_id in left else set()):
                 size = sum(file.bytes for file in list_own(root))
                 if not dry_run:
-                    ledger.forget_copies([copy.copy_id])
+                    ledger.copies.forget([copy.copy_id])
                     delete_table(root)
                 yield Collected(name, (copy.committed,), size)
                 continue
@@ -229,9 +231,9 @@ def _is_table(root: str, table_id: str) -> bool:
 
 def _sweep_listings(settings: Settings, ledger: Ledger, now: datetime) -> None:
     """Delete what is known of the files of raw data at versions that no snapshot rests on."""
-    needed = ledger.fetch_versions()
+    needed = ledger.builds.fetch_versions()
     for warehouse in _warehouses(settings):
-        directory = listings_of(warehouse, ledger.log_id())
+        directory = listings_of(warehouse, ledger.events.log_id())
         if _is_linked(directory, warehouse):
             continue
         for file in list_own(directory):
@@ -246,7 +248,7 @@ _TOKEN = re.compile(r"[0-9a-f]{32}")
 
 def _sweep_temporary(settings: Settings, ledger: Ledger, *, dry_run: bool) -> Iterable[Collected]:
     """Delete the temporary tables of runs of this ledger that have ended."""
-    own = f"{TEMPORARY}/{ledger.log_id()}"
+    own = f"{TEMPORARY}/{ledger.events.log_id()}"
     for warehouse in _warehouses(settings):
         root = f"{warehouse.rstrip('/')}/{own}"
         if _is_linked(root, warehouse):
@@ -256,7 +258,7 @@ def _sweep_temporary(settings: Settings, ledger: Ledger, *, dry_run: bool) -> It
             token = file.location.removeprefix(f"{root}/").partition("/")[0]
             bytes_of[token] = bytes_of.get(token, 0) + file.bytes
         for token, size in sorted(bytes_of.items()):
-            if not _TOKEN.fullmatch(token) or ledger.is_leased(temporary_lease(token)):
+            if not _TOKEN.fullmatch(token) or ledger.leases.is_held(temporary_lease(token)):
                 continue
             if not dry_run:
                 delete_directory(f"{root}/{token}")

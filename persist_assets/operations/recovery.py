@@ -85,10 +85,10 @@ def find_lost(settings: Settings, ledger: Ledger | None) -> Lost | None:
     ledger
         None: there is none.
     """
-    if ledger is not None and ledger.has_published(*settings.environments):
+    if ledger is not None and ledger.manifests.has_published(*settings.environments):
         return None
     entries = unknown_entries(settings.manifest_path, ledger)
-    is_empty = ledger is None or not ledger.position()
+    is_empty = ledger is None or not ledger.events.position()
     tables = tuple(_tables_in(settings.warehouse)) if is_empty else ()
     if not entries and not tables:
         return None

@@ -126,18 +126,18 @@ def find_place(settings: Settings, project: Project, ledger: Ledger, name: str) 
     """
     if name == WORKING_TREE:
         return Place("files", of_project(project))
-    environments = sorted({*ledger.fetch_environments(), *settings.declared})
+    environments = sorted({*ledger.manifests.fetch_environments(), *settings.declared})
     if name in environments:
         chain = (name,)
         if name in settings.declared:
             chain = load_settings(settings.root, environment=name).environments
-        current, manifest = ledger.fetch_current(*chain), ledger.fetch_manifest(*chain)
+        current, manifest = ledger.builds.fetch_current(*chain), ledger.manifests.fetch(*chain)
         tables = {k: manifest[b.build_id] for k, b in current.items() if b.build_id in manifest}
         return Place("environment", of_builds(current.values()), tables)
     commit = find_commit(settings, name)
     if commit is not None:
         return Place("files", of_project(load_revision(settings, name, commit)))
-    build = ledger.find_build(name) if _BUILD_ID.fullmatch(name) else None
+    build = ledger.builds.find(name) if _BUILD_ID.fullmatch(name) else None
     if build is not None:
         tables = {build.source_id: build.snapshot} if build.snapshot else {}
         return Place("build", of_builds([build]), tables)

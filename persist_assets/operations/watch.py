@@ -109,7 +109,7 @@ class Watch:
         observer = Observer(self._settings, self._project, ledger)
         versions = [observer.pins.find_version(s) for s in self._raws]
         told = [None if v is None or v.startswith(UNVERSIONED) else v for v in versions]
-        seen = (ledger.position(), told)
+        seen = (ledger.events.position(), told)
         if seen == self._seen:
             return None
         found = due(self._project, observer.plan(self._sources))

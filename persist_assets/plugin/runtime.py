@@ -155,7 +155,7 @@ class Runtime:
             return self._builders[run_id]
 
     def _warn_of_former_build_ids(self, settings: Settings, project: Project) -> None:
-        manifest = self._open_ledger().fetch_manifest(*settings.environments)
+        manifest = self._open_ledger().manifests.fetch(*settings.environments)
         current = {s.build_id for s in project.persisted}
         problem = find_former_build_ids(settings, current, manifest)
         if problem is not None:

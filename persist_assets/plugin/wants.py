@@ -48,7 +48,7 @@ def request_job(runtime: Runtime, name: str) -> dg.JobDefinition:
             raise dg.Failure(f"a run of this job must name a request in its tag `{REQUEST_TAG}`")
         try:
             builder = runtime.builder(run, lambda: session.spark_session)
-            request = builder.ledger.find_request(request_id)
+            request = builder.ledger.requests.find(request_id)
             if request is None or request.environment != builder.settings.environment:
                 where = builder.settings.environment
                 raise dg.Failure(f"unknown build request `{request_id}` in `{where}`")
@@ -64,7 +64,7 @@ def request_job(runtime: Runtime, name: str) -> dg.JobDefinition:
             report_raw_versions(context.instance, made.observer)
             seen = fetch_seen(context.instance, {k for deps in runtime.deps.values() for k in deps})
             if not run_request(made, request, run_id=run.run_id, tell=published.extend):
-                ended = builder.ledger.find_request(request_id)
+                ended = builder.ledger.requests.find(request_id)
                 raise dg.Failure(ended.error if ended and ended.error else "it failed")
             yield from told_of(runtime, made, published, context.instance, seen)
         except ConflictError as error:
@@ -129,13 +129,13 @@ def _turn(
     ledger, environment = observer.ledger, observer.settings.environment
     cursor = _cursor(context.cursor)
     now = observer.clock()
-    cursor.setdefault("told", ledger.position())  # of what was before nobody needs to hear
+    cursor.setdefault("told", ledger.events.position())  # of what was before nobody needs to hear
     record_dead(ledger, environment, now)
     _fail_lost(observer, context.instance)
     synced = sync_all(observer)
     told += [f"{s.graph}: {s.problem}" for s in synced if s.problem]
     make_wants(observer, "sensor")
-    position, due = ledger.position(), cursor.get("due")
+    position, due = ledger.events.position(), cursor.get("due")
     arrived = any(s.available for s in synced)
     came = due is not None and datetime.fromisoformat(due) <= now
     if arrived or came or position != cursor.get("idx"):
@@ -148,7 +148,7 @@ def _turn(
     text = json.dumps(cursor, sort_keys=True)
     if text != context.cursor:
         context.update_cursor(text)
-    found = ledger.fetch_requests(environment, is_open=True)
+    found = ledger.requests.fetch(environment, is_open=True)
     return [r for r in reversed(found) if r.state == "requested"]
 
 
@@ -163,11 +163,11 @@ def _cursor(text: str | None) -> dict[str, Any]:
 def _fail_lost(observer: Observer, instance: dg.DagsterInstance) -> None:
     """Record the requests as failed whose runs have ended and had not begun them."""
     ledger = observer.ledger
-    for request in ledger.fetch_requests(observer.settings.environment, is_open=True):
+    for request in ledger.requests.fetch(observer.settings.environment, is_open=True):
         if request.state == "requested":
             runs = instance.get_runs(dg.RunsFilter(tags={REQUEST_TAG: request.request_id}))
             if runs and all(run.is_finished for run in runs):
-                ledger.fail_request(request.request_id, "its run ended before it started")
+                ledger.requests.fail(request.request_id, "its run ended before it started")
 
 
 def _tell_late(
@@ -178,10 +178,10 @@ def _tell_late(
     Whoever does not answer is told again in the next turn; nobody waits for that.
     """
     ledger, environment = observer.ledger, observer.settings.environment
-    since, head = cursor["told"], ledger.position()
+    since, head = cursor["told"], ledger.events.position()
     late: list[Miss] | None = None
     while since < head:
-        events, following = ledger.list_events(since, kinds=_SLA_KINDS)
+        events, following = ledger.events.search(since, kinds=_SLA_KINDS)
         for event in events:
             if event.data.get("environment") != environment:
                 continue
@@ -194,7 +194,7 @@ def _tell_late(
                 cursor["told"] = event.idx - 1
                 return
             if late is None:  # those of now, which are what each of these events is reported with
-                late = ledger.fetch_misses(environment, only_open=True)
+                late = ledger.wants.fetch_misses(environment, only_open=True)
             _report(context.instance, observer, event, late)
         if following <= since:
             break
@@ -222,7 +222,7 @@ def _report(
 
 def _late(observer: Observer, source: Source) -> list[dict[str, Any]]:
     """Return the deadlines of a source that were missed and are not met yet."""
-    misses = observer.ledger.fetch_misses(observer.settings.environment, only_open=True)
+    misses = observer.ledger.wants.fetch_misses(observer.settings.environment, only_open=True)
     return [
         {
             "partition_ref": miss.partition_ref,

@@ -51,7 +51,7 @@ def find_cycles(
     environment, until = settings.environment, time.monotonic() + _WITHIN_S
     answers: dict[PartitionRef, list[PartitionRef]] = {}
     cycles: list[Cycle] = []
-    for ref in ledger.fetch_waiting(environment, upstream.name, limit=_MOST):
+    for ref in ledger.wants.fetch_waiting(environment, upstream.name, limit=_MOST):
         for needed in find_missing(ledger, environment, ref):
             graph, name = split_graph(needed)
             if graph != upstream.name:
@@ -76,9 +76,9 @@ def find_missing(ledger: Ledger, environment: str, ref: PartitionRef) -> list[Pa
 
     Empty where the partition is available, or has more wants than are looked at.
     """
-    if ledger.fetch_available(environment, refs=[ref]):
+    if ledger.partitions.fetch_available(environment, refs=[ref]):
         return []  # its readers learn that soon
-    wants = ledger.fetch_wants(environment, states=ACTIVE, refs=[ref], limit=_MOST + 1)
+    wants = ledger.wants.fetch(environment, states=ACTIVE, refs=[ref], limit=_MOST + 1)
     if not wants or len(wants) > _MOST:
         return []
     needs = [want.external_dependencies[:_MOST] for want in wants]
@@ -112,13 +112,13 @@ def waits_document(ledger: Ledger, settings: Settings, ref: PartitionRef) -> dic
 
 def _is_available(ledger: Ledger, environment: str, needed: PartitionRef) -> bool:
     graph, name = split_graph(needed)
-    return bool(ledger.fetch_available(environment, graph, refs=[name]))
+    return bool(ledger.partitions.fetch_available(environment, graph, refs=[name]))
 
 
 def _cursor(ledger: Ledger, environment: str, graph: str) -> dict[str, Any]:
     """Return up to where another graph was read; empty where it never was."""
     try:
-        cursor = json.loads(ledger.fetch_cursor(environment, graph) or "{}")
+        cursor = json.loads(ledger.upstreams.find_cursor(environment, graph) or "{}")
     except ValueError:
         return {}
     return cast("dict[str, Any]", cursor) if isinstance(cursor, dict) else {}
@@ -150,7 +150,7 @@ def _ask(
     own = {
         graph.get("name")
         for graph in _objects(document.get("graphs"))
-        if graph.get("log_id") == ledger.log_id()
+        if graph.get("log_id") == ledger.events.log_id()
         and graph.get("environment") == settings.environment
         and isinstance(graph.get("name"), str)
     }

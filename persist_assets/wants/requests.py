@@ -223,10 +223,10 @@ def evaluate_now(
     now = observer.clock()
     record_dead(ledger, environment, now)
     record_late(observer)
-    open_requests = {request_id for request_id, *_ in ledger.fetch_open_requests(environment)}
+    open_requests = {request_id for request_id, *_ in ledger.requests.fetch_open(environment)}
     wants = [
         want
-        for want in ledger.fetch_active(environment)
+        for want in ledger.wants.fetch_active(environment)
         if want.state not in UNDER_WAY or want.request_id in open_requests
     ]
     refs = {want.partition_ref for want in wants if want.state not in UNDER_WAY}
@@ -243,7 +243,7 @@ def evaluate_now(
     told = found.satisfied or found.expired or found.partitions
     request = None
     if told or trigger != "clock":
-        request = ledger.record_evaluation(environment, trigger, found)
+        request = ledger.requests.record_evaluation(environment, trigger, found)
     return found, request
 
 
@@ -319,7 +319,7 @@ def taint(observer: Observer, ref: PartitionRef, *, by: str) -> list[PartitionRe
         present = {s.build_uid for b, s in manifest.items() if b in project.by_build_id}
         return Taint(refs, _with_readers(marks, kept, present))
 
-    taint = observer.ledger.taint(observer.settings.environments, decide, by=by)
+    taint = observer.ledger.taints.record(observer.settings.environments, decide, by=by)
     export_manifest(observer.settings, observer.ledger)
     return [*taint.refs]
 
@@ -380,7 +380,7 @@ def next_due(observer: Observer) -> datetime | None:
     Then one is late or given up, a pause ends, or the window of a partition does.
     """
     now, dues = observer.clock(), set[datetime]()
-    wants = observer.ledger.fetch_active(observer.settings.environment)
+    wants = observer.ledger.wants.fetch_active(observer.settings.environment)
     for want in wants:
         dues |= {d for d in (want.retry_at, want.expires_at, want.deadline) if d is not None}
     for ref in _not_yet(observer, {want.partition_ref for want in wants}):
@@ -462,12 +462,12 @@ def explained(observer: Observer, ref: PartitionRef) -> dict[str, Any]:
     place, ledger = resolve(observer, ref), observer.ledger
     source, environment = place.source, observer.settings.environment
     full = ref_of(source.key, place.key)
-    wants = ledger.fetch_wants(environment, refs=[full], limit=5)
-    build_uid = ledger.find_available_build(environment, full)
-    builds = ledger.fetch_builds(build_uid=build_uid) if build_uid else []
+    wants = ledger.wants.fetch(environment, refs=[full], limit=5)
+    build_uid = ledger.partitions.find_build(environment, full)
+    builds = ledger.builds.fetch(build_uid=build_uid) if build_uid else []
     build = next(iter(builds), None)
     names = {s.build_id: s.name for s in observer.project.sources}
-    requests = [r for w in wants if w.request_id and (r := ledger.find_request(w.request_id))]
+    requests = [r for w in wants if w.request_id and (r := ledger.requests.find(w.request_id))]
     location = source.location
     return {
         "partition_ref": full,
@@ -514,24 +514,24 @@ def find_available(observer: Observer, refs: Collection[PartitionRef]) -> set[Pa
         graph, name = split_graph(ref)
         by_graph.setdefault(graph, {})[name] = ref
     for graph, names in by_graph.items():
-        there = observer.ledger.fetch_available(environment, graph, refs=[*names])
+        there = observer.ledger.partitions.fetch_available(environment, graph, refs=[*names])
         found.update(names[name] for name in there)
     return found
 
 
 def record_dead(ledger: Ledger, environment: str, now: datetime) -> None:
     """Record requests as failed whose run has ended without telling why, or has never begun."""
-    for request_id, state, at in ledger.fetch_open_requests(environment):
-        if state == "started" and not ledger.is_leased(_lease(request_id)):
-            ledger.fail_request(request_id, "its run ended without a reason")
+    for request_id, state, at in ledger.requests.fetch_open(environment):
+        if state == "started" and not ledger.leases.is_held(_lease(request_id)):
+            ledger.requests.fail(request_id, "its run ended without a reason")
         elif state == "requested" and now - at > _PATIENCE:
-            ledger.fail_request(request_id, "no process started it")
+            ledger.requests.fail(request_id, "no process started it")
 
 
 def find_untaken(ledger: Ledger, environment: str, now: datetime) -> str | None:
     """Return in words since when nothing takes build requests; None if something does, or may."""
-    requests = ledger.fetch_open_requests(environment)
-    if any(state == "started" and ledger.is_leased(_lease(i)) for i, state, _ in requests):
+    requests = ledger.requests.fetch_open(environment)
+    if any(state == "started" and ledger.leases.is_held(_lease(i)) for i, state, _ in requests):
         return None  # the others may wait for its end
     waiting = [at for _, state, at in requests if state == "requested"]
     if not waiting or now - waiting[0] < _SOON:
@@ -548,7 +548,7 @@ def record_late(observer: Observer) -> int:
     """Record the wants that missed their deadlines, and whose fault that is; return how many."""
     n, now = 0, observer.clock()
     environment = observer.settings.environment
-    while late := observer.ledger.fetch_late(environment, now, limit=_LATE_AT_ONCE):
+    while late := observer.ledger.wants.fetch_late(environment, now, limit=_LATE_AT_ONCE):
         recorded = _record_late(observer, late)
         n += recorded
         if len(late) < _LATE_AT_ONCE or not recorded:
@@ -561,10 +561,10 @@ def _record_late(observer: Observer, late: Sequence[Want]) -> int:
     ledger, environment = observer.ledger, observer.settings.environment
     available = find_available(observer, {d for want in late for d in want.external_dependencies})
     graphs = {split_graph(d)[0] for want in late for d in want.external_dependencies} - {""}
-    problems = {graph: ledger.find_upstream_problem(environment, graph) for graph in graphs}
-    running = {b.source_id for b, *_ in ledger.fetch_under_way()}
+    problems = {graph: ledger.upstreams.find_problem(environment, graph) for graph in graphs}
+    running = {b.source_id for b, *_ in ledger.builds.fetch_under_way()}
     names = [s.key for s in observer.project.persisted if s.source_id in running]
-    requests = {i: ledger.find_request(i) for i in {want.request_id for want in late} if i}
+    requests = {i: ledger.requests.find(i) for i in {want.request_id for want in late} if i}
     told = [
         (
             want,
@@ -578,7 +578,7 @@ def _record_late(observer: Observer, late: Sequence[Want]) -> int:
         )
         for want in late
     ]
-    return ledger.record_misses(told)
+    return ledger.wants.record_misses(told)
 
 
 def _lease(request_id: str) -> str:
@@ -613,8 +613,8 @@ def run_request(
     """
     ledger, request_id = builder.ledger, request.request_id
     holder = f"{run_id or 'a request'}, process {os.getpid()}"
-    with ledger.lease(_lease(request_id), holder, wait_s=0):
-        ledger.start_request(request_id, run_id)
+    with ledger.leases.hold(_lease(request_id), holder, wait_s=0):
+        ledger.requests.start(request_id, run_id)
         told = _asked(builder.observer, request.partitions)
         pool: Pool | None = None
         building: Source | None = None
@@ -671,6 +671,6 @@ def _record_failure(
     name = f"`{building.key}`: " if building is not None else ""
     text = str(error) if isinstance(error, Exception) else "interrupted"
     message = f"{name}{text or type(error).__name__}"
-    builder.ledger.fail_request(
+    builder.ledger.requests.fail(
         request.request_id, message, culprits, waits_for=waits_for, children=children
     )

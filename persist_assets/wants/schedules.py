@@ -47,10 +47,10 @@ def make_wants(observer: Observer, by: str) -> list[Want]:
         said = source.annotation.want
         if said is None:
             continue
-        last = ledger.find_last_want_id(_beginning(observer, source))
+        last = ledger.wants.find_last_id(_beginning(observer, source))
         due = [*_due(observer, source, said, by, last)]
         with suppress(ConflictError):  # made meanwhile, when the annotation said otherwise
-            made += ledger.create_wants(due) if due else ()
+            made += ledger.wants.create(due) if due else ()
     return made
 
 

@@ -104,8 +104,8 @@ def sync(
     """
     ledger, environment = observer.ledger, observer.settings.environment
     name = upstream.name
-    kept = ledger.fetch_cursor(environment, name)
-    known = ledger.find_upstream_problem(environment, name)
+    kept = ledger.upstreams.find_cursor(environment, name)
+    known = ledger.upstreams.find_problem(environment, name)
     available: dict[PartitionRef, None] = {}
     problem: str | None = None
 
@@ -113,7 +113,9 @@ def sync(
         nonlocal kept, known
         cursor = json.dumps(page.cursor, sort_keys=True)
         told = [{"partition_ref": ref, "state": state} for ref, state in page.told.items()]
-        fits = ledger.record_synced(environment, name, cursor, told, expected=kept, problem=problem)
+        fits = ledger.upstreams.record_synced(
+            environment, name, cursor, told, expected=kept, problem=problem
+        )
         kept, known = cursor, problem
         return fits
 
@@ -123,7 +125,7 @@ def sync(
             cursor = page.cursor
             if page.reset is not None:
                 problem = page.reset
-                known_there = ledger.fetch_available(environment, name)
+                known_there = ledger.partitions.fetch_available(environment, name)
                 page = replace(page, told={r: "tainted" for r in known_there if _is_in(r, page)})
             if page.reset or page.told or page.moved or kept is None:
                 if not keep(page, problem if page.reset else known):

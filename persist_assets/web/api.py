@@ -103,7 +103,9 @@ async def list_events(graph: Graph, caller: Caller, given: Mapping[str, Any]) ->
         "task_ids": given.get("task_ids", ()),
         "build_request_ids": given.get("build_request_ids", ()),
     }
-    log_id, head = await graph.read(lambda: (graph.ledger.log_id(), graph.ledger.position()))
+    log_id, head = await graph.read(
+        lambda: (graph.ledger.events.log_id(), graph.ledger.events.position())
+    )
     whose = given.get("log_id", log_id)
     if since > head or whose != log_id:
         detail = (
@@ -123,7 +125,7 @@ async def list_events(graph: Graph, caller: Caller, given: Mapping[str, Any]) ->
     while True:
 
         def look(since: int = since) -> tuple[list[Event], int]:
-            return graph.ledger.list_events(since, limit=limit, **filters)
+            return graph.ledger.events.search(since, limit=limit, **filters)
 
         found, since = await graph.read(look)
         head = max(head, since)
@@ -136,7 +138,7 @@ async def list_events(graph: Graph, caller: Caller, given: Mapping[str, Any]) ->
             if graph.waiting >= MOST_WAITING:
                 raise Refused(503, "busy", "too many clients wait for events", "try again later")
             await graph.moved(since, left)
-            head = max(head, await graph.read(graph.ledger.position))
+            head = max(head, await graph.read(graph.ledger.events.position))
         elif clock() >= deadline:
             break  # `next_idx` is not yet the end: the client goes on from there
     return {
@@ -156,7 +158,7 @@ async def list_wants(graph: Graph, caller: Caller, given: Mapping[str, Any]) -> 
     states = tuple(given.get("states") or (() if given.get("all") else ACTIVE))
 
     def act() -> tuple[list[Want], list[str]]:
-        found = graph.ledger.fetch_wants(
+        found = graph.ledger.wants.fetch(
             graph.settings.environment,
             states=states,
             refs=given.get("partition_refs", ()),
@@ -212,7 +214,7 @@ async def cancel(graph: Graph, caller: Caller, want_id: str, why: str | None) ->
 
     def act() -> Want:
         find_want(graph, want_id)
-        return graph.ledger.cancel_want(want_id, by=caller.name, why=why)
+        return graph.ledger.wants.cancel(want_id, by=caller.name, why=why)
 
     return await graph.read(act)
 
@@ -225,7 +227,7 @@ def find_want(graph: Graph, want_id: str) -> Want:
     NotFoundError
         There is none of this id.
     """
-    found = graph.ledger.find_want(want_id)
+    found = graph.ledger.wants.find(want_id)
     if found is None or found.environment != graph.settings.environment:
         raise NotFoundError(f"unknown want `{want_id}`", hint=f"GET {PREFIX}/wants?all=true")
     return found
@@ -252,7 +254,7 @@ async def list_partitions(graph: Graph, caller: Caller, given: Mapping[str, Any]
     """Answer what is known of partitions, in the order of their references."""
     limit = given.get("limit", MOST)
     found = await graph.read(
-        lambda: graph.ledger.fetch_availability(
+        lambda: graph.ledger.partitions.fetch(
             graph.settings.environment,
             given.get("graph", ""),
             after=given.get("after", ""),
@@ -268,7 +270,7 @@ async def list_requests(graph: Graph, caller: Caller, given: Mapping[str, Any]) 
     """Answer the build requests, the newest first."""
 
     def act() -> tuple[list[Request], list[str]]:
-        found = graph.ledger.fetch_requests(
+        found = graph.ledger.requests.fetch(
             graph.settings.environment,
             is_open=given.get("open", False),
             limit=given.get("limit", 100),
@@ -284,7 +286,7 @@ async def list_misses(graph: Graph, caller: Caller, given: Mapping[str, Any]) ->
 
     def act() -> list[dict[str, Any]]:
         record_late(graph.observer())
-        found = graph.ledger.fetch_misses(
+        found = graph.ledger.wants.fetch_misses(
             graph.settings.environment, limit=given.get("limit", MOST)
         )
         return [miss_document(miss, graph.clock()) for miss in found]
@@ -316,7 +318,7 @@ async def show_health(graph: Graph, caller: Caller, given: Mapping[str, Any]) ->
     """Answer whether the ledger does."""
     try:
         async with asyncio.timeout(5):
-            await graph.read(graph.ledger.position)
+            await graph.read(graph.ledger.events.position)
     except (TimeoutError, PersistError):
         raise Refused(503, "ledger-unreachable", "the ledger does not respond") from None
     return {"status": "ok"}

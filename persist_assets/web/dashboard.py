@@ -250,8 +250,8 @@ class _Pages:
         def look() -> tuple[list[Want], int, list[str]]:
             environment, ledger = self._graph.settings.environment, self._graph.ledger
             names = [upstream.name for upstream in self._graph.settings.upstreams]
-            told = [(name, ledger.find_upstream_problem(environment, name)) for name in names]
-            found = ledger.fetch_wants(
+            told = [(name, ledger.upstreams.find_problem(environment, name)) for name in names]
+            found = ledger.wants.fetch(
                 environment,
                 states=ACTIVE if state == "active" else states,  # pyright: ignore[reportArgumentType]
                 pattern=pattern or None,
@@ -259,12 +259,12 @@ class _Pages:
             )
             problems = [f"The graph {name}: {problem}" for name, problem in told if problem]
             problems += self._graph.find_problems()
-            return found[::-1], ledger.position(), problems
+            return found[::-1], ledger.events.position(), problems
 
         found, position, problems = await self._graph.read(look)
         made = request.query_params.get("made", "")[:255]
         if made and "\0" not in made:
-            want = await self._graph.read(lambda: self._graph.ledger.find_want(made))
+            want = await self._graph.read(lambda: self._graph.ledger.wants.find(made))
             if want is not None:
                 needs = want.external_dependencies
                 warnings = warn_unknown(self._graph.settings, needs)
@@ -371,7 +371,7 @@ class _Pages:
     async def timeline(self, request: Request, caller: Caller) -> Response:
         """Show when what is wanted was due, and when it came."""
         found = await self._graph.read(
-            lambda: self._graph.ledger.fetch_wants(self._graph.settings.environment, limit=_SHOWN)
+            lambda: self._graph.ledger.wants.fetch(self._graph.settings.environment, limit=_SHOWN)
         )
         picture = draw_timeline(found, self._graph.clock())
         return self._page(request, caller, "timeline.html", "Timeline", picture=picture)
@@ -381,7 +381,9 @@ class _Pages:
 
         def act() -> list[dict[str, Any]]:
             record_late(self._graph.observer())
-            found = self._graph.ledger.fetch_misses(self._graph.settings.environment, limit=_SHOWN)
+            found = self._graph.ledger.wants.fetch_misses(
+                self._graph.settings.environment, limit=_SHOWN
+            )
             return [miss_document(miss, self._graph.clock()) for miss in found]
 
         found = await self._graph.glance(act)
@@ -397,7 +399,7 @@ class _Pages:
             for source in observer.project.persisted[:_SOURCES]:
                 keys: Sequence[str | None] = order.get(source.source_id, (None,))
                 cells = {ref_of(source.key, key): key or "all" for key in keys[-_CELLS:]}
-                there, wanted = ledger.fetch_states(environment, [*cells])
+                there, wanted = ledger.partitions.fetch_states(environment, [*cells])
                 states = {**dict.fromkeys(cells, "missing"), **there, **wanted}
                 states |= {ref: state for ref, state in there.items() if state == "available"}
                 shown = [(name, states[ref]) for ref, name in cells.items()]
@@ -411,8 +413,8 @@ class _Pages:
         """Show what has happened, and what happens."""
 
         def look() -> tuple[list[dict[str, Any]], int]:
-            position = self._graph.ledger.position()
-            found, _ = self._graph.ledger.list_events(
+            position = self._graph.ledger.events.position()
+            found, _ = self._graph.ledger.events.search(
                 max(position - 100, 0), limit=100, environment=self._graph.settings.environment
             )
             told = [event_document(e.idx, e.at, e.kind, e.data) for e in found]
@@ -426,14 +428,18 @@ class _Pages:
         settings, ledger = self._graph.settings, self._graph.ledger
 
         def look() -> list[dict[str, Any]]:
-            names = {settings.environment, *settings.declared, *ledger.fetch_environments()}
+            names = {
+                settings.environment,
+                *settings.declared,
+                *ledger.manifests.fetch_environments(),
+            }
             return [
                 {
                     "name": name,
                     "entries": sorted(
-                        ledger.fetch_manifest(name).values(), key=lambda s: s.source_id
+                        ledger.manifests.fetch(name).values(), key=lambda s: s.source_id
                     ),
-                    "history": ledger.fetch_history(name, limit=5),
+                    "history": ledger.manifests.fetch_history(name, limit=5),
                 }
                 for name in sorted(names)
             ]
@@ -446,7 +452,7 @@ class _Pages:
     async def stream(self, request: Request, caller: Caller) -> Response:
         """Tell events as they come, as server-sent events."""
         text = request.headers.get("last-event-id") or request.query_params.get("since", "")
-        position = await self._graph.read(self._graph.ledger.position)
+        position = await self._graph.read(self._graph.ledger.events.position)
         since = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else position
         if self._streams >= _MOST_STREAMS:
             raise Refused(503, "busy", "too many pages wait for events", "close some of them")
@@ -464,7 +470,7 @@ class _Pages:
             while not graph.stopping:
 
                 def look(since: int = since) -> tuple[list[Any], int]:
-                    return graph.ledger.list_events(
+                    return graph.ledger.events.search(
                         since, limit=100, environment=graph.settings.environment
                     )
 

@@ -198,8 +198,8 @@ class Graph:
 
         def record() -> tuple[Want, Sequence[str], bool]:
             checked, warnings = check_want(self.observer(), want)
-            there = self.ledger.find_want(checked.want_id)
-            (made,) = self.ledger.create_wants([checked])
+            there = self.ledger.wants.find(checked.want_id)
+            (made,) = self.ledger.wants.create([checked])
             return made, [*warnings, *self.find_problems()], there is None
 
         told = await self.glance(record)
@@ -251,7 +251,7 @@ class Graph:
         """Build what is requested, and look from time to time whether more can be."""
         while not self.stopping:
             try:
-                position = await self.read(self.ledger.position)
+                position = await self.read(self.ledger.events.position)
                 request = await self.read(self._next_request)
                 if request is not None:
                     await self._run(request)
@@ -273,7 +273,7 @@ class Graph:
 
     def _next_request(self) -> Request | None:
         """Return the oldest request that nobody has begun."""
-        found = self.ledger.fetch_requests(self.settings.environment, is_open=True)
+        found = self.ledger.requests.fetch(self.settings.environment, is_open=True)
         return next((r for r in reversed(found) if r.state == "requested"), None)
 
     async def _run(self, request: Request) -> None:
@@ -297,10 +297,10 @@ class Graph:
             raise
 
         def look() -> None:
-            now = self.ledger.find_request(request.request_id)
+            now = self.ledger.requests.find(request.request_id)
             if now is not None and now.state == "requested":
                 told = f"its process ended with {code} before it started: .persist/{BUILD_LOG}"
-                self.ledger.fail_request(request.request_id, told)
+                self.ledger.requests.fail(request.request_id, told)
 
         await self.read(look)
 
@@ -331,7 +331,7 @@ class Graph:
                 self._awaited.clear()
                 await self._awaited.wait()
             try:
-                position = await self.read(self.ledger.position)
+                position = await self.read(self.ledger.events.position)
                 if position != self._position:
                     self._position = position
                     self._wake()

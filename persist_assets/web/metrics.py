@@ -23,7 +23,7 @@ async def show_metrics(graph: Graph, caller: Caller, given: Mapping[str, Any]) -
     """Answer how much there is of everything, as Prometheus reads it."""
     environment = graph.settings.environment
     counts, position = await graph.read(
-        lambda: (graph.ledger.count_states(environment), graph.ledger.position())
+        lambda: (graph.ledger.wants.count_states(environment), graph.ledger.events.position())
     )
     label = json.dumps(environment)
     lines: list[str] = []
@@ -62,9 +62,9 @@ def _of_sources(graph: Graph, project: Project) -> Iterator[tuple[str, str, Mapp
     Of those of the project alone: what was once built under other names has none.
     """
     settings, ledger, now = graph.settings, graph.ledger, graph.clock()
-    attempts = ledger.fetch_attempts(settings.environment)
-    manifest = ledger.fetch_manifest(*settings.environments)
-    marks = ledger.fetch_tainted(*settings.environments)
+    attempts = ledger.builds.fetch_attempts(settings.environment)
+    manifest = ledger.manifests.fetch(*settings.environments)
+    marks = ledger.taints.fetch(*settings.environments)
     success, failed, rows, age, late, spoilt = (dict[str, float]() for _ in range(6))
     for source in project.persisted:
         label = f",source={json.dumps(source.key, ensure_ascii=False)}"

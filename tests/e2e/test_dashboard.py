@@ -46,7 +46,7 @@ def test_a_want_is_made_seen_and_taken_back_in_the_dashboard(
         sla_s=60,
         external_dependencies=needs,
     )
-    ledger.create_wants([late])
+    ledger.wants.create([late])
     errors: list[str] = []
     page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
     page.on("pageerror", lambda e: errors.append(str(e)))
@@ -64,14 +64,14 @@ def test_a_want_is_made_seen_and_taken_back_in_the_dashboard(
         row = page.get_by_role("row").filter(has_text="m/daily/2024-01-02")
         row.get_by_text("for the nine o'clock report, R&D").wait_for()
         page.get_by_role("status").filter(has_text="m/daily/2024-01-02 is").wait_for()
-        (made,) = ledger.fetch_wants("dev", refs=["m/daily/2024-01-02"])
+        (made,) = ledger.wants.fetch("dev", refs=["m/daily/2024-01-02"])
         assert made.source == {"type": "dashboard", "client": "ops"}
         assert made.sla_s == 9 * 3600
 
         # What becomes of it is seen without anybody asking.
         row.get_by_text("requested").wait_for()
-        ledger.fail_request(
-            ledger.fetch_requests("dev", is_open=True)[0].request_id,
+        ledger.requests.fail(
+            ledger.requests.fetch("dev", is_open=True)[0].request_id,
             "1 row fails the check not_null(n)",
             ["m/daily/2024-01-02"],
         )
@@ -79,7 +79,7 @@ def test_a_want_is_made_seen_and_taken_back_in_the_dashboard(
         shot(page, "dashboard-wants")
         row.get_by_role("button", name="Cancel the want of m/daily/2024-01-02").click()
         page.get_by_role("status").filter(has_text="is cancelled").wait_for()
-        assert ledger.find_want(made.want_id).state == "cancelled"  # type: ignore[union-attr]
+        assert ledger.wants.find(made.want_id).state == "cancelled"  # type: ignore[union-attr]
 
         # A miss has its blame; the picture has the words beside it.
         page.get_by_role("link", name="Missed deadlines").click()
@@ -96,7 +96,7 @@ def test_a_want_is_made_seen_and_taken_back_in_the_dashboard(
         # Events come by themselves.
         page.get_by_role("link", name="Events").click()
         page.get_by_role("row").filter(has_text="want-cancelled").wait_for()
-        ledger.taint(["dev"], lambda *_: Taint({"m/total": "b"}), by="test")
+        ledger.taints.record(["dev"], lambda *_: Taint({"m/total": "b"}), by="test")
         page.get_by_role("row").filter(has_text="partition-tainted").get_by_text(
             "m/total"
         ).wait_for()

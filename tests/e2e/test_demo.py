@@ -221,7 +221,7 @@ def test_every_table_equals_the_query_run_directly_on_the_raw_data(
     assert any(not s.persisted for s in builder.project.sources if s.query)
     others = {s.name for s in builder.project.persisted if s.language != "sql"}
     assert BY_HAND.keys() >= others - {HISTORY}
-    manifest = builder.ledger.fetch_manifest("dev")
+    manifest = builder.ledger.manifests.fetch("dev")
     assert len(manifest) == len(builder.project.persisted)
     for source in builder.project.sources:
         if source.query is None or source.name == HISTORY:
@@ -256,7 +256,7 @@ def test_every_table_equals_the_query_run_directly_on_the_raw_data(
 def test_of_the_weather_there_is_what_is_needed_and_once(built: Builder, flights: Path) -> None:
     lake = DeltaTable(str(flights / ".persist" / "demo" / "weather"))
     assert lake.version() == 3, "a version for each quarter"
-    (copy,) = built.ledger.fetch_copies()
+    (copy,) = built.ledger.copies.fetch()
     assert re.fullmatch(rf"delta:3:{lake.metadata().id}:[0-9a-f]{{12}}", copy.version)
     assert copy.rows == len(lake.to_pyarrow_table(columns=["origin"])) == 26115
     assert copy.columns == ("origin", "precip", "temp", "time_hour", "visib", "wind_speed")
@@ -278,7 +278,7 @@ def test_the_graph_is_three_levels_deep(builder: Builder) -> None:
 
 
 def test_types_that_were_certain_before_the_build_are_those_of_the_table(built: Builder) -> None:
-    manifest = built.ledger.fetch_manifest("dev")
+    manifest = built.ledger.manifests.fetch("dev")
     for source in built.project.persisted:
         types = {c.name: c.type for c in manifest[source.build_id].columns}
         for column in source.columns:
@@ -330,7 +330,9 @@ def test_dagsters_own_commands_build_the_demo(
         (run,) = instance.get_runs()
         assert run.status is dg.DagsterRunStatus.SUCCESS
     source_id = "fleet_by_age@examples/flights/sources/causes.sql"
-    found = builder.ledger.find_snapshot(command[0], builder.project.by_id[source_id].build_id)
+    found = builder.ledger.manifests.find_snapshot(
+        command[0], builder.project.by_id[source_id].build_id
+    )
     assert found is not None
     assert found.rows == 12
     manifest = json.loads((flights / ".persist" / "manifests" / f"{command[0]}.json").read_text())
@@ -560,7 +562,7 @@ def malloy_rows(
     path = f"examples/flights/sources/{file}"
     loaded = load(builder.settings)
     project, query = loaded.project, loaded.query(path, **asked)
-    manifest = {} if inline else builder.ledger.fetch_manifest("dev")
+    manifest = {} if inline else builder.ledger.manifests.fetch("dev")
     statement, read = builder.reader.statement(
         query, resolve_query(project, query, "malloy"), manifest
     )

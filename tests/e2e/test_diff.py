@@ -14,7 +14,8 @@ from persist_assets.cli import app
 from persist_assets.compiler.load import load_project
 from persist_assets.core.model.snapshots import Build, Snapshot
 from persist_assets.core.settings.load import load_settings
-from persist_assets.ledger.ledger import Ledger, Publication
+from persist_assets.ledger.builds import Publication
+from persist_assets.ledger.ledger import Ledger
 from persist_assets.planning.diff import what_it_reads
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def published(root: Path, environment: str) -> None:
     project, ledger = load_project(settings), Ledger(settings.ledger)
     now = datetime.now(UTC)
     for n, source in enumerate(project.persisted):
-        uid = f"{environment}{ledger.position()}{n}"
+        uid = f"{environment}{ledger.events.position()}{n}"
         build = Build(
             uid, source.source_id, source.build_id, source.definition, environment, "run",
             "started", "built", now, digests=source.digests,
@@ -68,8 +69,8 @@ def published(root: Path, environment: str) -> None:
         snapshot = Snapshot(
             uid, source.source_id, source.build_id, source.table, 0, (), "c", 1, 1, now
         )
-        ledger.record_started(build, source.table)
-        ledger.publish(Publication(build, snapshot, []))
+        ledger.builds.record_started(build, source.table)
+        ledger.builds.publish(Publication(build, snapshot, []))
     ledger.close()
 
 

@@ -21,7 +21,8 @@ import pytest
 from deltalake import write_deltalake
 
 from persist_assets.core.model.snapshots import Build, Snapshot
-from persist_assets.ledger.ledger import Ledger, Publication
+from persist_assets.ledger.builds import Publication
+from persist_assets.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -227,9 +228,9 @@ def cloned(root: Path, outside: Path, ports: Mapping[str, int], ledger: str, war
         now, theirs = datetime.now(UTC), Ledger(f"sqlite:///{root}/.persist/ledger.db")
         for number, table in enumerate(("s3://lake/table", str(outside / "warehouse" / "theirs"))):
             build = Build(f"u{number}", f"p{number}@sources/m.sql", f"{number}" * 64, "d", "dev", None, "started", "built", now)  # fmt: skip
-            theirs.record_started(build, table)
+            theirs.builds.record_started(build, table)
             snapshot = Snapshot(build.build_uid, build.source_id, build.build_id, table, 0, (), "c", 1, 1, now)  # fmt: skip
-            theirs.publish(Publication(build, snapshot, ()))
+            theirs.builds.publish(Publication(build, snapshot, ()))
         theirs.close()
 
 

@@ -183,7 +183,7 @@ class Both:
 
     def state(self, want_id: str) -> str:
         """Return how a want is by now."""
-        (want,) = [w for w in self.ledger.fetch_wants("dev") if w.want_id == want_id]
+        (want,) = [w for w in self.ledger.wants.fetch("dev") if w.want_id == want_id]
         return want.state
 
     def wait(self, want_id: str, state: str) -> None:
@@ -208,7 +208,7 @@ class Both:
 
     def events(self, want_id: str) -> list[str]:
         """Return what became of a want, in order; and when the other deployment told something."""
-        found, _ = self.ledger.list_events(0)
+        found, _ = self.ledger.events.search(0)
         (request,) = [
             e.data["build_request_id"]
             for e in found
@@ -225,7 +225,7 @@ class Both:
     def rows(self, source_id: str) -> list[dict[str, Any]]:
         settings = load_settings(self.root)
         (source,) = [s for s in load_project(settings).persisted if s.source_id == source_id]
-        found = self.ledger.find_snapshot("dev", source.build_id)
+        found = self.ledger.manifests.find_snapshot("dev", source.build_id)
         assert found is not None
         files = read_version(settings.table_root(found.table), found.version).files
         return read_sample(files, 10)
@@ -317,7 +317,7 @@ def test_a_run_that_is_terminated_and_a_daemon_that_is_killed_lose_nothing(both:
     ended = both.ours.ask(mutation, id=first["runId"])["terminateRun"]
     assert ended["__typename"] == "TerminateRunSuccess"
     both.wait(want_id, "failing")
-    failed = both.ledger.find_request(first["request"])
+    failed = both.ledger.requests.find(first["request"])
     assert failed is not None
     assert (failed.state, failed.error) == ("failed", "`waits/slow`: interrupted")
     wait_for(lambda: both.runs()[0]["status"] == "CANCELED")

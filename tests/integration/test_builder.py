@@ -102,7 +102,7 @@ def test_tables_hold_what_the_queries_say(make_builder: Callable[..., Builder]) 
     assert build_all(builder) == {"p": "built", "q": "built"}
     assert rows(builder, "p") == [(1, "x"), (2, "y"), (3, None)]
     assert rows(builder, "q") == inline == [("x", 2), ("y", 3), (None, 4)]
-    snapshot = builder.ledger.fetch_manifest("dev")[named(builder, "p").build_id]
+    snapshot = builder.ledger.manifests.fetch("dev")[named(builder, "p").build_id]
     assert (snapshot.rows, snapshot.watermark) == (3, "3")
     assert [(c.name, c.type) for c in snapshot.columns] == [("a", "bigint"), ("b", "string")]
 
@@ -126,7 +126,7 @@ def test_newer_data_is_a_new_version_of_the_same_table(
     write(builder.settings.root, [(5, "z")])
     later = again(builder, make_builder)
     assert build_all(later) == {"p": "built", "q": "built"}
-    snapshot = later.ledger.fetch_manifest("dev")[named(later, "q").build_id]
+    snapshot = later.ledger.manifests.fetch("dev")[named(later, "q").build_id]
     assert snapshot.version == 1
     assert rows(later, "q") == [("z", 6)]
 
@@ -140,7 +140,7 @@ def test_newer_data_of_the_same_rows_rebuilds_what_reads_it_and_nothing_beyond(
     write(builder.settings.root, [(1, "x"), (2, "y"), (3, None), (None, "touched")])
     later = again(builder, make_builder)
     assert build_all(later) == {"p": "built", "q": "reused"}
-    p, q = (later.ledger.fetch_manifest("dev")[named(later, n).build_id] for n in "pq")
+    p, q = (later.ledger.manifests.fetch("dev")[named(later, n).build_id] for n in "pq")
     assert q.as_of == p.as_of
     assert {s.action for s in again(builder, make_builder).plan(
         [s.source_id for s in later.project.persisted]
@@ -231,7 +231,7 @@ def test_strict_mode_reads_tables_only_and_lists_what_is_missing(
     with pytest.raises(StrictError, match="not built in `dev`: m/p, m/q"):
         builder.reader.statement(query, bindings, {})
     assert build_all(builder) == {"p": "built", "q": "built"}
-    builder.reader.statement(query, bindings, builder.ledger.fetch_manifest("dev"))
+    builder.reader.statement(query, bindings, builder.ledger.manifests.fetch("dev"))
 
 
 @pytest.mark.proves("M10")
@@ -242,11 +242,11 @@ def test_environments_have_manifests_of_their_own(make_builder: Callable[..., Bu
     prod = Builder(
         load_settings(builder.settings.root), builder.project, builder.ledger, builder.engine
     )
-    assert prod.ledger.fetch_manifest("prod") == {}
+    assert prod.ledger.manifests.fetch("prod") == {}
     statement, read = prod.reader.statement(
         parse_query("SELECT * FROM p"),
         [named(prod, "p").source_id],
-        prod.ledger.fetch_manifest("prod"),
+        prod.ledger.manifests.fetch("prod"),
     )
     assert (statement.inlined, read) == ((named(prod, "p").source_id,), {})
 
@@ -286,7 +286,7 @@ def test_bad_rows_are_not_published(make_builder: Callable[..., Builder]) -> Non
     assert rows(later, "p") == before
     assert sorted(table.rglob("*.parquet")) == files
     assert DeltaTable(str(table)).version() == 0
-    assert later.ledger.fetch_last_builds("dev")["p@sources/m.sql"].state == "failed"
+    assert later.ledger.builds.fetch_last("dev")["p@sources/m.sql"].state == "failed"
 
 
 GUARDED = """
@@ -311,7 +311,7 @@ def test_no_way_leads_around_a_blocking_check(make_builder: Callable[..., Builde
     # Its table would be that of `p`.
     with pytest.raises(CheckFailedError, match=r"`same` failed m/p:not_null_a \(1 rows\)"):
         builder.build(named(builder, "same"))
-    assert builder.ledger.fetch_manifest("dev") == {}
+    assert builder.ledger.manifests.fetch("dev") == {}
     write(builder.settings.root, [(1, "x"), (2, "y")])
     later = again(builder, make_builder)
     assert later.build(named(later, "same")).action == "built"
@@ -347,7 +347,9 @@ def test_a_warning_is_published(make_builder: Callable[..., Builder]) -> None:
     builder = again(builder, make_builder)
     build = builder.build(named(builder, "p"))
     assert build.state == "succeeded"
-    assert next((c.name, c.passed) for c in builder.ledger.fetch_checks(build.build_uid)) == (
+    assert next(
+        (c.name, c.passed) for c in builder.ledger.builds.fetch_checks(build.build_uid)
+    ) == (
         "not_null_a",
         False,
     )
@@ -540,7 +542,7 @@ def test_a_table_made_in_the_place_of_a_deleted_one_is_not_it(
 ) -> None:
     builder = make_builder()
     build_all(builder)
-    table = builder.ledger.fetch_manifest("dev")[named(builder, "p").build_id]
+    table = builder.ledger.manifests.fetch("dev")[named(builder, "p").build_id]
     shutil.rmtree(builder.settings.table_root(table.table))
     settings = builder.settings.root / "persist.toml"
     before = settings.read_text()
@@ -562,7 +564,7 @@ def test_a_file_that_somebody_deleted_is_written_again(
 ) -> None:
     builder = make_builder()
     build_all(builder)
-    table = builder.ledger.fetch_manifest("dev")[named(builder, "p").build_id]
+    table = builder.ledger.manifests.fetch("dev")[named(builder, "p").build_id]
     for file in Path(builder.settings.table_root(table.table)).rglob("part-*.parquet"):
         file.unlink()
     later = again(builder, make_builder)
@@ -620,7 +622,7 @@ def test_data_that_changes_while_it_is_read_is_refused(
     ).stat().st_mtime_ns != time_before
     with pytest.raises(ConflictError, match="the data of `t` changed while it was being read"):
         builder.build(named(builder, "p"))
-    assert builder.ledger.fetch_manifest("dev") == {}
+    assert builder.ledger.manifests.fetch("dev") == {}
 
 
 def test_files_that_come_while_data_is_read_are_for_the_next_build(
@@ -686,7 +688,7 @@ def test_tables_stay_where_build_ids_keep_the_settings_that_they_held(
     kept = '[env.dev.spark.build_ids]\n"spark.default.parallelism" = "2"\n'
     builder = make_builder(settings=kept)
     build_all(builder)
-    manifest = builder.ledger.fetch_manifest("dev")
+    manifest = builder.ledger.manifests.fetch("dev")
 
     def warning(builder: Builder) -> str:
         current = {s.build_id for s in builder.project.persisted}
@@ -759,6 +761,7 @@ from persist_assets.building import builder as b
 from persist_assets.engine import spark as e
 from persist_assets.engine.spark import Engine
 from persist_assets.engine.session import create_session
+from persist_assets.ledger.builds import Builds
 from persist_assets.ledger.ledger import Ledger
 from persist_assets.compiler.load import load_project
 from persist_assets.core.settings.load import load_settings
@@ -782,7 +785,7 @@ elif point == "before commit":
 elif point == "after commit":
     b.commit = dies(b.commit, before=False)
 elif point == "before publication":
-    Ledger.publish = dies(Ledger.publish, before=True)
+    Builds.publish = dies(Builds.publish, before=True)
 elif point == "before manifest":
     b.export_manifest = dies(b.export_manifest, before=True)
 made.build(project.by_id["p@sources/m.sql"])
@@ -819,13 +822,13 @@ def test_a_killed_build_leaves_readers_alone_and_the_next_one_repairs(
     table = Path(later.settings.warehouse) / named(later, "p").table
     live = {Path(f).parent.name for f in DeltaTable(str(table)).file_uris()}
     assert len(live) == 1
-    states = [b.state for b in later.ledger.fetch_builds(source_id="p@sources/m.sql")]
+    states = [b.state for b in later.ledger.builds.fetch(source_id="p@sources/m.sql")]
     assert states.count("started") == 0
     if not published:
         assert "interrupted" in [
-            b.error for b in later.ledger.fetch_builds(source_id="p@sources/m.sql")
+            b.error for b in later.ledger.builds.fetch(source_id="p@sources/m.sql")
         ]
-    assert str(later.ledger.find_snapshot("dev", named(later, "p").build_id).version) in (
+    assert str(later.ledger.manifests.find_snapshot("dev", named(later, "p").build_id).version) in (
         later.settings.manifest_path.read_text()
     )
 

@@ -75,12 +75,12 @@ def test_of_two_processes_that_build_one_source_one_builds_and_the_other_waits_a
     assert [p.returncode for p in running] == [0, 0], said
     assert sorted(out.strip() for out, _ in said) == ["built", "reused"]
     with closing(Ledger(ledger_url)) as ledger:
-        later, first = ledger.fetch_builds()
+        later, first = ledger.builds.fetch()
         assert {first.action, later.action} == {"built", "reused"}
         assert first.snapshot == later.snapshot
         assert first.snapshot is not None
         assert (first.snapshot.version, first.snapshot.rows) == (0, 2)
         # The other one looked only when the first had published.
-        ends = {e.data["build_uid"]: e.idx for e in ledger.fetch_events() if "succ" in e.kind}
-        begins = {e.data["build_uid"]: e.idx for e in ledger.fetch_events() if "start" in e.kind}
+        ends = {e.data["build_uid"]: e.idx for e in ledger.events.fetch() if "succ" in e.kind}
+        begins = {e.data["build_uid"]: e.idx for e in ledger.events.fetch() if "start" in e.kind}
         assert begins[later.build_uid] > ends[first.build_uid]

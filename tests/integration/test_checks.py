@@ -79,7 +79,7 @@ def results(builder: Builder, name: str = "v") -> dict[str, CheckResult]:
     except CheckFailedError as error:
         return {r.name: r for r in error.results}
     assert build.snapshot is not None
-    return {r.name: r for r in builder.ledger.fetch_checks(build.snapshot.build_uid)}
+    return {r.name: r for r in builder.ledger.builds.fetch_checks(build.snapshot.build_uid)}
 
 
 def sample(result: CheckResult) -> list[dict[str, Any]]:
@@ -130,7 +130,7 @@ def test_checks_count_and_show_what_fails(
     assert sample(result) == sorted(rows, key=repr)
     wrong = bool(failed) or check in ("row_count { min=5 }", "row_count { max=3 }")
     assert result.passed is not wrong
-    assert (named(builder, "v").build_id in builder.ledger.fetch_manifest("dev")) is not wrong
+    assert (named(builder, "v").build_id in builder.ledger.manifests.fetch("dev")) is not wrong
 
 
 @pytest.mark.parametrize("check", ["range { a { min=2 } }", "row_count { min=9 }", "relationship { b=\"c.code\" }"])  # fmt: skip
@@ -140,7 +140,7 @@ def test_every_kind_may_only_warn(make: Make, check: str) -> None:
     builder = make(root=builder.settings.root)
     ((_, result),) = results(builder).items()
     assert (result.passed, result.blocking) == (False, False)
-    assert named(builder, "v").build_id in builder.ledger.fetch_manifest("dev")
+    assert named(builder, "v").build_id in builder.ledger.manifests.fetch("dev")
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_a_function_that_fails_is_told_where(make: Make, body: str, told: str) -
     with pytest.raises(BuildError) as caught:
         builder.build(named(builder, "f"))
     assert str(caught.value).startswith(told)
-    assert builder.ledger.fetch_manifest("dev") == {}
+    assert builder.ledger.manifests.fetch("dev") == {}
 
 
 def test_an_edit_of_a_function_that_checks_asks_it_again_and_builds_nothing(make: Make) -> None:
@@ -420,7 +420,9 @@ def test_checks_are_of_the_whole_table_however_it_grew(make: Make) -> None:
     assert [row["a"] for row in sample(second["range_a"])] == [8, 9]
     scratch = make(root=root)
     build = scratch.build(named(scratch, "v"), force=True)
-    assert told({r.name: r for r in scratch.ledger.fetch_checks(build.build_uid)}) == told(second)
+    assert told({r.name: r for r in scratch.ledger.builds.fetch_checks(build.build_uid)}) == told(
+        second
+    )
 
 
 # ------------------------------------------------------------------------------------------ samples

@@ -69,7 +69,7 @@ def test_a_function_of_python_keeps_wrong_rows_of_sql_from_being_published(
     builder = enter(root)
     built = builder.build(builder.project.by_id[V]).snapshot
     assert built is not None
-    (kept,) = builder.ledger.fetch_checks(built.build_uid)
+    (kept,) = builder.ledger.builds.fetch_checks(built.build_uid)
     assert (kept.name, kept.passed, kept.failed_rows) == ("function_gaps", True, 0)
     put(root, [1, 3, 8])
     later = enter(root)
@@ -77,7 +77,7 @@ def test_a_function_of_python_keeps_wrong_rows_of_sql_from_being_published(
         later.build(later.project.by_id[V])
     (failed,) = caught.value.results
     assert sorted(json.loads(row)["a"] for row in failed.sample) == [1, 3]
-    assert later.ledger.fetch_manifest("dev")[later.project.by_id[V].build_id].rows == 3
+    assert later.ledger.manifests.fetch("dev")[later.project.by_id[V].build_id].rows == 3
     # The code decides what was asked, wherever it stands, and nothing is built for it.
     (root / "rules.py").write_text(RULES.replace("STEP = 2", "STEP = 1"))
     edited = enter(root)
@@ -113,7 +113,7 @@ def test_a_function_that_fails_is_told_where_in_its_file(
     with pytest.raises(BuildError) as caught:
         builder.build(builder.project.by_id[V])
     assert str(caught.value).startswith("sources/checks.py:2:12: `no_gaps` failed: ")
-    assert builder.ledger.fetch_manifest("dev") == {}
+    assert builder.ledger.manifests.fetch("dev") == {}
 
 
 @pytest.mark.proves("K11")

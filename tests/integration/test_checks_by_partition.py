@@ -103,7 +103,7 @@ def built(builder: Builder, name: str = "v", *days: int) -> dict[str, CheckResul
     keys = [str(day(n)) for n in days] or None
     build = builder.build(named(builder, name), keys=keys)
     assert build.snapshot is not None
-    return {r.name: r for r in builder.ledger.fetch_checks(build.snapshot.build_uid)}
+    return {r.name: r for r in builder.ledger.builds.fetch_checks(build.snapshot.build_uid)}
 
 
 def places(result: CheckResult) -> dict[str, Any]:
@@ -401,7 +401,7 @@ def test_a_listed_partition_has_no_end_and_its_age_is_told_anew(make: Make) -> N
 
     def told(build: Any) -> dict[str, Any]:
         results: Mapping[str, CheckResult] = {
-            r.name: r for r in builder.ledger.fetch_checks(build.build_uid)
+            r.name: r for r in builder.ledger.builds.fetch_checks(build.build_uid)
         }
         return places(results["freshness_ts"])
 

@@ -121,7 +121,7 @@ def test_a_version_goes_once_it_is_older_than_what_is_kept(
     files = [*(root / ".persist/warehouse").rglob(f"{uid(first)}/*")]
     assert told.bytes == sum(f.stat().st_size for f in files) > 0
     assert now.written() == {uid(first), uid(second)}, "a dry run changed something"
-    assert now.builder.ledger.find_written(uid(first))
+    assert now.builder.ledger.builds.find_written(uid(first))
     assert now.collect() == [told]
     assert now.written() == {uid(second)}
     assert now.rows() == [2, 3, 4]
@@ -145,7 +145,7 @@ def test_a_table_goes_once_its_meaning_is_history(root: Path, run: Callable[...,
     assert [p.parent.name for p in (root / ".persist/warehouse").glob("*/_delta_log")] == [
         now.source().table
     ]
-    manifest = now.builder.ledger.fetch_manifest("dev")
+    manifest = now.builder.ledger.manifests.fetch("dev")
     assert set(manifest) == {now.source().build_id}
     edit(root, "a + 2", "a + 1")
     again = run()
@@ -163,9 +163,9 @@ def test_what_the_project_defines_no_more_goes_if_asked_for(
     edit(root, "--@ persist\nCREATE VIEW p AS SELECT a + 1 AS a FROM t;", "")
     now = run()
     assert now.collect() == []
-    assert len(now.builder.ledger.fetch_manifest("dev")) == 1, "who knows what others define"
+    assert len(now.builder.ledger.manifests.fetch("dev")) == 1, "who knows what others define"
     assert now.collect(removed=True) == [], "production still names the table"
-    assert now.builder.ledger.fetch_manifest("dev") == {}
+    assert now.builder.ledger.manifests.fetch("dev") == {}
     assert now.written() == {kept}
 
 
@@ -175,7 +175,7 @@ def test_what_is_read_stays_whatever_the_files_say_now(root: Path, run: Callable
     now = run("prod")
     assert now.collect() == []
     assert now.written() == {uid(first)}, "the edit is not built there yet"
-    assert len(now.builder.ledger.fetch_manifest("prod")) == 1
+    assert len(now.builder.ledger.manifests.fetch("prod")) == 1
 
 
 def test_what_another_environment_reads_stays(root: Path, run: Callable[..., Run]) -> None:
@@ -242,7 +242,7 @@ def test_files_of_dead_builds_go_and_those_of_strangers_do_not(
             "url, build_id, table = sys.argv[1:]\n"
             "build = Build('d' * 32, 'p@sources/m.sql', build_id, '', 'dev', None, 'started',"
             " 'built', datetime.now(UTC))\n"
-            "Ledger(url).record_started(build, table)\n"
+            "Ledger(url).builds.record_started(build, table)\n"
             "os.kill(os.getpid(), 9)",
             now.builder.settings.ledger,
             now.source().build_id,
@@ -264,7 +264,7 @@ def test_files_of_dead_builds_go_and_those_of_strangers_do_not(
     )
     assert not (table / ("d" * 32)).exists()
     assert (table / ("e" * 32)).exists(), "whatever it is, it is none of ours"
-    (last,) = [b for b in now.builder.ledger.fetch_builds() if b.build_uid == "d" * 32]
+    (last,) = [b for b in now.builder.ledger.builds.fetch() if b.build_uid == "d" * 32]
     assert (last.state, last.error) == ("failed", "interrupted")
 
 
@@ -278,7 +278,7 @@ def test_a_table_that_somebody_builds_is_left_for_the_next_time(
     write(root, [7])
     now = run()
     second = now.build()
-    with now.builder.ledger.lease(f"build {now.source().build_id}", "somebody"):
+    with now.builder.ledger.leases.hold(f"build {now.source().build_id}", "somebody"):
         assert now.collect(soon) == []
         assert now.written() == {uid(first), uid(second)}
         with pytest.raises(ConflictError, match="was collected"):
@@ -305,7 +305,7 @@ def test_a_meaning_stays_as_long_as_one_of_its_sources_has_no_other(
     if known == "by its build":
         edit(root, "x.a + 1", "x.a + 3")
     run().collect()
-    assert first.source("twin").build_id in first.builder.ledger.fetch_manifest("prod")
+    assert first.source("twin").build_id in first.builder.ledger.manifests.fetch("prod")
 
 
 def test_what_was_meant_before_a_rollback_stays(root: Path, run: Callable[..., Run]) -> None:
@@ -317,7 +317,7 @@ def test_what_was_meant_before_a_rollback_stays(root: Path, run: Callable[..., R
     roll_back(second.builder.settings, second.builder.ledger)
     run("dev").collect()
     assert first.rows() == [2, 3]
-    assert [*first.builder.ledger.fetch_manifest("prod")] == [first.source().build_id]
+    assert [*first.builder.ledger.manifests.fetch("prod")] == [first.source().build_id]
 
 
 def test_what_the_code_means_again_stays_though_it_was_not_built_again(
@@ -387,7 +387,7 @@ def test_only_files_of_this_ledger_go_and_links_are_not_followed(
         os.utime(path, (0, 0))
         return path
 
-    log_id = now.builder.ledger.log_id()
+    log_id = now.builder.ledger.events.log_id()
     own = put(warehouse / ".listings" / log_id / f"{'1' * 32}.json")
     # Another ledger's, a user's own, and what releases before this one left.
     theirs = [

@@ -295,7 +295,7 @@ def test_where_files_go_before_they_are_read_nothing_is_published(
     with pytest.raises(GoneError, match=r"reading `events` failed: /\S+\.parquet is gone"):
         build(enter(root, engine=meanwhile(lambda: writer.say("vacuum"))))
     builder = enter(root)
-    assert builder.ledger.fetch_copies() == []
+    assert builder.ledger.copies.fetch() == []
     assert told(builder) == []
     build(builder)
     assert check(builder, writer) == writer.head()

@@ -55,7 +55,7 @@ class Graphs:
             sla_s=sla_s,
             external_dependencies=needs,
         )
-        return self.ledgers[n].create_wants([want])[0].want_id
+        return self.ledgers[n].wants.create([want])[0].want_id
 
     def ways(self, n: int) -> list[tuple[str, ...]]:
         settings, environ = self.settings[n], {"PERSIST_TOKEN_OTHERS": READ}
@@ -71,18 +71,18 @@ class Graphs:
         return Observer(settings, project, self.ledgers[n])
 
     def synced(self, n: int) -> int:
-        return len(self.ledgers[n].list_events(kinds=["upstream-synced"])[0])
+        return len(self.ledgers[n].events.search(kinds=["upstream-synced"])[0])
 
     def happens(self, n: int, ref: str) -> None:
-        with self.ledgers[n]._write() as connection:
+        with self.ledgers[n].events.database.write() as connection:
             data = {"partition_ref": ref, "environment": "dev"}
-            self.ledgers[n]._append(connection, "partition-available", data)
+            self.ledgers[n].events.append(connection, "partition-available", data)
 
     def forget(self) -> None:
         """End everything that is wanted."""
         for ledger in self.ledgers:
-            for want in ledger.fetch_active("dev"):
-                ledger.cancel_want(want.want_id, by="test")
+            for want in ledger.wants.fetch_active("dev"):
+                ledger.wants.cancel(want.want_id, by="test")
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +156,7 @@ def test_two_graphs_that_wait_for_each_other_are_told_so_once(graphs: Graphs) ->
     sync_all(graphs.observer(0), environ={"PERSIST_TOKEN_OTHERS": READ})
     assert graphs.synced(0) == before
     assert told_by_doctor(graphs, 0) == [f"the graph `after0`: {problem}"]
-    (late,) = graphs.ledgers[0].fetch_misses("dev")
+    (late,) = graphs.ledgers[0].wants.fetch_misses("dev")
     assert (late.blame["cause"], late.blame["problem"]) == ("not-arrived", problem)
     with graphs.served[0].client(None) as client:
         assert client.post("/login", data={"token": WRITE}).status_code == 303
@@ -165,13 +165,13 @@ def test_two_graphs_that_wait_for_each_other_are_told_so_once(graphs: Graphs) ->
     assert graphs.ways(1) == [(DAY, f"before1:{TOTAL}", f"after0:{DAY}")]
     with graphs.served[1].client(READ) as client:
         told = client.get("/api/v1/waits", params={"partition_ref": DAY}).json()
-    log_id = graphs.ledgers[0].log_id()
+    log_id = graphs.ledgers[0].events.log_id()
     assert told == {
         "partition_ref": DAY,
         "waits_for": [f"before1:{TOTAL}"],
         "graphs": [{"name": "before1", "log_id": log_id, "environment": "dev"}],
     }
-    graphs.ledgers[1].cancel_want(theirs, by="test")
+    graphs.ledgers[1].wants.cancel(theirs, by="test")
     (after,) = sync_all(graphs.observer(0), environ={"PERSIST_TOKEN_OTHERS": READ})
     assert after.problem is None
     assert told_by_doctor(graphs, 0) == []
@@ -213,7 +213,7 @@ def test_garbage_is_no_cycle(graphs: Graphs, other: Other) -> None:
     graphs.wants(0, "a", "after0:b")
     upstream = replace(graphs.settings[0].upstreams[0], url=other.url, token_env=None)
     settings = replace(graphs.settings[0], upstreams=(upstream,))
-    ours = {"name": "ours", "log_id": graphs.ledgers[0].log_id(), "environment": "dev"}
+    ours = {"name": "ours", "log_id": graphs.ledgers[0].events.log_id(), "environment": "dev"}
 
     def answer(refs: object, *named: object) -> tuple[int, bytes]:
         return 200, json.dumps({"waits_for": refs, "graphs": named}).encode()

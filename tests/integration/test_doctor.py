@@ -22,7 +22,8 @@ from persist_assets.core.errors import StorageError
 from persist_assets.core.model.snapshots import Build, Snapshot
 from persist_assets.core.settings.load import load_settings
 from persist_assets.core.wants import Evaluation, Want
-from persist_assets.ledger.ledger import Ledger, Publication
+from persist_assets.ledger.builds import Publication
+from persist_assets.ledger.ledger import Ledger
 from persist_assets.operations.doctor import Report, examine
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def test_a_table_that_was_harmed_is_found_told_and_built_again(
     assert found(examine(root)) == []
     prod = enter(root)
     p = prod.project.by_id["p@sources/m.sql"]
-    snapshot = prod.ledger.fetch_manifest("prod")[p.build_id]
+    snapshot = prod.ledger.manifests.fetch("prod")[p.build_id]
     table = Path(prod.settings.table_root(snapshot.table))
     assert len([*(table / snapshot.build_uid).glob("*.parquet")]) == 2
     says = harm(table, snapshot)
@@ -189,8 +190,8 @@ from persist_assets.ledger.ledger import Ledger
 from persist_assets.core.model.snapshots import Build
 ledger = Ledger({settings.ledger!r})
 build = Build("u", "p@sources/m.sql", "b", "d", "prod", None, "started", "built", datetime.now(UTC))
-ledger.record_started(build, "p-b")
-with ledger.lease("build b", "a run"):
+ledger.builds.record_started(build, "p-b")
+with ledger.leases.hold("build b", "a run"):
     print(os.getpid(), flush=True)
     os._exit(0)
 """
@@ -201,8 +202,8 @@ with ledger.lease("build b", "a run"):
     own = Build(
         "o", "q@sources/m.sql", "c", "d", "prod", None, "started", "built", datetime.now(UTC)
     )
-    living.record_started(own, "q-c")
-    with living.lease("build c", "we"):
+    living.builds.record_started(own, "q-c")
+    with living.leases.hold("build c", "we"):
         report = examine(root)
     assert [(f.code, f.source_id) for f in report.findings] == [
         ("dead-build", "p@sources/m.sql"),
@@ -226,14 +227,14 @@ def test_requests_that_nothing_takes_are_reported(root: Path) -> None:
     settings = load_settings(root)
     ledger = Ledger(settings.ledger, clock=lambda: long_ago)
     environment = settings.environment
-    ledger.create_wants([Want("w", "m/x", environment, long_ago)])
-    request = ledger.record_evaluation(environment, "want", Evaluation(("m/x",), ("w",)))
+    ledger.wants.create([Want("w", "m/x", environment, long_ago)])
+    request = ledger.requests.record_evaluation(environment, "want", Evaluation(("m/x",), ("w",)))
     assert request is not None
     (found,) = (f for f in examine(root).findings if f.code == "no-runner")
     assert (found.severity, found.environment) == ("warning", environment)
     assert found.message.startswith("no process takes build requests: 1 waits since ")
     assert found.hint is not None and "persist serve --build" in found.hint
-    ledger.fail_request(request.request_id, "enough")
+    ledger.requests.fail(request.request_id, "enough")
     assert not [f for f in examine(root).findings if f.code == "no-runner"]
     ledger.close()
 
@@ -322,13 +323,13 @@ def test_the_command_tells_what_it_looked_at_and_ends_with_zero_if_all_is_well(r
     now = datetime.now(UTC)
     made = Build("u", "p@sources/m.sql", "b" * 64, "d", "prod", None, "started", "built", now)
     ledger = Ledger(load_settings(root).ledger)
-    ledger.record_started(made, "p-b")
-    ledger.publish(
+    ledger.builds.record_started(made, "p-b")
+    ledger.builds.publish(
         Publication(
             made, Snapshot("u", made.source_id, made.build_id, "p-b", 0, (), "c", 1, 1, now), ()
         )
     )
-    ledger.record_started(replace(made, build_uid="v"), "p-b")
+    ledger.builds.record_started(replace(made, build_uid="v"), "p-b")
     ledger.close()
     (root / ".persist" / "manifests").mkdir()
     done = persist("doctor", "--fix", cwd=root)

@@ -17,7 +17,8 @@ from persist_assets.compiler.load import load_project
 from persist_assets.core.errors import ConflictError, NotFoundError, SettingsError
 from persist_assets.core.model.snapshots import Build, Snapshot
 from persist_assets.core.settings.load import load_settings
-from persist_assets.ledger.ledger import Ledger, Publication
+from persist_assets.ledger.builds import Publication
+from persist_assets.ledger.ledger import Ledger
 from persist_assets.operations.environments import promote, roll_back
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def planned(builder: Builder) -> list[str]:
 
 
 def entries(builder: Builder, environment: str) -> dict[str, tuple[str, int]]:
-    manifest = builder.ledger.fetch_manifest(environment)
+    manifest = builder.ledger.manifests.fetch(environment)
     return {s.source_id.partition("@")[0]: (s.table, s.version) for s in manifest.values()}
 
 
@@ -138,13 +139,17 @@ def test_production_s_tables_are_never_written_from_elsewhere(
 
     def state() -> list[Any]:
         """Return all that is known of production: what is read, how that came, the last builds."""
-        kept = [ledger.fetch_current, ledger.fetch_history, ledger.fetch_last_builds]
+        kept = [
+            ledger.builds.fetch_current,
+            ledger.manifests.fetch_history,
+            ledger.builds.fetch_last,
+        ]
         return [fetch("prod") for fetch in kept]
 
     was = state()
     assert build(dev, "p", "q") == ["built", "built"]
     assert all(was) and state() == was
-    assert len(ledger.fetch_history("dev")) == 2
+    assert len(ledger.manifests.fetch_history("dev")) == 2
     assert not {t for t, _ in entries(dev, "dev").values()} & {t for t, _ in before.values()}
     assert rows(dev, "q") == [(8,)]
     prod = enter(root, "prod")
@@ -241,27 +246,27 @@ def test_promotion_and_rollback_move_entries_and_copy_nothing(
     dev = enter(root, "dev")
     build(dev, "p", "q")
     warehouse = bytes_of(dev.settings.warehouse)
-    old = dev.ledger.fetch_manifest("prod")
+    old = dev.ledger.manifests.fetch("prod")
     decided, change = promote(dev, "prod", ids(dev, "p", "q"), why="the greatest counts")
     assert ([s.name for s in decided.sources], decided.refused) == (["q"], ())
     prod = enter(root, "prod")
     assert planned(prod) == ["reuse", "reuse"]
     assert rows(prod, "q") == [(3,)]
     exported = json.loads(prod.settings.manifest_path.read_text())["entries"]
-    assert exported.keys() == prod.ledger.fetch_manifest("prod").keys()
+    assert exported.keys() == prod.ledger.manifests.fetch("prod").keys()
     read = json.loads(dev.settings.manifest_path.read_text())["entries"]
-    assert read.keys() == dev.ledger.fetch_manifest("dev", "prod").keys()
-    (latest, *builds) = prod.ledger.fetch_history("prod")
+    assert read.keys() == dev.ledger.manifests.fetch("dev", "prod").keys()
+    (latest, *builds) = prod.ledger.manifests.fetch_history("prod")
     assert (latest.change_id, latest.kind, latest.why) == (change, "promote", "the greatest counts")
     assert [c.kind for c in builds] == ["build", "build"]
     back = roll_back(prod.settings, prod.ledger)
     assert back.kind == "rollback"
-    assert prod.ledger.fetch_manifest("prod") == old
+    assert prod.ledger.manifests.fetch("prod") == old
     # A rollback is a change like any other, and can be taken back itself.
     roll_back(prod.settings, prod.ledger, to=change)
     assert rows(prod, "q") == [(3,)]
     roll_back(prod.settings, prod.ledger, steps=2)  # and what the run built before
-    assert prod.ledger.fetch_manifest("prod") == {}
+    assert prod.ledger.manifests.fetch("prod") == {}
     assert bytes_of(dev.settings.warehouse) == warehouse
     # Nothing to do is no change.
     promote(dev, "prod", ids(dev, "q"))
@@ -321,18 +326,18 @@ def test_bad_input_of_promotion_and_rollback(root: Path, enter: Callable[..., Bu
     with pytest.raises(NotFoundError, match="dev has 0 steps to roll back, not 1"):
         roll_back(dev.settings, dev.ledger)
     build(dev, "p")
-    (change,) = dev.ledger.fetch_history("dev")
+    (change,) = dev.ledger.manifests.fetch_history("dev")
     with pytest.raises(NotFoundError, match="dev has no change 7000"):
         roll_back(dev.settings, dev.ledger, to=7000)
     with pytest.raises(ConflictError, match="is already at change"):
         roll_back(dev.settings, dev.ledger, to=change.change_id)
-    table = dev.ledger.fetch_manifest("dev")[named(dev, "p").build_id].table
+    table = dev.ledger.manifests.fetch("dev")[named(dev, "p").build_id].table
     write(root, [9])
     build(enter(root, "dev"), "p")
     shutil.rmtree(dev.settings.table_root(table))
     with pytest.raises(ConflictError, match=f"{table} version 0 is gone"):
         roll_back(dev.settings, dev.ledger)
-    assert len(dev.ledger.fetch_history("dev")) == 2
+    assert len(dev.ledger.manifests.fetch_history("dev")) == 2
 
 
 def test_a_promotion_that_was_decided_upon_older_tables_is_not_done(
@@ -340,14 +345,14 @@ def test_a_promotion_that_was_decided_upon_older_tables_is_not_done(
 ) -> None:
     dev = enter(root, "dev")
     build(dev, "p")
-    decided = dev.ledger.fetch_manifest("dev")
+    decided = dev.ledger.manifests.fetch("dev")
     write(root, [9])
     build(enter(root, "dev"), "p")
     with pytest.raises(ConflictError, match="changed while it was being promoted"):
-        dev.ledger.promote(("dev",), "prod", decided)
+        dev.ledger.manifests.promote(("dev",), "prod", decided)
     with pytest.raises(ConflictError, match="changed meanwhile"):
-        dev.ledger.roll_back("dev", 0, expected=1)
-    assert dev.ledger.fetch_manifest("prod") == {}
+        dev.ledger.manifests.roll_back("dev", 0, expected=1)
+    assert dev.ledger.manifests.fetch("prod") == {}
 
 
 @pytest.mark.slow
@@ -358,20 +363,20 @@ def test_a_thousand_sources_are_promoted_and_rolled_back_in_a_second_each(tmp_pa
     for n in range(1000):
         made = Build(f"{n}", f"s{n}@s.sql", f"b{n}", "d", "dev", "run", "started", "built", now)
         snapshot = Snapshot(f"{n}", made.source_id, made.build_id, f"t{n}", 0, (), "c", 1, 1, now)
-        ledger.record_started(made, snapshot.table)
-        ledger.publish(Publication(made, snapshot, ()))
-    manifest = ledger.fetch_manifest("dev")
+        ledger.builds.record_started(made, snapshot.table)
+        ledger.builds.publish(Publication(made, snapshot, ()))
+    manifest = ledger.manifests.fetch("dev")
     started = time.perf_counter()
-    change = ledger.promote(("dev",), "prod", manifest)
+    change = ledger.manifests.promote(("dev",), "prod", manifest)
     promoted = time.perf_counter()
-    assert ledger.fetch_manifest("prod") == manifest
+    assert ledger.manifests.fetch("prod") == manifest
     again = time.perf_counter()
-    ledger.roll_back("prod", 0, expected=change)
+    ledger.manifests.roll_back("prod", 0, expected=change)
     rolled_back = time.perf_counter()
-    assert ledger.fetch_manifest("prod") == {}
+    assert ledger.manifests.fetch("prod") == {}
     assert promoted - started < 1
     assert rolled_back - again < 1
-    assert ledger.position() == 2002
+    assert ledger.events.position() == 2002
     ledger.close()
 
 
@@ -449,5 +454,5 @@ def test_a_promotion_that_died_before_its_manifest_was_written_is_finished_by_th
     exported.with_name(f".{exported.name}.new").rmdir()
     assert promote(dev, "prod", ids)[1] is None, "everything is there"
     assert set(json.loads(exported.read_text())["entries"]) == set(
-        dev.ledger.fetch_manifest("prod")
+        dev.ledger.manifests.fetch("prod")
     )

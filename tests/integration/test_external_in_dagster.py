@@ -284,12 +284,12 @@ def test_what_is_wanted_of_external_tables_is_built_at_their_newest_version(
 
     def want(name: str) -> list[int]:
         """Do what `persist serve` and its processes do of a want."""
-        ledger.create_wants([Want(name, "m/odd", "dev", datetime.now(UTC))])
+        ledger.wants.create([Want(name, "m/odd", "dev", datetime.now(UTC))])
         planner = enter(root)
         evaluate_now(planner.observer, "want")
-        for request in ledger.fetch_requests("dev", is_open=True):
+        for request in ledger.requests.fetch("dev", is_open=True):
             assert run_request(enter(root).anew(request), request)
-        (made,) = (w for w in ledger.fetch_wants("dev") if w.want_id == name)
+        (made,) = (w for w in ledger.wants.fetch("dev") if w.want_id == name)
         assert made.state == "satisfied", made
         return ids(enter(root), "odd")
 

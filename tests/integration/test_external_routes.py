@@ -86,7 +86,7 @@ def ids(frame: Any) -> list[int]:
 def ask(root: Path, builder: Builder, sql: str) -> tuple[list[int], Route]:
     query, loaded = parse_query(sql), load(builder.settings)
     bindings = resolve_query(loaded.project, query)
-    manifest = builder.ledger.fetch_manifest(*builder.settings.environments)
+    manifest = builder.ledger.manifests.fetch(*builder.settings.environments)
     needs = loaded.needs_of(query, bindings)
     statement, read = builder.reader.statement(query, bindings, manifest, needs=needs)
     (route,) = (found for found in read.values() if isinstance(found, Route))
@@ -146,7 +146,7 @@ def test_a_query_is_answered_here_only_if_the_copy_has_all_of_it(
     assert asked(two) == ([1, 2, 3, 7], "forwarded", "1")
     # What has a table is read from it, and what it reads has no route.
     query = parse_query("select * from invoices")
-    manifest = later.ledger.fetch_manifest(*later.settings.environments)
+    manifest = later.ledger.manifests.fetch(*later.settings.environments)
     _, read = later.reader.statement(query, resolve_query(later.project, query), manifest)
     assert not any(isinstance(r, Route) for r in read.values())
 
@@ -180,10 +180,10 @@ def test_a_plan_says_what_is_to_be_brought(root: Path, enter: Callable[..., Buil
     assert planned()["invoices"] == ("reuse", [])
     (read,) = [find_holding(b.observer.ingestion, named(b, "t")) for b in (enter(root),)]
     assert (read.why, read.read) == ("more rows of `t` are needed", Pruned(1, 2, 2, ANY))
-    before = enter(root).ledger.position()
+    before = enter(root).ledger.events.position()
     build(enter(root), "v")
     (synced,) = [
-        e.data for e in enter(root).ledger.fetch_events(before) if e.kind == "external-synced"
+        e.data for e in enter(root).ledger.events.fetch(before) if e.kind == "external-synced"
     ]
     assert synced["written"] == 2, "only rows that were not held"
     assert planned()["invoices"] == ("reuse", [])
@@ -198,7 +198,7 @@ def test_what_two_views_need_is_brought_once(root: Path, enter: Callable[..., Bu
     (root / "sources" / "n.sql").write_text(view)
     builder = enter(root)
     build(builder, "invoices", "late")
-    told = [e.data for e in builder.ledger.fetch_events() if e.kind == "external-synced"]
+    told = [e.data for e in builder.ledger.events.fetch() if e.kind == "external-synced"]
     assert [(t["rows"], t["written"]) for t in told] == [(5, 5)]
     assert ids(builder.read(named(builder, "late"))) == [3, 6, 7]
     assert ids(builder.read(named(builder, "invoices"))) == [1, 2, 3]

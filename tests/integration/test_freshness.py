@@ -200,13 +200,13 @@ def test_what_is_recorded_is_what_was_read_when_a_table_gets_too_old_meanwhile(
     first.build("p")
     write(root_of(first), [5])
     late = at("live", 0.9 * HOUR)
-    record_started = late.ledger.record_started
+    record_started = late.ledger.builds.record_started
 
     def slowly(*given: Any, **more: Any) -> None:  # the build is planned, and reads nothing yet
         late.now += 0.2 * HOUR
         record_started(*given, **more)
 
-    late.ledger.record_started = slowly  # type: ignore[method-assign]
+    late.ledger.builds.record_started = slowly  # type: ignore[method-assign]
     late.build("q")
     p, q = (late.builder.observer.manifest()[late.source(n).build_id] for n in "pq")
     assert q.as_of == p.as_of
@@ -277,7 +277,7 @@ def test_a_build_makes_young_what_another_environment_has_too(
     first.build("p", "q")
     soon = At(root, spark, 0.5 * HOUR)
     assert soon.build("p", "q") == ["reused", "reused"]
-    assert soon.ledger.fetch_manifest("dev") == {}, "it need not have it itself"
+    assert soon.ledger.manifests.fetch("dev") == {}, "it need not have it itself"
     old = At(root, spark, 2 * HOUR)
     with pytest.raises(StaleError):
         old.rows("q")

@@ -85,7 +85,7 @@ def test_late_rows_ties_and_nulls_come_once(make_builder: Make) -> None:
     put(root, 0, (5, "a"), (None, "n"))
     assert built(builder) == (
         "whole",
-        builder.ledger.fetch_manifest("dev")[named(builder, "q").build_id],
+        builder.ledger.manifests.fetch("dev")[named(builder, "q").build_id],
     )
     put(root, 1, (5, "tie"), (1, "late"), (None, "again"))
     how, snapshot = built(make_builder(root=root))
@@ -336,7 +336,7 @@ def test_a_collection_keeps_the_files_that_a_table_still_has(make_builder: Make)
     collect(builder.settings, builder.project, builder.ledger, clock=lambda: later)
     there = {p.name for p in Path(builder.settings.table_root(snapshot.table)).iterdir()}
     assert there == {snapshot.build_uid, "_delta_log"}
-    directory = Path(listings_of(builder.settings.warehouse, builder.ledger.log_id()))
+    directory = Path(listings_of(builder.settings.warehouse, builder.ledger.events.log_id()))
     (listing,) = directory.iterdir()
     assert listed_version(listing.name) in {v.version for v in snapshot.as_of}
 
@@ -349,7 +349,7 @@ def test_after_a_rollback_a_build_goes_on_from_what_readers_see(make_builder: Ma
     put(root, 1, (1, "b"))
     built(make_builder(root=root))
     builder = make_builder(root=root)
-    changes = builder.ledger.fetch_history("dev")
+    changes = builder.ledger.manifests.fetch_history("dev")
     roll_back(builder.settings, builder.ledger, to=changes[-1].change_id)
     put(root, 2, (2, "c"))
     how, snapshot = built(make_builder(root=root))
@@ -388,7 +388,7 @@ def test_checks_count_the_rows_of_all_files(make_builder: Make) -> None:
     put(root, 1, (2, "e"), (2, "f"), (0, "g"))
     builder = make_builder(root=root)
     how, snapshot = built(builder)
-    found = {r.name: r.failed_rows for r in builder.ledger.fetch_checks(snapshot.build_uid)}
+    found = {r.name: r.failed_rows for r in builder.ledger.builds.fetch_checks(snapshot.build_uid)}
     assert (how, found) == ("windows", {"expr": 3, "unique_n": 2})
 
 
@@ -404,7 +404,7 @@ def test_a_check_that_is_new_is_asked_of_all_rows(make_builder: Make) -> None:
     put(root, 1, (1, "a"))
     builder = make_builder(root=root)
     how, snapshot = built(builder)
-    (result,) = builder.ledger.fetch_checks(snapshot.build_uid)
+    (result,) = builder.ledger.builds.fetch_checks(snapshot.build_uid)
     assert (how, result.failed_rows) == ("added", 1)
 
 

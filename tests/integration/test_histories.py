@@ -99,10 +99,10 @@ def test_readers_lose_nothing_while_others_collect_build_promote_and_die(
         if len(builders) == 3 and time.monotonic() - began > seconds / 2:
             builders.pop().kill()
         for environment in ("dev", "prod", "qa"):
-            for build_id, snapshot in reader.ledger.fetch_manifest(environment).items():
+            for build_id, snapshot in reader.ledger.manifests.fetch(environment).items():
                 n += 1
                 if not is_right(reader, snapshot):
-                    now = reader.ledger.fetch_manifest(environment).get(build_id)
+                    now = reader.ledger.manifests.fetch(environment).get(build_id)
                     assert now is None or now.build_uid != snapshot.build_uid, snapshot
     said = sum((b.result() for b in builders), Counter[str]())
     collected = collecting.result()

@@ -76,7 +76,7 @@ def build(builder: Builder) -> dict[str, str]:
 
 def told(builder: Builder) -> list[dict[str, Any]]:
     """Return what became of the copy, as the events say."""
-    events = builder.ledger.fetch_events(limit=10_000)
+    events = builder.ledger.events.fetch(limit=10_000)
     return [dict(e.data) for e in events if e.kind == "external-synced"]
 
 
@@ -174,7 +174,7 @@ def test_who_sees_a_change_by_one_of_two_names_is_built(
         assert build(enter(root)) == {"v": "build"}
         assert build(builder := enter(root)) == {"v": "reuse"}
         assert ids(builder, "v") == [*range(1, number + 1)]
-    assert len(builder.ledger.fetch_copies()) == 1
+    assert len(builder.ledger.copies.fetch()) == 1
 
 
 @pytest.mark.proves("F26")
@@ -216,7 +216,7 @@ def test_what_is_large_is_not_read_before_it_is_approved(
     assert held is not None
     assert held.rows == 1
     # An environment that does not need them is not asked to approve them.
-    needs = builder.ledger.fetch_needs(held.copy_id)
+    needs = builder.ledger.copies.fetch_needs(held.copy_id)
     assert [text for text, _ in needs["dev"][1]] == ["category = 'a'"]
     builder, _ = start()
     builder.observer.ingestion.sync(source, approved=True)
@@ -292,7 +292,7 @@ def test_columns_that_nobody_reads_are_brought_if_that_is_said(
     later = there.slice(0, 1).set_column(0, "id", pa.array([3], pa.int64()))
     deltalake.write_deltalake(str(root / "lake"), later, mode="append")
     build(builder := enter(root))
-    assert builder.ledger.fetch_copies()[0].rows == 2
+    assert builder.ledger.copies.fetch()[0].rows == 2
     assert _held_values(builder, source) == values
 
 
@@ -308,7 +308,7 @@ def test_of_names_for_one_copy_each_says_which_columns_it_brings(
     put(root, (1, "a", 1))
     builder = enter(root)
     assert build(builder) == {"n": "build", "m": "build"}
-    (copy,) = builder.ledger.fetch_copies()
+    (copy,) = builder.ledger.copies.fetch()
     assert copy.columns == ("category", "id", "ts")
 
 
@@ -597,7 +597,7 @@ def loans(external_table):
     (yearly,) = builder.project.persisted
     rows = sorted((r.category, r.n) for r in builder.read(yearly).collect())
     assert rows == [("deposits", 1), ("invoices", 1)]
-    (copy,) = builder.ledger.fetch_copies()
+    (copy,) = builder.ledger.copies.fetch()
     assert copy.rows == 2
     (root / "sources" / "p.py").write_text(python)
     builder = enter(root)
@@ -818,13 +818,13 @@ def test_what_a_copy_has_no_use_for_is_deleted(
     later = datetime.now(UTC) + timedelta(days=8)
     collect(*gone, clock=lambda: later)
     collect(*gone, removed=True)
-    (held,) = after.ledger.fetch_copies()
+    (held,) = after.ledger.copies.fetch()
     assert Path(after.observer.ingestion.root(held.copy_id)).is_dir()
     tried = collect(*gone, removed=True, dry_run=True, clock=lambda: later)
     assert [c.table for c in tried if c.table.startswith(COPIES)] == [f"{COPIES}/{held.copy_id}"]
     assert Path(after.observer.ingestion.root(held.copy_id)).is_dir()
     collect(*gone, removed=True, clock=lambda: later)
-    assert after.ledger.fetch_copies() == []
+    assert after.ledger.copies.fetch() == []
     assert not Path(after.observer.ingestion.root(held.copy_id)).exists()
     (root / "sources" / "m.sql").write_text(text)
     put(root, (3, "a", 1))

@@ -20,7 +20,9 @@ from persist_assets.core.model.columns import Column, Parts
 from persist_assets.core.model.snapshots import Build, Leaf, RawVersion, Snapshot, View
 from persist_assets.core.model.sources import Read
 from persist_assets.ledger import tables
-from persist_assets.ledger.ledger import LEASE_S, Ledger, Publication
+from persist_assets.ledger.builds import Publication
+from persist_assets.ledger.leases import LEASE_S
+from persist_assets.ledger.ledger import Ledger
 
 if TYPE_CHECKING:
     import sqlite3
@@ -59,9 +61,9 @@ def publish(
     ledger: Ledger, build: Build, version: int = 0, malloy: Mapping[str, str] | None = None
 ) -> Snapshot:
     snapshot = a_snapshot(build, version)
-    ledger.record_started(build, snapshot.table)
+    ledger.builds.record_started(build, snapshot.table)
     checks = [CheckResult("c", True, True, 0, "a not null")]
-    ledger.publish(Publication(build, snapshot, checks), malloy=malloy)
+    ledger.builds.publish(Publication(build, snapshot, checks), malloy=malloy)
     return snapshot
 
 
@@ -69,48 +71,48 @@ def test_what_is_published_is_what_readers_read(open_ledger: Open) -> None:
     ledger = open_ledger()
     build = a_build("1")
     snapshot = publish(ledger, build)
-    assert open_ledger().fetch_manifest("dev") == {build.build_id: snapshot}
-    assert ledger.find_snapshot("dev", build.build_id) == snapshot
-    assert ledger.find_snapshot("prod", build.build_id) is None
-    assert ledger.fetch_checks("1") == [CheckResult("c", True, True, 0, "a not null")]
-    assert ledger.find_pinned_version(snapshot.table) == 0
-    assert ledger.fetch_builds(run_id="run")[0].snapshot == snapshot
+    assert open_ledger().manifests.fetch("dev") == {build.build_id: snapshot}
+    assert ledger.manifests.find_snapshot("dev", build.build_id) == snapshot
+    assert ledger.manifests.find_snapshot("prod", build.build_id) is None
+    assert ledger.builds.fetch_checks("1") == [CheckResult("c", True, True, 0, "a not null")]
+    assert ledger.builds.find_pinned_version(snapshot.table) == 0
+    assert ledger.builds.fetch(run_id="run")[0].snapshot == snapshot
 
 
 def test_a_newer_publication_replaces_the_older_one(open_ledger: Open) -> None:
     ledger = open_ledger()
     publish(ledger, a_build("1"))
     later = publish(ledger, a_build("2"), version=1)
-    assert ledger.fetch_manifest("dev") == {"build-a": later}
-    assert len(ledger.fetch_builds(source_id="a@s.sql")) == 2
+    assert ledger.manifests.fetch("dev") == {"build-a": later}
+    assert len(ledger.builds.fetch(source_id="a@s.sql")) == 2
 
 
 def test_a_failed_build_changes_nothing_for_readers(open_ledger: Open) -> None:
     ledger = open_ledger()
     snapshot = publish(ledger, a_build("1"))
     failing = a_build("2")
-    ledger.record_started(failing, snapshot.table)
-    ledger.record_failed(failing, "no")
-    assert ledger.fetch_manifest("dev") == {"build-a": snapshot}
-    assert ledger.fetch_last_builds("dev")["a@s.sql"].error == "no"
+    ledger.builds.record_started(failing, snapshot.table)
+    ledger.builds.record_failed(failing, "no")
+    assert ledger.manifests.fetch("dev") == {"build-a": snapshot}
+    assert ledger.builds.fetch_last("dev")["a@s.sql"].error == "no"
 
 
 def test_what_has_succeeded_does_not_fail_afterwards(open_ledger: Open) -> None:
     ledger = open_ledger()
     build = a_build("1")
     publish(ledger, build)
-    ledger.record_failed(build, "interrupted after it was published")
-    assert [e.kind for e in ledger.fetch_events()] == ["build-started", "build-succeeded"]
-    assert ledger.fetch_builds()[0].state == "succeeded"
+    ledger.builds.record_failed(build, "interrupted after it was published")
+    assert [e.kind for e in ledger.events.fetch()] == ["build-started", "build-succeeded"]
+    assert ledger.builds.fetch()[0].state == "succeeded"
 
 
 def test_every_change_is_an_event_and_positions_have_no_gap(open_ledger: Open) -> None:
     ledger = open_ledger()
     publish(ledger, a_build("1"))
     failing = a_build("2", "b")
-    ledger.record_started(failing, "t")
-    ledger.record_failed(failing, "no")
-    events = ledger.fetch_events()
+    ledger.builds.record_started(failing, "t")
+    ledger.builds.record_failed(failing, "no")
+    events = ledger.events.fetch()
     assert [e.idx for e in events] == [1, 2, 3, 4]
     assert [e.kind for e in events] == [
         "build-started",
@@ -118,31 +120,33 @@ def test_every_change_is_an_event_and_positions_have_no_gap(open_ledger: Open) -
         "build-started",
         "build-failed",
     ]
-    assert ledger.fetch_events(since=2, limit=1)[0].idx == 3
+    assert ledger.events.fetch(since=2, limit=1)[0].idx == 3
     assert events[1].data["table"] == "table-build-a"
 
 
 @pytest.mark.proves("M15")
 def test_what_malloys_build_ids_mean_is_what_was_said_last(open_ledger: Open) -> None:
     ledger = open_ledger()
-    assert ledger.fetch_malloy("dev") == {}
+    assert ledger.manifests.fetch_malloy("dev") == {}
     publish(ledger, a_build("1"), malloy={"m": "build-a", "n": "build-b"})
     publish(ledger, a_build("2"))
-    assert ledger.fetch_malloy("dev") == {"m": "build-a", "n": "build-b"}, "nothing was said"
+    assert ledger.manifests.fetch_malloy("dev") == {"m": "build-a", "n": "build-b"}, (
+        "nothing was said"
+    )
     publish(ledger, a_build("3", "c"), malloy={"m": "build-c", "o": "build-c"})
-    assert open_ledger().fetch_malloy("dev") == {"m": "build-c", "o": "build-c"}
-    assert ledger.fetch_malloy("prod") == {}
+    assert open_ledger().manifests.fetch_malloy("dev") == {"m": "build-c", "o": "build-c"}
+    assert ledger.manifests.fetch_malloy("prod") == {}
     publish(ledger, a_build("4"), malloy={})
-    assert ledger.fetch_malloy("dev") == {}
+    assert ledger.manifests.fetch_malloy("dev") == {}
     with pytest.raises(ConflictError):  # what is not published says nothing
-        with ledger.lease("lost", "x") as lost:
+        with ledger.leases.hold("lost", "x") as lost:
             pass
         build = a_build("5")
-        ledger.record_started(build, "t")
-        ledger.publish(
+        ledger.builds.record_started(build, "t")
+        ledger.builds.publish(
             Publication(build, a_snapshot(build), [], lease=lost), malloy={"m": "build-a"}
         )
-    assert ledger.fetch_malloy("dev") == {}
+    assert ledger.manifests.fetch_malloy("dev") == {}
 
 
 def test_a_rollback_takes_back_what_malloys_build_ids_mean(open_ledger: Open) -> None:
@@ -151,14 +155,16 @@ def test_a_rollback_takes_back_what_malloys_build_ids_mean(open_ledger: Open) ->
     changes: list[int] = []
     for n, malloy in enumerate(said):
         publish(ledger, a_build(str(n + 1), "ab"[n % 2]), malloy=malloy)
-        changes.append(ledger.fetch_history("dev")[0].change_id)
+        changes.append(ledger.manifests.fetch_history("dev")[0].change_id)
     at = changes[-1]
     for to in (changes[1], changes[0], 0, changes[2], changes[1]):
-        at = ledger.roll_back("dev", to, expected=at)
-        assert ledger.fetch_malloy("dev") == (said[changes.index(to)] if to else {})
+        at = ledger.manifests.roll_back("dev", to, expected=at)
+        assert ledger.manifests.fetch_malloy("dev") == (said[changes.index(to)] if to else {})
     publish(ledger, a_build("4"), malloy={})
-    ledger.roll_back("dev", at, expected=ledger.fetch_history("dev")[0].change_id)
-    assert ledger.fetch_malloy("dev") == said[1], "to a rollback"
+    ledger.manifests.roll_back(
+        "dev", at, expected=ledger.manifests.fetch_history("dev")[0].change_id
+    )
+    assert ledger.manifests.fetch_malloy("dev") == said[1], "to a rollback"
 
 
 def test_a_promotion_says_what_malloys_build_ids_mean_and_an_import_only_what_nobody_said(
@@ -166,21 +172,23 @@ def test_a_promotion_says_what_malloys_build_ids_mean_and_an_import_only_what_no
 ) -> None:
     ledger = open_ledger()
     publish(ledger, a_build("1"), malloy={"m": "build-a"})
-    ledger.promote(("dev",), "prod", ledger.fetch_manifest("dev"), malloy={"n": "build-a"})
-    assert ledger.fetch_malloy("prod") == {"n": "build-a"}
-    known = ledger.fetch_builds()
-    ledger.adopt("prod", known, malloy={"m": "build-a", "n": "build-z"}, why="x")
-    assert ledger.fetch_malloy("prod") == {"m": "build-a", "n": "build-a"}
-    assert ledger.fetch_malloy("dev") == {"m": "build-a"}
+    ledger.manifests.promote(
+        ("dev",), "prod", ledger.manifests.fetch("dev"), malloy={"n": "build-a"}
+    )
+    assert ledger.manifests.fetch_malloy("prod") == {"n": "build-a"}
+    known = ledger.builds.fetch()
+    ledger.manifests.adopt("prod", known, malloy={"m": "build-a", "n": "build-z"}, why="x")
+    assert ledger.manifests.fetch_malloy("prod") == {"m": "build-a", "n": "build-a"}
+    assert ledger.manifests.fetch_malloy("dev") == {"m": "build-a"}
 
 
 def test_a_build_id_of_malloys_means_one_thing_at_a_time(open_ledger: Open) -> None:
     ledger = open_ledger()
     publish(ledger, a_build("1"), malloy={"m": "build-a"})
     row = {"environment": "dev", "malloy_id": "m", "build_id": "build-b", "since": 99}
-    with pytest.raises(sa.exc.IntegrityError), ledger._write() as connection:
+    with pytest.raises(sa.exc.IntegrityError), ledger.events.database.write() as connection:
         connection.execute(tables.malloy_entries.insert().values(**row))
-    assert ledger.fetch_malloy("dev") == {"m": "build-a"}
+    assert ledger.manifests.fetch_malloy("dev") == {"m": "build-a"}
 
 
 def test_what_nobody_can_reach_is_given_up_and_never_named_again(open_ledger: Open) -> None:
@@ -190,35 +198,38 @@ def test_what_nobody_can_reach_is_given_up_and_never_named_again(open_ledger: Op
         "SELECT 1", (Leaf("x", build_uid=old.build_uid), Leaf("r", None, RawVersion("r", "1")))
     )
     reader = a_build("3", "b")
-    ledger.record_started(reader, "v")
+    ledger.builds.record_started(reader, "v")
     shown = replace(a_snapshot(reader), table="v", view=view)
-    ledger.publish(Publication(reader, shown, []))
+    ledger.builds.publish(Publication(reader, shown, []))
     new = publish(ledger, a_build("2"), version=1)
-    assert ledger.fetch_manifest("dev")["build-b"].view == view
+    assert ledger.manifests.fetch("dev")["build-b"].view == view
     future, defined = datetime.now(UTC) + timedelta(days=1), {"build-a": ["a@s.sql"]}
-    before = ledger.fetch_events()
+    before = ledger.events.fetch()
 
     def held(removed: bool, **given: bool) -> dict[str, Any]:
-        found = ledger.collect(future, "dev", defined, removed=removed, **given)
+        found = ledger.builds.collect(future, "dev", defined, removed=removed, **given)
         return {h.table: (h.kept, h.gone) for h in found}
 
     kept = {new.build_uid: 1, old.build_uid: 0}
     assert held(False)[new.table] == (kept, {}), "a view reads it"
     assert held(True, dry_run=True)[new.table] == ({new.build_uid: 1}, {old.build_uid: 0})
-    assert ledger.fetch_events() == before
+    assert ledger.events.fetch() == before
     assert held(True)[new.table] == ({new.build_uid: 1}, {old.build_uid: 0})
-    assert set(ledger.fetch_manifest("dev")) == {"build-a"}
-    assert ledger.fetch_history("dev", limit=1)[0].kind == "collect"
-    assert (ledger.find_written(old.build_uid), ledger.find_written(new.build_uid)) == (None, new)
-    assert ledger.fetch_holding(new.table).gone == {old.build_uid: 0}
-    last = ledger.fetch_history("dev", limit=1)[0].change_id
+    assert set(ledger.manifests.fetch("dev")) == {"build-a"}
+    assert ledger.manifests.fetch_history("dev", limit=1)[0].kind == "collect"
+    assert (
+        ledger.builds.find_written(old.build_uid),
+        ledger.builds.find_written(new.build_uid),
+    ) == (None, new)
+    assert ledger.builds.fetch_holding(new.table).gone == {old.build_uid: 0}
+    last = ledger.manifests.fetch_history("dev", limit=1)[0].change_id
     with pytest.raises(ConflictError, match="was collected"):
-        ledger.roll_back("dev", 2, expected=last)
+        ledger.manifests.roll_back("dev", 2, expected=last)
     again = replace(a_build("4"), action="reused")
-    ledger.record_started(again, old.table)
+    ledger.builds.record_started(again, old.table)
     with pytest.raises(ConflictError, match="was collected"):
-        ledger.publish(Publication(again, old, []))
-    assert ledger.find_pinned_version(new.table) == 1
+        ledger.builds.publish(Publication(again, old, []))
+    assert ledger.builds.find_pinned_version(new.table) == 1
 
 
 def a_view(build: Build, *leaves: str) -> Snapshot:
@@ -233,38 +244,38 @@ def test_what_a_view_reads_stays_though_only_another_build_published_it(open_led
     first, second = a_build("2", "v"), a_build("3", "v")
     stored = a_view(first, "1")
     for build in (first, second):
-        ledger.record_started(build, stored.table)
-    ledger.publish(Publication(second, stored, []))
-    ledger.record_failed(first, "its run ended before its turn came")
+        ledger.builds.record_started(build, stored.table)
+    ledger.builds.publish(Publication(second, stored, []))
+    ledger.builds.record_failed(first, "its run ended before its turn came")
     publish(ledger, a_build("4"), version=1)
     future = datetime.now(UTC) + timedelta(days=1)
-    ledger.collect(future, "dev", {"build-a": ["a@s.sql"], "build-v": ["v@s.sql"]})
-    assert ledger.fetch_manifest("dev")["build-v"] == stored
-    assert ledger.find_written("1"), "the view cannot be read any more"
+    ledger.builds.collect(future, "dev", {"build-a": ["a@s.sql"], "build-v": ["v@s.sql"]})
+    assert ledger.manifests.fetch("dev")["build-v"] == stored
+    assert ledger.builds.find_written("1"), "the view cannot be read any more"
 
 
 def test_a_view_of_what_was_collected_meanwhile_is_not_published(open_ledger: Open) -> None:
     ledger = open_ledger()
     publish(ledger, a_build("1"))
     view = a_build("2", "v")
-    ledger.record_started(view, "view")
+    ledger.builds.record_started(view, "view")
     publish(ledger, a_build("3"), version=1)
-    ledger.collect(datetime.now(UTC) + timedelta(days=1), "dev", {"build-a": ["a@s.sql"]})
+    ledger.builds.collect(datetime.now(UTC) + timedelta(days=1), "dev", {"build-a": ["a@s.sql"]})
     with pytest.raises(ConflictError, match="was collected"):
-        ledger.publish(Publication(view, a_view(view, "1"), []))
-    assert set(ledger.fetch_manifest("dev")) == {"build-a"}
-    ledger.publish(Publication(view, a_view(view, "3"), []))
+        ledger.builds.publish(Publication(view, a_view(view, "1"), []))
+    assert set(ledger.manifests.fetch("dev")) == {"build-a"}
+    ledger.builds.publish(Publication(view, a_view(view, "3"), []))
 
 
 def test_whoever_reads_sees_one_state(open_ledger: Open) -> None:
     ledger, other = open_ledger(), open_ledger()
     publish(ledger, a_build("1"))
     n_events = sa.select(sa.func.count()).select_from(tables.events)
-    with ledger._read() as connection:
+    with ledger.events.database.read() as connection:
         assert connection.scalar(n_events) == 2
         publish(other, a_build("2"), version=1)
         assert connection.scalar(n_events) == 2
-    with ledger._read() as connection:
+    with ledger.events.database.read() as connection:
         assert connection.scalar(n_events) == 4
 
 
@@ -273,27 +284,27 @@ def test_whoever_writes_is_the_only_one_and_sees_what_others_wrote(open_ledger: 
     order: list[str] = []
 
     def write() -> None:
-        other.record_started(a_build("1"), "t")
+        other.builds.record_started(a_build("1"), "t")
         order.append("other")
 
-    with ledger._write() as connection:
+    with ledger.events.database.write() as connection:
         thread = threading.Thread(target=write)
         thread.start()
         thread.join(0.3)
         assert thread.is_alive()
-        ledger._append(connection, "first", {})
+        ledger.events.append(connection, "first", {})
         order.append("first")
     thread.join()
     assert order == ["first", "other"]
-    assert [e.kind for e in ledger.fetch_events()] == ["first", "build-started"]
+    assert [e.kind for e in ledger.events.fetch()] == ["first", "build-started"]
 
 
 def test_a_build_without_a_snapshot_cannot_have_succeeded(open_ledger: Open) -> None:
     ledger = open_ledger()
-    ledger.record_started(a_build("1"), "t")
+    ledger.builds.record_started(a_build("1"), "t")
     with (
         pytest.raises(sa.exc.IntegrityError, match="ck_builds_snapshot"),
-        ledger._write() as connection,
+        ledger.events.database.write() as connection,
     ):
         connection.exec_driver_sql("UPDATE builds SET state = 'succeeded'")
 
@@ -308,16 +319,16 @@ def test_a_lease_has_one_holder_and_the_next_waits(open_ledger: Open) -> None:
 
     def second() -> None:
         entered.wait()
-        with open_ledger().lease("x", "second"):
+        with open_ledger().leases.hold("x", "second"):
             order.append("second")
 
     thread = threading.Thread(target=second)
     thread.start()
-    with ledger.lease("x", "first"):
+    with ledger.leases.hold("x", "first"):
         entered.set()
         with (
             pytest.raises(ConflictError, match="x is held by first"),
-            ledger.lease("x", "third", wait_s=0.2),
+            ledger.leases.hold("x", "third", wait_s=0.2),
         ):
             pass
         order.append("first")
@@ -328,7 +339,7 @@ def test_a_lease_has_one_holder_and_the_next_waits(open_ledger: Open) -> None:
 def age_leases(ledger: Ledger, seconds: float) -> None:
     """Let leases have been renewed earlier than they were."""
     leases = tables.leases
-    with ledger._write() as connection:
+    with ledger.events.database.write() as connection:
         for name, expires_at in connection.execute(sa.select(leases.c.name, leases.c.expires_at)):
             earlier = expires_at - timedelta(seconds=seconds)
             this = leases.update().where(leases.c.name == name)
@@ -339,13 +350,16 @@ def test_an_expired_lease_is_taken_over_and_its_holder_cannot_publish(open_ledge
     ledger = open_ledger()
     build = a_build("1")
     snapshot = a_snapshot(build)
-    ledger.record_started(build, snapshot.table)
-    with ledger.lease("x", "slow") as lost:
+    ledger.builds.record_started(build, snapshot.table)
+    with ledger.leases.hold("x", "slow") as lost:
         age_leases(ledger, LEASE_S + 1)
-        with ledger.lease("x", "quick"), pytest.raises(ConflictError, match="lease on x was lost"):
-            ledger.publish(Publication(build, snapshot, [], lease=lost))
-    assert ledger.fetch_manifest("dev") == {}
-    assert "lease-broken" in [e.kind for e in ledger.fetch_events()]
+        with (
+            ledger.leases.hold("x", "quick"),
+            pytest.raises(ConflictError, match="lease on x was lost"),
+        ):
+            ledger.builds.publish(Publication(build, snapshot, [], lease=lost))
+    assert ledger.manifests.fetch("dev") == {}
+    assert "lease-broken" in [e.kind for e in ledger.events.fetch()]
 
 
 def test_the_lease_of_a_dead_process_is_taken_over_at_once(
@@ -353,20 +367,20 @@ def test_the_lease_of_a_dead_process_is_taken_over_at_once(
 ) -> None:
     script = (
         "import os, sys; from persist_assets.ledger.ledger import Ledger\n"
-        "with Ledger(sys.argv[1]).lease('x', 'dead'): os.kill(os.getpid(), 9)"
+        "with Ledger(sys.argv[1]).leases.hold('x', 'dead'): os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", script, ledger_url], check=False)
     assert done.returncode == -9
-    with open_ledger().lease("x", "next", wait_s=1):
+    with open_ledger().leases.hold("x", "next", wait_s=1):
         pass
 
 
 DIES_ELSEWHERE = """
 import os, sys
-from persist_assets.ledger import ledger as store
+from persist_assets.ledger import leases, processes
 from persist_assets.ledger.ledger import Ledger
-store.THIS_MACHINE = sys.argv[2]
-with Ledger(sys.argv[1]).lease("x", "dead"):
+leases.THIS_MACHINE = processes.THIS_MACHINE = sys.argv[2]
+with Ledger(sys.argv[1]).leases.hold("x", "dead"):
     os.kill(os.getpid(), 9)
 """
 
@@ -377,13 +391,19 @@ def test_the_lease_of_a_dead_process_of_another_machine_is_taken_over_when_it_ex
     command = [sys.executable, "-c", DIES_ELSEWHERE, ledger_url, "another host"]
     assert subprocess.run(command, check=False).returncode == -9
     ledger = open_ledger()
-    with pytest.raises(ConflictError, match="held by dead"), ledger.lease("x", "next", wait_s=0.2):
+    with (
+        pytest.raises(ConflictError, match="held by dead"),
+        ledger.leases.hold("x", "next", wait_s=0.2),
+    ):
         pass
     age_leases(ledger, LEASE_S - 10)
-    with pytest.raises(ConflictError, match="held by dead"), ledger.lease("x", "next", wait_s=0.2):
+    with (
+        pytest.raises(ConflictError, match="held by dead"),
+        ledger.leases.hold("x", "next", wait_s=0.2),
+    ):
         pass
     age_leases(ledger, 11)
-    with ledger.lease("x", "next", wait_s=1):
+    with ledger.leases.hold("x", "next", wait_s=1):
         pass
 
 
@@ -392,9 +412,9 @@ def test_machines_whose_clocks_are_wrong_agree_on_when_a_lease_expires(open_ledg
     ledger, late = open_ledger(), NOW + timedelta(days=10000)
     fast = open_ledger(clock=lambda: late + timedelta(seconds=time.monotonic()))
     with (
-        ledger.lease("x", "first"),
+        ledger.leases.hold("x", "first"),
         pytest.raises(ConflictError, match="held by first"),
-        fast.lease("x", "second", wait_s=0.2),
+        fast.leases.hold("x", "second", wait_s=0.2),
     ):
         pass
 
@@ -411,15 +431,15 @@ ledger = Ledger(sys.argv[1])
 for n in range(20):
     uid = f"{sys.argv[2]}-{n}"
     build = Build(uid, "a@s", "b", "d", "dev", None, "started", "built", datetime.now(UTC))
-    ledger.record_started(build, "t")
+    ledger.builds.record_started(build, "t")
 """
     running = [
         subprocess.Popen([sys.executable, "-c", script, ledger_url, str(n)]) for n in range(8)
     ]
     assert [p.wait() for p in running] == [0] * 8
     ledger = open_ledger()
-    assert [e.idx for e in ledger.fetch_events()] == list(range(1, 161))
-    assert len(ledger.fetch_builds()) == 160
+    assert [e.idx for e in ledger.events.fetch()] == list(range(1, 161))
+    assert len(ledger.builds.fetch()) == 160
 
 
 # ---------------------------------------------------------------------------------- what is there
@@ -432,7 +452,7 @@ READS = (Read("t@s.sql", "def", Parts("t")), Read("v@s.sql", "def", DIGESTS))
 def test_a_build_tells_what_it_and_what_it_read_meant(open_ledger: Open) -> None:
     ledger = open_ledger()
     publish(ledger, replace(a_build("1"), digests=DIGESTS, reads=READS))
-    (build,) = open_ledger().fetch_builds()
+    (build,) = open_ledger().builds.fetch()
     assert (build.digests, build.reads) == (DIGESTS, READS)
 
 
@@ -443,32 +463,32 @@ def test_an_environment_tells_the_last_build_of_every_source(open_ledger: Open) 
     publish(ledger, replace(a_build("3", "c"), build_id="build-b"))
     publish(ledger, replace(a_build("4", "b"), environment="prod"))
     failing = a_build("5", "c")
-    ledger.record_started(failing, "t")
-    ledger.record_failed(failing, "no")
-    assert ledger.fetch_environments() == ["dev", "prod"]
-    current = ledger.fetch_current("dev")
+    ledger.builds.record_started(failing, "t")
+    ledger.builds.record_failed(failing, "no")
+    assert ledger.manifests.fetch_environments() == ["dev", "prod"]
+    current = ledger.builds.fetch_current("dev")
     assert {s: b.build_id for s, b in current.items()} == {"a@s.sql": "other", "c@s.sql": "build-b"}
     publish(ledger, a_build("6"))  # and back again
-    assert ledger.fetch_current("dev")["a@s.sql"].build_id == "build-a"
-    assert ledger.fetch_current("stage") == {}
+    assert ledger.builds.fetch_current("dev")["a@s.sql"].build_id == "build-a"
+    assert ledger.builds.fetch_current("stage") == {}
 
 
 def test_sources_that_share_a_table_are_both_told(open_ledger: Open) -> None:
     ledger = open_ledger()
     publish(ledger, replace(a_build("1"), build_id="same"))
     publish(ledger, replace(a_build("2", "b"), build_id="same"))
-    assert sorted(ledger.fetch_current("dev")) == ["a@s.sql", "b@s.sql"]
+    assert sorted(ledger.builds.fetch_current("dev")) == ["a@s.sql", "b@s.sql"]
 
 
 def test_a_build_is_found_by_the_beginning_of_its_build_id(open_ledger: Open) -> None:
     ledger = open_ledger()
     for uid, build_id in (("1", "abc1"), ("2", "abc2")):
         publish(ledger, replace(a_build(uid), build_id=build_id))
-    assert ledger.find_build("abc2") == ledger.fetch_builds(limit=1)[0]
-    assert ledger.find_build("b") is None
-    assert ledger.find_build("%") is None
+    assert ledger.builds.find("abc2") == ledger.builds.fetch(limit=1)[0]
+    assert ledger.builds.find("b") is None
+    assert ledger.builds.find("%") is None
     with pytest.raises(ConflictError, match="several BuildIDs start with abc"):
-        ledger.find_build("abc")
+        ledger.builds.find("abc")
 
 
 # --------------------------------------------------------------------------------------- bad input
@@ -528,31 +548,33 @@ def test_a_read_only_ledger_is_told(open_ledger: Open) -> None:
     ledger = open_ledger()
     publish(ledger, a_build("1"))
     sa.event.listen(
-        ledger._database.engine, "connect", lambda c, _: c.execute("PRAGMA query_only = 1").close()
+        ledger.events.database.engine,
+        "connect",
+        lambda c, _: c.execute("PRAGMA query_only = 1").close(),
     )
-    ledger._database.engine.dispose()
+    ledger.events.database.engine.dispose()
     with pytest.raises(LedgerError, match="readonly"):
-        ledger.record_started(a_build("2"), "t")
-    assert ledger.find_snapshot("dev", "build-a") is not None
+        ledger.builds.record_started(a_build("2"), "t")
+    assert ledger.manifests.find_snapshot("dev", "build-a") is not None
 
 
 @on_sqlite
 def test_a_full_disk_is_told_and_loses_nothing(open_ledger: Open) -> None:
     ledger = open_ledger()
     publish(ledger, a_build("1"))
-    with ledger._read() as connection:
+    with ledger.events.database.read() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
 
-    @sa.event.listens_for(ledger._database.engine, "connect")
+    @sa.event.listens_for(ledger.events.database.engine, "connect")
     def small(connection: sqlite3.Connection, _: object) -> None:
         connection.execute(f"PRAGMA max_page_count = {pages}")
 
-    ledger._database.engine.dispose()
+    ledger.events.database.engine.dispose()
     with pytest.raises(LedgerError, match="is full") as error:
         for n in range(2, 2000):
-            ledger.record_started(replace(a_build(str(n)), run_id="x" * 60), "t" * 4000)
+            ledger.builds.record_started(replace(a_build(str(n)), run_id="x" * 60), "t" * 4000)
     assert "free some space" in (error.value.hint or "")
-    assert open_ledger().find_snapshot("dev", "build-a") is not None
+    assert open_ledger().manifests.find_snapshot("dev", "build-a") is not None
 
 
 @pytest.mark.proves("S7")

@@ -49,18 +49,18 @@ from persist_assets.core.errors import ConflictError
 from persist_assets.ledger.ledger import Ledger
 ledger, times, n = Ledger(sys.argv[1]), int(sys.argv[2]), 0
 chance = random.Random(int(sys.argv[3]))
-decided = {e: ledger.fetch_manifest(e) for e in ledger.fetch_environments() if e != "prod"}
+decided = {e: ledger.manifests.fetch(e) for e in ledger.manifests.fetch_environments() if e != "prod"}
 print("ready", flush=True)
 sys.stdin.readline()
 while n < times:
-    history = ledger.fetch_history("prod", limit=8)
+    history = ledger.manifests.fetch_history("prod", limit=8)
     try:
         if history and chance.random() < 0.5:
             to = chance.choice([0, *(c.change_id for c in history[1:])])
-            ledger.roll_back("prod", to, expected=history[0].change_id)
+            ledger.manifests.roll_back("prod", to, expected=history[0].change_id)
         else:
             stage = chance.choice(sorted(decided))
-            ledger.promote((stage,), "prod", decided[stage])
+            ledger.manifests.promote((stage,), "prod", decided[stage])
         n += 1
     except ConflictError:
         pass
@@ -92,16 +92,16 @@ def test_readers_never_see_tables_of_two_states_while_four_processes_promote_and
     hammer.go(running)
     seen: list[int | None] = []
     while any(process.poll() is None for process in running):
-        manifest = ledger.fetch_manifest("prod")
+        manifest = ledger.manifests.fetch("prod")
         versions = {s.version for s in manifest.values()}
         assert (len(manifest), len(versions)) in ((0, 0), (2, 1)), "a mixed state"
         seen += versions or {None}
     hammer.finish(running, 10)
     assert len({*seen}) > 2, f"{len(seen)} times the same"
-    history = ledger.fetch_history("prod")
+    history = ledger.manifests.fetch_history("prod")
     assert len(history) == 200
     assert {c.kind for c in history} == {"promote", "rollback"}
-    hammer.replay(ledger, ledger.fetch_events())
+    hammer.replay(ledger, ledger.events.fetch())
 
 
 def test_of_two_promotions_at_once_both_happen_one_after_the_other(
@@ -112,11 +112,11 @@ def test_of_two_promotions_at_once_both_happen_one_after_the_other(
     running = [*moving(ledger_url, times=1, n=1), *moving(ledger_url, times=1, n=1)]
     hammer.go(running)
     assert hammer.finish(running, 60) == [{"n": 1}] * 2
-    second, first = ledger.fetch_history("prod")
+    second, first = ledger.manifests.fetch_history("prod")
     assert {m.build_id: m.after for m in first.moves} == {
         m.build_id: m.before for m in second.moves
     }
-    hammer.replay(ledger, ledger.fetch_events())
+    hammer.replay(ledger, ledger.events.fetch())
 
 
 PUBLISHES = """
@@ -152,17 +152,17 @@ def test_what_is_promoted_while_it_is_published_is_what_was_decided_upon(
     hammer.go([process])
     done = {"promoted": 0, "refused": 0}
     while process.poll() is None:
-        decided = ledger.fetch_manifest("dev")
+        decided = ledger.manifests.fetch("dev")
         try:
-            change = ledger.promote(("dev",), "prod", decided)
+            change = ledger.manifests.promote(("dev",), "prod", decided)
         except hammer.ConflictError as error:
             assert "changed while it was being promoted" in error.message
             done["refused"] += 1
             continue
-        (told,) = ledger.fetch_history("prod", limit=1)
+        (told,) = ledger.manifests.fetch_history("prod", limit=1)
         assert (told.change_id, {m.build_id: m.after for m in told.moves}) == (change, decided)
         done["promoted"] += 1
     hammer.finish([process], 10)
     assert done["promoted"]
-    assert ledger.fetch_manifest("dev")["build-a"].version == 79
-    hammer.replay(ledger, ledger.fetch_events(limit=10_000))
+    assert ledger.manifests.fetch("dev")["build-a"].version == 79
+    hammer.replay(ledger, ledger.events.fetch(limit=10_000))

@@ -23,7 +23,8 @@ from persist_assets.core.model.snapshots import LocalCopy
 from persist_assets.core.wants import Blame, Evaluation, Want
 from persist_assets.ledger import transfer
 from persist_assets.ledger.connection import Database
-from persist_assets.ledger.ledger import LEASE_S, Ledger
+from persist_assets.ledger.leases import LEASE_S
+from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.migrations import VERSION
 from persist_assets.ledger.tables import leases, ledger_version, metadata, writers
 from persist_assets.ledger.taints import Taint
@@ -48,28 +49,30 @@ def fill(ledger: Ledger) -> None:
     publish(ledger, replace(a_build("1"), digests=DIGESTS, reads=READS), malloy={"m": "build-a"})
     publish(ledger, replace(a_build("2", "é\u2028"), run_id=None), 2**40)
     failing = a_build("3")
-    ledger.record_started(failing, "t")
-    ledger.record_failed(failing, "no\nno")
-    ledger.record_started(a_build("4"), "t")
-    change = ledger.promote(("dev",), "prod", ledger.fetch_manifest("dev"))
-    ledger.roll_back("prod", 0, expected=change)
+    ledger.builds.record_started(failing, "t")
+    ledger.builds.record_failed(failing, "no\nno")
+    ledger.builds.record_started(a_build("4"), "t")
+    change = ledger.manifests.promote(("dev",), "prod", ledger.manifests.fetch("dev"))
+    ledger.manifests.roll_back("prod", 0, expected=change)
     want = Want(
         "w", "a/b", "dev", datetime(2024, 1, 1, tzinfo=UTC), sla_s=0, source={"type": "cli"}
     )
-    (want,) = ledger.create_wants([want])
-    ledger.record_misses([(want, Blame("a/b", "", want.created_at, "queued"))])
-    ledger.record_evaluation("dev", "want", Evaluation(("a/b",), ("w",)))
-    ledger.taint(["dev"], lambda *_: Taint({"a/b": "b"}, {"uid": [""]}), by="somebody")
-    ledger.record_synced("dev", "users", "7", expected=None)
-    ledger.record_needs("c", "dev", [("TRUE", ("a", "b"))])
+    (want,) = ledger.wants.create([want])
+    ledger.wants.record_misses([(want, Blame("a/b", "", want.created_at, "queued"))])
+    ledger.requests.record_evaluation("dev", "want", Evaluation(("a/b",), ("w",)))
+    ledger.taints.record(["dev"], lambda *_: Taint({"a/b": "b"}, {"uid": [""]}), by="somebody")
+    ledger.upstreams.record_synced("dev", "users", "7", expected=None)
+    ledger.copies.record_needs("c", "dev", [("TRUE", ("a", "b"))])
     copy = LocalCopy("c", "delta:7:t", "u", 3, "TRUE", 1, ("a", "b"), want.created_at, 1, 2**40)
-    ledger.record_copy(replace(copy, seen={"TRUE": 3}), before=None, told={"why": "it is new"})
-    with ledger._write() as connection:
-        ledger._append(connection, "odd", {"a": [1.5, None, {"ü": True}]})
+    ledger.copies.record(
+        replace(copy, seen={"TRUE": 3}), expected=None, changes={"why": "it is new"}
+    )
+    with ledger.events.database.write() as connection:
+        ledger.events.append(connection, "odd", {"a": [1.5, None, {"ü": True}]})
         connection.exec_driver_sql("UPDATE builds SET columns = '[ ]' WHERE build_uid = '4'")
-    with ledger.lease("x", "dead"), ledger._read() as connection:
+    with ledger.leases.hold("x", "dead"), ledger.events.database.read() as connection:
         row = connection.execute(sa.select(leases)).mappings().one()
-    with ledger._write() as connection:
+    with ledger.events.database.write() as connection:
         connection.execute(leases.insert().values(**row))
     age_leases(ledger, LEASE_S + 1)
 
@@ -105,14 +108,14 @@ def test_a_copy_is_the_same_row_by_row_and_goes_on_where_the_original_was(
     assert {*copied} == {*metadata.tables} - {"writers"}
     assert all(copied.values())
     with closing(Ledger(target)) as copy:
-        assert copy.found == VERSION
-        assert copy.fetch_events() == ledger.fetch_events()
-        assert copy.fetch_builds() == ledger.fetch_builds()
-        assert copy.fetch_manifest("dev") == ledger.fetch_manifest("dev")
-        assert copy.fetch_history("prod") == ledger.fetch_history("prod")
-        position = copy.position()
-        copy.record_started(a_build("9"), "t")
-        assert copy.position() == position + 1
+        assert copy.events.opened_version == VERSION
+        assert copy.events.fetch() == ledger.events.fetch()
+        assert copy.builds.fetch() == ledger.builds.fetch()
+        assert copy.manifests.fetch("dev") == ledger.manifests.fetch("dev")
+        assert copy.manifests.fetch_history("prod") == ledger.manifests.fetch_history("prod")
+        position = copy.events.position()
+        copy.builds.record_started(a_build("9"), "t")
+        assert copy.events.position() == position + 1
     assert contents(ledger_url) == before
 
 
@@ -161,7 +164,7 @@ def test_what_is_being_built_is_not_left_behind(
     open_ledger: Open, ledger_url: str, target: str
 ) -> None:
     ledger = open_ledger()
-    with ledger.lease("build x", "somebody"), pytest.raises(ConflictError) as error:
+    with ledger.leases.hold("build x", "somebody"), pytest.raises(ConflictError) as error:
         copy_ledger(ledger_url, target)
     assert "build x is held by somebody" in error.value.message
     copy_ledger(ledger_url, target)
@@ -177,7 +180,7 @@ def test_only_a_ledger_of_this_version_is_copied(
     assert "persist ledger migrate" in (error.value.hint or "")
     assert contents_of_version(ledger_url) == before == [1]
     ledger = open_ledger()
-    with ledger._write() as connection:
+    with ledger.events.database.write() as connection:
         connection.execute(
             ledger_version.insert().values(version=99, migrated_at=a_build("1").started_at)
         )

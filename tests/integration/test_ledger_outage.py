@@ -23,7 +23,8 @@ from test_ledger import a_build, a_snapshot, publish
 
 from persist_assets.core.errors import ConflictError, LedgerError, LedgerUnreachableError
 from persist_assets.ledger import connection
-from persist_assets.ledger.ledger import Ledger, Publication
+from persist_assets.ledger.builds import Publication
+from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.tables import leases
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def test_a_killed_database_is_told_in_time_and_the_same_ledger_goes_on_when_it_i
     snapshot = publish(ledger, a_build("1"))
     monkeypatch.setattr(connection, "RETRY_S", 1.0)
     server.kill()
-    for act in (lambda: ledger.fetch_manifest("dev"), lambda: publish(ledger, a_build("2"))):
+    for act in (lambda: ledger.manifests.fetch("dev"), lambda: publish(ledger, a_build("2"))):
         began = time.monotonic()
         with pytest.raises(LedgerUnreachableError, match=r"postgres:\*\*\*@.* not answer") as error:
             act()
@@ -87,18 +88,18 @@ def test_a_killed_database_is_told_in_time_and_the_same_ledger_goes_on_when_it_i
         assert "check that the database is up" in (error.value.hint or "")
         assert "secret" not in str(error.value)
     server.start()
-    assert ledger.fetch_manifest("dev") == {"build-a": snapshot}
+    assert ledger.manifests.fetch("dev") == {"build-a": snapshot}
     publish(ledger, a_build("2"), 1)
-    assert [e.idx for e in ledger.fetch_events()] == [1, 2, 3, 4]
+    assert [e.idx for e in ledger.events.fetch()] == [1, 2, 3, 4]
 
 
 def test_what_is_asked_while_it_is_away_is_done_once_when_it_is_back(
     ledger: Ledger, restarting: Callable[[], None]
 ) -> None:
-    ledger.position()
+    ledger.events.position()
     restarting()
-    ledger.record_started(a_build("1"), "t")
-    assert [e.kind for e in ledger.fetch_events()] == ["build-started"]
+    ledger.builds.record_started(a_build("1"), "t")
+    assert [e.kind for e in ledger.events.fetch()] == ["build-started"]
 
 
 ENDURES = {"__init__", "_heartbeat"}
@@ -120,10 +121,10 @@ from persist_assets.ledger.ledger import Ledger
 from persist_assets.core.model.snapshots import Build
 ledger, n = Ledger(sys.argv[1]), 0
 print("ready", flush=True)
-while not ledger.fetch_environments():  # until there is one
+while not ledger.manifests.fetch_environments():  # until there is one
     uid = f"{sys.argv[2]}-{n}"
     build = Build(uid, "a@s", "b", "d", "dev", None, "started", "built", datetime.now(UTC))
-    ledger.record_started(build, "t")
+    ledger.builds.record_started(build, "t")
     n += 1
 print(n)
 ledger.close()
@@ -147,18 +148,18 @@ def test_a_database_that_is_killed_under_load_loses_nothing_and_repeats_nothing(
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
     for _ in range(3):
-        before = ledger.position()
-        wait_for(lambda before=before: ledger.position() > before + 50)
+        before = ledger.events.position()
+        wait_for(lambda before=before: ledger.events.position() > before + 50)
         server.kill()
         server.start()
     publish(ledger, a_build("1"))
     said = [process.communicate(timeout=60) for process in running]
     assert [p.returncode for p in running] == [0] * 4, said
     n = sum(int(out) for out, _ in said)
-    events = ledger.fetch_events(limit=n + 100)
+    events = ledger.events.fetch(limit=n + 100)
     assert [e.idx for e in events] == list(range(1, n + 3))
     assert len({e.data["build_uid"] for e in events}) == n + 1
-    assert len(ledger.fetch_builds()) == n + 1
+    assert len(ledger.builds.fetch()) == n + 1
 
 
 def test_what_was_lost_is_not_taken_for_what_another_wrote_after_the_crash(
@@ -167,18 +168,18 @@ def test_what_was_lost_is_not_taken_for_what_another_wrote_after_the_crash(
     """After a crash PostgreSQL gives numbers of lost transactions to others."""
     crashes = [1]
 
-    @sa.event.listens_for(ledger._database.engine, "commit")
+    @sa.event.listens_for(ledger.events.database.engine, "commit")
     def crash(_: sa.Connection) -> None:  # pyright: ignore[reportUnusedFunction]
         if crashes and crashes.pop():
             server.kill()
             server.start()
             with closing(Ledger(url)) as other:
                 for n in range(3):
-                    other.record_started(a_build(str(n)), "t")
+                    other.builds.record_started(a_build(str(n)), "t")
 
-    ledger.record_started(a_build("9"), "t")
-    assert [b.build_uid for b in ledger.fetch_builds(limit=9)].count("9") == 1
-    assert [e.idx for e in ledger.fetch_events()] == [1, 2, 3, 4]
+    ledger.builds.record_started(a_build("9"), "t")
+    assert [b.build_uid for b in ledger.builds.fetch(limit=9)].count("9") == 1
+    assert [e.idx for e in ledger.events.fetch()] == [1, 2, 3, 4]
 
 
 def test_a_lease_survives_an_outage_that_is_shorter(
@@ -188,15 +189,15 @@ def test_a_lease_survives_an_outage_that_is_shorter(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("persist_assets.ledger.ledger.LEASE_S", 4.0)
+    monkeypatch.setattr("persist_assets.ledger.leases.LEASE_S", 4.0)
     build, expiry = a_build("1"), sa.select(leases.c.expires_at)
 
     def expires_at() -> object:
-        with ledger._read() as reading:
+        with ledger.events.database.read() as reading:
             return reading.scalar(expiry)
 
-    with caplog.at_level(logging.WARNING), ledger.lease("x", "first") as lease:
-        ledger.record_started(build, "t")
+    with caplog.at_level(logging.WARNING), ledger.leases.hold("x", "first") as lease:
+        ledger.builds.record_started(build, "t")
         before = expires_at()
         server.kill()
         wait_for(lambda: "action=heartbeat" in caplog.text)
@@ -205,10 +206,10 @@ def test_a_lease_survives_an_outage_that_is_shorter(
         with (
             closing(Ledger(url)) as other,
             pytest.raises(ConflictError, match="held by first"),
-            other.lease("x", "second", wait_s=0.1),
+            other.leases.hold("x", "second", wait_s=0.1),
         ):
             pass
-        ledger.publish(Publication(build, a_snapshot(build), [], lease=lease))
+        ledger.builds.publish(Publication(build, a_snapshot(build), [], lease=lease))
     assert expires_at() is None
 
 
@@ -306,15 +307,15 @@ def test_a_commit_that_was_not_answered_is_repeated_only_if_it_did_not_happen(
     with closing(Ledger(through)) as ledger:
         publish(ledger, a_build("1"))
         between.cut = cut
-        ledger.record_started(a_build("2"), "t")  # a second time it would be refused
+        ledger.builds.record_started(a_build("2"), "t")  # a second time it would be refused
         assert between.cut is None
         build = a_build("3")
-        ledger.record_started(build, "t")
+        ledger.builds.record_started(build, "t")
         between.cut = cut
-        ledger.publish(Publication(build, a_snapshot(build), []))
+        ledger.builds.publish(Publication(build, a_snapshot(build), []))
         assert between.cut is None
-        changes = ledger.fetch_history("dev")
-        events = ledger.fetch_events()
+        changes = ledger.manifests.fetch_history("dev")
+        events = ledger.events.fetch()
     assert [c.change_id for c in changes] == [5, 2]
     assert [(e.idx, e.data["build_uid"]) for e in events] == [
         (1, "1"),
@@ -333,11 +334,11 @@ def test_a_commit_of_which_nobody_can_tell_is_told_and_not_repeated(
     with closing(Ledger(through)) as ledger:
         between.cut = "for long"
         with pytest.raises(LedgerError, match="was lost during a write") as error:
-            ledger.record_started(a_build("1"), "t")
+            ledger.builds.record_started(a_build("1"), "t")
         assert not isinstance(error.value, LedgerUnreachableError)
         assert "may or may not be recorded" in (error.value.hint or "")
         between.closed = False
-        assert [e.idx for e in ledger.fetch_events()] == [1]
+        assert [e.idx for e in ledger.events.fetch()] == [1]
 
 
 def test_who_is_suspended_while_it_writes_does_not_hold_up_the_others(
@@ -346,8 +347,8 @@ def test_who_is_suspended_while_it_writes_does_not_hold_up_the_others(
     monkeypatch.setattr(connection, "_BUSY_MS", 2000)
     with ExitStack() as stack:
         suspended, other = (stack.enter_context(closing(Ledger(url))) for _ in range(2))
-        with pytest.raises(LedgerUnreachableError), suspended._write() as writing:
-            suspended._append(writing, "half", {})
-            other.record_started(a_build("1"), "t")
-            suspended._append(writing, "done", {})
-        assert [e.kind for e in other.fetch_events()] == ["build-started"]
+        with pytest.raises(LedgerUnreachableError), suspended.events.database.write() as writing:
+            suspended.events.append(writing, "half", {})
+            other.builds.record_started(a_build("1"), "t")
+            suspended.events.append(writing, "done", {})
+        assert [e.kind for e in other.events.fetch()] == ["build-started"]

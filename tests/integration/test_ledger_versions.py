@@ -49,7 +49,7 @@ def make_old(url: str, version: int) -> None:
 def described(ledger: Ledger) -> dict[str, object]:
     """Return what the tables are: columns with types, keys, constraints and indexes."""
     told: dict[str, object] = {}
-    with ledger._read() as connection:
+    with ledger.events.database.read() as connection:
         inspector = sa.inspect(connection)
         for table in sorted(inspector.get_table_names()):
             columns = {
@@ -85,29 +85,29 @@ def test_a_ledger_of_an_earlier_version_becomes_one_of_today_and_keeps_its_build
 ) -> None:
     make_old(ledger_url, version)
     again = open_ledger()
-    assert again.found == version
-    (build,) = again.fetch_builds()
+    assert again.events.opened_version == version
+    (build,) = again.builds.fetch()
     snapshot = a_snapshot(a_build("1"))
     assert (build.snapshot, build.digests, build.reads) == (snapshot, None, ())
-    assert again.fetch_manifest("dev") == {"build-a": snapshot}
-    assert again.fetch_checks("1") == [CheckResult("c", True, True, 0, "a not null")]
+    assert again.manifests.fetch("dev") == {"build-a": snapshot}
+    assert again.builds.fetch_checks("1") == [CheckResult("c", True, True, 0, "a not null")]
     assert build.started_at == NOW + timedelta(seconds=1)
     assert build.started_at.tzinfo is UTC
     at = datetime(2026, 1, 2, 3, 4, 7, 250_000, tzinfo=UTC)
-    assert [(e.idx, e.data) for e in again.fetch_events()] == [
+    assert [(e.idx, e.data) for e in again.events.fetch()] == [
         (1, {"build_uid": "1"}),
         (2, {"build_uid": "1"}),
     ]
-    assert again.fetch_events()[1].at == at
-    assert again.fetch_malloy("dev") == {}
+    assert again.events.fetch()[1].at == at
+    assert again.manifests.fetch_malloy("dev") == {}
     newer = publish(again, replace(a_build("2"), digests=DIGESTS), 1, {"m": "build-a"})
-    assert again.fetch_malloy("dev") == {"m": "build-a"}
-    assert again.fetch_current("dev")["a@s.sql"].digests == DIGESTS
-    assert again.position() == 4
-    (change,) = again.fetch_history("dev")
+    assert again.manifests.fetch_malloy("dev") == {"m": "build-a"}
+    assert again.builds.fetch_current("dev")["a@s.sql"].digests == DIGESTS
+    assert again.events.position() == 4
+    (change,) = again.manifests.fetch_history("dev")
     assert [(m.before, m.after) for m in change.moves] == [(snapshot, newer)]
-    assert open_ledger().found == VERSION  # and once only
-    with again._read() as connection:
+    assert open_ledger().events.opened_version == VERSION  # and once only
+    with again.events.database.read() as connection:
         told = connection.scalars(sa.select(ledger_version.c.version).order_by("version")).all()
     assert told == list(range(1, VERSION + 1))
 
@@ -154,8 +154,8 @@ def test_what_was_tainted_by_its_name_is_tainted_as_rows(
         connection.commit()
     database.close()
     marks = {"1": {""}, "3": {""}, "4": {""}}
-    assert open_ledger().fetch_tainted("dev") == marks
-    assert open_ledger().fetch_tainted("prod") == {}
+    assert open_ledger().taints.fetch("dev") == marks
+    assert open_ledger().taints.fetch("prod") == {}
 
 
 @pytest.mark.proves("S19")
@@ -174,7 +174,7 @@ def test_wants_whose_request_nobody_began_become_requested(
             connection.execute(wants.insert().values(state="building", **want, **request))
         connection.commit()
     database.close()
-    found = open_ledger().fetch_wants("dev", limit=10)
+    found = open_ledger().wants.fetch("dev", limit=10)
     assert [(w.want_id, w.state) for w in found] == [
         ("requested", "requested"),
         ("started", "building"),
@@ -200,31 +200,31 @@ def test_a_file_is_kept_as_it_was_before_it_is_migrated(tmp_path: Path) -> None:
     was = list(before.iterdump())
     ledger = Ledger(url)
     before.close()
-    assert ledger.backup == path.with_name("ledger.db.version-3")
+    assert ledger.events.backup == path.with_name("ledger.db.version-3")
     publish(ledger, a_build("2"), 1, {})
     ledger.close()
-    assert copies(url) == [ledger.backup]
-    assert ledger.backup.stat().st_mode & 0o777 == 0o600
-    with sqlite3.connect(ledger.backup) as kept:
+    assert copies(url) == [ledger.events.backup]
+    assert ledger.events.backup.stat().st_mode & 0o777 == 0o600
+    with sqlite3.connect(ledger.events.backup) as kept:
         assert list(kept.iterdump()) == was
     kept.close()
     again = Ledger(url)
-    assert again.backup is None
+    assert again.events.backup is None
     again.close()
 
     # What was gone back to is migrated once more; the first copy stays as it is.
     for name in ("ledger.db", "ledger.db-wal", "ledger.db-shm"):
         path.with_name(name).unlink(missing_ok=True)
-    ledger.backup.rename(path)
+    ledger.events.backup.rename(path)
     first = Ledger(url)
-    assert (first.backup, len(first.fetch_builds())) == (ledger.backup, 1)
+    assert (first.events.backup, len(first.builds.fetch())) == (ledger.events.backup, 1)
     first.close()
     path.unlink()
     make_old(url, 3)
     second = Ledger(url)
     second.close()
-    assert second.backup == path.with_name("ledger.db.version-3.2")
-    assert copies(url) == [first.backup, second.backup]
+    assert second.events.backup == path.with_name("ledger.db.version-3.2")
+    assert copies(url) == [first.events.backup, second.events.backup]
 
 
 @pytest.mark.proves("P33")
@@ -246,7 +246,7 @@ import sys
 from persist_assets.ledger.ledger import Ledger
 print("ready", flush=True)
 sys.stdin.readline()
-print(Ledger(sys.argv[1]).found)
+print(Ledger(sys.argv[1]).events.opened_version)
 """
 
 
@@ -275,7 +275,7 @@ def test_of_processes_that_migrate_at_once_one_does_and_the_others_wait(
     found = [int(process.communicate(timeout=60)[0]) for process in running]
     assert [p.returncode for p in running] == [0] * 4
     assert sorted(found) == [version, VERSION, VERSION, VERSION]
-    with open_ledger()._read() as connection:
+    with open_ledger().events.database.read() as connection:
         told = connection.scalars(sa.select(ledger_version.c.version).order_by("version")).all()
     assert told == ([VERSION] if version == 0 else list(range(1, VERSION + 1)))
     assert len(copies(ledger_url)) == (version == 1 and ledger_url.startswith("sqlite"))
@@ -291,7 +291,7 @@ def test_a_new_file_that_another_one_writes_is_waited_for(tmp_path: Path) -> Non
                 opening.result(timeout=0.3)
             other.execute("COMMIT")
             ledger = opening.result(timeout=60)
-    assert ledger.found == 0
+    assert ledger.events.opened_version == 0
     ledger.close()
 
 
@@ -309,8 +309,8 @@ def test_a_migration_that_is_interrupted_did_not_begin(
         patched.setattr(name, (interrupted, *MIGRATIONS[1:]))
         open_ledger()
     assert copies(ledger_url) == []
-    assert open_ledger().found == 1
-    assert open_ledger().found == VERSION
+    assert open_ledger().events.opened_version == 1
+    assert open_ledger().events.opened_version == VERSION
 
 
 @pytest.mark.proves("P33")

@@ -16,7 +16,8 @@ import pytest
 from persist_assets.compiler.load import load_project, require
 from persist_assets.core.model.snapshots import Build, RawVersion, Snapshot
 from persist_assets.core.settings.load import load_settings
-from persist_assets.ledger.ledger import Ledger, Publication
+from persist_assets.ledger.builds import Publication
+from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.manifest_file import export_manifest
 from persist_assets.operations.doctor import Report, examine
 from persist_assets.operations.gc import collect
@@ -85,8 +86,8 @@ def build(root: Path, *names: str) -> None:
             staged.columns,
             inputs=as_of,
         )
-        ledger.record_started(started, table)
-        ledger.publish(Publication(started, snapshot, ()))
+        ledger.builds.record_started(started, table)
+        ledger.builds.publish(Publication(started, snapshot, ()))
     export_manifest(settings, ledger)
     ledger.close()
 
@@ -94,7 +95,7 @@ def build(root: Path, *names: str) -> None:
 def manifest(root: Path, environment: str = "prod") -> dict[str, Snapshot]:
     ledger = Ledger(load_settings(root).ledger)
     try:
-        return ledger.fetch_manifest(environment)
+        return ledger.manifests.fetch(environment)
     finally:
         ledger.close()
 

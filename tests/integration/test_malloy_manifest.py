@@ -208,12 +208,16 @@ def test_malloy_finds_what_a_source_means_now_and_never_an_older_table(
     assert sorted(tuple(row) for row in rows) == [("AA", 2, 200)]
 
     # An environment goes back with its rollback, and forth again.
-    last = prod.ledger.fetch_history("prod")[0].change_id
+    last = prod.ledger.manifests.fetch_history("prod")[0].change_id
     roll_back(prod.settings, prod.ledger)
     assert found(prod, "carriers") is None
-    roll_back(prod.settings, prod.ledger, to=prod.ledger.fetch_history("prod")[-1].change_id)
+    roll_back(
+        prod.settings, prod.ledger, to=prod.ledger.manifests.fetch_history("prod")[-1].change_id
+    )
     assert found(prod, "carriers") is None
-    roll_back(prod.settings, prod.ledger, to=prod.ledger.fetch_history("prod")[-2].change_id)
+    roll_back(
+        prod.settings, prod.ledger, to=prod.ledger.manifests.fetch_history("prod")[-2].change_id
+    )
     assert found(prod, "carriers") == old
     roll_back(prod.settings, prod.ledger, to=last)
     assert found(prod, "carriers") == own(prod, "carriers")
@@ -239,7 +243,7 @@ def test_an_environment_tells_malloy_what_its_own_builds_found(
     dev = enter(root, "dev")
     assert found(enter(root), "carriers") == own(prod, "carriers")
     assert build(dev, "carriers") == ["reused"]
-    assert dev.ledger.fetch_history("dev", limit=1)[0].run_id == "run"
+    assert dev.ledger.manifests.fetch_history("dev", limit=1)[0].run_id == "run"
     assert found(dev, "carriers") == found(prod, "carriers")
     # A promotion tells what the sources of its target mean.
     edit(root, "raw.sql", "distance > 0", "distance > 60")
@@ -327,7 +331,7 @@ def test_the_command_line_tells_malloys_build_ids_and_finds_nothing_wrong(
     assert table.count("@sources/m.malloy") == len(NAMES)
     problems = json.loads(told("doctor", "--json"))["problems"]
     assert [p for p in problems if p["code"] == "manifest-file"] == []
-    prod.ledger.promote(("prod",), "prod", prod.ledger.fetch_manifest("prod"), malloy={})
+    prod.ledger.manifests.promote(("prod",), "prod", prod.ledger.manifests.fetch("prod"), malloy={})
     done = CliRunner().invoke(app, ["--project", str(root), "doctor", "--json"])
     codes = [(p["code"], p["environment"]) for p in json.loads(done.stdout)["problems"]]
     assert ("manifest-file", "prod") in codes

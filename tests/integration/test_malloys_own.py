@@ -12,7 +12,8 @@ from conftest import ROOT, need_node
 
 from persist_assets.core.model.snapshots import Build, Snapshot
 from persist_assets.core.settings.load import load_settings
-from persist_assets.ledger.ledger import Ledger, Publication
+from persist_assets.ledger.builds import Publication
+from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.manifest_file import export_manifest
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ def test_our_manifest_is_read_by_malloys_own_loader(node: str, tmp_path: Path) -
     for uid in ("a", "b"):
         build = Build(uid, "x@a.sql", uid * 64, "d", "dev", None, "started", "built", now)
         made = Snapshot(uid, "x@a.sql", uid * 64, f"x-{uid}", 3, (), "c", 7, 70, now)
-        ledger.record_started(build, made.table)
-        ledger.publish(Publication(build, made, []))
+        ledger.builds.record_started(build, made.table)
+        ledger.builds.publish(Publication(build, made, []))
     export_manifest(settings, ledger)
     entries = run(node, "load_manifest.js", str(settings.manifest_path))["entries"]
     assert set(entries) == {"a" * 64, "b" * 64}

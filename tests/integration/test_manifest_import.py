@@ -75,23 +75,23 @@ def test_an_export_takes_its_environment_back_to_it(
 ) -> None:
     dev = enter(root)
     build(dev)
-    then, file = dev.ledger.fetch_manifest("dev"), saved(dev)
+    then, file = dev.ledger.manifests.fetch("dev"), saved(dev)
     assert take(dev, file).n_same == 2
-    assert len(dev.ledger.fetch_history("dev")) == 2
+    assert len(dev.ledger.manifests.fetch_history("dev")) == 2
     write(root, [1, 2, 3])
     build(enter(root))
     assert total(enter(root)) == 9
     tried = take(dev, file, dry_run=True)
     assert tried.refused == ()
     assert (len(tried.moved), tried.change_id) == (2, None)
-    assert dev.ledger.fetch_manifest("dev") != then
+    assert dev.ledger.manifests.fetch("dev") != then
     done = take(dev, file, why="the numbers of Monday")
     assert (len(done.moved), done.adopted, done.refused) == (2, frozenset(), ())
-    assert dev.ledger.fetch_manifest("dev") == then
+    assert dev.ledger.manifests.fetch("dev") == then
     assert total(enter(root)) == 5
     # It is what it was: rows of older data, which a build brings up to date.
     assert planned(enter(root)) == ["build", "build"]
-    latest = dev.ledger.fetch_history("dev")[0]
+    latest = dev.ledger.manifests.fetch_history("dev")[0]
     assert (latest.change_id, latest.kind) == (done.change_id, "promote")
     assert latest.why == "import of saved.json: the numbers of Monday"
     assert json.loads(dev.settings.manifest_path.read_text()) == json.loads(file.read_text())
@@ -104,7 +104,7 @@ def test_an_environment_may_be_filled_from_the_file_of_another(
     file = saved(enter(root, "prod"))
     dev = enter(root)
     assert len(take(dev, file).moved) == 2
-    assert dev.ledger.fetch_manifest("dev") == dev.ledger.fetch_manifest("prod")
+    assert dev.ledger.manifests.fetch("dev") == dev.ledger.manifests.fetch("prod")
     assert planned(enter(root)) == ["reuse", "reuse"]
 
 
@@ -131,21 +131,21 @@ def test_another_ledger_takes_over_the_tables_of_its_warehouse(
     root: Path, enter: Callable[..., Builder]
 ) -> None:
     build(enter(root))
-    then, file = enter(root).ledger.fetch_manifest("dev"), saved(enter(root))
+    then, file = enter(root).ledger.manifests.fetch("dev"), saved(enter(root))
     toml = root / "persist.toml"
     toml.write_text('ledger = "sqlite:///.persist/other.db"\n' + toml.read_text())
     other = enter(root)
     assert planned(other) == ["build", "build"]
     done = take(other, file)
     assert (done.refused, done.adopted) == ((), frozenset(then))
-    assert other.ledger.fetch_manifest("dev") == then
+    assert other.ledger.manifests.fetch("dev") == then
     assert planned(enter(root)) == ["reuse", "reuse"]
     assert total(enter(root)) == 5
     # Whether it passed its checks is found out, not believed.
-    assert other.ledger.fetch_passed("dev") == {b: set() for b in then}
+    assert other.ledger.builds.fetch_passed("dev") == {b: set() for b in then}
     assert build(enter(root)) == ["reused", "reused"]
     q = other.project.by_id["q@sources/m.sql"]
-    assert other.ledger.fetch_passed("dev")[q.build_id] == {"s not null"}
+    assert other.ledger.builds.fetch_passed("dev")[q.build_id] == {"s not null"}
     # And it goes on from there.
     write(root, [10])
     assert build(enter(root)) == ["built", "built"]
@@ -159,15 +159,15 @@ def test_what_cannot_be_trusted_is_refused_and_nothing_moves(
     write(root, [7])
     build(enter(root))
     dev = enter(root)
-    now, file = dev.ledger.fetch_manifest("dev"), saved(dev)
+    now, file = dev.ledger.manifests.fetch("dev"), saved(dev)
     whole = file.read_text()
     p, q = (dev.project.by_id[f"{n}@sources/m.sql"].build_id for n in ("p", "q"))
     table = dev.settings.table_root(now[p].table)
 
     def refused() -> dict[str | None, str]:
         done = take(dev, file)
-        assert (done.change_id, len(dev.ledger.fetch_history("dev"))) == (None, 4)
-        assert dev.ledger.fetch_manifest("dev") == now
+        assert (done.change_id, len(dev.ledger.manifests.fetch_history("dev"))) == (None, 4)
+        assert dev.ledger.manifests.fetch("dev") == now
         file.write_text(whole)
         return {r.build_id: r.reason for r in done.refused}
 
@@ -203,7 +203,7 @@ def test_what_is_not_there_or_another_s_is_refused(
     build(enter(root))
     dev = enter(root)
     file = saved(dev)
-    now = dev.ledger.fetch_manifest("dev")
+    now = dev.ledger.manifests.fetch("dev")
     p, q = (now[dev.project.by_id[f"{n}@sources/m.sql"].build_id] for n in ("p", "q"))
     p_root, q_root = (Path(dev.settings.table_root(s.table)) for s in (p, q))
     # The other ledger's table is not in our warehouse.
@@ -216,7 +216,7 @@ def test_what_is_not_there_or_another_s_is_refused(
     assert {r.reason.partition("is outside")[1] for r in take(other, file).refused} == {
         "is outside"
     }
-    assert other.ledger.fetch_manifest("dev") == {}
+    assert other.ledger.manifests.fetch("dev") == {}
     toml.write_text(text)
     # One file is gone; another table stands where one was.
     next((p_root / p.build_uid).glob("*.parquet")).unlink()
@@ -225,7 +225,7 @@ def test_what_is_not_there_or_another_s_is_refused(
     reasons = {r.build_id: r.reason for r in take(enter(root), file).refused}
     assert ", a file of version 0, is gone" in reasons[p.build_id]
     assert "is gone" in reasons[q.build_id] or "not the one" in reasons[q.build_id]
-    assert dev.ledger.fetch_manifest("dev") == now
+    assert dev.ledger.manifests.fetch("dev") == now
 
 
 def test_a_version_that_another_build_wrote_is_refused(
@@ -233,7 +233,7 @@ def test_a_version_that_another_build_wrote_is_refused(
 ) -> None:
     build(enter(root))
     dev = enter(root)
-    for snapshot in dev.ledger.fetch_manifest("dev").values():
+    for snapshot in dev.ledger.manifests.fetch("dev").values():
         log = Path(dev.settings.table_root(snapshot.table), "_delta_log", f"{0:020}.json")
         log.write_text(log.read_text().replace(snapshot.build_id, "ab" * 32))
     refused = take(dev, saved(dev)).refused

@@ -79,7 +79,7 @@ def test_each_source_is_told_of(
     found = metrics()
     assert found["rows"] == dict.fromkeys(names, 1)
     assert found["failed_builds"] == dict.fromkeys(names, 0)
-    builds = {b.source_id: b for b in builder.ledger.fetch_last_builds("dev").values()}
+    builds = {b.source_id: b for b in builder.ledger.builds.fetch_last("dev").values()}
     for name in names:
         ended = builds[f"{name}@sources/m.sql"].finished_at
         assert ended is not None

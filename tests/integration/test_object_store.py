@@ -33,7 +33,8 @@ from persist_assets.core.model.sources import RawTable
 from persist_assets.core.object_stores import Store, spark_pattern, spark_settings, spark_uri
 from persist_assets.core.settings.load import load_settings
 from persist_assets.engine.spark import Engine
-from persist_assets.ledger.ledger import Ledger, Publication
+from persist_assets.ledger.builds import Publication
+from persist_assets.ledger.ledger import Ledger
 from persist_assets.operations.environments import promote
 from persist_assets.storage.delta_commit import Staged, commit, find_staged
 from persist_assets.storage.delta_deletions import delete_builds, find_written
@@ -289,7 +290,7 @@ def test_a_project_lives_in_a_bucket(project: Path, bucket: str) -> None:
         "one", source.source_id, source.build_id, source.definition, "dev", "run", "started",
         "built", datetime.now(UTC), digests=source.digests,
     )  # fmt: skip
-    ledger.record_started(build, source.table)
+    ledger.builds.record_started(build, source.table)
     staged = stage(root, "one", 3)
     version = commit(staged, build_id=source.build_id, pinned=None)
     as_of = builder.plan([source.source_id]).steps[0].as_of
@@ -297,7 +298,7 @@ def test_a_project_lives_in_a_bucket(project: Path, bucket: str) -> None:
         "one", source.source_id, source.build_id, source.table, version, as_of, "c", 3,
         staged.bytes, datetime.now(UTC),
     )  # fmt: skip
-    ledger.publish(Publication(build, made, []))
+    ledger.builds.publish(Publication(build, made, []))
     ledger.close()
     assert world.missing == []
     assert [s["action"] for s in told(project, "plan")["steps"]] == ["reuse"]
@@ -331,7 +332,7 @@ def test_spark_without_the_jar_says_which_one_is_wanted(project: Path, spark: An
     with pytest.raises(StorageError, match="no jar for s3a://") as caught:
         builder.build(builder.project.persisted[0])
     assert "org.apache.hadoop:hadoop-aws:" in (caught.value.hint or "")
-    assert ledger.fetch_manifest("dev") == {}
+    assert ledger.manifests.fetch("dev") == {}
     ledger.close()
 
 

@@ -129,5 +129,5 @@ def test_what_the_command_line_is_given_is_refused_before_anything_is_recorded(
     assert done.returncode == 2, done.stderr
     assert told in done.stderr and "hint:" in done.stderr
     ledger = Ledger(load_settings(root).ledger)
-    assert ledger.position() == 0
+    assert ledger.events.position() == 0
     ledger.close()

@@ -157,10 +157,10 @@ def test_a_rollback_knows_what_was_tainted_then(
 ) -> None:
     builder = enter(root)
     build(builder, "p", "r", "parted")
-    (good, *_) = builder.ledger.fetch_history("dev")
+    (good, *_) = builder.ledger.manifests.fetch_history("dev")
     (tmp_path / "more").write_text("10")
     build(enter(root), "p", "r", "parted", force=True)
-    (bad, *_) = builder.ledger.fetch_history("dev")
+    (bad, *_) = builder.ledger.manifests.fetch_history("dev")
     taint(enter(root).observer, "m/p", by="me")
     assert tainted(enter(root)) == {"p", "r", "parted"}
     roll_back(builder.settings, builder.ledger, to=good.change_id)
@@ -172,10 +172,10 @@ def test_a_rollback_knows_what_was_tainted_then(
     assert build(enter(root), "p", "r", "parted") == ["built"] * 3
     assert tainted(enter(root)) == set()
     # As it was when it was left, not when it came.
-    (last, *_) = builder.ledger.fetch_history("dev")
+    (last, *_) = builder.ledger.manifests.fetch_history("dev")
     roll_back(builder.settings, builder.ledger, to=bad.change_id)
     assert tainted(enter(root)) == {"p", "r", "parted"}
-    states = {a.partition_ref: a.state for a in builder.ledger.fetch_availability("dev")}
+    states = {a.partition_ref: a.state for a in builder.ledger.partitions.fetch("dev")}
     assert states["m/p"] == "tainted"
     roll_back(builder.settings, builder.ledger, to=last.change_id)
     assert tainted(enter(root)) == set()
@@ -251,7 +251,7 @@ def test_of_a_table_that_is_tainted_as_a_whole_partitions_are_good_one_by_one(
     build(builder, "p", "parted")
     parted = named(builder, "parted")
     uid = builder.observer.manifest()[parted.build_id].build_uid
-    builder.ledger.taint(["dev"], lambda *_: Taint({}, {uid: [""]}), by="me")
+    builder.ledger.taints.record(["dev"], lambda *_: Taint({}, {uid: [""]}), by="me")
     assert builder.observer.tainted(builder.observer.manifest()) == {parted.source_id: {"0", "1"}}
     assert builder.build(parted, keys=["0"]).action == "built"
     builder = enter(root)
@@ -265,10 +265,10 @@ def test_the_very_rows_of_a_partition_are_tainted_in_every_snapshot(
 ) -> None:
     builder = enter(root)
     build(builder, "p", "parted")
-    (both, *_) = builder.ledger.fetch_history("dev")
+    (both, *_) = builder.ledger.manifests.fetch_history("dev")
     parted = named(builder, "parted")
     builder.build(parted, keys=["0"], force=True)
-    (newer, *_) = builder.ledger.fetch_history("dev")
+    (newer, *_) = builder.ledger.manifests.fetch_history("dev")
     taint(enter(root).observer, "m/parted/1", by="me")
     roll_back(builder.settings, builder.ledger, to=both.change_id)
     assert builder.observer.tainted(builder.observer.manifest()) == {parted.source_id: {"1"}}

@@ -69,7 +69,7 @@ def named(builder: Builder, name: str) -> Source:
 
 def seen(builder: Builder) -> set[str]:
     """Return the names of the sources whose tables readers see."""
-    manifest = builder.ledger.fetch_manifest("dev")
+    manifest = builder.ledger.manifests.fetch("dev")
     return {s.name for s in builder.project.persisted if s.build_id in manifest}
 
 
@@ -108,7 +108,7 @@ def test_two_sources_of_two_seconds_are_built_within_three_and_a_half(
         assert result.success
         steps = {e.step_key for e in result.all_events if e.event_type_value == "STEP_SUCCESS"}
         assert steps == {"m__x", "m__y"}
-        builds = builder.ledger.fetch_builds(run_id=result.run_id)
+        builds = builder.ledger.builds.fetch(run_id=result.run_id)
         assert {b.action for b in builds} == {"built"}
         began, ended = min(b.started_at for b in builds), max(b.finished_at for b in builds)
         seconds.append((ended - began).total_seconds())
@@ -122,7 +122,7 @@ def test_one_at_a_time_is_a_setting(
 ) -> None:
     builder = make_builder(sleepers("xy", 1), "parallel = 1\n")
     assert run(builder.settings.root).success
-    first, second = sorted(builder.ledger.fetch_builds(), key=lambda b: b.started_at)
+    first, second = sorted(builder.ledger.builds.fetch(), key=lambda b: b.started_at)
     assert second.started_at >= first.finished_at
 
 
@@ -159,7 +159,7 @@ def test_what_is_parked_is_read_by_its_own_run_and_seen_by_nobody_else(
         pool.close()
     assert seen(builder) == {"p", "q"}
     assert rows(builder, "q") == [(18,)]
-    ends = {b.source_id.partition("@")[0]: b for b in builder.ledger.fetch_builds()}
+    ends = {b.source_id.partition("@")[0]: b for b in builder.ledger.builds.fetch()}
     assert ends["r"].state == "failed"
     assert ends["r"].error == "its run ended before its turn came"
     # The next run finds everything in order.
@@ -234,8 +234,8 @@ def test_sources_of_one_meaning_share_a_table_when_built_at_once(
     )
     builder = make_builder(RAW + same)
     assert run(builder.settings.root).success
-    assert len(builder.ledger.fetch_manifest("dev")) == 1
-    assert sorted(b.action for b in builder.ledger.fetch_builds()) == ["built", "reused", "reused"]
+    assert len(builder.ledger.manifests.fetch("dev")) == 1
+    assert sorted(b.action for b in builder.ledger.builds.fetch()) == ["built", "reused", "reused"]
 
 
 # ------------------------------------------------------------ around what is not selected
@@ -260,7 +260,7 @@ def test_a_source_is_built_once_and_after_what_it_rests_on_through_unselected_so
     builder = make_builder(edited, settings)
     result = run(root, only="base other a_top")
     assert result.success
-    found = builder.ledger.fetch_builds(run_id=result.run_id)
+    found = builder.ledger.builds.fetch(run_id=result.run_id)
     assert [b.state for b in found] == ["succeeded"] * 3
     began = {b.source_id.partition("@")[0]: b.started_at for b in found}
     assert began["base"] < began["a_top"]
@@ -268,7 +268,7 @@ def test_a_source_is_built_once_and_after_what_it_rests_on_through_unselected_so
     # Only this source has changed, and what it rests on is selected too.
     builder = make_builder(edited.replace("max(a)", "min(a)"), settings)
     result = run(root, only="base other a_top")
-    found = builder.ledger.fetch_builds(run_id=result.run_id)
+    found = builder.ledger.builds.fetch(run_id=result.run_id)
     assert [b.state for b in found] == ["succeeded"] * 3
     assert rows(builder, "a_top") == [(6,)]
 
@@ -282,7 +282,7 @@ def test_a_source_is_built_although_what_it_rests_on_fails_beyond_an_unselected_
     broken = AROUND.replace("sum(a)", "max(a)").replace("--@ persist", BROKEN, 1)
     builder = make_builder(broken)
     result = run(root, only="base other a_top")
-    found = builder.ledger.fetch_builds(run_id=result.run_id)
+    found = builder.ledger.builds.fetch(run_id=result.run_id)
     states = {b.source_id.partition("@")[0]: b.state for b in found}
     assert states == {"base": "failed", "a_top": "succeeded"}
     assert rows(builder, "a_top") == [(8,)]
@@ -324,7 +324,7 @@ def test_an_error_waits_for_its_step(make_builder: Callable[..., Builder]) -> No
     with pytest.raises(CheckFailedError), pool.work(named(builder, "m")):
         pass
     pool.close()
-    failed = [b for b in builder.ledger.fetch_builds() if b.source_id.startswith("m@")]
+    failed = [b for b in builder.ledger.builds.fetch() if b.source_id.startswith("m@")]
     assert [b.state for b in failed] == ["failed", "failed"]
 
 
@@ -339,9 +339,9 @@ def test_a_run_that_ends_takes_along_what_is_under_way(
         )
     )
     pool = Pool(builder, builder.project.persisted)
-    wait_for(lambda: len(builder.ledger.fetch_builds()) == 2)
+    wait_for(lambda: len(builder.ledger.builds.fetch()) == 2)
     pool.close()
-    assert [b.state for b in builder.ledger.fetch_builds()] == ["failed", "failed"]
+    assert [b.state for b in builder.ledger.builds.fetch()] == ["failed", "failed"]
     assert not [t for t in threading.enumerate() if t.name.startswith("build_")]
     tables = Path(builder.settings.warehouse)
     assert not list(tables.rglob("*.parquet"))
@@ -350,7 +350,7 @@ def test_a_run_that_ends_takes_along_what_is_under_way(
 def test_a_run_that_ends_does_not_wait_for_others(make_builder: Callable[..., Builder]) -> None:
     builder = make_builder()
     held = f"build {named(builder, 'r').build_id}"
-    with builder.ledger.lease(held, "somebody"):
+    with builder.ledger.leases.hold(held, "somebody"):
         pool = Pool(builder, builder.project.persisted)
         future = pool._begun[named(builder, "r").source_id]
         wait_for(future.running)
@@ -424,4 +424,4 @@ def test_several_runs_of_the_same_sources_at_once_agree(
     assert not errors
     assert seen(builders[0]) == {"p", "q", "r"}
     assert rows(builders[0], "q") == [(18,)]
-    assert {b.state for b in builders[0].ledger.fetch_builds()} <= {"succeeded", "failed"}
+    assert {b.state for b in builders[0].ledger.builds.fetch()} <= {"succeeded", "failed"}

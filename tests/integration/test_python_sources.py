@@ -84,7 +84,7 @@ def build_all(builder: Builder) -> dict[str, str]:
 def query(builder: Builder, sql: str) -> list[tuple[Any, ...]]:
     parsed = parse_query(sql)
     bindings = resolve_query(builder.project, parsed)
-    manifest = builder.ledger.fetch_manifest(*builder.settings.environments)
+    manifest = builder.ledger.manifests.fetch(*builder.settings.environments)
     return sorted(
         tuple(r)
         for r in builder.reader.load(
@@ -176,7 +176,7 @@ def test_languages_read_each_other(make: Callable[..., Builder]) -> None:
     assert rows(builder, "v3") == [("x", 1)]
     assert rows(builder, "v4") == [(2, "y", 3), (3, "x", 4)]
     assert build_all(make(root=builder.settings.root)) == {"p2": "reused", "v3": "reused", "v4": "reused"}  # fmt: skip
-    snapshot = builder.ledger.find_snapshot("dev", named(builder, "v4").build_id)
+    snapshot = builder.ledger.manifests.find_snapshot("dev", named(builder, "v4").build_id)
     assert snapshot is not None
     assert [(c.name, c.type) for c in snapshot.columns] == [("a", "bigint"), ("d", "string"), ("c", "bigint")]  # fmt: skip
 
@@ -492,21 +492,21 @@ def test_functions_that_hang_are_left_behind_when_their_run_ends(
     )
     builder = make({"a.py": text}, "parallel = 2\n")
     pool = Pool(builder, builder.project.persisted)
-    wait_for(lambda: len(builder.ledger.fetch_builds()) == 2)
+    wait_for(lambda: len(builder.ledger.builds.fetch()) == 2)
     began = time.monotonic()
     pool.close()
     assert time.monotonic() - began < 60
-    builds = builder.ledger.fetch_builds()
+    builds = builder.ledger.builds.fetch()
     assert [b.state for b in builds] == ["failed", "failed"]
     assert all("interrupted before it ended" in (b.error or "") for b in builds)
     for source in builder.project.persisted:
-        with builder.ledger.lease(f"build {source.build_id}", "another", wait_s=0):
+        with builder.ledger.leases.hold(f"build {source.build_id}", "another", wait_s=0):
             pass
     # They go on, and change nothing.
     (builder.settings.root / "sources" / "go").write_text("")
     wait_for(lambda: not [t for t in threading.enumerate() if t.name.startswith("build_")])
-    assert builder.ledger.fetch_builds() == builds
-    assert not builder.ledger.fetch_manifest("dev")
+    assert builder.ledger.builds.fetch() == builds
+    assert not builder.ledger.manifests.fetch("dev")
     assert not [*Path(builder.settings.warehouse).rglob("*.parquet")]
 
 
@@ -528,7 +528,7 @@ def test_checks_of_functions(make: Callable[..., Builder]) -> None:
     with pytest.raises(CheckFailedError, match=r"unique_b \(2 rows\)") as caught:
         builder.build(named(builder, "f"))
     assert {r.name: r.failed_rows for r in caught.value.results} == {"unique_b": 2, "expr_small": 1}
-    assert builder.ledger.find_snapshot("dev", named(builder, "f").build_id) is None
+    assert builder.ledger.manifests.find_snapshot("dev", named(builder, "f").build_id) is None
     lacking = make({"a.py": f"{IMPORTS}@table(time_column='when', check={{'not_null': ['c']}})\ndef f(t): return t\n"})  # fmt: skip
     error = failure(lacking)
     assert (
@@ -621,7 +621,7 @@ def test_what_fails_is_said_where_it_is(
         )
     assert str(error).startswith(said), str(error)
     assert hint is None or hint in (error.hint or "")
-    build = builder.ledger.fetch_last_builds("dev")[named(builder, "f").source_id]
+    build = builder.ledger.builds.fetch_last("dev")[named(builder, "f").source_id]
     assert (build.state, (build.error or "").startswith(said)) == ("failed", True)
 
 

@@ -14,7 +14,8 @@ from conftest import drawn_seed
 from persist_assets.core.errors import ConflictError, NotFoundError
 from persist_assets.core.model.snapshots import Build, Snapshot, View
 from persist_assets.core.settings.load import load_settings
-from persist_assets.ledger.ledger import Ledger, Publication
+from persist_assets.ledger.builds import Publication
+from persist_assets.ledger.ledger import Ledger
 from persist_assets.ledger.tables import manifest_moves
 from persist_assets.operations.environments import roll_back, steps_of
 
@@ -36,7 +37,7 @@ class Life:
         self.standing: list[tuple[str, str, str]] = []  # run, entry, build
 
     def manifest(self) -> dict[str, str]:
-        found = self.ledger.fetch_manifest("dev")
+        found = self.ledger.manifests.fetch("dev")
         return {build_id: s.build_uid for build_id, s in found.items()}
 
     def expected(self) -> dict[str, str]:
@@ -49,14 +50,14 @@ class Life:
             snapshot = Snapshot(
                 build.build_uid, build.source_id, entry, "t", 0, (), "1:a", 1, 1, NOW, view=no_table
             )
-            self.ledger.publish(Publication(build, snapshot, ()))
+            self.ledger.builds.publish(Publication(build, snapshot, ()))
             self.standing.append((run, entry, build.build_uid))
 
     def reuse(self, run: str, entry: str) -> None:
-        snapshot = self.ledger.fetch_manifest("dev").get(entry)
+        snapshot = self.ledger.manifests.fetch("dev").get(entry)
         if snapshot is not None:
             build = replace(self._begin(run, entry), action="reused")
-            self.ledger.publish(Publication(build, snapshot, ()))
+            self.ledger.builds.publish(Publication(build, snapshot, ()))
 
     def _begin(self, run: str, entry: str) -> Build:
         self.n += 1
@@ -64,7 +65,7 @@ class Life:
         build = Build(
             f"{self.n:04}", f"{entry}@s.sql", entry, "d", "dev", run, "started", "built", at
         )
-        self.ledger.record_started(build, "t")
+        self.ledger.builds.record_started(build, "t")
         return build
 
     def take_back(self, *runs: str) -> None:
@@ -96,7 +97,7 @@ def test_a_rollback_takes_back_a_run_and_the_next_one_goes_further(life: Life) -
     assert life.manifest() == {}
     with pytest.raises(NotFoundError, match="dev has 0 steps to roll back, not 1"):
         back(life)
-    history = life.ledger.fetch_history("dev")
+    history = life.ledger.manifests.fetch_history("dev")
     assert [c.kind for c in history[:3]] == ["rollback"] * 3
     assert all(m.source_id for c in history for m in c.moves)
     # A rollback itself is taken back by the number of a change.
@@ -124,20 +125,22 @@ def test_what_one_run_published_goes_back_and_what_came_since_stays(life: Life) 
     back(life, steps=2)
     life.take_back("third", "fourth")
     assert life.manifest() == life.expected()
-    assert [c.run_id for c in steps_of(life.ledger.fetch_history("dev"))[0]] == ["first"] * 3
+    assert [c.run_id for c in steps_of(life.ledger.manifests.fetch_history("dev"))[0]] == [
+        "first"
+    ] * 3
 
 
 @pytest.mark.proves("S12")
 def test_a_history_with_a_move_from_nothing_to_nothing_can_be_read(life: Life) -> None:
     life.publish("one", "a")
     back(life)
-    change = life.ledger.fetch_history("dev")[0]
+    change = life.ledger.manifests.fetch_history("dev")[0]
     engine = sa.create_engine(life.settings.ledger)
     with engine.begin() as connection:  # as earlier releases did
         values = {"change_id": change.change_id, "build_id": "b", "before": None, "after": None}
         connection.execute(manifest_moves.insert().values(**values))
     engine.dispose()
-    (again, _) = life.ledger.fetch_history("dev")
+    (again, _) = life.ledger.manifests.fetch_history("dev")
     assert [m.source_id for m in again.moves] == ["a@s.sql"]
     life.publish("two", "a")
     back(life)
@@ -175,6 +178,6 @@ def test_random_rollbacks_leave_what_runs_that_stand_have_published(
                 case _:
                     continue
             assert life.manifest() == life.expected(), step
-            history = life.ledger.fetch_history("dev")
+            history = life.ledger.manifests.fetch_history("dev")
             assert all(m.source_id for c in history for m in c.moves)
         life.ledger.close()

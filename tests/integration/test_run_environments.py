@@ -87,7 +87,7 @@ def standing(root: Path, environment: str) -> tuple[Settings, Project, Mapping[s
     settings = load_settings(root, environment=environment)
     ledger = Ledger(settings.ledger)
     try:
-        return settings, load_project(settings), ledger.fetch_manifest(environment)
+        return settings, load_project(settings), ledger.manifests.fetch(environment)
     finally:
         ledger.close()
 

@@ -93,7 +93,7 @@ def test_those_who_make_them_at_once_make_each_once(graph: Graph) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    created = [e for e in graph.ledger.list_events()[0] if e.kind == "want-created"]
+    created = [e for e in graph.ledger.events.search()[0] if e.kind == "want-created"]
     assert len(created) == 4
 
 

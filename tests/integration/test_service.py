@@ -167,7 +167,7 @@ def test_a_miss_is_told_with_its_blame(served: Served, ledger: Ledger) -> None:
         sla_s=60,
         external_dependencies=("users:data/users",),
     )
-    ledger.create_wants([want])
+    ledger.wants.create([want])
     with served.client(READ) as client:
         misses = client.get("/api/v1/sla").json()["misses"]
         (late,) = [m for m in misses if m["want_id"] == "late"]
@@ -217,8 +217,8 @@ def test_that_nothing_takes_requests_is_in_every_list_and_answer(
 ) -> None:
     long_ago = datetime.now(UTC) - timedelta(hours=1)
     past = Ledger(load_settings(served.root).ledger, clock=lambda: long_ago)
-    past.create_wants([Want("untaken", "m/total", "dev", long_ago)])
-    request = past.record_evaluation("dev", "want", Evaluation(("m/total",), ("untaken",)))
+    past.wants.create([Want("untaken", "m/total", "dev", long_ago)])
+    request = past.requests.record_evaluation("dev", "want", Evaluation(("m/total",), ("untaken",)))
     assert request is not None
     at = long_ago.strftime("%Y-%m-%d %H:%M UTC")
     with served.client() as client:
@@ -231,11 +231,11 @@ def test_that_nothing_takes_requests_is_in_every_list_and_answer(
             told = "\n".join(answer.json()["warnings"])
             assert "no process takes build requests" in told and at in told, told
             assert "persist serve --build" in told
-        with ledger.lease(f"request {request.request_id}", "somebody", wait_s=0):
-            ledger.start_request(request.request_id, None)
+        with ledger.leases.hold(f"request {request.request_id}", "somebody", wait_s=0):
+            ledger.requests.start(request.request_id, None)
             assert client.get(WANTS).json()["warnings"] == []
-        ledger.fail_request(request.request_id, "enough")
-        ledger.cancel_want("untaken", by="me")
+        ledger.requests.fail(request.request_id, "enough")
+        ledger.wants.cancel("untaken", by="me")
         assert client.get(WANTS).json()["warnings"] == []
     past.close()
 
@@ -243,8 +243,8 @@ def test_that_nothing_takes_requests_is_in_every_list_and_answer(
 @pytest.mark.proves("H5")
 def test_what_there_is_is_told(served: Served, ledger: Ledger) -> None:
     refs = [{"partition_ref": f"data/users/{n}", "state": "available"} for n in range(5)]
-    before = ledger.fetch_cursor("dev", "users")
-    assert ledger.record_synced("dev", "users", "5", refs, expected=before)
+    before = ledger.upstreams.find_cursor("dev", "users")
+    assert ledger.upstreams.record_synced("dev", "users", "5", refs, expected=before)
     with served.client(READ) as client:
         page = client.get("/api/v1/partitions", params={"graph": "users", "limit": 3}).json()
         assert [p["partition_ref"] for p in page["partitions"]] == [
@@ -268,9 +268,9 @@ def test_what_there_is_is_told(served: Served, ledger: Ledger) -> None:
 
 @pytest.mark.proves("D19", "D20", "D21", "D22", "D23", "D24")
 def test_events_come_in_order_by_pages_and_by_each_filter(served: Served, ledger: Ledger) -> None:
-    with ledger._write() as connection:
+    with ledger.events.database.write() as connection:
         for n in range(20):
-            ledger._append(
+            ledger.events.append(
                 connection,
                 "mark",
                 {
@@ -323,12 +323,12 @@ def test_a_history_that_was_reset_is_told_and_never_silence(served: Served, tmp_
         told = fails(client.get(EVENTS, params={"since_idx": 0, "log_id": "another"}), 409)
         assert told["log_id"] == page["log_id"]
     one, other = (Ledger(f"sqlite:///{tmp_path / name}.db") for name in "ab")
-    assert len({one.log_id(), other.log_id(), page["log_id"]}) == 3
+    assert len({one.events.log_id(), other.events.log_id(), page["log_id"]}) == 3
     again = Ledger(f"sqlite:///{tmp_path / 'a'}.db")
-    assert again.log_id() == one.log_id()
+    assert again.events.log_id() == one.events.log_id()
     copy_ledger(f"sqlite:///{tmp_path / 'a'}.db", f"sqlite:///{tmp_path / 'c'}.db")
     copied = Ledger(f"sqlite:///{tmp_path / 'c'}.db")
-    assert copied.log_id() == one.log_id()
+    assert copied.events.log_id() == one.events.log_id()
     for opened in (one, other, again, copied):
         opened.close()
 
@@ -351,10 +351,10 @@ def test_a_long_poll_is_answered_when_something_happens(served: Served, ledger: 
         waiting = threading.Thread(target=poll)
         waiting.start()
         wait_for(lambda: 'persist_waiting{environment="dev"} 1' in client.get("/metrics").text)
-        ledger.create_wants(
+        ledger.wants.create(
             [Want("other", "m/total", "dev", datetime.now(UTC), external_dependencies=("x:y",))]
         )
-        ledger.taint(["dev"], lambda *_: Taint({"m/daily/2024-01-01": "b"}), by="test")
+        ledger.taints.record(["dev"], lambda *_: Taint({"m/daily/2024-01-01": "b"}), by="test")
         waiting.join(20)
         assert [e["kind"] for e in answers[0]["events"]] == ["partition-tainted"]
 
@@ -377,7 +377,7 @@ def test_two_hundred_long_polls_at_once_in_bounded_memory(served: Served, ledger
                     not in (await client.get("/metrics")).text
                 ):
                     await asyncio.sleep(0.2)
-            ledger.taint(["dev"], lambda *_: Taint({"m/total": "b"}), by="test")
+            ledger.taints.record(["dev"], lambda *_: Taint({"m/total": "b"}), by="test")
             return list(await asyncio.gather(*polls))
 
     before = served.memory()
@@ -537,7 +537,7 @@ def test_events_are_those_of_the_served_environment_unless_all_are_asked_for(
     served: Served, ledger: Ledger
 ) -> None:
     for environment in ("dev", "prod"):
-        ledger.create_wants([Want(f"of-{environment}", "m/total", environment, datetime.now(UTC))])
+        ledger.wants.create([Want(f"of-{environment}", "m/total", environment, datetime.now(UTC))])
     with served.client() as client:
 
         def environments(**filters: str) -> set[str]:
@@ -550,7 +550,7 @@ def test_events_are_those_of_the_served_environment_unless_all_are_asked_for(
     with served.client(None) as client:
         client.post("/login", data={"token": WRITE})
         assert "of-prod" not in client.get("/events").text
-    ledger.cancel_want("of-prod", by="test", why=None)
+    ledger.wants.cancel("of-prod", by="test", why=None)
 
 
 @pytest.mark.slow
@@ -619,7 +619,7 @@ def test_another_sites_page_asks_for_nothing_where_all_may_do_all(open_to_all: S
 def test_hostile_patterns_are_answered_at_once(served: Served, ledger: Ledger) -> None:
     for n in range(20):
         ref = f"m/daily/{'a' * 200}{n}"
-        ledger.create_wants([Want(f"hostile-{n}", ref, "dev", datetime.now(UTC))])
+        ledger.wants.create([Want(f"hostile-{n}", ref, "dev", datetime.now(UTC))])
     with served.client() as client:
         began = time.monotonic()
         for path, name in (
@@ -757,29 +757,29 @@ def test_counts_and_partitions_are_told_alike_on_both_databases(
     open_ledger: Callable[..., Ledger],
 ) -> None:
     ledger = open_ledger()
-    assert ledger.log_id() == open_ledger().log_id()
+    assert ledger.events.log_id() == open_ledger().events.log_id()
     long_ago = datetime.now(UTC) - timedelta(days=1)
     asked = [Want(f"w{n}", f"m/a_{n}", "dev", long_ago) for n in range(3)]
-    ledger.create_wants([*asked, Want("p", "m/a_1", "prod", long_ago)])
-    ledger.cancel_want("w1", by="test")
-    assert ledger.count_states("dev") == {
+    ledger.wants.create([*asked, Want("p", "m/a_1", "prod", long_ago)])
+    ledger.wants.cancel("w1", by="test")
+    assert ledger.wants.count_states("dev") == {
         "wants": {"waiting": 2, "cancelled": 1},
         "requests": {},
         "misses": {"open": 0, "delivered": 0},
     }
     for ref in ("m/a_2", "m/A_1", "m/ab1", "m/a_1"):
-        ledger.taint(["dev"], lambda *_, ref=ref: Taint({ref: "b"}), by="test")
-    found = ledger.fetch_availability("dev", pattern="m/a_*")
+        ledger.taints.record(["dev"], lambda *_, ref=ref: Taint({ref: "b"}), by="test")
+    found = ledger.partitions.fetch("dev", pattern="m/a_*")
     assert {(p.partition_ref, p.state) for p in found} == {
         ("m/a_1", "tainted"),
         ("m/a_2", "tainted"),
     }
     pages, after = [], ""
-    while some := ledger.fetch_availability("dev", after=after, limit=1):
+    while some := ledger.partitions.fetch("dev", after=after, limit=1):
         pages += some
         after = some[-1].partition_ref
     assert [p.partition_ref for p in pages] == [
-        p.partition_ref for p in ledger.fetch_availability("dev")
+        p.partition_ref for p in ledger.partitions.fetch("dev")
     ]
     assert len(pages) == 4
-    assert [w.want_id for w in ledger.fetch_wants("dev", pattern="m/a_*")] == ["w0", "w1", "w2"]
+    assert [w.want_id for w in ledger.wants.fetch("dev", pattern="m/a_*")] == ["w0", "w1", "w2"]

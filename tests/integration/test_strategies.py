@@ -128,7 +128,7 @@ def test_a_view_says_what_it_said_when_it_was_built(run: Callable[..., Run]) -> 
     assert now.rows("mid") == [12]
     stored = now.stored("mid")
     assert (stored.rows, stored.bytes, [c.name for c in stored.columns]) == (1, 0, ["Doubled"])
-    published = now.builder.ledger.fetch_published("dev")
+    published = now.builder.ledger.builds.fetch_published("dev")
     document = manifest_document(now.builder.settings, published, {})
     assert set(document["entries"]) == {now.source("base").build_id}
 
@@ -282,7 +282,7 @@ def test_the_temporary_tables_of_a_dead_run_are_collected(run: Callable[..., Run
     now = run(kept("temporary"))
     now.build("base", "top")
     b = now.builder
-    temporary = now.root / ".persist/warehouse/.temporary" / b.ledger.log_id()
+    temporary = now.root / ".persist/warehouse/.temporary" / b.ledger.events.log_id()
     directory = next(temporary.iterdir())
     left = now.root / "left"
     shutil.copytree(directory, left)
@@ -295,7 +295,7 @@ def test_the_temporary_tables_of_a_dead_run_are_collected(run: Callable[..., Run
     told = collect(b.settings, b.project, b.ledger, dry_run=True)
     assert directory.exists()
     assert collect(b.settings, b.project, b.ledger) == told
-    name = f".temporary/{b.ledger.log_id()}/{directory.name}"
+    name = f".temporary/{b.ledger.events.log_id()}/{directory.name}"
     assert [(c.table, c.bytes > 0) for c in told] == [(name, True)]
     assert not directory.exists()
     for place in (another, temporary / "notes", temporary / ("a" * 32), left):

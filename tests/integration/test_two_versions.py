@@ -60,7 +60,7 @@ def snapshots(builder: Builder) -> dict[str, Snapshot]:
 
 def versions(builder: Builder) -> dict[str, list[int]]:
     """Return of which versions of the table sources say that their rows are."""
-    events = builder.ledger.fetch_events(limit=10_000)
+    events = builder.ledger.events.fetch(limit=10_000)
     synced = [dict(e.data) for e in events if e.kind == "external-synced"]
     of = {s["committed"]: int(s["version"].split(":")[1]) for s in synced}
     return {
@@ -145,7 +145,7 @@ def test_what_is_wanted_together_is_published_at_once_or_not_at_all(
     def want(*names: str) -> tuple[list[str], bool]:
         """Ask for sources, and run the request that is made; return what it is for."""
         now = datetime.now(UTC)
-        ledger.create_wants([Want(uuid.uuid4().hex, f"m/{n}", "dev", now) for n in names])
+        ledger.wants.create([Want(uuid.uuid4().hex, f"m/{n}", "dev", now) for n in names])
         _, request = evaluate_now(enter(root).observer, "want", force=True)
         assert request is not None
         return sorted(request.partitions), run_request(enter(root).anew(request), request)

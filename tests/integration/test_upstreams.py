@@ -83,11 +83,11 @@ class Other:
     def answer(self, asked: dict[str, list[str]]) -> tuple[int, bytes]:
         if self.answers:
             return self.answers.pop(0)
-        head, since = self.ledger.position(), int(asked["since_idx"][0])
+        head, since = self.ledger.events.position(), int(asked["since_idx"][0])
         if since > head or asked.get("log_id", [self.log_id]) != [self.log_id]:
             told = {"code": "history-reset", "head": head, "log_id": self.log_id}
             return 409, json.dumps(told).encode()
-        found, following = self.ledger.list_events(
+        found, following = self.ledger.events.search(
             since, limit=3, kinds=asked["kinds"], patterns=asked["patterns"]
         )
         told = {
@@ -99,10 +99,10 @@ class Other:
         return 200, json.dumps(told).encode()
 
     def happens(self, kind: str, *refs: str, environment: str = "prod") -> None:
-        with self.ledger._write() as connection:
+        with self.ledger.events.database.write() as connection:
             for ref in refs:
                 data = {"partition_ref": ref, "environment": environment}
-                self.ledger._append(connection, kind, data)
+                self.ledger.events.append(connection, kind, data)
 
     def close(self) -> None:
         self.server.shutdown()
@@ -128,12 +128,12 @@ class Ours:
         return found.available, found.problem
 
     def there(self) -> set[str]:
-        return {*self.ledger.fetch_available("dev", "users")}
+        return {*self.ledger.partitions.fetch_available("dev", "users")}
 
     def told(self) -> list[str]:
         """Return what was recorded as available, each time it was."""
         query = sa.select(events_table.c.data).where(events_table.c.kind == "upstream-synced")
-        with self.ledger._read() as connection:
+        with self.ledger.events.database.read() as connection:
             all_data = [*connection.scalars(query.order_by(events_table.c.idx))]
         return [
             p["partition_ref"]
@@ -167,7 +167,7 @@ def test_each_event_is_recorded_once_wherever_a_reader_is_killed(ours: Ours, oth
         pass
 
     other.happens("partition-available", *days(*range(1, 21)))
-    record, left = ours.ledger.record_synced, [0, 1, 0, 2, 0]
+    record, left = ours.ledger.upstreams.record_synced, [0, 1, 0, 2, 0]
 
     def killed(*args: Any, **how: Any) -> bool:
         """Die before what is recorded, or after it."""
@@ -183,15 +183,15 @@ def test_each_event_is_recorded_once_wherever_a_reader_is_killed(ours: Ours, oth
             raise Killed
         return done
 
-    ours.ledger.record_synced = killed  # where the process ends is all that this adds
+    ours.ledger.upstreams.record_synced = killed  # where the process ends is all that this adds
     for _ in range(5):
         with pytest.raises(Killed):
             ours.sync()
     ours.sync()
     assert ours.told() == days(*range(1, 21))
-    before = ours.ledger.position()
+    before = ours.ledger.events.position()
     assert ours.sync() == ((), None)
-    assert ours.ledger.position() == before
+    assert ours.ledger.events.position() == before
 
 
 @pytest.mark.proves("D25")
@@ -221,7 +221,7 @@ def test_only_what_became_available_unblocks_a_want(ours: Ours, other: Other) ->
     want = Want(
         "w", "m/a", "dev", ours.observer().clock(), external_dependencies=(f"users:{need}",)
     )
-    ours.ledger.create_wants([want])
+    ours.ledger.wants.create([want])
     other.happens("partition-failed", need)
     assert ours.sync() == ((), None)
     assert find_available(ours.observer(), {f"users:{need}"}) == set()
@@ -238,10 +238,10 @@ def test_only_what_became_available_unblocks_a_want(ours: Ours, other: Other) ->
 
 def test_graphs_that_follow_each_other_come_to_rest(ours: Ours, other: Other) -> None:
     ours.sync()
-    at = ours.ledger.position()
+    at = ours.ledger.events.position()
     other.happens("evaluation", *days(1, 2, 3))
     assert ours.sync() == ((), None)
-    assert ours.ledger.position() == at
+    assert ours.ledger.events.position() == at
 
 
 @pytest.mark.parametrize("how", ["another log", "a shorter log"])
@@ -307,12 +307,12 @@ def test_garbage_is_a_problem_that_is_recorded_once_and_goes(
     available, problem = ours.sync()
     assert problem
     assert not available
-    at = ours.ledger.position()
+    at = ours.ledger.events.position()
     assert ours.sync() == ((), problem)
-    assert ours.ledger.position() == at
-    assert ours.ledger.find_upstream_problem("dev", "users") == problem
+    assert ours.ledger.events.position() == at
+    assert ours.ledger.upstreams.find_problem("dev", "users") == problem
     assert ours.sync() == (tuple(days(1)), None)
-    assert ours.ledger.find_upstream_problem("dev", "users") is None
+    assert ours.ledger.upstreams.find_problem("dev", "users") is None
     assert ours.there() == {*days(1)}
 
 
@@ -389,9 +389,9 @@ def test_what_a_stock_dagster_materializes_is_available(
     materialize(dg.AssetKey("plain"), None)
     materialize(dg.AssetKey("other"), None)
     assert ours.sync() == ((*days(*range(1, 9)), "plain"), None)
-    before = ours.ledger.position()
+    before = ours.ledger.events.position()
     assert ours.sync() == ((), None)
-    assert ours.ledger.position() == before
+    assert ours.ledger.events.position() == before
     materialize(users, "2024-01-09", "2024-01-02")
     assert ours.sync() == ((*days(9), *days(2)), None)
     assert ours.told() == [*days(*range(1, 9)), "plain", *days(9), *days(2)]
@@ -450,10 +450,10 @@ def test_what_our_own_service_tells_is_available(
         other.happens("evaluation", *days(3), environment="dev")
         assert ours.sync(PERSIST_TOKEN_USERS=READ) == (tuple(days(1, 2)), None)
         assert ours.sync(PERSIST_TOKEN_USERS=READ) == ((), None)
-        kept = ours.ledger.fetch_cursor("dev", "users")
+        kept = ours.ledger.upstreams.find_cursor("dev", "users")
         assert kept is not None
         gone = json.dumps({**json.loads(kept), "idx": 99})
-        ours.ledger.record_synced("dev", "users", gone, expected=kept)
+        ours.ledger.upstreams.record_synced("dev", "users", gone, expected=kept)
         available, problem = ours.sync(PERSIST_TOKEN_USERS=READ)
         assert available == tuple(days(1, 2))
         assert problem == "its history was reset: it had been read up to 99"
@@ -474,4 +474,4 @@ def test_a_service_that_builds_reads_other_graphs_and_makes_wants(ours: Ours, ot
             await graph.close()
 
     assert asyncio.run(look()) == ["upstream", "clock"]
-    assert [w.partition_ref for w in ours.ledger.fetch_active("dev")] == ["m/a"]
+    assert [w.partition_ref for w in ours.ledger.wants.fetch_active("dev")] == ["m/a"]

@@ -279,7 +279,7 @@ def test_several_rows_of_one_key_are_refused(make: Make) -> None:
         build(make(root=root, at=1))
     assert "longer key" in (caught.value.hint or "")
     builder = make(root=root, at=1)
-    assert builder.ledger.fetch_manifest("dev") == {first.build_id: first}
+    assert builder.ledger.manifests.fetch("dev") == {first.build_id: first}
     put(root, *((n, "a") for n in range(5) for _ in range(2)))
     with pytest.raises(BuildError, match=r"… 5 keys in all"):
         build(make(root=root, at=1))
@@ -368,7 +368,7 @@ def test_a_killed_build_leaves_no_trace_in_the_history(make: Make, where: str) -
     table = builder.settings.table_root(first.table)
     assert DeltaTable(table).version() == (0 if where == "before" else 1)
     builder = make(root=root, at=2)
-    assert builder.ledger.fetch_manifest("dev") == {first.build_id: first}
+    assert builder.ledger.manifests.fetch("dev") == {first.build_id: first}
     snapshot = build(builder)
     expected = [(1, "a", 0.0, 2.0), (1, "b", 2.0, None), (2, "x", 0.0, 2.0)]
     assert told(builder, snapshot) == expected
@@ -468,7 +468,7 @@ def test_environments_have_histories_of_their_own(make: Make) -> None:
     assert own.table != first.table
     assert told(builder, own) == [(1, "a", 1.0, None)]
     builder = make(root=root, at=2, environment="qa")
-    assert builder.ledger.fetch_manifest(*builder.settings.environments) == {first.build_id: first}
+    assert builder.ledger.manifests.fetch(*builder.settings.environments) == {first.build_id: first}
     put(root, (1, "b"))
     builder = make(root=root, at=3, environment="qa")
     branch = build(builder)
@@ -578,7 +578,7 @@ def test_a_history_that_went_on_elsewhere_meanwhile_is_not_published(make: Make)
     code.write_text(PLAIN.replace("id, a, b", "id, upper(a) AS a, b"))
     put(root, (1, "b"))
     builder = make(root=root, at=1)
-    change = builder.ledger.fetch_history("dev")[0].change_id
+    change = builder.ledger.manifests.fetch_history("dev")[0].change_id
     second = build(builder)
     put(root, (1, "c"))
     late = make(root=root, at=2)
@@ -588,7 +588,7 @@ def test_a_history_that_went_on_elsewhere_meanwhile_is_not_published(make: Make)
     ):
         roll_back(late.settings, late.ledger, to=change)
         late.publish(work)
-    assert late.ledger.fetch_manifest("dev") == {first.build_id: first}
+    assert late.ledger.manifests.fetch("dev") == {first.build_id: first}
     builder = make(root=root, at=3)
     assert told(builder, build(builder)) == [(1, "C", 3.0, None), (1, "a", 0.0, 3.0)]
     assert second.build_id == named(builder, "p").build_id
@@ -621,7 +621,11 @@ def test_rolling_back_and_collecting_keep_what_is_shown(make: Make) -> None:
         build(builder)
     later = datetime.now(UTC) + timedelta(days=3)
     builder = make(root=root, at=3)
-    roll_back(builder.settings, builder.ledger, to=builder.ledger.fetch_history("dev")[1].change_id)
+    roll_back(
+        builder.settings,
+        builder.ledger,
+        to=builder.ledger.manifests.fetch_history("dev")[1].change_id,
+    )
     collect(builder.settings, builder.project, builder.ledger, clock=lambda: later)
     put(root, (1, "d"), (2, "x"))
     builder = make(root=root, at=4)
@@ -740,11 +744,11 @@ def test_tables_that_share_rows_are_tainted_together(make: Make) -> None:
     root = builder.settings.root
     write_deltalake(str(root / "raw"), rows_at((1, "a", 0)))
     build(builder)
-    (first, *_) = builder.ledger.fetch_history("dev")
+    (first, *_) = builder.ledger.manifests.fetch_history("dev")
     write_deltalake(str(root / "raw"), rows_at((2, "b", 1)), mode="append")
     builder = make(root=root, at=1)
     build(builder)
-    (second, *_) = builder.ledger.fetch_history("dev")
+    (second, *_) = builder.ledger.manifests.fetch_history("dev")
     p = named(builder, "p")
     taint(builder.observer, p.key, by="me")
     # Whichever of the two builds wrote what is wrong, it is not read.

@@ -29,14 +29,14 @@ def a_want(want_id: str = "w", ref: str = "m/a", **how: Any) -> Want:
 
 def ask(ledger: Ledger, *refs: str) -> str:
     """Make a request of partitions; return its id."""
-    ledger.create_wants([a_want(ref, ref) for ref in refs])
-    request = ledger.record_evaluation("dev", "want", Evaluation(refs, refs, "because"))
+    ledger.wants.create([a_want(ref, ref) for ref in refs])
+    request = ledger.requests.record_evaluation("dev", "want", Evaluation(refs, refs, "because"))
     assert request is not None
     return request.request_id
 
 
 def state(ledger: Ledger, want_id: str) -> str:
-    found = ledger.find_want(want_id)
+    found = ledger.wants.find(want_id)
     assert found is not None
     return found.state
 
@@ -51,9 +51,9 @@ def test_a_want_has_all_its_fields_and_those_left_out_are_null(open_ledger: Open
         "external_dependencies": ("users:x", "users:y"),
         "comment": "for the board",
     }
-    (found,) = ledger.create_wants([a_want(**full)])
+    (found,) = ledger.wants.create([a_want(**full)])
     assert found == a_want(**full)
-    (bare,) = ledger.create_wants([a_want("bare")])
+    (bare,) = ledger.wants.create([a_want("bare")])
     assert (bare.data_timestamp, bare.ttl_s, bare.sla_s) == (None, None, None)
     assert bare.external_dependencies == ()
     assert found.source == {"type": "cli", "user": "me"}
@@ -61,56 +61,56 @@ def test_a_want_has_all_its_fields_and_those_left_out_are_null(open_ledger: Open
 
 def test_the_ledgers_clock_says_when_a_want_was_made(open_ledger: Open) -> None:
     ledger = open_ledger(clock=lambda: NOW + timedelta(days=3))
-    (found,) = ledger.create_wants([a_want()])
+    (found,) = ledger.wants.create([a_want()])
     assert found.created_at == NOW + timedelta(days=3)
 
 
 @pytest.mark.proves("D5")
 def test_one_id_is_one_want(open_ledger: Open) -> None:
     ledger = open_ledger()
-    first = ledger.create_wants([a_want(sla_s=30)])
-    assert ledger.create_wants([a_want(sla_s=30, comment="again")]) == first
+    first = ledger.wants.create([a_want(sla_s=30)])
+    assert ledger.wants.create([a_want(sla_s=30, comment="again")]) == first
     with pytest.raises(ConflictError, match="already exists with different content"):
-        ledger.create_wants([a_want(sla_s=31)])
-    assert [e.kind for e in ledger.fetch_events()] == ["want-created"]
+        ledger.wants.create([a_want(sla_s=31)])
+    assert [e.kind for e in ledger.events.fetch()] == ["want-created"]
     assert len({uuid.uuid4().hex for _ in range(10_000)}) == 10_000
 
 
 @pytest.mark.proves("D38")
 def test_a_want_is_cancelled_once(open_ledger: Open) -> None:
     ledger = open_ledger()
-    ledger.create_wants([a_want()])
-    assert ledger.cancel_want("w", by="me", why="no").state == "cancelled"
+    ledger.wants.create([a_want()])
+    assert ledger.wants.cancel("w", by="me", why="no").state == "cancelled"
     with pytest.raises(ConflictError, match="is cancelled"):
-        ledger.cancel_want("w", by="me")
+        ledger.wants.cancel("w", by="me")
     with pytest.raises(NotFoundError):
-        ledger.cancel_want("another", by="me")
+        ledger.wants.cancel("another", by="me")
 
 
 def test_a_request_is_begun_once(open_ledger: Open) -> None:
     ledger = open_ledger()
     request_id = ask(ledger, "m/a", "m/b")
     assert state(ledger, "m/a") == state(ledger, "m/b") == "requested"
-    assert ledger.start_request(request_id, "run").state == "started"
+    assert ledger.requests.start(request_id, "run").state == "started"
     assert state(ledger, "m/a") == state(ledger, "m/b") == "building"
     with pytest.raises(ConflictError, match="already taken"):
-        ledger.start_request(request_id, "other")
+        ledger.requests.start(request_id, "other")
     with pytest.raises(NotFoundError):
-        ledger.start_request("none", None)
+        ledger.requests.start("none", None)
 
 
 @pytest.mark.proves("D16")
 def test_a_request_that_fails_names_the_guilty_and_frees_the_others(open_ledger: Open) -> None:
     ledger = open_ledger(clock=lambda: NOW)
     request_id = ask(ledger, "m/a", "m/b", "m/c")
-    ledger.fail_request(request_id, "boom", ["m/c"])
-    ledger.fail_request(request_id, "again", ["m/a"])
+    ledger.requests.fail(request_id, "boom", ["m/c"])
+    ledger.requests.fail(request_id, "again", ["m/a"])
     assert [state(ledger, ref) for ref in ("m/a", "m/b", "m/c")] == [
         "waiting",
         "waiting",
         "failing",
     ]
-    guilty = ledger.find_want("m/c")
+    guilty = ledger.wants.find("m/c")
     assert guilty is not None
     assert (guilty.failures, guilty.error) == (1, "boom")
     assert guilty.retry_at == NOW + timedelta(minutes=1)
@@ -119,16 +119,16 @@ def test_a_request_that_fails_names_the_guilty_and_frees_the_others(open_ledger:
 def test_who_dies_is_suspected_together_then_by_halves_then_alone(open_ledger: Open) -> None:
     now = NOW
     ledger = open_ledger(clock=lambda: now)
-    ledger.create_wants([a_want(str(n), f"m/{n}") for n in range(4)])
+    ledger.wants.create([a_want(str(n), f"m/{n}") for n in range(4)])
     sizes: list[int] = []
     for _ in range(6):
         now += timedelta(hours=2)
-        found = evaluate(ledger.fetch_wants("dev", states=ACTIVE), now, current=(), available=())
+        found = evaluate(ledger.wants.fetch("dev", states=ACTIVE), now, current=(), available=())
         sizes.append(len(found.partitions))
-        request = ledger.record_evaluation("dev", "clock", found)
+        request = ledger.requests.record_evaluation("dev", "clock", found)
         assert request is not None
-        ledger.start_request(request.request_id, None)
-        ledger.fail_request(request.request_id, "died")
+        ledger.requests.start(request.request_id, None)
+        ledger.requests.fail(request.request_id, "died")
     assert sizes == [4, 4, 2, 2, 1, 1]
 
 
@@ -136,13 +136,13 @@ def test_who_dies_is_suspected_together_then_by_halves_then_alone(open_ledger: O
 def test_a_request_that_nobody_begins_says_nothing_of_its_wants(open_ledger: Open) -> None:
     now = NOW
     ledger = open_ledger(clock=lambda: now)
-    ledger.create_wants([a_want(str(n), f"m/{n}") for n in range(4)])
+    ledger.wants.create([a_want(str(n), f"m/{n}") for n in range(4)])
     for _ in range(4):
-        found = evaluate(ledger.fetch_wants("dev", states=ACTIVE), now, current=(), available=())
-        request = ledger.record_evaluation("dev", "clock", found)
+        found = evaluate(ledger.wants.fetch("dev", states=ACTIVE), now, current=(), available=())
+        request = ledger.requests.record_evaluation("dev", "clock", found)
         assert request is not None and len(request.partitions) == 4
-        ledger.fail_request(request.request_id, "no process started it")
-        rest = ledger.fetch_wants("dev")
+        ledger.requests.fail(request.request_id, "no process started it")
+        rest = ledger.wants.fetch("dev")
         assert {(w.state, w.failures, w.batch, w.error) for w in rest} == {
             ("waiting", 0, None, "no process started it")
         }
@@ -157,10 +157,10 @@ def test_lists_have_the_newest_wants_that_their_filters_let_through(open_ledger:
     ledger = open_ledger(clock=lambda: now)
     for n in range(12):
         now += timedelta(seconds=n % 2)  # some are of one instant
-        ledger.create_wants([a_want(f"{n:02}", f"m/{'ab'[n % 2]}/{n}")])
-    ledger.cancel_want("04", by="me")
-    ledger.cancel_want("11", by="me")
-    every = sorted(ledger.fetch_wants("dev"), key=lambda w: (w.created_at, w.want_id))
+        ledger.wants.create([a_want(f"{n:02}", f"m/{'ab'[n % 2]}/{n}")])
+    ledger.wants.cancel("04", by="me")
+    ledger.wants.cancel("11", by="me")
+    every = sorted(ledger.wants.fetch("dev"), key=lambda w: (w.created_at, w.want_id))
     assert len(every) == 12
     for states in ((), ACTIVE, ("cancelled",), ("cancelled", "waiting")):
         for pattern in (None, "m/a/*", "m/*", "**/1*", "none*"):
@@ -173,57 +173,57 @@ def test_lists_have_the_newest_wants_that_their_filters_let_through(open_ledger:
                         and (not refs or w.partition_ref in refs)
                         and (pattern is None or matcher(pattern)(w.partition_ref))
                     ]
-                    found = ledger.fetch_wants(
+                    found = ledger.wants.fetch(
                         "dev", states=states, refs=refs, pattern=pattern, limit=limit
                     )
                     assert found == (fits if limit is None else fits[-limit:])
-    assert ledger.fetch_states("dev", ["m/a/4", "m/b/1"]) == ({}, {"m/b/1": "waiting"})
+    assert ledger.partitions.fetch_states("dev", ["m/a/4", "m/b/1"]) == ({}, {"m/b/1": "waiting"})
 
 
 @pytest.mark.proves("S19")
 def test_very_many_deadlines_are_missed_and_met(open_ledger: Open) -> None:
     now = NOW
     ledger = open_ledger(clock=lambda: now)
-    ledger.create_wants([a_want(str(n), f"m/{n}", sla_s=1) for n in range(1_100)])
+    ledger.wants.create([a_want(str(n), f"m/{n}", sla_s=1) for n in range(1_100)])
     now += timedelta(minutes=1)
-    late = ledger.fetch_late("dev", now)
-    assert len(late) == 1_100 and len(ledger.fetch_late("dev", now, limit=7)) == 7
+    late = ledger.wants.fetch_late("dev", now)
+    assert len(late) == 1_100 and len(ledger.wants.fetch_late("dev", now, limit=7)) == 7
     told = [(want, Blame("x", "users", NOW, "not-arrived")) for want in late]
-    assert ledger.record_misses(told) == 1_100
-    assert ledger.record_misses(told) == 0 == len(ledger.fetch_late("dev", now))
-    assert len(ledger.fetch_misses("dev", only_open=True)) == 1_100
+    assert ledger.wants.record_misses(told) == 1_100
+    assert ledger.wants.record_misses(told) == 0 == len(ledger.wants.fetch_late("dev", now))
+    assert len(ledger.wants.fetch_misses("dev", only_open=True)) == 1_100
     satisfied = tuple(want.want_id for want in late)
-    assert ledger.record_evaluation("dev", "want", Evaluation(satisfied=satisfied)) is None
-    assert ledger.fetch_misses("dev", only_open=True) == []
-    assert {miss.delivered_at for miss in ledger.fetch_misses("dev")} == {now}
+    assert ledger.requests.record_evaluation("dev", "want", Evaluation(satisfied=satisfied)) is None
+    assert ledger.wants.fetch_misses("dev", only_open=True) == []
+    assert {miss.delivered_at for miss in ledger.wants.fetch_misses("dev")} == {now}
 
 
 def test_several_evaluations_at_once_ask_for_a_partition_once(open_ledger: Open) -> None:
     ledger = open_ledger()
     ask(ledger, "m/a")
-    assert ledger.record_evaluation("dev", "want", Evaluation(("m/a",), ("m/a",))) is None
+    assert ledger.requests.record_evaluation("dev", "want", Evaluation(("m/a",), ("m/a",))) is None
 
 
 @pytest.mark.proves("D29")
 def test_a_miss_stays_after_it_was_delivered(open_ledger: Open) -> None:
     now = NOW
     ledger = open_ledger(clock=lambda: now)
-    ledger.create_wants([a_want("m/a", "m/a", sla_s=60)])
-    request = ledger.record_evaluation("dev", "want", Evaluation(("m/a",), ("m/a",)))
+    ledger.wants.create([a_want("m/a", "m/a", sla_s=60)])
+    request = ledger.requests.record_evaluation("dev", "want", Evaluation(("m/a",), ("m/a",)))
     assert request is not None
-    assert ledger.fetch_late("dev", NOW + timedelta(seconds=60)) == []
-    (late,) = ledger.fetch_late("dev", NOW + timedelta(seconds=61))
+    assert ledger.wants.fetch_late("dev", NOW + timedelta(seconds=60)) == []
+    (late,) = ledger.wants.fetch_late("dev", NOW + timedelta(seconds=61))
     blame = Blame("x", "users", NOW, "not-arrived")
     now = NOW + timedelta(seconds=61)
-    assert ledger.record_misses([(late, blame), (late, blame)]) == 1
-    assert ledger.fetch_late("dev", now) == []
+    assert ledger.wants.record_misses([(late, blame), (late, blame)]) == 1
+    assert ledger.wants.fetch_late("dev", now) == []
     now = NOW + timedelta(seconds=90)
-    ledger.publish_together([], request_id=request.request_id)
-    (miss,) = ledger.fetch_misses("dev")
+    ledger.builds.publish_together([], request_id=request.request_id)
+    (miss,) = ledger.wants.fetch_misses("dev")
     assert (miss.deadline, miss.delivered_at) == (NOW + timedelta(seconds=60), now)
     assert miss.blame["graph"] == "users"
     assert state(ledger, "m/a") == "satisfied"
-    kinds = [e.kind for e in ledger.fetch_events()]
+    kinds = [e.kind for e in ledger.events.fetch()]
     assert kinds[-2:] == ["want-satisfied", "sla-recovered"]
 
 
@@ -232,7 +232,7 @@ def test_outside_monitors_see_in_sql_what_is_wanted_and_what_is_late(open_ledger
     now = datetime.now(UTC)  # the database's own clock decides
     ledger = open_ledger(clock=lambda: now)
     hour, minute = 3600, timedelta(minutes=1)
-    ledger.create_wants(
+    ledger.wants.create(
         [
             a_want("plain", "m/plain"),
             a_want("soon late", "m/soon", sla_s=hour),
@@ -242,17 +242,17 @@ def test_outside_monitors_see_in_sql_what_is_wanted_and_what_is_late(open_ledger
             a_want("taken back", "m/back", data_timestamp=now - minute, sla_s=30),
         ]
     )
-    ledger.cancel_want("taken back", by="me")
+    ledger.wants.cancel("taken back", by="me")
 
     def seen(view: str, *columns: str) -> list[tuple[Any, ...]]:
-        with ledger._read() as connection:
+        with ledger.events.database.read() as connection:
             query = f"SELECT {', '.join(columns)} FROM {view} ORDER BY want_id"
             return [tuple(row) for row in connection.exec_driver_sql(query)]
 
     late = {"late": False, "over": False, "told": False}
     assert dict(seen("sla_violations", "want_id", "missed_at IS NOT NULL")) == late
-    told = [w for w in ledger.fetch_late("dev", now) if w.want_id == "told"]
-    ledger.record_misses([(w, Blame("x", "users", NOW, "not-arrived")) for w in told])
+    told = [w for w in ledger.wants.fetch_late("dev", now) if w.want_id == "told"]
+    ledger.wants.record_misses([(w, Blame("x", "users", NOW, "not-arrived")) for w in told])
     assert dict(seen("sla_violations", "want_id", "missed_at IS NOT NULL")) == late | {"told": True}
     assert [w for (w,) in seen("active_wants", "want_id")] == [
         "late",
@@ -260,10 +260,10 @@ def test_outside_monitors_see_in_sql_what_is_wanted_and_what_is_late(open_ledger
         "soon late",
         "told",
     ]
-    assert ask(ledger, "m/late") and ledger.fetch_misses("dev")[0].want_id == "told"
-    request = ledger.record_evaluation("dev", "want", Evaluation(("m/told",), ("told",)))
+    assert ask(ledger, "m/late") and ledger.wants.fetch_misses("dev")[0].want_id == "told"
+    request = ledger.requests.record_evaluation("dev", "want", Evaluation(("m/told",), ("told",)))
     assert request is not None
-    ledger.publish_together([], request_id=request.request_id)
+    ledger.builds.publish_together([], request_id=request.request_id)
     assert ("told", True) in seen("sla_violations", "want_id", "delivered_at IS NOT NULL")
     assert "told" not in [w for (w,) in seen("active_wants", "want_id")]
 
@@ -272,13 +272,13 @@ def test_outside_monitors_see_in_sql_what_is_wanted_and_what_is_late(open_ledger
 def test_what_another_graph_told_is_recorded_once(open_ledger: Open) -> None:
     ledger = open_ledger()
     told = [{"partition_ref": "data/x", "state": "available"}]
-    assert ledger.record_synced("dev", "users", "5", told, expected=None)
-    assert not ledger.record_synced("dev", "users", "5", told, expected=None)
-    assert ledger.fetch_cursor("dev", "users") == "5"
-    assert {*ledger.fetch_available("dev", "users")} == {"data/x"}
-    assert {*ledger.fetch_available("dev", "users", refs=["data/x", "y"])} == {"data/x"}
-    assert ledger.fetch_available("dev", "users", refs=["y"]) == {}
-    assert ledger.fetch_available("dev") == {}
+    assert ledger.upstreams.record_synced("dev", "users", "5", told, expected=None)
+    assert not ledger.upstreams.record_synced("dev", "users", "5", told, expected=None)
+    assert ledger.upstreams.find_cursor("dev", "users") == "5"
+    assert {*ledger.partitions.fetch_available("dev", "users")} == {"data/x"}
+    assert {*ledger.partitions.fetch_available("dev", "users", refs=["data/x", "y"])} == {"data/x"}
+    assert ledger.partitions.fetch_available("dev", "users", refs=["y"]) == {}
+    assert ledger.partitions.fetch_available("dev") == {}
 
 
 def test_what_needs_another_graph_is_told_the_oldest_first(open_ledger: Open) -> None:
@@ -292,55 +292,57 @@ def test_what_needs_another_graph_is_told_the_oldest_first(open_ledger: Open) ->
     ]
     for n, (ref, need) in enumerate(needs):
         want = Want(f"w{n}", ref, "dev", NOW, external_dependencies=("c:z", need))
-        ledger.create_wants([want])
-    assert ledger.fetch_waiting("dev", "a_b", limit=9) == ["m/a", "m/d"]
-    assert ledger.fetch_waiting("dev", "a_b", limit=2) == ["m/a"]
-    ledger.cancel_want("w0", by="test")
-    ledger.cancel_want("w3", by="test")
-    assert ledger.fetch_waiting("dev", "a_b", limit=9) == ["m/d"]
-    assert ledger.fetch_waiting("prod", "a_b", limit=9) == []
+        ledger.wants.create([want])
+    assert ledger.wants.fetch_waiting("dev", "a_b", limit=9) == ["m/a", "m/d"]
+    assert ledger.wants.fetch_waiting("dev", "a_b", limit=2) == ["m/a"]
+    ledger.wants.cancel("w0", by="test")
+    ledger.wants.cancel("w3", by="test")
+    assert ledger.wants.fetch_waiting("dev", "a_b", limit=9) == ["m/d"]
+    assert ledger.wants.fetch_waiting("prod", "a_b", limit=9) == []
 
 
 @pytest.mark.proves("D19", "D20", "D22", "D23", "D24")
 def test_events_are_asked_for_by_what_they_are_of(open_ledger: Open) -> None:
     ledger = open_ledger()
     one, two = ask(ledger, "m/a", "m/b/1"), ask(ledger, "m/b/2")
-    ledger.fail_request(one, "no", ["m/b/1"])
+    ledger.requests.fail(one, "no", ["m/b/1"])
 
     def refs(**how: Any) -> list[str | None]:
-        return [e.data.get("partition_ref") for e in ledger.list_events(**how)[0]]
+        return [e.data.get("partition_ref") for e in ledger.events.search(**how)[0]]
 
     assert refs(refs=["m/a"]) == ["m/a"]
     assert refs(patterns=["m/b/*"]) == ["m/b/1", "m/b/2", "m/b/1"]
     assert refs(patterns=["m/*"]) == ["m/a"]
     assert refs(patterns=["m/b/*"], kinds=["partition-failed"]) == ["m/b/1"]
     assert refs(refs=["m/a"], patterns=["m/b/2"]) == ["m/a", "m/b/2"]
-    by_request, _ = ledger.list_events(build_request_ids=[two])
+    by_request, _ = ledger.events.search(build_request_ids=[two])
     assert {e.kind for e in by_request} == {"evaluation", "build-requested"}
-    assert ledger.list_events(job_labels=["x"])[0] == ledger.list_events(task_ids=["x"])[0] == []
+    assert (
+        ledger.events.search(job_labels=["x"])[0] == ledger.events.search(task_ids=["x"])[0] == []
+    )
 
 
 @pytest.mark.proves("D19")
 def test_pages_have_every_event_once(open_ledger: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("persist_assets.ledger.wants._SCANNED", 3)
+    monkeypatch.setattr("persist_assets.ledger.log._SCANNED", 3)
     ledger = open_ledger()
     ask(ledger, *(f"m/{n}" for n in range(20)))
     for how in ({}, {"patterns": ["m/1*"]}, {"kinds": ["want-created"]}):
         found, since = [], 0
         while True:
-            some, following = ledger.list_events(since, limit=2, **how)
+            some, following = ledger.events.search(since, limit=2, **how)
             found += [e.idx for e in some]
             if following == since:
                 break
             since = following
         monkeypatch.undo()
-        assert found == [e.idx for e in ledger.list_events(0, **how)[0]]
-        monkeypatch.setattr("persist_assets.ledger.wants._SCANNED", 3)
-        assert since == ledger.position()
+        assert found == [e.idx for e in ledger.events.search(0, **how)[0]]
+        monkeypatch.setattr("persist_assets.ledger.log._SCANNED", 3)
+        assert since == ledger.events.position()
 
 
 def dump(ledger: Ledger) -> list[list[Any]]:
-    with ledger._read() as connection:
+    with ledger.events.database.read() as connection:
         return [
             [tuple(r) for r in connection.execute(sa.select(t).order_by(*t.primary_key))]
             for t in PROJECTIONS
@@ -373,30 +375,30 @@ def test_the_tables_are_what_all_events_make_of_them(
     requests: list[str] = []
     for what, n in acts:
         now += timedelta(minutes=7)
-        active = ledger.fetch_wants("dev", states=ACTIVE)
+        active = ledger.wants.fetch("dev", states=ACTIVE)
         if what == "want":
-            ledger.create_wants([a_want(uuid.uuid4().hex, f"m/{n}", sla_s=60 * n or None)])
+            ledger.wants.create([a_want(uuid.uuid4().hex, f"m/{n}", sla_s=60 * n or None)])
         elif what == "cancel" and active:
-            ledger.cancel_want(active[n % len(active)].want_id, by="me")
+            ledger.wants.cancel(active[n % len(active)].want_id, by="me")
         elif what == "ask":
             found = evaluate(active, now, current={f"m/{n}"}, available=(), force=n == 1)
-            request = ledger.record_evaluation("dev", "clock", found)
+            request = ledger.requests.record_evaluation("dev", "clock", found)
             requests += [request.request_id] if request else []
         elif what in ("fail", "die") and requests:
             culprits = [f"m/{n}"] if what == "fail" else []
-            ledger.fail_request(requests.pop(), "no", culprits)
+            ledger.requests.fail(requests.pop(), "no", culprits)
         elif what == "succeed" and requests:
-            ledger.publish_together([], request_id=requests.pop())
+            ledger.builds.publish_together([], request_id=requests.pop())
         elif what == "taint":
-            ledger.taint(["dev"], lambda *_, n=n: Taint({f"m/{n}": "b"}), by="me")
+            ledger.taints.record(["dev"], lambda *_, n=n: Taint({f"m/{n}": "b"}), by="me")
         elif what == "sync":
-            before = ledger.fetch_cursor("dev", "users")
+            before = ledger.upstreams.find_cursor("dev", "users")
             told = [{"partition_ref": f"x/{n}", "state": "available"}]
-            ledger.record_synced("dev", "users", str(n), told, expected=before)
+            ledger.upstreams.record_synced("dev", "users", str(n), told, expected=before)
         elif what == "miss":
-            late = ledger.fetch_late("dev", now)
-            ledger.record_misses([(w, Blame("x", "", now, "queued")) for w in late])
+            late = ledger.wants.fetch_late("dev", now)
+            ledger.wants.record_misses([(w, Blame("x", "", now, "queued")) for w in late])
     before = dump(ledger)
-    ledger.rebuild_projections()
+    ledger.events.rebuild_projections()
     assert dump(ledger) == before
     ledger.close()

@@ -61,7 +61,7 @@ class Graph:
     def want(self, ref: str, **how: Any) -> str:
         want_id = how.pop("want_id", ref)
         want = Want(want_id, ref, "dev", self.now, source={"type": "cli"}, **how)
-        return self.ledger.create_wants([want])[0].want_id
+        return self.ledger.wants.create([want])[0].want_id
 
     def evaluate(self, trigger: str = "want") -> tuple[Evaluation, Request | None]:
         return evaluate_now(self.builder().observer, trigger)
@@ -72,11 +72,11 @@ class Graph:
         return None if request is None else run_request(self.builder(request), request)
 
     def states(self) -> dict[str, str]:
-        asked = self.ledger.fetch_wants("dev")
+        asked = self.ledger.wants.fetch("dev")
         return {w.want_id: w.state for w in asked if "build_uid" not in w.source}
 
     def there(self) -> set[str]:
-        return {s.source_id.partition("@")[0] for s in self.ledger.fetch_manifest("dev").values()}
+        return {s.source_id.partition("@")[0] for s in self.ledger.manifests.fetch("dev").values()}
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_a_wanted_partition_is_built_and_no_other(make_graph: Callable[..., Grap
     graph.want("m/daily/2024-01-03")
     assert graph.step() is True
     assert graph.states() == {"m/daily/2024-01-03": "satisfied"}
-    (snapshot,) = graph.ledger.fetch_manifest("dev").values()
+    (snapshot,) = graph.ledger.manifests.fetch("dev").values()
     assert snapshot.partitions is not None
     assert snapshot.partitions.built == (("2024-01-03", "2024-01-03"),)
     assert graph.step() is None
@@ -137,14 +137,14 @@ def test_the_tables_of_wants_follow_from_the_events(make_graph: Callable[..., Gr
     graph.step()
 
     def dump() -> list[list[Any]]:
-        with graph.ledger._read() as connection:
+        with graph.ledger.events.database.read() as connection:
             return [
                 [*map(tuple, connection.execute(sa.select(t).order_by(*t.primary_key)))]
                 for t in PROJECTIONS
             ]
 
     before = dump()
-    graph.ledger.rebuild_projections()
+    graph.ledger.events.rebuild_projections()
     assert dump() == before
 
 
@@ -202,7 +202,7 @@ class Day:
         """Return what our graph's log tells: when, what, and of which partition."""
         return [
             (f"{e.at:%H:%M}", e.kind, e.data.get("partition_ref") or "")
-            for e in self.ours.ledger.fetch_events()
+            for e in self.ours.ledger.events.fetch()
         ]
 
 
@@ -239,10 +239,10 @@ def test_what_arrives_in_time_is_built_in_time(day: Day) -> None:
         ("08:31", "build-requested", ""),
         *(("08:45", kind, ref) for kind, ref in BUILT),
     ]
-    (want,) = day.ours.ledger.fetch_wants("dev")
+    (want,) = day.ours.ledger.wants.fetch("dev")
     assert (want.state, want.deadline, want.ended_at) == ("satisfied", at(9), at(8, 45))
     assert want.data_timestamp == datetime(2024, 1, 5, tzinfo=UTC)
-    assert day.ours.ledger.fetch_misses("dev") == []
+    assert day.ours.ledger.wants.fetch_misses("dev") == []
 
 
 @pytest.mark.proves("D30", "D27", "D29")
@@ -264,7 +264,7 @@ def test_what_arrives_late_is_built_and_known_to_be_late(day: Day) -> None:
         *(("11:01", kind, ref) for kind, ref in BUILT),
         ("11:01", "sla-recovered", WANTED),
     ]
-    (miss,) = day.ours.ledger.fetch_misses("dev")
+    (miss,) = day.ours.ledger.wants.fetch_misses("dev")
     told = miss_document(miss, at(20))
     assert (told["missed_at"], told["delivered_at"]) == (
         "2024-01-05T09:30:00Z",
@@ -318,7 +318,7 @@ def test_a_build_that_finds_a_partition_missing_goes_on_when_it_is_there(
     )
     graph.want("p/p")
     assert graph.step() is False
-    told = {w.partition_ref: w for w in graph.ledger.fetch_wants("dev")}
+    told = {w.partition_ref: w for w in graph.ledger.wants.fetch("dev")}
     waiting = told["p/p"]
     assert (waiting.state, waiting.external_dependencies) == ("waiting", (needed,))
     append(graph, 4, 10)
@@ -330,7 +330,7 @@ def test_a_build_that_finds_a_partition_missing_goes_on_when_it_is_there(
     else:
         assert graph.step() is None
         arrived = [{"partition_ref": "data/users", "state": "available"}]
-        graph.ledger.record_synced("dev", "users", "1", arrived, expected=None)
+        graph.ledger.upstreams.record_synced("dev", "users", "1", arrived, expected=None)
     assert graph.step() is True
     assert graph.states()["p/p"] == "satisfied"
     assert "p" in graph.there()
@@ -387,7 +387,7 @@ def test_what_is_tainted_is_not_read_until_it_is_built_again_nor_what_follows_fr
     graph.want("m/total", want_id="again")
     assert graph.step() is True
     assert graph.states()["again"] == "satisfied"
-    assert {a.state for a in graph.ledger.fetch_availability("dev")} == {"available"}
+    assert {a.state for a in graph.ledger.partitions.fetch("dev")} == {"available"}
     assert read() == (rows, built)
     with pytest.raises(NotFoundError, match="no partition"):
         taint(builder.observer, "m/daily/2024-02-30", by="me")

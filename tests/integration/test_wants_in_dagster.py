@@ -57,7 +57,7 @@ class Location:
 
     def want(self, ref: str, **how: Any) -> None:
         want = Want(how.pop("want_id", ref), ref, "dev", datetime.now(UTC), **how)
-        self.ledger.create_wants([want])
+        self.ledger.wants.create([want])
 
     def turn(self) -> tuple[list[dg.RunRequest], str]:
         """Evaluate the sensor as the daemon does: keys of runs are seen once."""
@@ -78,7 +78,7 @@ class Location:
         )
 
     def states(self) -> dict[str, str]:
-        asked = self.ledger.fetch_wants("dev")
+        asked = self.ledger.wants.fetch("dev")
         return {w.want_id: w.state for w in asked if "build_uid" not in w.source}
 
 
@@ -129,7 +129,7 @@ def test_what_is_wanted_is_one_run_that_shows_what_it_published(
     (record,) = location.instance.fetch_materializations(TOTAL, limit=9).records
     assert record.asset_materialization is not None
     assert record.asset_materialization.metadata["dagster/row_count"].value == 1
-    done = location.ledger.find_request(request.tags[REQUEST_TAG])
+    done = location.ledger.requests.find(request.tags[REQUEST_TAG])
     assert done is not None
     assert done.run_id == record.run_id
     assert location.turn()[0] == []
@@ -159,10 +159,10 @@ def test_a_thousand_idle_turns_start_and_write_nothing(locate: Callable[..., Loc
     location.want("m/total", external_dependencies=("users:data/users",), sla_s=86_400)
     for _ in range(3):
         location.turn()
-    before, cursor = location.ledger.position(), location.cursor
+    before, cursor = location.ledger.events.position(), location.cursor
     for _ in range(1_000):
         assert location.turn()[0] == []
-    assert (location.ledger.position(), location.cursor) == (before, cursor)
+    assert (location.ledger.events.position(), location.cursor) == (before, cursor)
 
 
 CHAIN = """
@@ -222,7 +222,7 @@ def test_what_a_request_built_is_as_fresh_to_dagster_as_what_an_ordinary_run_did
 
     def build(*refs: str) -> None:
         for ref in refs:
-            location.want(ref, want_id=f"{ref} {location.ledger.position()}")
+            location.want(ref, want_id=f"{ref} {location.ledger.events.position()}")
         (request,), _ = location.turn()
         assert location.run(request).success
 
@@ -287,7 +287,7 @@ def test_a_run_that_ended_before_it_began_fails_its_request(
     assert location.states() == {"m/total": "requested"}
     location.instance.report_run_canceled(run)
     location.turn()
-    ended = location.ledger.find_request(request.tags[REQUEST_TAG])
+    ended = location.ledger.requests.find(request.tags[REQUEST_TAG])
     assert ended is not None
     assert (ended.state, ended.error) == ("failed", "its run ended before it started")
     assert location.states() == {"m/total": "waiting"}  # and is requested again after a pause
@@ -297,9 +297,9 @@ def test_a_run_that_died_fails_its_request(locate: Callable[..., Location]) -> N
     location = locate()
     location.want("m/total")
     (request,), _ = location.turn()
-    location.ledger.start_request(request.tags[REQUEST_TAG], "a run that was killed")
+    location.ledger.requests.start(request.tags[REQUEST_TAG], "a run that was killed")
     location.turn()
-    ended = location.ledger.find_request(request.tags[REQUEST_TAG])
+    ended = location.ledger.requests.find(request.tags[REQUEST_TAG])
     assert ended is not None
     assert ended.error == "its run ended without a reason"
 
@@ -321,7 +321,7 @@ def test_wants_of_builds_tell_who_started_them(locate: Callable[..., Location]) 
             tags={**tags, "persist/force": "true"},
         )
         assert done.success
-    found = [w.source for w in location.ledger.fetch_wants("dev")]
+    found = [w.source for w in location.ledger.wants.fetch("dev")]
     assert [w["type"] for w in found] == ["schedule", "sensor", "cli", "dashboard", "api"]
     assert found[0]["schedule"] == "nightly"
     assert (found[2]["user"], found[2]["host"]) == ("ada", "here")
@@ -370,7 +370,7 @@ def test_whoever_asks_for_a_build_and_however_there_is_a_want_and_no_build_witho
         instance=location.instance, asset_selection=[TOTAL], tags={".dagster/repository": "r@l"}
     ).success
 
-    events, _ = location.ledger.list_events(0)
+    events, _ = location.ledger.events.search(0)
     made = [e.data for e in events if e.kind == "want-created"]
     assert {(w["source"]["type"], w["partition_ref"].rpartition("/")[0]) for w in made} == {
         ("api", "m/daily"),
@@ -442,7 +442,7 @@ def test_what_another_graph_publishes_is_built_on_and_lateness_is_told(
         yesterday = f"{(datetime.now(UTC) - timedelta(days=1)).date()}"
         other.happens("partition-available", f"data/users/{yesterday}")
         (request,), _ = location.turn()
-        made = location.ledger.find_request(request.tags[REQUEST_TAG])
+        made = location.ledger.requests.find(request.tags[REQUEST_TAG])
         assert made is not None
         assert (made.trigger, made.partitions) == ("upstream", (f"m/daily/{yesterday}",))
         assert location.run(request).success

@@ -25,7 +25,7 @@ from persist_assets.core.wants import (
     ref_of,
     split_graph,
 )
-from persist_assets.ledger.wants import like
+from persist_assets.ledger.log import like
 
 MIDNIGHT = datetime(2024, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -125,7 +125,7 @@ def continue_table(
             beside=beside if touched else None,
             bounds=bounds,
         )
-    before = {c.name: c for c in task.reader.ledger.fetch_checks(base.build_uid)}
+    before = {c.name: c for c in task.reader.ledger.builds.fetch_checks(base.build_uid)}
     measured = combined(of_snapshot(base, tuple(before.values())), gone or added.gone, added)
     stay = {path: file for path, file in live.items() if path not in touched}
     every = (*sorted(stay), *(f.path for f in staged.files))

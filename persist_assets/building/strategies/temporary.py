@@ -150,9 +150,9 @@ class TemporaryTables:
         with self._lock:
             if self._root is None:
                 token = uuid.uuid4().hex
-                lease = reader.ledger.lease(temporary_lease(token), self._holder)
+                lease = reader.ledger.leases.hold(temporary_lease(token), self._holder)
                 self._closing.enter_context(lease)
-                name = f"{TEMPORARY}/{reader.ledger.log_id()}/{token}"
+                name = f"{TEMPORARY}/{reader.ledger.events.log_id()}/{token}"
                 root = reader.settings.table_name(name)
                 self._closing.callback(delete_directory, reader.settings.table_root(root))
                 self._root = root

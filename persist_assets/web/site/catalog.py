@@ -65,9 +65,9 @@ def read_knowledge(settings: Settings, project: Project, ledger: Ledger) -> Know
     wanted: dict[SourceID, BuildID | None] = {b.source_id: None for b in project.broken}
     wanted |= {s.source_id: s.build_id for s in project.persisted}
     standings: dict[SourceID, list[Standing]] = {}
-    for environment in ledger.fetch_environments():
-        manifest = ledger.fetch_manifest(environment)
-        current = ledger.fetch_current(environment)
+    for environment in ledger.manifests.fetch_environments():
+        manifest = ledger.manifests.fetch(environment)
+        current = ledger.builds.fetch_current(environment)
         for source_id, build_id in wanted.items():
             found = manifest.get(build_id) if build_id else None
             if found is None and source_id in current:
@@ -75,12 +75,12 @@ def read_knowledge(settings: Settings, project: Project, ledger: Ledger) -> Know
             if found is not None:
                 standing = Standing(environment, found, found.build_id == build_id)
                 standings.setdefault(source_id, []).append(standing)
-    read = ledger.fetch_manifest(*settings.environments)
+    read = ledger.manifests.fetch(*settings.environments)
     snapshots = {s.source_id: read[s.build_id] for s in project.persisted if s.build_id in read}
     checks = {
-        source_id: {c.definition: c for c in ledger.fetch_checks(snapshot.build_uid)}
+        source_id: {c.definition: c for c in ledger.builds.fetch_checks(snapshot.build_uid)}
         for source_id, snapshot in snapshots.items()
         if project.by_id[source_id].checks
     }
-    last = ledger.fetch_last_builds(settings.environment)
+    last = ledger.builds.fetch_last(settings.environment)
     return Knowledge(snapshots, {s: tuple(x) for s, x in standings.items()}, checks, last)

@@ -1,0 +1,146 @@
+"""What garbage collection asks the ledger: forgotten entries, unreached snapshots, and holdings."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from persist_assets.core.model.snapshots import Holding
+from persist_assets.ledger.tables import builds, manifest_changes, manifest_entries, manifest_moves
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from datetime import datetime
+
+    from sqlalchemy.engine import Connection
+
+    from persist_assets.core.model.queries import BuildID, SourceID
+
+INTERRUPTED = "interrupted"
+"""The error of a build whose end another process recorded."""
+
+
+def forgotten(
+    connection: Connection,
+    before: datetime,
+    collecting: str,
+    defined: Collection[BuildID],
+    sources: Collection[SourceID] | None,
+) -> dict[str, list[BuildID]]:
+    """Return the manifest entries that nobody needs any more, by environment.
+
+    Parameters
+    ----------
+    sources
+        All sources defined in the environment `collecting`: it forgets the entries of others. None:
+        it keeps them.
+    """
+    moved = (
+        sa.select(
+            manifest_changes.c.environment,
+            manifest_changes.c.at.label("at"),
+            builds.c.source_id,
+            builds.c.build_id,
+        )
+        .join(manifest_moves, manifest_moves.c.change_id == manifest_changes.c.change_id)
+        .join(builds, manifest_moves.c.after == builds.c.build_uid)
+    )
+    # Sources of one meaning share an entry, which names the build of only one of them; and
+    # entries may be older than the history of changes.
+    built = sa.select(
+        builds.c.environment,
+        builds.c.finished_at.label("at"),
+        builds.c.source_id,
+        builds.c.build_id,
+    ).where(builds.c.state == "succeeded")
+    history = sa.union_all(moved, built).subquery()
+    times_by_source: dict[tuple[str, SourceID], dict[BuildID, datetime]] = {}
+    sharing: dict[BuildID, set[SourceID]] = {}
+    for row in connection.execute(sa.select(history).order_by(history.c.at)):
+        times_by_source.setdefault((row.environment, row.source_id), {})[row.build_id] = row.at
+        sharing.setdefault(row.build_id, set()).add(row.source_id)
+    query = sa.select(manifest_entries).order_by(manifest_entries.c.build_id)
+    entries = connection.execute(query).all()
+    present = {(e.environment, e.build_id) for e in entries}
+    unneeded: dict[str, list[BuildID]] = {}
+    for entry in entries:
+        environment, build_id = entry.environment, entry.build_id
+        published: datetime = entry.published_at
+        at, superseded = published, True
+        # A source with this BuildID elsewhere may get it here by a promotion.
+        for source_id in sharing[build_id]:
+            times = times_by_source.get((environment, source_id), {})
+            since = times.get(build_id, published)
+            at = max(at, since)
+            # A meaning that was rolled back has no entry, and so replaces none.
+            later = [t for b, t in times.items() if t > since and (environment, b) in present]
+            superseded &= bool(later) and min(later) < before
+        gone = sources is not None and sharing[build_id].isdisjoint(sources)
+        useless = superseded or (gone and environment == collecting)
+        if at < before and useless and build_id not in defined:
+            unneeded.setdefault(environment, []).append(build_id)
+    return unneeded
+
+
+def unreached(connection: Connection, before: datetime) -> set[str]:
+    """Return the snapshots that no reader could reach since an instant."""
+    recent = (
+        sa.select(manifest_moves.c.before, manifest_moves.c.after)
+        .join(manifest_changes, manifest_changes.c.change_id == manifest_moves.c.change_id)
+        .where(manifest_changes.c.at >= before, manifest_changes.c.kind != "collect")
+        .subquery()
+    )
+    named = sa.union(
+        sa.select(manifest_entries.c.build_uid),
+        sa.select(recent.c.before),
+        sa.select(recent.c.after),
+    )
+    query = sa.select(builds.c.snapshot_uid).where(builds.c.build_uid.in_(named))
+    stack, reached = [*connection.scalars(query)], set[str]()
+    # Not by their own rows: of a build that was never published itself others may have the view.
+    query = sa.select(builds.c.snapshot_uid, builds.c.view).where(builds.c.view.is_not(None))
+    views = {row.snapshot_uid: row.view for row in connection.execute(query)}
+    while stack:
+        uid = stack.pop()
+        if uid is not None and uid not in reached:
+            reached.add(uid)
+            stack += [leaf["build_uid"] for leaf in views.get(uid, {"leaves": ()})["leaves"]]
+    alive = sa.select(builds.c.snapshot_uid).where(
+        builds.c.state == "succeeded", builds.c.collected_at.is_(None)
+    )
+    return {*connection.scalars(alive)} - reached
+
+
+def holdings(connection: Connection, table: str | None = None) -> list[Holding]:
+    """Return what the builds of every table, or of one, left in it."""
+    query = sa.select(
+        *(builds.c[name] for name in ("table_name", "build_id", "build_uid", "state", "version")),
+        *(builds.c[name] for name in ("collected_at", "process", "started_at", "snapshot_uid")),
+        *(builds.c[name] for name in ("error", "parts")),
+    ).order_by(builds.c.table_name, builds.c.started_at)
+    if table is not None:
+        query = query.where(builds.c.table_name == table)
+    tables: list[Holding] = []
+    for name, rows in groupby(connection.execute(query), lambda row: row.table_name):
+        kept: dict[str, int] = {}
+        gone: dict[str, int | None] = {}
+        started: list[tuple[str, str | None, datetime]] = []
+        build_ids: set[BuildID] = set()
+        parts: dict[str, tuple[str, ...]] = {}
+        for row in rows:
+            build_ids.add(row.build_id)
+            if row.parts and row.collected_at is None:
+                parts[row.snapshot_uid or row.build_uid] = tuple(row.parts)
+            # What was parked and interrupted is still read by builds of its run.
+            if row.state == "started" or row.error == INTERRUPTED:
+                started.append((row.build_uid, row.process, row.started_at))
+            elif row.state == "failed":
+                gone[row.build_uid] = None
+            elif row.collected_at is None:
+                kept[row.snapshot_uid] = row.version
+            elif row.build_uid == row.snapshot_uid:  # else another ledger's may need it
+                gone[row.snapshot_uid] = row.version
+        tables.append(Holding(name, tuple(sorted(build_ids)), kept, gone, tuple(started), parts))
+    return tables

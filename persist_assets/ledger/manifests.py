@@ -1,0 +1,465 @@
+"""Manifests: which snapshot of each BuildID the readers of an environment read.
+
+A change is one transaction: readers see all of a publication, promotion or rollback, or nothing.
+"""
+
+from __future__ import annotations
+
+import getpass
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from persist_assets.core.errors import ConflictError
+from persist_assets.core.model.snapshots import ManifestChange, Move
+from persist_assets.ledger.log import Part, repeated
+from persist_assets.ledger.rows import (
+    ENTRY,
+    build_values,
+    published,
+    refuse_collected,
+    snapshot_of,
+    snapshot_values,
+)
+from persist_assets.ledger.tables import (
+    builds,
+    events,
+    malloy_entries,
+    manifest_changes,
+    manifest_entries,
+    manifest_moves,
+)
+from persist_assets.ledger.taints import bring_taints
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from sqlalchemy.engine import Connection
+
+    from persist_assets.core.model.queries import BuildID
+    from persist_assets.core.model.snapshots import Build, Snapshot
+    from persist_assets.core.wants import PartitionRef
+    from persist_assets.ledger.log import EventLog
+
+
+class Manifests(Part):
+    """What readers of each environment read, and every change of it."""
+
+    @repeated
+    def fetch(self, *environments: str) -> dict[BuildID, Snapshot]:
+        """Return what readers of an environment read: one consistent state.
+
+        Parameters
+        ----------
+        environments
+            The environment, and those that it reads. If several have a BuildID, the snapshot built,
+            or found to be up to date, last wins, and of equals the one published last. Finding
+            a tainted snapshot up to date does not count.
+        """
+        query = published(*environments)
+        with self._read() as connection:
+            return {row.build_id: snapshot_of(row) for row in connection.execute(query)}
+
+    @repeated
+    def find_snapshot(
+        self, environment: str, build_id: BuildID, *, reads: Sequence[str] = ()
+    ) -> Snapshot | None:
+        """Return what readers of one BuildID read, or None; see `fetch`."""
+        query = published(environment, *reads).where(builds.c.build_id == build_id)
+        with self._read() as connection:
+            rows = connection.execute(query).all()
+        return snapshot_of(rows[-1]) if rows else None
+
+    @repeated
+    def fetch_elsewhere(self, *environments: str) -> dict[BuildID, list[Snapshot]]:
+        """Return what readers of all other environments read, the latest first."""
+        query = (
+            sa.select(builds)
+            .join(manifest_entries, ENTRY)
+            .where(manifest_entries.c.environment.not_in(environments))
+            .order_by(builds.c.built_at.desc(), builds.c.build_uid)
+        )
+        snapshots: dict[str, list[Snapshot]] = {}
+        with self._read() as connection:
+            for row in connection.execute(query):
+                snapshots.setdefault(row.build_id, []).append(snapshot_of(row))
+        return snapshots
+
+    @repeated
+    def fetch_tables(self, build_id: BuildID) -> list[tuple[str, str]]:
+        """Return the environments that have a BuildID, each with the table."""
+        query = (
+            sa.select(manifest_entries.c.environment, builds.c.table_name)
+            .join(builds, ENTRY)
+            .where(manifest_entries.c.build_id == build_id)
+        )
+        with self._read() as connection:
+            return [(row.environment, row.table_name) for row in connection.execute(query)]
+
+    @repeated
+    def fetch_environments(self) -> list[str]:
+        """Return the names of all environments that have a manifest, sorted."""
+        query = sa.select(manifest_entries.c.environment).distinct()
+        with self._read() as connection:
+            return sorted(connection.scalars(query))
+
+    @repeated
+    def has_published(self, *environments: str) -> bool:
+        """Whether anything was ever published in one of the environments."""
+        query = (
+            sa.select(manifest_changes.c.change_id)
+            .where(manifest_changes.c.environment.in_(environments))
+            .limit(1)
+        )
+        with self._read() as connection:
+            return connection.scalar(query) is not None
+
+    @repeated
+    def fetch_malloy(self, environment: str) -> dict[BuildID, BuildID]:
+        """Return the BuildIDs that Malloy's own tools know, each with ours, in an environment.
+
+        Only from the environment's own builds, promotions and imports: the environments that it
+        reads may have other sources of the same names. The BuildIDs need not be published.
+        """
+        with self._read() as connection:
+            return _malloy_ids(connection, environment)
+
+    @repeated
+    def fetch_history(self, environment: str, *, limit: int | None = None) -> list[ManifestChange]:
+        """Return the changes of a manifest, the latest first, at most `limit`."""
+        query = (
+            sa.select(manifest_changes)
+            .where(manifest_changes.c.environment == environment)
+            .order_by(manifest_changes.c.change_id.desc())
+            .limit(limit)
+        )
+        with self._read() as connection:
+            changes = connection.execute(query).mappings().all()
+            change_ids = sa.select(query.subquery().c.change_id)
+            moved = sa.select(manifest_moves).where(manifest_moves.c.change_id.in_(change_ids))
+            moves = connection.execute(moved.order_by(manifest_moves.c.build_id)).all()
+            ends = moved.subquery()
+            uids = sa.union(sa.select(ends.c.before), sa.select(ends.c.after))
+            rows = connection.execute(sa.select(builds).where(builds.c.build_uid.in_(uids)))
+            snapshots = {row.build_uid: snapshot_of(row) for row in rows}
+            rollbacks = sa.select(events.c.idx, events.c.data).where(
+                events.c.kind == "rolled-back", events.c.idx.in_(change_ids)
+            )
+            data = {row.idx: row.data for row in connection.execute(rollbacks)}
+        by_change: dict[int, list[Move]] = {change["change_id"]: [] for change in changes}
+        for row in moves:
+            move = Move(row.build_id, snapshots.get(row.before), snapshots.get(row.after))
+            if move.before or move.after:  # earlier releases recorded moves from nothing to nothing
+                by_change[row.change_id].append(move)
+        return [
+            ManifestChange(
+                **row,
+                moves=tuple(by_change[row["change_id"]]),
+                back_to=data.get(row["change_id"], {}).get("to"),
+                undone=tuple(data.get(row["change_id"], {}).get("undone", ())),
+            )
+            for row in changes
+        ]
+
+    @repeated
+    def promote(
+        self,
+        sources: Sequence[str],
+        target: str,
+        snapshots: Mapping[BuildID, Snapshot],
+        *,
+        malloy: Mapping[BuildID, BuildID] | None = None,
+        why: str | None = None,
+    ) -> int:
+        """Publish the snapshots of another environment; return the number of the change.
+
+        Parameters
+        ----------
+        sources
+            The other environment, and those that it reads.
+        snapshots
+            The snapshots to publish.
+        malloy
+            Malloy's BuildIDs in `target` from now on, each with ours; None: unchanged.
+
+        Raises
+        ------
+        ConflictError
+            The other environment changed meanwhile. Nothing was changed here.
+        """
+        query = published(*sources)
+        with self._write() as connection:
+            entries: dict[str, str | None] = {}
+            for row in connection.execute(query):
+                if row.build_id in snapshots and snapshot_of(row) == snapshots[row.build_id]:
+                    entries[row.build_id] = row.build_uid
+            missing = [s.source_id for b, s in snapshots.items() if b not in entries]
+            if missing:
+                raise ConflictError(
+                    f"{sources[0]} changed while it was being promoted: {missing[0]}",
+                    hint="try again",
+                )
+            data = {"environment": target, "from": sources[0], "entries": len(entries)}
+            bring_taints(connection, target, [s.build_uid for s in snapshots.values()], sources)
+            idx = self._events.append(connection, "promoted", data)
+            move = {"kind": "promote", "why": why or f"from {sources[0]}"}
+            move_entries(self._events, connection, idx, target, entries, move)
+            if malloy is not None:
+                set_malloy(connection, idx, target, malloy)
+        return idx
+
+    @repeated
+    def adopt(
+        self,
+        environment: str,
+        adopted: Sequence[Build],
+        *,
+        why: str,
+        malloy: Mapping[BuildID, BuildID],
+    ) -> int:
+        """Publish the snapshots of finished builds; return the number of the change.
+
+        Parameters
+        ----------
+        adopted
+            Builds that succeeded, in this ledger or in another one. Builds that are new to this
+            ledger are recorded in it, without results of checks.
+        malloy
+            Malloy's BuildIDs, each with ours, for those that the environment does not know yet.
+        """
+        with self._write() as connection:
+            uids = {b.snapshot.build_uid for b in adopted if b.snapshot}
+            refuse_collected(connection, uids)
+            for build in adopted:
+                assert build.snapshot is not None
+                recorded = sa.select(builds.c.state).where(builds.c.build_uid == build.build_uid)
+                state = connection.scalar(recorded)
+                if state is None:
+                    values = {
+                        **build_values(build),
+                        **snapshot_values(build.snapshot),
+                        "table_name": build.snapshot.table,
+                        "finished_at": build.finished_at,
+                    }
+                    connection.execute(builds.insert().values(**values))
+                elif state != "succeeded":
+                    raise ConflictError(f"the build {build.build_uid} is {state} here")
+            bring_taints(connection, environment, uids)
+            data = {"environment": environment, "entries": len(adopted), "why": why}
+            idx = self._events.append(connection, "imported", data)
+            entries = {b.build_id: b.build_uid for b in adopted}
+            move = {"kind": "promote", "why": why}
+            move_entries(self._events, connection, idx, environment, entries, move)
+            current = _malloy_ids(connection, environment)
+            set_malloy(connection, idx, environment, {**malloy, **current})
+        return idx
+
+    @repeated
+    def roll_back(self, environment: str, to: int, *, expected: int, why: str | None = None) -> int:
+        """Put a manifest back to its state right after a change; return the new change.
+
+        Parameters
+        ----------
+        to
+            The change, 0 for before the first one.
+        expected
+            The latest change of the manifest, as far as the caller knows.
+
+        Raises
+        ------
+        ConflictError
+            The manifest changed meanwhile, or a snapshot of that time was collected. Nothing was
+            changed.
+        """
+        later = sa.and_(manifest_changes.c.change_id > to, manifest_changes.c.kind != "collect")
+        with self._write() as connection:
+            data = {"to": to}
+            why = why or f"to {to}"
+            idx = self._take_back(connection, environment, later, expected, why, data)
+            set_malloy(connection, idx, environment, _malloy_ids(connection, environment, at=to))
+        return idx
+
+    @repeated
+    def undo(
+        self,
+        environment: str,
+        moved: Mapping[int, Collection[BuildID]],
+        *,
+        expected: int,
+        why: str,
+    ) -> int:
+        """Undo single changes of a manifest but not later ones; return the new change.
+
+        Parameters
+        ----------
+        moved
+            The changes, each with the entries to undo: no later change has moved these.
+        expected
+            The latest change of the manifest, as far as the caller knows.
+
+        Raises
+        ------
+        ConflictError
+            See `roll_back`.
+        """
+        these = manifest_changes.c.change_id.in_(moved)
+        with self._write() as connection:
+            data = {"undone": sorted(moved)}
+            return self._take_back(connection, environment, these, expected, why, data, moved)
+
+    def _take_back(
+        self,
+        connection: Connection,
+        environment: str,
+        changes: sa.ColumnElement[bool],
+        expected: int,
+        why: str,
+        data: Mapping[str, Any],
+        only: Mapping[int, Collection[BuildID]] | None = None,
+    ) -> int:
+        """Restore entries to their state before some changes; return the new change."""
+        here = manifest_changes.c.environment == environment
+        latest = sa.select(sa.func.max(manifest_changes.c.change_id)).where(here)
+        moved = (
+            sa.select(manifest_moves)
+            .join(manifest_changes, manifest_changes.c.change_id == manifest_moves.c.change_id)
+            .where(here, changes)
+            .order_by(manifest_changes.c.change_id.desc())
+        )
+        if connection.scalar(latest) != expected:
+            raise ConflictError(f"{environment} changed meanwhile", hint="try again")
+        undone = [
+            row
+            for row in connection.execute(moved)
+            if only is None or row.build_id in only[row.change_id]
+        ]
+        entries = {row.build_id: row.before for row in undone}
+        refuse_collected(connection, {uid for uid in entries.values() if uid})
+        values = {"environment": environment, **data, "entries": len(entries)}
+        idx = self._events.append(connection, "rolled-back", values)
+        move = {"kind": "rollback", "why": why}
+        move_entries(self._events, connection, idx, environment, entries, move)
+        changed = {row.build_id: row.change_id for row in undone}
+        self._events.append_all(connection, _restored_states(connection, environment, changed))
+        return idx
+
+
+def move_entries(
+    event_log: EventLog,
+    connection: Connection,
+    idx: int,
+    environment: str,
+    entries: Mapping[BuildID, str | None],
+    change: Mapping[str, Any],
+) -> None:
+    """Point manifest entries at other builds, or remove them, and record the change.
+
+    Parameters
+    ----------
+    idx
+        The position of the event of this change.
+    entries
+        The builds that the entries name from now on; None removes an entry.
+    change
+        More columns of `manifest_changes`.
+    """
+    here = manifest_entries.c.environment == environment
+    query = sa.select(manifest_entries.c.build_id, manifest_entries.c.build_uid).where(here)
+    if len(entries) == 1:
+        query = query.where(manifest_entries.c.build_id.in_(entries))
+    before = {row.build_id: row.build_uid for row in connection.execute(query)}
+    now = event_log.clock()
+    values = {"environment": environment, "at": now, "by": _user(), **change}
+    connection.execute(manifest_changes.insert().values(change_id=idx, **values))
+    moves = [
+        {"change_id": idx, "build_id": b, "before": before.get(b), "after": after}
+        for b, after in sorted(entries.items())
+        if b in before or after is not None
+    ]
+    if moves:
+        connection.execute(manifest_moves.insert(), moves)
+    key = sa.and_(here, manifest_entries.c.build_id == sa.bindparam("old"))
+    replaced = [{"old": b} for b in entries if b in before]
+    if replaced:
+        connection.execute(manifest_entries.delete().where(key), replaced)
+    new = [
+        {"environment": environment, "build_id": b, "build_uid": uid, "published_at": now}
+        for b, uid in entries.items()
+        if uid is not None
+    ]
+    if new:
+        connection.execute(manifest_entries.insert(), new)
+
+
+def _user() -> str:
+    """Return the user's name, as the system knows it."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"
+
+
+def set_malloy(
+    connection: Connection,
+    idx: int,
+    environment: str,
+    malloy: Mapping[BuildID, BuildID],
+) -> None:
+    """Replace Malloy's BuildIDs in an environment, from the event `idx` on."""
+    present = _malloy_ids(connection, environment)
+    new = {m: b for m, b in malloy.items() if present.get(m) != b}
+    ended = [{"old": m} for m in present if m in new or m not in malloy]
+    if ended:
+        this = sa.and_(
+            malloy_entries.c.environment == environment,
+            malloy_entries.c.malloy_id == sa.bindparam("old"),
+            malloy_entries.c.until.is_(None),
+        )
+        connection.execute(malloy_entries.update().where(this).values(until=idx), ended)
+    if new:
+        values = {"environment": environment, "since": idx}
+        rows = [{**values, "malloy_id": m, "build_id": b} for m, b in sorted(new.items())]
+        connection.execute(malloy_entries.insert(), rows)
+
+
+def _malloy_ids(
+    connection: Connection, environment: str, *, at: int | None = None
+) -> dict[BuildID, BuildID]:
+    """Return Malloy's BuildIDs, each with ours, in an environment now, or right after an event."""
+    columns = malloy_entries.c
+    query = sa.select(columns.malloy_id, columns.build_id).where(columns.environment == environment)
+    if at is None:
+        query = query.where(columns.until.is_(None))
+    else:
+        later = sa.or_(columns.until.is_(None), columns.until > at)
+        query = query.where(columns.since <= at, later)
+    return {row.malloy_id: row.build_id for row in connection.execute(query)}
+
+
+def _restored_states(
+    connection: Connection, environment: str, changed: Mapping[BuildID, int]
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return the events that restore whether partitions were tainted, after a rollback.
+
+    Parameters
+    ----------
+    changed
+        The BuildIDs, each with the change that replaced its restored entry.
+    """
+    here = events.c.environment == environment
+    tainted = sa.select(events.c.partition_ref, events.c.data)
+    tainted = tainted.where(here, events.c.kind == "partition-tainted")
+    until: dict[PartitionRef, int] = {}
+    for ref, data in connection.execute(tainted):
+        build_id = data.get("build_id")
+        if build_id in changed:
+            until[ref] = min(changed[build_id], until.get(ref, changed[build_id]))
+    states: list[tuple[str, dict[str, Any]]] = []
+    kinds = events.c.kind.in_(("partition-available", "partition-tainted"))
+    for ref, change_id in until.items():
+        query = sa.select(events).where(here, kinds, events.c.partition_ref == ref)
+        history = connection.execute(query.order_by(events.c.idx)).all()
+        earlier = [event for event in history if event.idx < change_id]
+        if earlier and earlier[-1].kind != history[-1].kind:
+            states.append((earlier[-1].kind, earlier[-1].data))
+    return states

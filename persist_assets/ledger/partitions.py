@@ -1,0 +1,126 @@
+"""Which partitions are available, failed or tainted, here and in other graphs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from persist_assets.core.wants import UNDER_WAY, Availability, matcher
+from persist_assets.ledger.connection import in_parts
+from persist_assets.ledger.log import Part, like, repeated
+from persist_assets.ledger.tables import availability, wants
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from datetime import datetime
+
+    from persist_assets.core.wants import PartitionRef
+
+
+class Partitions(Part):
+    """The states of partitions, as the events tell them."""
+
+    @repeated
+    def fetch(
+        self,
+        environment: str,
+        graph: str = "",
+        *,
+        after: PartitionRef = "",
+        pattern: str | None = None,
+        limit: int = 1000,
+    ) -> list[Availability]:
+        """Return the states of partitions, in the order of their references.
+
+        Parameters
+        ----------
+        graph
+            Empty: the graph of this ledger.
+        after
+            Only partitions whose references come after this one.
+        pattern
+            Only partitions that match; see `matcher`.
+        """
+        ref = availability.c.partition_ref
+        query = sa.select(availability).where(
+            availability.c.environment == environment, availability.c.graph == graph
+        )
+        if after:
+            query = query.where(ref > after)
+        if pattern is not None:
+            query = query.where(ref.like(like(pattern), escape="\\"))
+        fits = matcher(pattern or "**")
+        states: list[Availability] = []
+        with self._read() as connection:
+            for row in connection.execute(query.order_by(ref)):
+                if len(states) == limit:
+                    break
+                if fits(row.partition_ref):
+                    states.append(
+                        Availability(
+                            row.partition_ref, row.graph, row.state, row.at, row.idx, row.build_uid
+                        )
+                    )
+        return states
+
+    @repeated
+    def fetch_available(
+        self, environment: str, graph: str = "", *, refs: Collection[PartitionRef] | None = None
+    ) -> dict[PartitionRef, datetime]:
+        """Return the available partitions of a graph, or those of `refs`, and since when."""
+        query = sa.select(availability.c.partition_ref, availability.c.at).where(
+            availability.c.graph == graph,
+            availability.c.environment == environment,
+            availability.c.state == "available",
+        )
+        with self._read() as connection:
+            if refs is None:
+                return {ref: at for ref, at in connection.execute(query)}
+            available: dict[PartitionRef, datetime] = {}
+            for part in in_parts([*refs]):
+                these = query.where(availability.c.partition_ref.in_(part))
+                available |= {ref: at for ref, at in connection.execute(these)}
+            return available
+
+    @repeated
+    def fetch_states(
+        self, environment: str, refs: Collection[PartitionRef]
+    ) -> tuple[dict[PartitionRef, str], dict[PartitionRef, str]]:
+        """Return the states of partitions of this graph, and the states of their active wants.
+
+        If a partition has several wants, the one that is built, or will be built first, counts.
+        """
+        states: dict[PartitionRef, str] = {}
+        want_states: dict[PartitionRef, str] = {}
+        with self._read() as connection:
+            for part in in_parts([*refs]):
+                query = sa.select(availability.c.partition_ref, availability.c.state).where(
+                    availability.c.graph == "",
+                    availability.c.environment == environment,
+                    availability.c.partition_ref.in_(part),
+                )
+                states |= {ref: state for ref, state in connection.execute(query)}
+                query = sa.select(wants.c.partition_ref, wants.c.state, wants.c.environment)
+                pairs = {
+                    (row.partition_ref, row.state)
+                    for row in connection.execute(
+                        query.distinct().where(wants.c.partition_ref.in_(part))
+                    )
+                    if row.environment == environment
+                }
+                for state in ("waiting", "failing", *UNDER_WAY):
+                    want_states |= {ref: s for ref, s in pairs if s == state}
+        return states, want_states
+
+    @repeated
+    def find_build(self, environment: str, ref: PartitionRef) -> str | None:
+        """Return the build of an available partition of this graph, or None."""
+        query = sa.select(availability.c.build_uid).where(
+            availability.c.graph == "",
+            availability.c.environment == environment,
+            availability.c.partition_ref == ref,
+            availability.c.state == "available",
+        )
+        with self._read() as connection:
+            return connection.scalar(query)
