@@ -39,9 +39,6 @@ SPARK_PACKAGES: Mapping[str, str] = {
 }
 """What Spark's own distribution lacks to reach them."""
 
-STORE_KEYS: Mapping[str, type] = {"endpoint": str, "region": str}
-"""The keys of `[store."s3://BUCKET"]`."""
-
 CONNECT_S = 5
 """How many seconds a connection to a store may take."""
 _EXPIRED = (

@@ -11,7 +11,8 @@ from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persist_assets.compiler.frontends.annotations import KEYS, read_annotation
+from persist_assets.compiler.frontends.annotation_keys import KEYS
+from persist_assets.compiler.frontends.annotations import read_annotation
 from persist_assets.compiler.frontends.motly import Line, Tag, parse_tag
 from persist_assets.core.errors import Location, Problem
 from persist_assets.core.model.annotations import Annotation, Freshness, Validity, Wanted

@@ -13,8 +13,8 @@ from conftest import ROOT
 
 from persist_assets.cli import EXIT_CODES, app
 from persist_assets.compiler.frontends.annotated_checks import _CHECKS
-from persist_assets.compiler.frontends.annotations import KEYS
-from persist_assets.core.object_stores import SCHEMES, SPARK_PACKAGES, STORE_KEYS
+from persist_assets.compiler.frontends.annotation_keys import KEYS
+from persist_assets.core.object_stores import SCHEMES, SPARK_PACKAGES
 from persist_assets.core.settings.keys import KEYS as SETTINGS
 from persist_assets.core.settings.keys import SLA_KEYS, SPARK_KEYS, UPSTREAM_KEYS
 

@@ -1,8 +1,8 @@
 """Annotation lines → a validated `Annotation`. Pure.
 
 The text after ``--@`` (SQL) or ``#@`` (Malloy, Python) is MOTLY (`motly.parse_tag`); its
-vocabulary is the table `KEYS`. The invariant: a key that is not understood whole is a problem,
-never ignored.
+vocabulary is the table `annotation_keys.KEYS`. The invariant: a key that is not understood whole is
+a problem, never ignored.
 """
 
 from __future__ import annotations
@@ -11,33 +11,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from persist_assets.compiler.frontends.annotated_checks import read_check
+from persist_assets.compiler.frontends.annotation_keys import KEYS
 from persist_assets.compiler.frontends.annotation_values import (
     Bad,
-    column_names,
-    flag,
-    moment,
     numbered,
-    read_assume,
-    read_automation,
-    read_backfill,
-    read_columns,
-    read_duration,
-    read_freshness,
-    read_group,
-    read_hard_deletes,
-    read_merge,
-    read_on_change,
-    read_on_schema_change,
-    read_owners,
-    read_partition,
-    read_refresh,
-    read_strategy,
-    read_tags,
-    read_text,
-    read_timezone,
-    read_want,
-    table_name,
 )
 from persist_assets.compiler.frontends.motly import Line, Tag, parse_tag
 from persist_assets.core.errors import Location, Problem, did_you_mean
@@ -49,43 +26,11 @@ from persist_assets.core.model.annotations import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from persist_assets.core.model.checks import Check
     from persist_assets.core.model.sources import Declaration
 
-
-KEYS: Mapping[str, tuple[str | None, Callable[[Tag, str], object]]] = {
-    "persist": ("persist", flag),
-    "name": ("name", table_name),
-    "materialized": ("strategy", read_strategy),
-    "time_column": ("time_column", read_text),
-    "watermark": ("time_column", read_text),
-    "refresh": ("refresh", read_refresh),
-    "lookback": ("lookback_s", read_duration),
-    "assume": ("assume", read_assume),
-    "merge_key": ("merge", read_merge),
-    "partition": ("partition", read_partition),
-    "start": ("start", moment),
-    "end": ("end", moment),
-    "timezone": ("timezone", read_timezone),
-    "backfill": ("backfill", read_backfill),
-    "key": ("key", column_names),
-    "watch": ("watch", column_names),
-    "hard_deletes": ("hard_deletes", read_hard_deletes),
-    "on_change": ("on_change", read_on_change),
-    "owner": ("owners", read_owners),
-    "tags": ("tags", read_tags),
-    "group": ("group", read_group),
-    "freshness": ("freshness", read_freshness),
-    "columns": ("columns", read_columns),
-    "on_schema_change": ("on_schema_change", read_on_schema_change),
-    "automation": ("automation", read_automation),
-    "want": ("want", read_want),
-    "check": ("checks", read_check),
-}
-"""Every key: the field of `Annotation` it becomes, and the function that validates it; a contract
-becomes checks too."""
 
 _INCREMENTAL = ("lookback", "assume")
 """Keys that mean something only where ``refresh=incremental``."""
@@ -158,15 +103,15 @@ def read_annotation(
             elif name == "persist":
                 fields["persist"] = False
             continue
-        target, read = KEYS[name]
+        key = KEYS[name]
         places.append((name, tag.location))
         try:
-            value = read(tag, name)
+            value = key.read(tag, name)
         except Bad as bad:
             problems.append(bad.problem)
         else:
-            if target:
-                fields[target] = value
+            if key.field:
+                fields[key.field] = value
     promised: Any = fields.pop("columns", ())
     checked: Any = fields.get("checks", ())
     fields["checks"] = (*promised, *_besides(promised, checked))

@@ -16,8 +16,9 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from persist_assets.compiler.frontends.annotation_keys import KEYS
 from persist_assets.compiler.frontends.annotation_values import IDENTIFIER
-from persist_assets.compiler.frontends.annotations import KEYS, misplaced, read_annotation
+from persist_assets.compiler.frontends.annotations import misplaced, read_annotation
 from persist_assets.compiler.frontends.columns import selected
 from persist_assets.compiler.frontends.effects import EFFECTS, call_of, effects_of
 from persist_assets.compiler.frontends.module_text import (

@@ -19,8 +19,9 @@ from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import TokenType
 
+from persist_assets.compiler.frontends.annotation_keys import KEYS
 from persist_assets.compiler.frontends.annotation_values import IDENTIFIER
-from persist_assets.compiler.frontends.annotations import KEYS, misplaced, read_annotation
+from persist_assets.compiler.frontends.annotations import misplaced, read_annotation
 from persist_assets.compiler.frontends.external import FORMATS, Given, public_pairs, read_external
 from persist_assets.compiler.frontends.intervals import KEYWORD, missing_keywords
 from persist_assets.compiler.frontends.motly import Line

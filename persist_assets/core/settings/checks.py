@@ -11,6 +11,8 @@ from persist_assets.core.settings.places import at
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from persist_assets.core.settings.keys import Key
+
 
 def section_of(path: Sequence[str]) -> str:
     """Return the header of a table, with a blank behind it; nothing for the file itself."""
@@ -18,7 +20,7 @@ def section_of(path: Sequence[str]) -> str:
     return f"[{'.'.join(names)}] " if names else ""
 
 
-def check_keys(given: Mapping[str, Any], known: Mapping[str, type], *path: str) -> None:
+def check_keys(given: Mapping[str, Any], known: Mapping[str, Key], *path: str) -> None:
     """Refuse keys of a table that are unknown, and values of the wrong kind."""
     section = section_of(path)
     for key, value in given.items():
@@ -28,9 +30,9 @@ def check_keys(given: Mapping[str, Any], known: Mapping[str, type], *path: str) 
                 hint=did_you_mean(key, known) or f"known keys: {', '.join(known)}",
                 location=at(*path, key),
             )
-        if type(value) is not known[key]:
+        if type(value) is not known[key].type:
             raise SettingsError(
-                f"`{section}{key}` must be {_KIND_NAMES[known[key]]}, got {value!r}",
+                f"`{section}{key}` must be {_KIND_NAMES[known[key].type]}, got {value!r}",
                 location=at(*path, key),
             )
 

@@ -1,8 +1,8 @@
-"""The keys of `persist.toml`."""
+"""The keys of `persist.toml`: the reference in docs/ is made from these tables."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,61 +21,261 @@ OUT_OF_PROJECT = "it leads outside the project"
 STATE = ".persist"
 """The directory in the project root of everything that no setting puts elsewhere."""
 
-KEYS: Mapping[str, type] = {
-    "sources": str,
-    "key_prefix": str,
-    "environment": str,
-    "warehouse": str,
-    "ledger": str,
-    "timezone": str,
-    "strict": bool,
-    "parallel": int,
-    "approve_above": int,
-    "keep": str,
-    "store_timeout": str,
-    "store_retry": str,
-    "views": str,
-    "spark": dict,
-    "malloy": dict,
-    "store": dict,
-    "upstream": dict,
-    "sla": dict,
-    "env": dict,
+
+class Key(NamedTuple):
+    """A key of `persist.toml`.
+
+    Attributes
+    ----------
+    type
+        The type of its value, as TOML has it.
+    meaning
+        What it is for, in Markdown; links are relative to docs/.
+    default
+        As it is written in `persist.toml`; empty if there is none.
+    """
+
+    type: type
+    meaning: str
+    default: str = ""
+
+
+KEYS: Mapping[str, Key] = {
+    "sources": Key(
+        str,
+        "the directory of the sources, inside the project",
+        default='"sources"',
+    ),
+    "key_prefix": Key(
+        str,
+        "the beginning of all asset keys, with `/` between parts: "
+        "[more](settings.md#several-projects)",
+        default='""',
+    ),
+    "environment": Key(
+        str,
+        "the environment that is read and written; `PERSIST_ENV` and `--env` override it",
+        default='"dev"',
+    ),
+    "warehouse": Key(
+        str,
+        "where tables are stored: a path or a URI ([object stores](settings.md#object-stores))",
+        default='".persist/warehouse"',
+    ),
+    "ledger": Key(
+        str,
+        "the database of all state: a SQLite file, or [PostgreSQL](settings.md#the-ledger)",
+        default='"sqlite:///.persist/ledger.db"',
+    ),
+    "timezone": Key(
+        str,
+        "the Spark session's time zone",
+        default='"UTC"',
+    ),
+    "strict": Key(
+        bool,
+        "persisted sources are never computed inline; they have to be built first",
+        default="false",
+    ),
+    "parallel": Key(
+        int,
+        "how many sources a run builds at once; `0`: as many as Spark runs tasks, at most 16",
+        default="0",
+    ),
+    "approve_above": Key(
+        int,
+        "how many bytes of an [external table](external-tables.md#how-rows-get-here) a build "
+        "may read at once without approval, when it first copies the table, needs more of it or"
+        " copies it again. Larger reads need `persist external sync --approve`. `0`: no limit",
+        default="0",
+    ),
+    "keep": Key(
+        str,
+        "how long `persist gc` keeps what a manifest has named, and so how far back a rollback "
+        "reaches. Choose more than your longest query takes",
+        default='"7 days"',
+    ),
+    "store_timeout": Key(
+        str,
+        "how long an object store may take to answer a request ([object "
+        "stores](settings.md#object-stores))",
+        default='"60s"',
+    ),
+    "store_retry": Key(
+        str,
+        "how long requests are repeated when an object store throttles them",
+        default='"5m"',
+    ),
+    "views": Key(
+        str,
+        "the names of catalog views for sources that have a `name`, in a catalog that outlives "
+        'the session: `views = "{name}"` ([more](settings.md#views-in-the-catalog))',
+    ),
+    "spark": Key(
+        dict,
+        'settings of the Spark session: `"spark.driver.memory" = "4g"`',
+    ),
+    "malloy": Key(
+        dict,
+        "how Malloy files are compiled: [more](settings.md#malloy)",
+    ),
+    "store": Key(
+        dict,
+        "how buckets are reached: [more](settings.md#object-stores)",
+    ),
+    "upstream": Key(
+        dict,
+        "other graphs that wants wait for: [more](settings.md#other-graphs)",
+    ),
+    "sla": Key(
+        dict,
+        "`webhook`: the URL to which Dagster's sensor `persist_wants` sends missed deadlines, "
+        "each as a JSON event. If it does not answer, the sensor tries again at its next tick",
+    ),
+    "env": Key(
+        dict,
+        "settings for single environments: [more](settings.md#environments)",
+    ),
 }
-"""The keys of `persist.toml` and the kinds of their values."""
+"""The keys of `persist.toml`."""
 
-ENV_KEYS: Mapping[str, type] = {
-    "reads": str,
-    "raw": dict,
-    "warehouse": str,
-    "strict": bool,
-    "parallel": int,
-    "views": str,
-    "spark": dict,
-    "malloy": dict,
+ENV_KEYS: Mapping[str, Key] = {
+    "reads": Key(
+        str,
+        "the environment whose tables are read where this one has none of its own",
+    ),
+    "raw": Key(
+        dict,
+        "the locations of raw tables in this environment, by name or asset key",
+    ),
+    "warehouse": Key(
+        str,
+        "override the project's values. Settings of `spark`, givens and virtual tables are "
+        "overridden one by one, `harmless` and `build_ids` each as a whole",
+    ),
+    "strict": Key(
+        bool,
+        "override the project's values. Settings of `spark`, givens and virtual tables are "
+        "overridden one by one, `harmless` and `build_ids` each as a whole",
+    ),
+    "parallel": Key(
+        int,
+        "override the project's values. Settings of `spark`, givens and virtual tables are "
+        "overridden one by one, `harmless` and `build_ids` each as a whole",
+    ),
+    "views": Key(
+        str,
+        "override the project's values. Settings of `spark`, givens and virtual tables are "
+        "overridden one by one, `harmless` and `build_ids` each as a whole",
+    ),
+    "spark": Key(
+        dict,
+        "override the project's values. Settings of `spark`, givens and virtual tables are "
+        "overridden one by one, `harmless` and `build_ids` each as a whole",
+    ),
+    "malloy": Key(
+        dict,
+        "override the project's values. Settings of `spark`, givens and virtual tables are "
+        "overridden one by one, `harmless` and `build_ids` each as a whole",
+    ),
 }
-"""The keys of `[env.NAME]`; those that the project has too are said otherwise there."""
+"""The keys of `[env.NAME]`; those that the project has too are overridden there."""
 
-MALLOY_KEYS: Mapping[str, type] = {"connection": str, "givens": dict, "virtual": dict}
-"""The keys of `[malloy]` and the kinds of their values."""
-
-UPSTREAM_KEYS: Mapping[str, type] = {
-    "url": str,
-    "dagster": str,
-    "patterns": list,
-    "token_env": str,
-    "environment": str,
+MALLOY_KEYS: Mapping[str, Key] = {
+    "connection": Key(
+        str,
+        "the name of the one connection that models may use",
+        default='"spark"',
+    ),
+    "givens": Key(
+        dict,
+        "values of givens, for models that declare them: strings, numbers, booleans, dates, lists",
+    ),
+    "virtual": Key(
+        dict,
+        "the tables behind virtual sources: names of sources or raw tables",
+    ),
 }
-"""The keys of `[upstream.NAME]` and the kinds of their values."""
+"""The keys of `[malloy]`."""
 
-SLA_KEYS: Mapping[str, type] = {"webhook": str}
-"""The keys of `[sla]` and the kinds of their values."""
-
-SPARK_KEYS: Mapping[str, type] = {
-    "shared": bool,
-    "shared_port": int,
-    "shared_idle": str,
-    "harmless": list,
-    "build_ids": dict,
+UPSTREAM_KEYS: Mapping[str, Key] = {
+    "url": Key(
+        str,
+        "the URL of its `persist serve`",
+    ),
+    "dagster": Key(
+        str,
+        "instead of `url`: the URL of a Dagster webserver, 1.11 or newer. Its partitions are "
+        "named by the asset key with `/` between the parts, then `/` and the partition",
+    ),
+    "patterns": Key(
+        list,
+        "which of its partitions are followed: `*` is anything within one segment, `**` anything",
+        default='["**"]',
+    ),
+    "token_env": Key(
+        str,
+        "the environment variable with the bearer token: `PERSIST_TOKEN_…`, or [one that you "
+        "allow](settings.md#untrusted-projects)",
+    ),
+    "environment": Key(
+        str,
+        "the environment of the other graph whose events count",
+        default="the one it serves",
+    ),
 }
-"""The keys of `[spark]` that are no settings of Spark, and the kinds of their values."""
+"""The keys of `[upstream.NAME]`."""
+
+SLA_KEYS: Mapping[str, Key] = {
+    "webhook": Key(
+        str,
+        "the URL to which Dagster's sensor `persist_wants` sends missed deadlines, each as a "
+        "JSON event. If it does not answer, the sensor tries again at its next tick",
+    ),
+}
+"""The keys of `[sla]`."""
+
+SPARK_KEYS: Mapping[str, Key] = {
+    "shared": Key(
+        bool,
+        "runs and the command line use one [Spark server](settings.md#shared-spark-server) that"
+        " stays up on this machine; needs `pip install persist-assets[connect]`",
+        default="false",
+    ),
+    "shared_port": Key(
+        int,
+        "the port of that server; `0` takes any free port",
+        default="0",
+    ),
+    "shared_idle": Key(
+        str,
+        "the server stops after this long without a client",
+        default='"30m"',
+    ),
+    "harmless": Key(
+        list,
+        "more settings that cannot change rows: [more](settings.md#spark-settings-and-buildids)",
+        default="[]",
+    ),
+    "build_ids": Key(
+        dict,
+        "values of harmless settings that BuildIDs contain: "
+        "[more](settings.md#spark-settings-and-buildids)",
+    ),
+}
+"""The keys of `[spark]` that are not settings of Spark."""
+
+STORE_KEYS: Mapping[str, Key] = {
+    "endpoint": Key(
+        str,
+        "the URL of an S3-compatible server. It begins with `http://` (not encrypted) or "
+        "`https://` and has no user, `?` or `#`. Default: `AWS_ENDPOINT_URL_S3`, "
+        "`AWS_ENDPOINT_URL`, or Amazon's",
+    ),
+    "region": Key(
+        str,
+        "letters, digits, `-` and `_`. Default: `AWS_REGION` or `AWS_DEFAULT_REGION`; with an "
+        "endpoint, `us-east-1`",
+    ),
+}
+"""The keys of `[store."s3://BUCKET"]`."""

@@ -15,7 +15,6 @@ from persist_assets.core.errors import Location, SettingsError, did_you_mean
 from persist_assets.core.object_stores import (
     ICEBERG_SCHEMES,
     PATIENCE,
-    STORE_KEYS,
     Patience,
     Store,
     any_store,
@@ -32,6 +31,7 @@ from persist_assets.core.settings.keys import (
     MALLOY_KEYS,
     SETTINGS_FILE,
     STATE,
+    STORE_KEYS,
 )
 from persist_assets.core.settings.places import KeyPlace, at, place_in
 from persist_assets.core.settings.spark import (
