@@ -21,7 +21,7 @@ from persist_assets.cli.app import (
     print_json,
     quiet,
 )
-from persist_assets.cli.sources import changes_tree
+from persist_assets.cli.plan import changes_tree
 from persist_assets.compiler.load import sound
 from persist_assets.compiler.malloy.declarations import SUFFIX as MALLOY
 from persist_assets.core.errors import (
@@ -47,7 +47,7 @@ PlaceArgument = Annotated[
 
 @command("diff")
 def diff(
-    given: Invocation,
+    invocation: Invocation,
     before: PlaceArgument,
     after: PlaceArgument,
     selection: SelectArgument = None,
@@ -65,8 +65,8 @@ def diff(
     """Explain how sources differ between two places, down to expressions and rows."""
     if key and not rows:
         raise SettingsError("`--key` requires --rows", hint="add --rows")
-    places = find_places(given.settings, given.project, given.ledger, before, after)
-    wanted = set(given.select(selection)) if selection else None
+    places = find_places(invocation.settings, invocation.project, invocation.ledger, before, after)
+    wanted = set(invocation.select(selection)) if selection else None
     changes = [
         change
         for change in compare(places[0].standings, places[1].standings)
@@ -80,9 +80,9 @@ def diff(
                 f"`{before if tables[0] is None else after}` refers to files, which have no rows",
                 hint="--rows compares environments and BuildIDs: build the files in an environment",
             )
-        with quiet(given):
+        with quiet(invocation):
             changes, compared = compare_tables(
-                given.reader().load_snapshot,
+                invocation.reader().load_snapshot,
                 changes,
                 (tables[0], tables[1]),
                 key=_split(key),
@@ -90,7 +90,7 @@ def diff(
                 names=(before, after),
             )
     changes = [c for c in changes if c.change != "same"]
-    if given.as_json:
+    if invocation.as_json:
         told = [_change_json(c) | _rows_json(compared.get(c.source_id)) for c in changes]
         print_json({"sources": told})
         return
@@ -103,7 +103,7 @@ def diff(
 
 
 def _split(key: Sequence[str] | None) -> list[str]:
-    return [name.strip() for given in key or () for name in given.split(",") if name.strip()]
+    return [name.strip() for names in key or () for name in names.split(",") if name.strip()]
 
 
 def _rows_json(found: RowsDiffer | NotCompared | None) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def _change_json(change: Change) -> dict[str, Any]:
 
 @command("query")
 def query(
-    given: Invocation,
+    invocation: Invocation,
     asked: Annotated[
         str, typer.Argument(metavar="SQL|FILE.malloy[:NAME]", help="A query over sources.")
     ],
@@ -233,40 +233,40 @@ def query(
     """Run a query: what is built is read from its table, the rest is computed."""
     from dataclasses import replace
 
-    given.keep_going = True  # what is broken stops only who reads it
+    invocation.keep_going = True  # what is broken stops only who reads it
     if form not in ("table", "json", "csv"):
         raise SettingsError(f"unknown format `{form}`", hint="use table, json or csv")
     if strict:
-        given.settings = replace(given.settings, strict=True)
+        invocation.settings = replace(invocation.settings, strict=True)
     known = {str(f): f for f in get_args(Fallback)}
     if fallback is not None and fallback not in known:
         raise SettingsError(
             f"unknown fallback `{fallback}`", hint=f"known values: {', '.join(known)}"
         )
-    parsed, language = _parsed(given, asked, run)
-    reader = given.reader(fallback=known[fallback] if fallback else None, local=local)
-    bindings = given.loaded.bind(parsed, language)
-    manifest = given.ledger.fetch_manifest(*given.settings.environments)
-    needs = given.loaded.needs_of(parsed, bindings)
+    parsed, language = _parsed(invocation, asked, run)
+    reader = invocation.reader(fallback=known[fallback] if fallback else None, local=local)
+    bindings = invocation.loaded.bind(parsed, language)
+    manifest = invocation.ledger.fetch_manifest(*invocation.settings.environments)
+    needs = invocation.loaded.needs_of(parsed, bindings)
     statement, read = reader.statement(parsed, bindings, manifest, needs=needs)
-    called = [s for s in statement.views if given.project.by_id[s].query and s not in read]
+    called = [s for s in statement.views if invocation.project.by_id[s].query and s not in read]
     through = [s for s, found in read.items() if isinstance(found, Route)]
     route = [
-        _route(given, s, read, [*statement.inlined, *called])
+        _route(invocation, s, read, [*statement.inlined, *called])
         for s in dict.fromkeys((*statement.views, *through, *statement.inlined))
     ]
     if only_sql:
-        print_json({"sql": statement.sql, "route": route}) if given.as_json else out.print(
+        print_json({"sql": statement.sql, "route": route}) if invocation.as_json else out.print(
             statement.sql, markup=False, soft_wrap=True
         )
         return
-    with quiet(given), _placed(given):
+    with quiet(invocation), _placed(invocation):
         frame = reader.load(statement, read)
-        found = given.engine.collect(frame, limit + 1)
+        found = invocation.engine.collect(frame, limit + 1)
         columns = [{"name": f.name, "type": f.dataType.simpleString()} for f in frame.schema.fields]
     rows = [[_cell(v) for v in row] for row in found[:limit]]
     truncated = len(found) > limit
-    if given.as_json or form == "json":
+    if invocation.as_json or form == "json":
         print_json({"columns": columns, "rows": rows, "truncated": truncated, "route": route})
     elif form == "csv":
         import csv
@@ -279,16 +279,16 @@ def query(
 
 
 @contextmanager
-def _placed(given: Invocation) -> Generator[None]:
+def _placed(invocation: Invocation) -> Generator[None]:
     """Say of what fails within the block where in the project's code it did."""
     try:
         yield
     except PersistError as error:
-        error.location = error.location or place_of(error, given.settings.root)
+        error.location = error.location or place_of(error, invocation.settings.root)
         raise
 
 
-def _parsed(given: Invocation, asked: str, run: str | None) -> tuple[Query, str | None]:
+def _parsed(invocation: Invocation, asked: str, run: str | None) -> tuple[Query, str | None]:
     """Return the query that is asked for, and its language where it is not SQL."""
     from persist_assets.compiler.frontends.sql import parse_query
     from persist_assets.core import languages
@@ -298,21 +298,21 @@ def _parsed(given: Invocation, asked: str, run: str | None) -> tuple[Query, str 
         if run is not None:
             raise SettingsError("--run needs a Malloy file before it", hint="FILE.malloy")
         return parse_query(asked), None
-    path = malloy_path(given.settings, (file + MALLOY) if colon else asked)
+    path = malloy_path(invocation.settings, (file + MALLOY) if colon else asked)
     if (run is None) == (not colon):
         message = (
             "name a query or use --run" if run is None else "use either a name or --run, not both"
         )
-        names = ", ".join(q.name for q in given.project.queries if q.location.path == path)
+        names = ", ".join(q.name for q in invocation.project.queries if q.location.path == path)
         hint = f"queries of {path}: {names or 'none'}; or --run 'run: NAME -> {{ … }}'"
         raise SettingsError(message, hint=hint)
-    query = given.loaded.query(path, name=name or None, text=run)
-    given.project = sound(given.loaded.project)
+    query = invocation.loaded.query(path, name=name or None, text=run)
+    invocation.project = sound(invocation.loaded.project)
     return query, languages.MALLOY
 
 
 def _route(
-    given: Invocation,
+    invocation: Invocation,
     source_id: SourceID,
     read: Mapping[SourceID, Snapshot | Route],
     inlined: Sequence[SourceID],
@@ -328,7 +328,7 @@ def _route(
             "columns": list(found.columns),
         }
     if found is not None:
-        stale = given.observer.is_expired(given.project.by_id[source_id], found)
+        stale = invocation.observer.is_expired(invocation.project.by_id[source_id], found)
         return told | {"from": "table", "version": found.version, "stale": stale}
     origin = "inline" if source_id in inlined else "raw"
     return told | {"from": origin, "version": None, "stale": False}
