@@ -71,7 +71,7 @@ def want_add(
     ] = False,
 ) -> None:
     """Ask for a partition by when; it is built at once if it can be."""
-    from persist_assets.wants.requests import check_want, evaluate_now, run_request
+    from persist_assets.wants.requests import check_want
 
     want = Want(
         want_id or uuid.uuid4().hex,
@@ -88,27 +88,33 @@ def want_add(
     want, warnings = check_want(invocation.observer, want)
     for warning in warnings:
         err.print(f"[yellow]warning[/]: {escape(warning)}", soft_wrap=True)
-    (made,) = invocation.ledger.create_wants([want])
-    if not no_wait:
-        with quiet(invocation):
-            _, request = evaluate_now(invocation.observer, "want")
-            while True:
-                request = request or _find_requested(invocation, made.want_id)
-                if request is None and not _is_built_by_others(invocation, made.want_id):
-                    break
-                if request is not None:
-                    n = len(request.partitions)
-                    err.print(f"building {n} partition{'s' * (n != 1)}: {request.reason}")
-                    with suppress(ConflictError):  # somebody else was faster: it is awaited
-                        run_request(invocation.builder(request), request)
-                _, request = evaluate_now(invocation.builder().observer, "clock")
-    else:
+    (want,) = invocation.ledger.create_wants([want])
+    if no_wait:
         _warn_untaken(invocation)
-    found = invocation.ledger.find_want(made.want_id)
-    assert found is not None
-    _tell(invocation, found)
-    if found.state == "failing":
+    else:
+        with quiet(invocation):
+            _build_now(invocation, want.want_id)
+    want = _find(invocation, want.want_id)
+    _print_want(invocation, want)
+    if want.state == "failing":
         raise typer.Exit(1)
+
+
+def _build_now(invocation: Invocation, want_id: str) -> None:
+    """Build requests until the want is in none that can be built now."""
+    from persist_assets.wants.requests import evaluate_now, run_request
+
+    _, request = evaluate_now(invocation.observer, "want")
+    while True:
+        request = request or _find_requested(invocation, want_id)
+        if request is None and not _is_built_by_others(invocation, want_id):
+            break
+        if request is not None:
+            n = len(request.partitions)
+            err.print(f"building {n} partition{'s' * (n != 1)}: {request.reason}")
+            with suppress(ConflictError):  # another process started it: wait for that
+                run_request(invocation.builder(request), request)
+        _, request = evaluate_now(invocation.builder().observer, "clock")
 
 
 @command("list", want_app)
@@ -148,7 +154,7 @@ def want_list(
 @command("show", want_app)
 def want_show(invocation: Invocation, want_id: WantArgument) -> None:
     """Tell everything about a want."""
-    _tell(invocation, _find(invocation, want_id))
+    _print_want(invocation, _find(invocation, want_id))
 
 
 @command("cancel", want_app)
@@ -160,7 +166,7 @@ def want_cancel(
     ] = None,
 ) -> None:
     """Take a want back; what it is built for already is finished."""
-    _tell(invocation, invocation.ledger.cancel_want(want_id, by=_user(), why=why))
+    _print_want(invocation, invocation.ledger.cancel_want(want_id, by=_user(), why=why))
 
 
 def _warn_untaken(invocation: Invocation) -> None:
@@ -201,7 +207,7 @@ def _find(invocation: Invocation, want_id: str) -> Want:
     return found
 
 
-def _tell(invocation: Invocation, want: Want) -> None:
+def _print_want(invocation: Invocation, want: Want) -> None:
     if invocation.as_json:
         print_json(_document(want))
         return
